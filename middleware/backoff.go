@@ -1,0 +1,206 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Backoff says how long a failed message waits before it is tried again.
+//
+// Delay is a pure function, apart from jitter: it keeps no state between calls, so one Backoff serves every message
+// and every goroutine, and a retry scheduled by another process after a crash waits as long as it would have here.
+type Backoff interface {
+	// Delay returns the wait before the given retry. retry counts from 1, a smaller one is taken for 1. original is
+	// the message's first-delivery delay (x-original-delay), 0 when it had none. The result is never negative and
+	// never overflows: a delay that does not fit is the longest [time.Duration].
+	Delay(retry int, original time.Duration) time.Duration
+}
+
+// BackoffFunc makes a [Backoff] of a function.
+type BackoffFunc func(retry int, original time.Duration) time.Duration
+
+// Delay calls f.
+func (f BackoffFunc) Delay(retry int, original time.Duration) time.Duration {
+	return f(retry, original)
+}
+
+const longest = time.Duration(math.MaxInt64)
+
+// validator is implemented by the backoffs of this package. A constructor that returned an error would make every
+// wiring three lines longer, so the arguments are checked by [New], together with everything else.
+type validator interface{ validate() error }
+
+// None retries at once.
+func None() Backoff { return constant(0) }
+
+// Constant waits the same time before every retry.
+func Constant(d time.Duration) Backoff { return constant(d) }
+
+type constant time.Duration
+
+func (c constant) Delay(int, time.Duration) time.Duration { return max(0, time.Duration(c)) }
+
+func (c constant) String() string {
+	if c <= 0 {
+		return "at once"
+	}
+	return "every " + time.Duration(c).String()
+}
+
+func (c constant) validate() error {
+	if c < 0 {
+		return fmt.Errorf("constant backoff of %s: a delay cannot be negative", time.Duration(c))
+	}
+	return nil
+}
+
+// Steps waits the first delay before the first retry, the second before the second, and repeats the last one when
+// there are more retries than steps.
+func Steps(delays ...time.Duration) Backoff {
+	return steps(append([]time.Duration(nil), delays...))
+}
+
+type steps []time.Duration
+
+func (s steps) Delay(retry int, _ time.Duration) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	return max(0, s[min(max(retry, 1), len(s))-1])
+}
+
+func (s steps) String() string {
+	texts := make([]string, len(s))
+	for i, d := range s {
+		texts[i] = d.String()
+	}
+	return "steps " + strings.Join(texts, ", ")
+}
+
+func (s steps) validate() error {
+	if len(s) == 0 {
+		return errors.New("Steps needs at least one delay; None() retries at once")
+	}
+	for i, d := range s {
+		if d < 0 {
+			return fmt.Errorf("step %d is %s: a delay cannot be negative", i+1, d)
+		}
+	}
+	return nil
+}
+
+// FromOriginalDelay doubles from the message's own first-delivery delay: original * 2^(retry-1). A message that was
+// asked for in 10 s is retried after 10, 20 and 40 s. fallback is the base for messages that had no such delay.
+// The original delay itself is never changed by a retry.
+func FromOriginalDelay(fallback time.Duration) Backoff {
+	return exponential{base: fallback, factor: 2, fromOriginal: true}
+}
+
+// Exponential waits base * factor^(retry-1), whatever delay the message was first delivered with.
+// factor must be at least 1.
+func Exponential(base time.Duration, factor float64) Backoff {
+	return exponential{base: base, factor: factor}
+}
+
+type exponential struct {
+	base         time.Duration
+	factor       float64
+	fromOriginal bool
+}
+
+// Delay works on floats because they saturate: 10 s * 2^30 is negative as a time.Duration, and 10 s * 2^62 is 0.
+func (e exponential) Delay(retry int, original time.Duration) time.Duration {
+	base := e.base
+	if e.fromOriginal && original > 0 {
+		base = original
+	}
+	if base <= 0 {
+		return 0
+	}
+	if e.factor == 2 && retry <= 31 {
+		// The common case is exact to the nanosecond, beyond the 53 bits of a float.
+		shift := max(retry, 1) - 1
+		if base > longest>>shift {
+			return longest
+		}
+		return base << shift
+	}
+	d := float64(base) * math.Pow(e.factor, float64(max(retry, 1)-1))
+	if math.IsNaN(d) || d >= float64(longest) {
+		return longest
+	}
+	return time.Duration(d)
+}
+
+func (e exponential) String() string {
+	if e.fromOriginal {
+		return fmt.Sprintf("original delay (else %s) x%g for each retry", e.base, e.factor)
+	}
+	return fmt.Sprintf("%s x%g for each retry", e.base, e.factor)
+}
+
+func (e exponential) validate() error {
+	var errs []error
+	if e.base < 0 {
+		errs = append(errs, fmt.Errorf("exponential backoff from %s: a delay cannot be negative", e.base))
+	}
+	if !(e.factor >= 1) || math.IsInf(e.factor, 1) {
+		errs = append(errs, fmt.Errorf("exponential backoff with factor %g: the factor must be a number of at least 1", e.factor))
+	}
+	return errors.Join(errs...)
+}
+
+// WithCap makes no delay of b longer than limit.
+func WithCap(b Backoff, limit time.Duration) Backoff { return capped{b, limit} }
+
+type capped struct {
+	backoff Backoff
+	limit   time.Duration
+}
+
+func (c capped) Delay(retry int, original time.Duration) time.Duration {
+	return max(0, min(c.backoff.Delay(retry, original), c.limit))
+}
+
+func (c capped) String() string { return fmt.Sprintf("%v, at most %s", c.backoff, c.limit) }
+
+func (c capped) validate() error {
+	var errs []error
+	if c.limit <= 0 {
+		errs = append(errs, fmt.Errorf("backoff capped at %s: the cap must be positive", c.limit))
+	}
+	return errors.Join(append(errs, validateBackoff(c.backoff))...)
+}
+
+func validateBackoff(b Backoff) error {
+	switch b := b.(type) {
+	case nil:
+		return errors.New("backoff is nil")
+	case validator:
+		return b.validate()
+	default:
+		return nil
+	}
+}
+
+// Timeline returns when the attempts of a message that always fails run, counted from the first attempt, which is
+// always at 0: what "explain" prints and tests compare. maxAttempts counts runs including the first.
+func Timeline(b Backoff, maxAttempts int, original time.Duration) []time.Duration {
+	times := make([]time.Duration, 0, max(maxAttempts, 0))
+	var at time.Duration
+	for attempt := 1; attempt <= maxAttempts; attempt++ {
+		if attempt > 1 {
+			d := b.Delay(attempt-1, original)
+			if at > longest-d {
+				at = longest
+			} else {
+				at += d
+			}
+		}
+		times = append(times, at)
+	}
+	return times
+}
