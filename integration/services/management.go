@@ -1,0 +1,153 @@
+package services
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Management calls RabbitMQ's management API.
+type Management struct {
+	base *url.URL
+	http *http.Client
+}
+
+// Queue is what the management API says of a queue; the counts are up to a second old.
+type Queue struct {
+	Name      string         `json:"name"`
+	VHost     string         `json:"vhost"`
+	Type      string         `json:"type"`
+	Durable   bool           `json:"durable"`
+	Arguments map[string]any `json:"arguments"`
+	Messages  int            `json:"messages"`
+	Ready     int            `json:"messages_ready"`
+	Unacked   int            `json:"messages_unacknowledged"`
+	Consumers int            `json:"consumers"`
+}
+
+// Connection is a client's connection.
+type Connection struct {
+	Name     string `json:"name"`
+	VHost    string `json:"vhost"`
+	Channels int    `json:"channels"`
+}
+
+// Management returns a client of the broker's management API. It panics if the environment did not name one.
+func (r *Rabbit) Management() *Management {
+	base, err := url.Parse(r.ManagementURL)
+	if err != nil || base.Host == "" {
+		panic("services: TEST_AMQP_URL is set, and this test needs TEST_AMQP_MANAGEMENT_URL as well")
+	}
+	return &Management{base: base, http: &http.Client{Timeout: 10 * time.Second}}
+}
+
+// Healthy returns nil when the broker serves AMQP and no alarm is on.
+func (m *Management) Healthy(ctx context.Context) error {
+	if err := m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "local-alarms"); err != nil {
+		return err
+	}
+	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "protocol-listener", "amqp")
+}
+
+// Queues lists the queues of a virtual host.
+func (m *Management) Queues(ctx context.Context, vhost string) ([]Queue, error) {
+	var queues []Queue
+	err := m.Do(ctx, http.MethodGet, nil, &queues, "queues", vhost)
+	return queues, err
+}
+
+// Queue returns one queue.
+func (m *Management) Queue(ctx context.Context, vhost, name string) (Queue, error) {
+	var queue Queue
+	err := m.Do(ctx, http.MethodGet, nil, &queue, "queues", vhost, name)
+	return queue, err
+}
+
+// Connections lists the connections to a virtual host.
+func (m *Management) Connections(ctx context.Context, vhost string) ([]Connection, error) {
+	var connections []Connection
+	err := m.Do(ctx, http.MethodGet, nil, &connections, "vhosts", vhost, "connections")
+	return connections, err
+}
+
+// CloseConnections closes every connection to a virtual host, as an operator would, and returns how many. A new
+// connection is listed up to a second late.
+func (m *Management) CloseConnections(ctx context.Context, vhost string) (int, error) {
+	connections, err := m.Connections(ctx, vhost)
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range connections {
+		if err := m.Do(ctx, http.MethodDelete, nil, nil, "connections", c.Name); err != nil {
+			return 0, err
+		}
+	}
+	return len(connections), nil
+}
+
+// AddVHost makes a virtual host that the guest user may use.
+func (m *Management) AddVHost(ctx context.Context, name string) error {
+	if err := m.Do(ctx, http.MethodPut, struct{}{}, nil, "vhosts", name); err != nil {
+		return err
+	}
+	all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
+	return m.Do(ctx, http.MethodPut, all, nil, "permissions", name, m.base.User.Username())
+}
+
+// DeleteVHost deletes a virtual host with everything in it.
+func (m *Management) DeleteVHost(ctx context.Context, name string) error {
+	return m.Do(ctx, http.MethodDelete, nil, nil, "vhosts", name)
+}
+
+// SetPolicy applies a policy to the queues whose names match the pattern.
+func (m *Management) SetPolicy(ctx context.Context, vhost, name, pattern string, definition map[string]any) error {
+	policy := map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"}
+	return m.Do(ctx, http.MethodPut, policy, nil, "policies", vhost, name)
+}
+
+// Do sends one request to /api/ and the path's segments, which it escapes, and decodes the answer into out if not nil.
+func (m *Management) Do(ctx context.Context, method string, in, out any, segments ...string) error {
+	target := m.base.JoinPath("api")
+	path, raw := target.Path, target.EscapedPath()
+	for _, s := range segments {
+		path += "/" + s
+		raw += "/" + url.PathEscape(s)
+	}
+	target.Path, target.RawPath, target.User = path, raw, nil
+
+	var body io.Reader
+	if in != nil {
+		encoded, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	if err != nil {
+		return err
+	}
+	password, _ := m.base.User.Password()
+	req.SetBasicAuth(m.base.User.Username(), password)
+	resp, err := m.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("services: rabbitmq: %s %s: %s: %s", method, raw, resp.Status, answer)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, out)
+}

@@ -1,0 +1,204 @@
+package services
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresConfig says how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it promised
+// when the machine (not the process) crashes.
+type PostgresConfig struct {
+	// Durable keeps PostgreSQL's own settings for fsync, synchronous_commit and full_page_writes, which tests of
+	// durability and honest benchmarks need.
+	Durable bool
+
+	// Settings are further settings, such as "max_connections": "500".
+	Settings map[string]string
+}
+
+// PostgresServer is a running PostgreSQL.
+type PostgresServer struct {
+	server
+
+	// URL is postgres://user@host:port/postgres?sslmode=disable, a superuser's unless the environment named another.
+	URL string
+}
+
+var sharedPostgres lazy[*PostgresServer]
+
+// SharedPostgres returns the database server that all tests of the process share. Use Database to keep apart.
+func SharedPostgres(t testing.TB) *PostgresServer {
+	t.Helper()
+	p, err := sharedPostgres.get(func() (*PostgresServer, error) {
+		if u := os.Getenv("TEST_POSTGRES_URL"); u != "" {
+			return &PostgresServer{server: server{name: "postgres", external: true}, URL: u}, nil
+		}
+		return StartPostgres(context.Background(), PostgresConfig{})
+	})
+	must(t, err)
+	return p
+}
+
+// Postgres starts a database server that belongs to the test alone and ends with it.
+func Postgres(t testing.TB, cfg PostgresConfig) *PostgresServer {
+	t.Helper()
+	p, err := StartPostgres(t.Context(), cfg)
+	must(t, err)
+	owned(t, p)
+	return p
+}
+
+// StartPostgres makes an empty cluster and starts it. The caller closes it.
+func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, &UnavailableError{Service: "postgres", Env: "TEST_POSTGRES_URL", Cause: err}
+	}
+	owner, err := installed("postgres", "TEST_POSTGRES_URL", "postgres", filepath.Join(bin, "initdb"))
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir("postgres", owner)
+	if err != nil {
+		return nil, fmt.Errorf("services: postgres: %w", err)
+	}
+	cluster := postgresCluster{bin: bin, dir: dir, owner: owner, port: ports[0], cfg: cfg}
+	if err := cluster.init(ctx); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	p := &PostgresServer{
+		URL: (&url.URL{
+			Scheme: "postgres", User: url.User("postgres"), Host: loopback(ports[0]), Path: "/postgres", RawQuery: "sslmode=disable",
+		}).String(),
+		server: server{
+			name:       "postgres",
+			dir:        dir,
+			stopSignal: syscall.SIGINT, // "fast": ends the sessions; SIGTERM would wait for them
+			command:    cluster.command,
+		},
+	}
+	p.ready = func(ctx context.Context) error { return p.exec(ctx) }
+	if err := p.Start(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// Database makes an empty database for the test, drops it after, and returns its URL.
+func (p *PostgresServer) Database(t testing.TB) string {
+	t.Helper()
+	name := "test_" + strings.ToLower(rand.Text()[:10])
+	if err := p.exec(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := p.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
+			t.Logf("leave database %s: %v", name, err) // the test may have killed the server
+		}
+	})
+	u, err := url.Parse(p.URL)
+	if err != nil {
+		t.Fatal("services: the PostgreSQL URL cannot be parsed") // not err: it repeats the URL with its password
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// exec runs statements on a connection of their own; with none it tells whether the server answers.
+func (p *PostgresServer) exec(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.URL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("services: postgres: %w", err)
+		}
+	}
+	return nil
+}
+
+// postgresBin returns the directory of the newest installed PostgreSQL.
+func postgresBin() (string, error) {
+	bins, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(bins) == 0 {
+		return "", errors.Join(err, fmt.Errorf("no directory /usr/lib/postgresql/*/bin: %w", os.ErrNotExist))
+	}
+	version := func(bin string) int {
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin)))
+		return n
+	}
+	return slices.MaxFunc(bins, func(a, b string) int { return version(a) - version(b) }), nil
+}
+
+// postgresCluster is where one server lives.
+type postgresCluster struct {
+	bin, dir string
+	owner    account
+	port     int
+	cfg      PostgresConfig
+}
+
+func (c postgresCluster) init(ctx context.Context) error {
+	args := []string{"-D", c.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-instructions"}
+	if !c.cfg.Durable {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "initdb"), args...)
+	c.prepare(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("services: postgres: initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (c postgresCluster) command(ctx context.Context) *exec.Cmd {
+	settings := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(c.port),
+		"unix_socket_directories": c.dir,
+	}
+	if !c.cfg.Durable {
+		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
+	}
+	for name, value := range c.cfg.Settings {
+		settings[name] = value
+	}
+	args := []string{"-D", c.data()}
+	for name, value := range settings {
+		args = append(args, "-c", name+"="+value)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "postgres"), args...)
+	c.prepare(cmd)
+	return cmd
+}
+
+func (c postgresCluster) prepare(cmd *exec.Cmd) {
+	cmd.Dir = c.dir
+	cmd.Env = []string{"HOME=" + c.dir, "PATH=" + c.bin + ":/usr/bin:/bin", "LC_ALL=C.UTF-8"}
+	// SIGQUIT is PostgreSQL's immediate shutdown, which also gives its shared memory back.
+	c.owner.prepare(cmd, syscall.SIGQUIT)
+}
+
+func (c postgresCluster) data() string { return filepath.Join(c.dir, "data") }

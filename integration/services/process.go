@@ -1,0 +1,66 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// process is a child that we started. It dies with us: when the test process is killed, the kernel signals the child.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the child is gone and reaped
+	err  error         // how it ended; read it after done
+}
+
+// startProcess starts cmd with its output appended to the file logPath.
+func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
+	// A file, not a pipe: Wait would wait for grandchildren that keep a pipe open.
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		// The kernel sends the parent-death signal when the thread that forked the child ends, not the process, and Go
+		// may end a thread (golang/go#27505). A goroutine that is locked to its thread until the child is gone keeps it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// signal sends sig, and is content when the process has gone already.
+func (p *process) signal(sig syscall.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %v to %s: %w", sig, p.cmd.Path, err)
+	}
+	return nil
+}
+
+// kill ends the process at once and waits until it is reaped.
+func (p *process) kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}

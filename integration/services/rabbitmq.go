@@ -1,0 +1,261 @@
+package services
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const rabbitBin = "/usr/lib/rabbitmq/bin" // not the wrapper in /usr/sbin, which changes the user and drops the environment
+
+// RabbitConfig says how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
+type RabbitConfig struct {
+	// ConsumerTimeout is how long a delivery may stay unacknowledged before the broker closes its channel.
+	// Defaults to RabbitMQ's own 30 minutes. The broker looks once a minute.
+	ConsumerTimeout time.Duration
+
+	// DeadLetterConfirmTimeout is how long at-least-once dead-lettering waits for a confirm before it publishes again.
+	// Defaults to RabbitMQ's own 3 minutes.
+	DeadLetterConfirmTimeout time.Duration
+
+	// Conf is appended to rabbitmq.conf, one "key = value" a line.
+	Conf string
+
+	// Plugins are enabled besides rabbitmq_management.
+	Plugins []string
+}
+
+// Rabbit is a running RabbitMQ with its management API.
+type Rabbit struct {
+	server
+
+	// URL is amqp://user:password@host:port/ of the default virtual host.
+	URL string
+
+	// ManagementURL is http://user:password@host:port of the management API; "" if the environment named the broker
+	// and not its management (TEST_AMQP_MANAGEMENT_URL).
+	ManagementURL string
+
+	node rabbitNode
+}
+
+var sharedRabbit lazy[*Rabbit]
+
+// SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to keep apart.
+func SharedRabbitMQ(t testing.TB) *Rabbit {
+	t.Helper()
+	r, err := sharedRabbit.get(func() (*Rabbit, error) {
+		if u := os.Getenv("TEST_AMQP_URL"); u != "" {
+			return &Rabbit{server: server{name: "rabbitmq", external: true}, URL: u, ManagementURL: os.Getenv("TEST_AMQP_MANAGEMENT_URL")}, nil
+		}
+		return StartRabbitMQ(context.Background(), RabbitConfig{})
+	})
+	must(t, err)
+	return r
+}
+
+// RabbitMQ starts a broker that belongs to the test alone and ends with it.
+func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
+	t.Helper()
+	r, err := StartRabbitMQ(t.Context(), cfg)
+	must(t, err)
+	owned(t, r)
+	return r
+}
+
+// StartRabbitMQ starts a broker and returns when it serves AMQP and management. The caller closes it.
+func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
+	owner, err := installed("rabbitmq", "TEST_AMQP_URL", "rabbitmq", filepath.Join(rabbitBin, "rabbitmq-server"))
+	if err != nil {
+		return nil, err
+	}
+	epmd, err := exec.LookPath("epmd")
+	if err != nil {
+		return nil, &UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir("rabbitmq", owner)
+	if err != nil {
+		return nil, fmt.Errorf("services: rabbitmq: %w", err)
+	}
+	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3]}
+	if err := n.configure(cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), os.RemoveAll(dir))
+	}
+	// Our own epmd, in the foreground: the one that the broker would start is a daemon and outlives everybody.
+	names, err := n.startEPMD(ctx, epmd)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), os.RemoveAll(dir))
+	}
+	r := &Rabbit{
+		URL:           (&url.URL{Scheme: "amqp", User: url.UserPassword("guest", "guest"), Host: loopback(n.amqp), Path: "/"}).String(),
+		ManagementURL: (&url.URL{Scheme: "http", User: url.UserPassword("guest", "guest"), Host: loopback(n.management)}).String(),
+		node:          n,
+		server: server{
+			name:       "rabbitmq",
+			dir:        dir,
+			stopSignal: syscall.SIGTERM,
+			command:    n.command,
+			closing:    func() { _ = names.kill() },
+		},
+	}
+	r.ready = func(ctx context.Context) error { return r.Management().Healthy(ctx) }
+	if err := r.Start(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// VHost makes an empty virtual host for the test, deletes it after, and returns its AMQP URL. Where the management API
+// is not known (see ManagementURL) it returns the default virtual host's.
+func (r *Rabbit) VHost(t testing.TB) string {
+	t.Helper()
+	if r.ManagementURL == "" {
+		return r.URL
+	}
+	name := "test-" + strings.ToLower(rand.Text()[:10])
+	if err := r.Management().AddVHost(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := r.Management().DeleteVHost(ctx, name); err != nil {
+			t.Logf("leave virtual host %s: %v", name, err) // the test may have killed the broker
+		}
+	})
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		t.Fatal("services: the AMQP URL cannot be parsed") // not err: it repeats the URL with its password
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Settle makes the broker write to disk what it knows of young quorum queues. Call it after declaring them and before
+// Kill: RabbitMQ keeps a new queue's registration and vote in memory for up to 3 s (dets' delayed write), and a broker
+// that is killed in that time comes back with the queue leaderless and its confirmed messages out of reach.
+func (r *Rabbit) Settle(ctx context.Context) error {
+	_, err := r.Ctl(ctx, "eval", "[dets:sync(T) || T <- dets:all()].")
+	return err
+}
+
+// Ctl runs rabbitmqctl against the broker, which takes a second or two, and returns its output.
+func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
+	if r.external {
+		return "", ErrExternal
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(rabbitBin, "rabbitmqctl"), append([]string{"-q"}, args...)...)
+	r.node.prepare(cmd)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("services: rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// rabbitNode is where one broker lives.
+type rabbitNode struct {
+	dir                          string
+	owner                        account
+	amqp, management, dist, epmd int
+}
+
+func (n rabbitNode) configure(cfg RabbitConfig) error {
+	conf := []string{
+		"listeners.tcp.1 = " + loopback(n.amqp),
+		"management.tcp.ip = 127.0.0.1",
+		"management.tcp.port = " + strconv.Itoa(n.management),
+		"collect_statistics_interval = 1000", // 5 s by default: tests read counts
+		"log.console = true",
+		"log.console.level = warning",
+		"log.file = false",
+		"vm_memory_high_watermark.absolute = 1GB",
+		"disk_free_limit.absolute = 50MB",
+	}
+	if cfg.ConsumerTimeout > 0 {
+		conf = append(conf, fmt.Sprintf("consumer_timeout = %d", cfg.ConsumerTimeout.Milliseconds()))
+	}
+	advanced := "[]."
+	if cfg.DeadLetterConfirmTimeout > 0 {
+		advanced = fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].", cfg.DeadLetterConfirmTimeout.Milliseconds())
+	}
+	plugins := append([]string{"rabbitmq_management"}, cfg.Plugins...)
+	files := map[string]string{
+		"rabbitmq.conf":   strings.Join(conf, "\n") + "\n" + cfg.Conf + "\n",
+		"advanced.config": advanced + "\n",
+		"enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n",
+	}
+	for name, text := range files {
+		path := filepath.Join(n.dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+		if err := n.owner.own(path); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"mnesia", "log", "home"} {
+		path := filepath.Join(n.dir, name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		if err := n.owner.own(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n rabbitNode) startEPMD(ctx context.Context, path string) (*process, error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), path, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+	cmd.Dir = n.dir
+	cmd.Env = []string{"HOME=" + filepath.Join(n.dir, "home")}
+	n.owner.prepare(cmd, syscall.SIGKILL)
+	return startProcess(cmd, filepath.Join(n.dir, "epmd.txt"))
+}
+
+func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(rabbitBin, "rabbitmq-server"))
+	n.prepare(cmd)
+	return cmd
+}
+
+// prepare gives a command of RabbitMQ's the node's environment and account.
+func (n rabbitNode) prepare(cmd *exec.Cmd) {
+	in := func(name string) string { return filepath.Join(n.dir, name) }
+	cmd.Dir = n.dir
+	cmd.Env = []string{
+		"HOME=" + in("home"), // with the node's own cookie
+		"PATH=" + rabbitBin + ":/usr/bin:/bin",
+		"LC_ALL=C.UTF-8",
+		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server then becomes the broker by exec, and our pid is the broker's
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		fmt.Sprintf("ERL_EPMD_PORT=%d", n.epmd),
+		fmt.Sprintf("RABBITMQ_NODENAME=redrive%d@localhost", n.amqp),
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", n.dist),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE=/dev/null",
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
+		"RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_LOGS=-",
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+	}
+	n.owner.prepare(cmd, syscall.SIGKILL)
+}

@@ -1,0 +1,109 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+)
+
+// UnavailableError says that a server is neither named by the environment nor installed.
+type UnavailableError struct {
+	Service string // "rabbitmq", "postgres", "mariadb" or "kafka", as integration/install.sh calls it
+	Env     string // the variable that names a running server
+	Cause   error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("services: no %s here (%v): run integration/install.sh %s, or set %s to a server of yours (shared tests only)",
+		e.Service, e.Cause, e.Service, e.Env)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// required reports whether a missing server is a failure.
+func required() bool { return os.Getenv("REQUIRE_SERVICES") == "1" }
+
+// must ends the test if there is no server: skipped when the server is not installed, failed in every other case.
+func must(t testing.TB, err error) {
+	t.Helper()
+	var unavailable *UnavailableError
+	switch {
+	case err == nil:
+	case errors.As(err, &unavailable) && !required():
+		t.Skip(err.Error())
+	default:
+		t.Fatal(err)
+	}
+}
+
+// closer is any server.
+type closer interface {
+	Close() error
+	Log() string
+}
+
+// owned ties a server's life to the test's.
+func owned(t testing.TB, s closer) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log ends so:\n%s", s.Log())
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+}
+
+// closers end the shared servers; Main runs them.
+var closers = struct {
+	sync.Mutex
+	all []func() error
+}{}
+
+// lazy starts a shared server when the first test asks for it.
+type lazy[S closer] struct {
+	once   sync.Once
+	server S
+	err    error
+}
+
+func (l *lazy[S]) get(start func() (S, error)) (S, error) {
+	l.once.Do(func() {
+		if l.server, l.err = start(); l.err != nil {
+			return
+		}
+		closers.Lock()
+		defer closers.Unlock()
+		closers.all = append(closers.all, l.server.Close)
+	})
+	return l.server, l.err
+}
+
+// Main runs the tests of a package, stops the servers that they shared, and exits:
+//
+//	func TestMain(m *testing.M) { services.Main(m) }
+//
+// Without it the servers die with the test process too, but their directories stay behind.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := CloseShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// CloseShared stops the shared servers, for a TestMain that has more to do than Main. Nothing may use them after it.
+func CloseShared() error {
+	closers.Lock()
+	defer closers.Unlock()
+	var errs []error
+	for _, stop := range closers.all {
+		errs = append(errs, stop())
+	}
+	closers.all = nil
+	return errors.Join(errs...)
+}

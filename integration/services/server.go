@@ -1,0 +1,209 @@
+package services
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrExternal is returned when a test wants to stop or kill a server that the environment named: it is not ours.
+var ErrExternal = errors.New("services: this server is not ours to stop")
+
+// startTimeout bounds one start on a busy machine; servers are ready in 1 to 8 s on an idle one.
+const startTimeout = 2 * time.Minute
+
+// startAttempts bounds how often a server that ends at its start is started again.
+const startAttempts = 5
+
+// stopTimeout bounds a clean stop, after which the server is killed.
+const stopTimeout = 30 * time.Second
+
+// server is what the servers have in common. Its methods are safe for concurrent use.
+type server struct {
+	name       string
+	dir        string // holds data, configuration and the log; removed by Close
+	stopSignal syscall.Signal
+	external   bool
+
+	command func(ctx context.Context) *exec.Cmd // makes the command for one start
+	ready   func(ctx context.Context) error     // nil once the server serves; called again and again
+	closing func()                              // run by Close after the server stopped, if not nil
+
+	mu   sync.Mutex
+	proc *process
+}
+
+// newDir makes the server's directory and gives it to the account.
+func newDir(name string, owner account) (string, error) {
+	dir, err := os.MkdirTemp("", "redrive-"+name+"-")
+	if err != nil {
+		return "", err
+	}
+	if err := owner.own(dir); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// Start starts a stopped or killed server again, on the same ports and data, and returns when it serves.
+func (s *server) Start(ctx context.Context) error {
+	if s.external {
+		return ErrExternal
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		return fmt.Errorf("services: %s runs already", s.name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	// A server that was killed may have left children that hold its shared memory or port for another moment, so one
+	// that ends at once gets a few more chances.
+	for attempt := 1; ; attempt++ {
+		proc, err := s.startOnce(ctx)
+		if err == nil {
+			s.proc = proc
+			return nil
+		}
+		if attempt == startAttempts || !errors.As(err, new(finalError)) {
+			return fmt.Errorf("services: start %s: %w\n%s", s.name, err, s.Log())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// startOnce returns the process once it serves. The error is final if the process ended by itself.
+func (s *server) startOnce(ctx context.Context) (*process, error) {
+	// The child outlives ctx, which bounds only the start.
+	proc, err := startProcess(s.command(context.WithoutCancel(ctx)), s.logPath())
+	if err != nil {
+		return nil, err
+	}
+	err = poll(ctx, func() error {
+		select {
+		case <-proc.done:
+			return final(fmt.Errorf("ended at start: %w", errOr(proc.err, "exit status 0")))
+		default:
+			return s.ready(ctx)
+		}
+	})
+	if err != nil {
+		return nil, errors.Join(err, proc.kill())
+	}
+	return proc, nil
+}
+
+// Kill ends the server with SIGKILL, as a crash would, and returns when it is gone. Start brings it back.
+func (s *server) Kill() error {
+	return s.end(func(p *process) error { return p.kill() })
+}
+
+// Stop ends the server cleanly, keeping its data. Start brings it back.
+func (s *server) Stop() error {
+	return s.end(func(p *process) error {
+		if err := p.signal(s.stopSignal); err != nil {
+			return err
+		}
+		timeout := time.NewTimer(stopTimeout)
+		defer timeout.Stop()
+		select {
+		case <-p.done:
+			return nil
+		case <-timeout.C:
+			return errors.Join(fmt.Errorf("services: %s did not stop in %s", s.name, stopTimeout), p.kill())
+		}
+	})
+}
+
+// Restart stops the server cleanly and starts it again on the same ports and data.
+func (s *server) Restart(ctx context.Context) error {
+	return errors.Join(s.Stop(), s.Start(ctx))
+}
+
+// Pause freezes the server with SIGSTOP: connections stay open and nothing answers. Resume thaws it.
+func (s *server) Pause() error { return s.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (s *server) Resume() error { return s.signal(syscall.SIGCONT) }
+
+// Close stops the server at once and removes its data. It does nothing to a server that is not ours.
+func (s *server) Close() error {
+	if s.external {
+		return nil
+	}
+	// The data goes away, so there is nothing that a clean stop could save; RabbitMQ takes six seconds for one.
+	err := s.Kill()
+	if s.closing != nil {
+		s.closing()
+	}
+	return errors.Join(err, removeAll(s.dir))
+}
+
+// Log returns the last 8 KiB of the server's log, for a test that failed.
+func (s *server) Log() string {
+	if s.external {
+		return ""
+	}
+	const limit = 8 << 10
+	log, err := os.ReadFile(s.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	if len(log) > limit {
+		log = log[len(log)-limit:]
+	}
+	return string(bytes.ToValidUTF8(log, nil))
+}
+
+func (s *server) logPath() string { return filepath.Join(s.dir, "log.txt") }
+
+func (s *server) signal(sig syscall.Signal) error {
+	if s.external {
+		return ErrExternal
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return fmt.Errorf("services: %s does not run", s.name)
+	}
+	return s.proc.signal(sig)
+}
+
+// end ends the process by how; a server that does not run is fine.
+func (s *server) end(how func(*process) error) error {
+	if s.external {
+		return ErrExternal
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return nil
+	}
+	err := how(s.proc)
+	s.proc = nil
+	return err
+}
+
+func errOr(err error, text string) error {
+	if err != nil {
+		return err
+	}
+	return errors.New(text)
+}
+
+// removeAll removes dir. A killed server's helpers may write for another moment, so it tries again for a second.
+func removeAll(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return poll(ctx, func() error { return os.RemoveAll(dir) })
+}

@@ -1,0 +1,60 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+const nativeSupported = true
+
+// account is whom a server runs as: the user that its package made when we are root, else ourselves. PostgreSQL
+// refuses to run as root, and none of them should.
+type account struct {
+	name     string
+	uid, gid int
+	switched bool
+}
+
+func lookupAccount(name string) (account, error) {
+	if os.Geteuid() != 0 {
+		return account{name: "", uid: os.Geteuid(), gid: os.Getegid()}, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return account{}, err
+	}
+	uid, uidErr := strconv.Atoi(u.Uid)
+	gid, gidErr := strconv.Atoi(u.Gid)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return account{}, fmt.Errorf("user %s: %w", name, err)
+	}
+	return account{name: name, uid: uid, gid: gid, switched: true}, nil
+}
+
+// prepare makes cmd run as the account, in a process group of its own (a terminal's Ctrl-C is for us to act on), and
+// die by deathSignal when we do.
+func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: deathSignal}
+	if a.switched {
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids of the user database
+	}
+	cmd.SysProcAttr = attr
+}
+
+// own gives the account the paths.
+func (a account) own(paths ...string) error {
+	if !a.switched {
+		return nil
+	}
+	for _, path := range paths {
+		if err := os.Chown(path, a.uid, a.gid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
