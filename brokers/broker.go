@@ -1,0 +1,73 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Errors that callers decide on, whatever the driver. Drivers wrap them with the details.
+var (
+	// ErrClosed says that the broker, or the publisher or subscriber taken from it, has been closed.
+	ErrClosed = errors.New("broker is closed")
+	// ErrUnroutable says that the broker has no place for the message: the queue or topic does not exist. Nothing was
+	// stored.
+	ErrUnroutable = errors.New("no queue takes this message")
+	// ErrTooLarge says that the message exceeds what the broker stores. Trying again cannot help; a dead letter store
+	// can still take it.
+	ErrTooLarge = errors.New("message is larger than the broker takes")
+	// ErrUnsupported says that the broker cannot do what was asked, ever. See [Require].
+	ErrUnsupported = errors.New("not supported by this broker")
+)
+
+// Broker is an open connection to a message broker. All methods are safe for concurrent use.
+//
+// The program that opened it closes it, after its router has stopped.
+type Broker interface {
+	// Publisher returns a publisher that returns nil only when the broker has stored every message durably and routed
+	// it. On an error none, some or all of the messages may have been stored.
+	//
+	// A first-delivery delay asked for with envelope.SetDelay, or with Watermill's components/delay, is honoured and
+	// never ends early. Publish copies: the caller keeps the messages.
+	//
+	// Each call returns a handle of its own. Closing a handle makes further publishes on it fail with [ErrClosed] and
+	// leaves the broker and the other handles open, because Watermill's router closes the publishers it was given.
+	Publisher() message.Publisher
+
+	// Subscriber returns a subscriber of its own group and concurrency; they default to the Config's. Faults in the
+	// options are returned by Subscribe.
+	//
+	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every
+	// message; subscribers of the same group share them. A nacked message comes back, after a pause.
+	//
+	// Close drains: nothing more is handed out, running handlers finish with their contexts intact and may still
+	// publish, and after Config.DrainTimeout what is left is given back. Cancelling the context of Subscribe does the
+	// same for that one subscription.
+	Subscriber(opts ...SubscriberOption) message.Subscriber
+
+	// Reschedule puts m in front of the consumer that origin names, and of no other, once delay has passed; 0 means
+	// now. It returns nil when the broker has stored it durably, so that the caller may ack the delivery m came from.
+	// It may be called long after that delivery, and from another process: redriving a dead letter is a Reschedule.
+	//
+	// The payload bytes and all headers survive, except those the broker made (envelope.IsBrokerMade). m belongs to
+	// the broker after the call. A negative delay is 0. A delay that exceeds Capabilities.MaxDelay is [ErrUnsupported].
+	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
+
+	// DeadLetter stores d.Message in the dead letter queue that the naming scheme gives the consumer d.Origin. It
+	// returns nil when the broker has stored it durably. d is not modified.
+	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
+
+	// Capabilities says what this broker can do, with the configuration it was opened with.
+	Capabilities() Capabilities
+
+	// Ping asks the broker for a sign of life. It fails when ctx ends or with what keeps the broker from working.
+	Ping(ctx context.Context) error
+
+	// Close drains every subscriber, lets publishes that are under way finish, and releases the connection. No
+	// goroutine is left. Closing again does nothing and returns nil.
+	Close() error
+}

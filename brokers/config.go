@@ -1,0 +1,98 @@
+package brokers
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Defaults of a [Config].
+const (
+	DefaultConcurrency    = 1
+	DefaultDrainTimeout   = 25 * time.Second // below the 30 s after which Watermill's router gives up
+	DefaultPublishTimeout = 10 * time.Second
+)
+
+// Config says everything that a broker URL can say, for programs that read a file or are configured in code. Package
+// brokerconfig reads it from YAML. The zero value of a field means its default.
+//
+// Printing a Config, or logging it with slog, shows no password.
+type Config struct {
+	// URL of the broker. Required. Its parameters win over the other fields.
+	URL string `yaml:"url"`
+	// Username and Password are put into the URL, where they need no percent-encoding. Empty leaves the URL's.
+	Username string `yaml:"username"`
+	Password string `yaml:"password"`
+	// Name is how the broker's own tools show this client: connection name, client id. Defaults to the program's name.
+	Name string `yaml:"name"`
+	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one.
+	Group string `yaml:"group"`
+	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
+	Concurrency int `yaml:"concurrency"`
+	// DrainTimeout bounds how long Close waits for running handlers. It must be shorter than the router's CloseTimeout.
+	// Defaults to 25 s.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+	// PublishTimeout bounds the wait for the broker's confirm of one Publish, Reschedule or DeadLetter. Defaults to 10 s.
+	PublishTimeout time.Duration `yaml:"publish_timeout"`
+	// Delays that are known beforehand, such as the steps of a backoff. Brokers that wait in queues prepare one for
+	// each, so that the first failure declares nothing. Other delays work too.
+	Delays []time.Duration `yaml:"delays"`
+	// Naming makes the names of queues. The zero value means [DefaultNames].
+	Naming NameScheme `yaml:"naming"`
+	// Params are the driver's own parameters, by their names without x-.
+	Params Params `yaml:"params"`
+	// Logger receives what has no caller to return to. Defaults to slog.Default().
+	Logger *slog.Logger `yaml:"-"`
+}
+
+// redacted returns c with everything secret replaced.
+func (c Config) redacted() Config {
+	if c.URL != "" {
+		c.URL = Redact(c.URL)
+	}
+	if c.Password != "" {
+		c.Password = "xxxxx"
+	}
+	c.Params = maps.Clone(c.Params)
+	for name := range c.Params {
+		if secretName(name) {
+			c.Params[name] = "xxxxx"
+		}
+	}
+	return c
+}
+
+// String shows the configuration without its secrets.
+func (c Config) String() string {
+	c = c.redacted()
+	var out strings.Builder
+	fmt.Fprintf(&out, "url=%s", c.URL)
+	for _, f := range []struct{ name, value string }{
+		{"username", c.Username},
+		{"password", c.Password},
+		{"name", c.Name},
+		{"group", c.Group},
+		{"naming", c.Naming.Preset},
+		{"project", c.Naming.Project},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&out, " %s=%s", f.name, f.value)
+		}
+	}
+	if c.Concurrency != 0 {
+		fmt.Fprintf(&out, " concurrency=%d", c.Concurrency)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Params)) {
+		fmt.Fprintf(&out, " %s=%s", name, c.Params[name])
+	}
+	return out.String()
+}
+
+// GoString keeps %#v from showing secrets.
+func (c Config) GoString() string { return "brokers.Config{" + c.String() + "}" }
+
+// LogValue keeps slog from showing secrets.
+func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }

@@ -1,0 +1,48 @@
+// Package brokers opens a message broker from a URL and says what every broker must do for Redrive: publish with a
+// confirm, wait out a delay, give a failed message back to the one consumer that failed, and keep dead letters.
+//
+// A program imports the drivers that it may use and opens the one that its operator names:
+//
+//	import (
+//		"github.com/redrive-go/redrive/brokers"
+//		_ "github.com/redrive-go/redrive/brokers/memory"
+//	)
+//
+//	broker, err := brokers.Open(ctx, os.Getenv("BROKER_URL")) // mem://, amqp://, kafka://, postgres://
+//	...
+//	router.AddConsumerHandler("billing", "orders", broker.Subscriber(), handleOrder)
+//
+// Handlers stay plain Watermill handlers: [Broker.Publisher] and [Broker.Subscriber] are a message.Publisher and a
+// message.Subscriber, and nothing in a handler says which broker it runs on.
+//
+// # URL
+//
+// A broker URL is the backend's own URI. Parameters of ours are written x-<name>, and plainly as <name> where the
+// backend's URI has no parameter of that name. Every driver understands these:
+//
+//	parameter          Config field     default            meaning
+//	x-name             Name             program's name     how the broker's own tools show this client
+//	x-group            Group            driver's           consumer group of every subscriber
+//	x-concurrency      Concurrency      1                  handlers that run at once, per subscription
+//	x-drain            DrainTimeout     25s                how long Close waits for running handlers
+//	x-publish-timeout  PublishTimeout   10s                how long a publish may wait for the broker's confirm
+//	x-delays           Delays           none               delays to prepare, as 10s,20s,40s
+//	x-naming           Naming.Preset    default            naming scheme: default, laravel, delayed-backoff, ...
+//	x-project          Naming.Project   none               {project} in the names of the scheme
+//	x-exchange         Naming.Exchange  scheme's           template: where producers publish
+//	x-queue            Naming.Queue     scheme's           template: what one consumer reads
+//	x-retry            Naming.Retry     scheme's           template: where a message waits for its retry
+//	x-retry-exchange   Naming.RetryExchange  scheme's      template
+//	x-delayed          Naming.Delayed   scheme's           template: where a message waits for its first delivery
+//	x-dead             Naming.Dead      scheme's           template: where dead letters are kept
+//	x-dead-exchange    Naming.DeadExchange   scheme's      template
+//
+// A driver's own parameters stand in its package comment. An unknown parameter is an error that names the known ones,
+// values are parsed strictly, and all faults are reported at once. What the URL says wins over the Config, so that
+// code gives the defaults and the operator has the last word. No error and no log line shows a password.
+//
+// # Writing a driver
+//
+// Implement [Driver] and [Broker], call [Register] in init, and run package brokertest against it. [Drain],
+// [Config.Resolve], [NameScheme] and [SubscriberConfig] are the parts that drivers share.
+package brokers

@@ -1,0 +1,51 @@
+package brokers
+
+import "context"
+
+// Driver opens brokers of one kind. Its package registers it under its URL schemes with [Register].
+type Driver interface {
+	// Open connects to the broker. cfg is resolved: URL holds the backend's own URI without our parameters, every
+	// value is checked against Params, and every default is filled in. An error must not contain a password: a driver
+	// passes errors of url parsing on without their text.
+	Open(ctx context.Context, cfg Config) (Broker, error)
+
+	// Params declares the parameters that the driver adds to those of every driver. It returns the same slice content
+	// at every call.
+	Params() []Param
+}
+
+// Kind is the type of a parameter's value.
+type Kind int
+
+// The kinds of values. Each is parsed strictly: no surrounding space, no unit guessed, nothing out of range.
+const (
+	String       Kind = iota // any text
+	Int                      // decimal integer, not negative
+	Bool                     // true or false
+	Duration                 // Go duration such as 250ms or 1h30m, not negative
+	Size                     // bytes: a decimal integer, or one with the suffix KiB, MiB or GiB
+	DurationList             // durations separated by commas, such as 10s,20s,40s
+	StringList               // texts separated by commas
+)
+
+// Param declares one parameter of a driver. It is written x-<Name> in the URL, <Name> where that cannot be mistaken
+// for one of the backend's own, and <Name> under params in a [Config].
+type Param struct {
+	// Name without the x-. Required.
+	Name string
+	// Kind of the value. Defaults to String.
+	Kind Kind
+	// Default value in the syntax of Kind. Empty means that the driver can tell the parameter was not given.
+	Default string
+	// Doc is one sentence for people; it appears in listings.
+	Doc string
+	// OneOf lists the values allowed. Empty means all that Kind allows.
+	OneOf []string
+	// Min and Max bound an Int, a Duration (in nanoseconds) or a Size (in bytes). Max 0 means no bound.
+	Min, Max int64
+	// Secret keeps the value out of errors and logs.
+	Secret bool
+	// Native marks a parameter of the backend's own URI: it stays in the URL, is written without x-, and is not parsed
+	// here. The Name "*" stands for every parameter; then ours need their x-, so that neither hides the other.
+	Native bool
+}

@@ -1,0 +1,142 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrUnknownScheme says that no driver is registered for the scheme of a URL.
+var ErrUnknownScheme = errors.New("unknown broker scheme")
+
+// importPaths tells where the drivers of this module are, for whoever forgot the import.
+var importPaths = map[string]string{
+	"mem":        "github.com/redrive-go/redrive/brokers/memory",
+	"amqp":       "github.com/redrive-go/redrive/brokers/rabbitmq",
+	"amqps":      "github.com/redrive-go/redrive/brokers/rabbitmq",
+	"kafka":      "github.com/redrive-go/redrive/brokers/kafka",
+	"postgres":   "github.com/redrive-go/redrive/brokers/sqlqueue",
+	"postgresql": "github.com/redrive-go/redrive/brokers/sqlqueue",
+	"mysql":      "github.com/redrive-go/redrive/brokers/sqlqueue",
+	"mariadb":    "github.com/redrive-go/redrive/brokers/sqlqueue",
+	"sqlite":     "github.com/redrive-go/redrive/brokers/sqlqueue",
+}
+
+// Mux opens brokers by the scheme of their URL. The zero value has no drivers. It is safe for concurrent use. Programs
+// that want no global state make their own; the others use [Open] and [Register], which share one.
+type Mux struct {
+	mu      sync.RWMutex
+	drivers map[string]Driver
+}
+
+var defaultMux = new(Mux)
+
+// Register makes d the driver of scheme in the shared Mux. Drivers call it from init, so that a blank import is
+// enough. It panics as [Mux.Register] does.
+func Register(scheme string, d Driver) { defaultMux.Register(scheme, d) }
+
+// Schemes lists the schemes registered in the shared Mux, sorted.
+func Schemes() []string { return defaultMux.Schemes() }
+
+// Open opens the broker that rawURL names with the drivers registered by [Register]. The caller closes it.
+func Open(ctx context.Context, rawURL string, opts ...Option) (Broker, error) {
+	return defaultMux.Open(ctx, rawURL, opts...)
+}
+
+// OpenConfig is [Open] for a Config.
+func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
+	return defaultMux.OpenConfig(ctx, cfg)
+}
+
+// Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, or scheme is not
+// lower-case: these are mistakes of the program, found at its first start.
+func (m *Mux) Register(scheme string, d Driver) {
+	if d == nil || scheme == "" || scheme != strings.ToLower(scheme) {
+		panic(fmt.Sprintf("brokers: Register(%q, %T): want a lower-case scheme and a driver", scheme, d))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, taken := m.drivers[scheme]; taken {
+		panic(fmt.Sprintf("brokers: scheme %q is registered twice", scheme))
+	}
+	if m.drivers == nil {
+		m.drivers = map[string]Driver{}
+	}
+	m.drivers[scheme] = d
+}
+
+// Schemes lists the registered schemes, sorted.
+func (m *Mux) Schemes() []string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Sorted(maps.Keys(m.drivers))
+}
+
+// Driver returns the driver of scheme.
+func (m *Mux) Driver(scheme string) (Driver, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	d, ok := m.drivers[scheme]
+	return d, ok
+}
+
+// Open opens the broker that rawURL names. The caller closes it.
+func (m *Mux) Open(ctx context.Context, rawURL string, opts ...Option) (Broker, error) {
+	cfg := Config{URL: rawURL}
+	for _, opt := range opts {
+		opt(&cfg)
+	}
+	return m.OpenConfig(ctx, cfg)
+}
+
+// OpenConfig opens the broker that cfg describes. The caller closes it.
+func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
+	u, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("brokers: %w", err)
+	}
+	d, ok := m.Driver(u.Scheme)
+	if !ok {
+		return nil, m.unknownScheme(u.Scheme)
+	}
+	resolved, err := cfg.Resolve(d.Params())
+	if err != nil {
+		return nil, err
+	}
+	return d.Open(ctx, resolved)
+}
+
+func (m *Mux) unknownScheme(scheme string) error {
+	registered := strings.Join(m.Schemes(), ", ")
+	if registered == "" {
+		registered = "none"
+	}
+	hint := "a broker URL looks like amqp://host:5672/"
+	if path, known := importPaths[scheme]; known {
+		hint = fmt.Sprintf("forgotten import? try _ %q", path)
+	} else if meant := nearest(scheme, slices.Sorted(maps.Keys(importPaths))); meant != "" {
+		hint = fmt.Sprintf("did you mean %s?", meant)
+	}
+	return fmt.Errorf("brokers: %w %q: registered are: %s; %s", ErrUnknownScheme, scheme, registered, hint)
+}
+
+// Option changes the Config that [Open] makes of a URL. The URL's own parameters win over it.
+type Option func(*Config)
+
+// WithLogger sets Config.Logger.
+func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
+
+// WithNaming sets Config.Naming.
+func WithNaming(s NameScheme) Option { return func(c *Config) { c.Naming = s } }
+
+// WithDelays sets Config.Delays.
+func WithDelays(delays ...time.Duration) Option { return func(c *Config) { c.Delays = delays } }
+
+// WithConfig changes any field of the Config.
+func WithConfig(change func(*Config)) Option { return func(c *Config) { change(c) } }

@@ -1,0 +1,192 @@
+package brokers
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// DefaultGroup is the group of a consumer that names none, on brokers that do not insist on a name. It adds nothing to
+// the names that a [NameScheme] makes.
+const DefaultGroup = "default"
+
+// NameScheme makes the names of queues, topics and exchanges from the topic and the group of a consumer. Each field
+// but Preset, Project and Patterns is a template: {topic}, {group}, {project} and {queue} (what Queue gave) are
+// replaced, in Exchange's dependants also {exchange}, and in Retry and Delayed also {delay}, the delay in milliseconds.
+// A part in square brackets is left out when a variable in it is empty: {topic}[.{group}].
+//
+// The zero value means [DefaultNames]. An empty template is taken from the preset, so that one name can be changed:
+//
+//	brokers.NameScheme{Preset: "laravel", Dead: "{queue}_failed"}
+type NameScheme struct {
+	// Preset names the scheme that empty templates come from; see Presets. Defaults to "default".
+	Preset string `yaml:"preset"`
+	// Project is {project}: what keeps the names of several projects or tenants on one broker apart.
+	Project string `yaml:"project"`
+	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange.
+	Exchange string `yaml:"exchange"`
+	// Queue is what one consumer reads: a queue on RabbitMQ, the topic itself on the others.
+	Queue string `yaml:"queue"`
+	// Retry is where a message waits for its retry.
+	Retry string `yaml:"retry"`
+	// RetryExchange leads to Retry on RabbitMQ. Empty means the default exchange.
+	RetryExchange string `yaml:"retry_exchange"`
+	// Delayed is where a message waits for its first delivery. Empty means where its retries wait.
+	Delayed string `yaml:"delayed"`
+	// Dead is where dead letters are kept.
+	Dead string `yaml:"dead"`
+	// DeadExchange leads to Dead on RabbitMQ. Empty means the default exchange.
+	DeadExchange string `yaml:"dead_exchange"`
+	// Patterns says that topics are event names, and that Subscribe takes AMQP topic patterns of them: a * stands for
+	// one word between dots, a # for any number of words.
+	Patterns bool `yaml:"patterns"`
+}
+
+// Names are the names that belong to one consumer.
+type Names struct {
+	// Queue that the consumer reads.
+	Queue string
+	// Exchange that producers publish to; "" is the default exchange.
+	Exchange string
+	// RetryExchange leads to the retry queues; "" is the default exchange.
+	RetryExchange string
+	// DeadExchange leads to Dead; "" is the default exchange.
+	DeadExchange string
+	// Dead is the dead letter queue or topic.
+	Dead string
+
+	retry, delayed template
+	vars           map[string]string
+}
+
+// Retry returns the name of the place where a message waits for delay before its retry. A delay of 0 gives the name
+// without the delay in it.
+func (n Names) Retry(delay time.Duration) string { return n.tier(n.retry, delay) }
+
+// Delayed returns the name of the place where a message waits for delay before its first delivery.
+func (n Names) Delayed(delay time.Duration) string { return n.tier(n.delayed, delay) }
+
+func (n Names) tier(t template, delay time.Duration) string {
+	return t.expand(func(name string) string {
+		if name == "delay" {
+			if delay <= 0 {
+				return ""
+			}
+			return strconv.FormatInt(delay.Milliseconds(), 10)
+		}
+		return n.vars[name]
+	})
+}
+
+// For returns the names of the consumer group on topic. The scheme must be valid; see Validate.
+func (s NameScheme) For(topic, group string) Names { return s.names(topic, group, "") }
+
+// ForQueue returns the names around a queue whose name is known, as it is from an envelope.Origin on RabbitMQ.
+func (s NameScheme) ForQueue(topic, queue string) Names { return s.names(topic, "", queue) }
+
+func (s NameScheme) names(topic, group, queue string) Names {
+	s = s.filled()
+	if group == DefaultGroup {
+		group = ""
+	}
+	vars := map[string]string{"topic": topic, "group": group, "project": s.Project}
+	lookup := func(name string) string { return vars[name] }
+	if queue == "" {
+		queue = template(s.Queue).expand(lookup)
+	}
+	vars["queue"] = queue
+	vars["exchange"] = template(s.Exchange).expand(lookup)
+	delayed := template(s.Delayed)
+	if delayed == "" {
+		delayed = template(s.Retry)
+	}
+	return Names{
+		Queue:         queue,
+		Exchange:      vars["exchange"],
+		RetryExchange: template(s.RetryExchange).expand(lookup),
+		DeadExchange:  template(s.DeadExchange).expand(lookup),
+		Dead:          template(s.Dead).expand(lookup),
+		retry:         template(s.Retry),
+		delayed:       delayed,
+		vars:          vars,
+	}
+}
+
+// filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.
+func (s NameScheme) filled() NameScheme {
+	if s.Preset == "" {
+		s.Preset = "default"
+	}
+	p, ok := presets[s.Preset]
+	if !ok {
+		return s
+	}
+	base := p()
+	for _, f := range []struct{ have, from *string }{
+		{&s.Exchange, &base.Exchange},
+		{&s.Queue, &base.Queue},
+		{&s.Retry, &base.Retry},
+		{&s.RetryExchange, &base.RetryExchange},
+		{&s.Delayed, &base.Delayed},
+		{&s.Dead, &base.Dead},
+		{&s.DeadExchange, &base.DeadExchange},
+	} {
+		if *f.have == "" {
+			*f.have = *f.from
+		}
+	}
+	s.Patterns = s.Patterns || base.Patterns
+	return s
+}
+
+// Validate reports every fault of the scheme: an unknown preset or variable, a template that cannot be read, a
+// {project} without Project, and names that fall together, which would make a message its own dead letter.
+func (s NameScheme) Validate() error {
+	if s.Preset != "" && presets[s.Preset] == nil {
+		return fmt.Errorf("naming: unknown preset %q: known are %s", s.Preset, strings.Join(Presets(), ", "))
+	}
+	full := s.filled()
+
+	var faults []error
+	consumer := []string{"topic", "group", "project"}
+	around := append(slices.Clone(consumer), "queue", "exchange")
+	for _, f := range []struct {
+		field, template string
+		vars            []string
+	}{
+		{"exchange", full.Exchange, []string{"project"}},
+		{"queue", full.Queue, consumer},
+		{"retry", full.Retry, append(slices.Clone(around), "delay")},
+		{"retry_exchange", full.RetryExchange, around},
+		{"delayed", full.Delayed, append(slices.Clone(around), "delay")},
+		{"dead", full.Dead, around},
+		{"dead_exchange", full.DeadExchange, around},
+	} {
+		if err := template(f.template).check(f.vars); err != nil {
+			faults = append(faults, fmt.Errorf("naming: %s %q: %w", f.field, f.template, err))
+		}
+		if full.Project == "" && template(f.template).requires("project") {
+			faults = append(faults, fmt.Errorf("naming: %s %q has {project}, and no project is set", f.field, f.template))
+		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+
+	n := full.For("topic", "group")
+	for _, pair := range []struct{ a, b, fields string }{
+		{n.Queue, n.Retry(0), "queue and retry"},
+		{n.Queue, n.Dead, "queue and dead"},
+		{n.Retry(0), n.Dead, "retry and dead"},
+		{n.Delayed(0), n.Dead, "delayed and dead"},
+		{n.Queue, n.Delayed(0), "queue and delayed"},
+	} {
+		if pair.a == pair.b {
+			faults = append(faults, fmt.Errorf("naming: %s are the same: %q", pair.fields, pair.a))
+		}
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,225 @@
+package brokers
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Params holds a driver's own parameters by their names without x-. After [Config.Resolve] it has a checked value for
+// every declared parameter, so that the getters cannot fail: they panic only for a name that the driver never
+// declared, or declared with another Kind, which the first test of a driver finds.
+type Params map[string]string
+
+// String returns a value of kind String.
+func (p Params) String(name string) string { return p.value(name) }
+
+// Int returns a value of kind Int; 0 when it is empty.
+func (p Params) Int(name string) int {
+	return int(mustParse(name, p.value(name), parseInt))
+}
+
+// Bool returns a value of kind Bool; false when it is empty.
+func (p Params) Bool(name string) bool {
+	return mustParse(name, p.value(name), parseBool)
+}
+
+// Duration returns a value of kind Duration; 0 when it is empty.
+func (p Params) Duration(name string) time.Duration {
+	return mustParse(name, p.value(name), parseDuration)
+}
+
+// Bytes returns a value of kind Size in bytes; 0 when it is empty.
+func (p Params) Bytes(name string) int64 {
+	return mustParse(name, p.value(name), parseSize)
+}
+
+// Durations returns a value of kind DurationList; nil when it is empty.
+func (p Params) Durations(name string) []time.Duration {
+	return mustParse(name, p.value(name), parseDurations)
+}
+
+// Strings returns a value of kind StringList; nil when it is empty.
+func (p Params) Strings(name string) []string {
+	return mustParse(name, p.value(name), parseStrings)
+}
+
+func (p Params) value(name string) string {
+	v, ok := p[name]
+	if !ok {
+		panic(fmt.Sprintf("brokers: parameter %q is not declared by the driver, or the Config is not resolved", name))
+	}
+	return v
+}
+
+func mustParse[T any](name, text string, parse func(string) (T, error)) T {
+	var zero T
+	if text == "" {
+		return zero
+	}
+	v, err := parse(text)
+	if err != nil {
+		panic(fmt.Sprintf("brokers: parameter %q is declared with another kind: %v", name, err))
+	}
+	return v
+}
+
+// resolve checks p against the declared parameters and fills in their defaults. where says who gave the values.
+func (p Params) resolve(declared []Param, where string) error {
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		i := slices.IndexFunc(declared, func(d Param) bool { return d.Name == name && !d.Native })
+		if i < 0 {
+			faults = append(faults, unknownParam(where, name, declaredNames(declared)))
+			continue
+		}
+		if err := declared[i].check(p[name]); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	for _, d := range declared {
+		if _, given := p[d.Name]; !given && !d.Native {
+			p[d.Name] = d.Default
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func declaredNames(declared []Param) []string {
+	var names []string
+	for _, d := range declared {
+		if !d.Native {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// check parses value strictly. Empty is taken as "not given" unless the kind has a use for it.
+func (d Param) check(value string) error {
+	fault := d.fault(value)
+	switch {
+	case fault == "":
+		return nil
+	case d.Secret || secretName(d.Name):
+		return fmt.Errorf("parameter %s: the value %s", d.Name, fault)
+	default:
+		return fmt.Errorf("parameter %s=%q: %s", d.Name, value, fault)
+	}
+}
+
+func (d Param) fault(value string) string {
+	if value == "" && d.Default == "" {
+		return ""
+	}
+	if len(d.OneOf) > 0 && !slices.Contains(d.OneOf, value) {
+		return "must be one of " + strings.Join(d.OneOf, ", ")
+	}
+	var (
+		n   int64
+		err error
+	)
+	switch d.Kind {
+	case String:
+	case Int:
+		n, err = parseInt(value)
+	case Bool:
+		_, err = parseBool(value)
+	case Duration:
+		var v time.Duration
+		v, err = parseDuration(value)
+		n = int64(v)
+	case Size:
+		n, err = parseSize(value)
+	case DurationList:
+		_, err = parseDurations(value)
+	case StringList:
+		_, err = parseStrings(value)
+	}
+	switch {
+	case err != nil:
+		return err.Error()
+	case d.bounded() && n < d.Min:
+		return "must be at least " + d.show(d.Min)
+	case d.bounded() && d.Max > 0 && n > d.Max:
+		return "must be at most " + d.show(d.Max)
+	}
+	return ""
+}
+
+func (d Param) bounded() bool { return d.Kind == Int || d.Kind == Duration || d.Kind == Size }
+
+func (d Param) show(n int64) string {
+	if d.Kind == Duration {
+		return time.Duration(n).String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func parseInt(s string) (int64, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return 0, errors.New("must be a whole number such as 20")
+	}
+	return int64(n), nil
+}
+
+func parseBool(s string) (bool, error) {
+	switch s {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, errors.New("must be true or false")
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, errors.New("must be a duration with a unit, such as 250ms, 30s or 1h30m")
+	}
+	if d < 0 {
+		return 0, errors.New("must not be negative")
+	}
+	return d, nil
+}
+
+func parseSize(s string) (int64, error) {
+	fault := errors.New("must be a number of bytes such as 1048576 or 1MiB")
+	shift := 0
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if number, found := strings.CutSuffix(s, suffix); found {
+			s, shift = number, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 63-shift)
+	if err != nil {
+		return 0, fault
+	}
+	return int64(n) << shift, nil
+}
+
+func parseDurations(s string) ([]time.Duration, error) {
+	var list []time.Duration
+	for part := range strings.SplitSeq(s, ",") {
+		d, err := parseDuration(part)
+		if err != nil {
+			return nil, fmt.Errorf("%q in the list %w", part, err)
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+func parseStrings(s string) ([]string, error) {
+	list := strings.Split(s, ",")
+	if slices.Contains(list, "") {
+		return nil, errors.New("has an empty entry; write a,b,c")
+	}
+	return list, nil
+}

@@ -1,0 +1,213 @@
+package brokers
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// setting is one parameter that every driver understands, and the field of Config it stands for.
+type setting struct {
+	Param
+	set func(c *Config, value string) // value has passed Param.check
+}
+
+var settings = []setting{
+	{Param{Name: "name"}, func(c *Config, v string) { c.Name = v }},
+	{Param{Name: "group"}, func(c *Config, v string) { c.Group = v }},
+	{Param{Name: "concurrency", Kind: Int, Min: 1}, func(c *Config, v string) { c.Concurrency = Params{"": v}.Int("") }},
+	{Param{Name: "drain", Kind: Duration}, func(c *Config, v string) { c.DrainTimeout = Params{"": v}.Duration("") }},
+	{Param{Name: "publish-timeout", Kind: Duration, Min: 1}, func(c *Config, v string) { c.PublishTimeout = Params{"": v}.Duration("") }},
+	{Param{Name: "delays", Kind: DurationList}, func(c *Config, v string) { c.Delays = Params{"": v}.Durations("") }},
+	{Param{Name: "naming"}, func(c *Config, v string) { c.Naming.Preset = v }},
+	{Param{Name: "project"}, func(c *Config, v string) { c.Naming.Project = v }},
+	{Param{Name: "exchange"}, func(c *Config, v string) { c.Naming.Exchange = v }},
+	{Param{Name: "queue"}, func(c *Config, v string) { c.Naming.Queue = v }},
+	{Param{Name: "retry"}, func(c *Config, v string) { c.Naming.Retry = v }},
+	{Param{Name: "retry-exchange"}, func(c *Config, v string) { c.Naming.RetryExchange = v }},
+	{Param{Name: "delayed"}, func(c *Config, v string) { c.Naming.Delayed = v }},
+	{Param{Name: "dead"}, func(c *Config, v string) { c.Naming.Dead = v }},
+	{Param{Name: "dead-exchange"}, func(c *Config, v string) { c.Naming.DeadExchange = v }},
+}
+
+// Resolve checks c against the parameters that a driver declares and returns it as a driver wants it: parameters moved
+// from the URL into their fields, user name and password in the URL, every value checked and every default filled in.
+// It reports all faults at once, without any password. Resolving a second time changes nothing.
+func (c Config) Resolve(params []Param) (Config, error) {
+	u, err := parseURL(c.URL)
+	if err != nil {
+		return Config{}, fmt.Errorf("brokers: %w", err)
+	}
+	c.Params = maps.Clone(c.Params)
+	if c.Params == nil {
+		c.Params = Params{}
+	}
+
+	var faults []error
+	rest, err := c.takeQuery(u, params)
+	faults = append(faults, err)
+	c.putUser(u)
+	u.RawQuery = rest
+	c.URL = u.String()
+	if u.Host == "" && u.Path == "" && u.User == nil && u.Opaque == "" {
+		c.URL = u.Scheme + "://" // net/url prints mem:// as "mem:"
+		if rest != "" {
+			c.URL += "?" + rest
+		}
+	}
+
+	faults = append(faults, c.Params.resolve(params, "params"))
+	c.setDefaults()
+	faults = append(faults, c.validate())
+	if err := errors.Join(faults...); err != nil {
+		return Config{}, fmt.Errorf("brokers: open %s: %w", Redact(c.URL), err)
+	}
+	return c, nil
+}
+
+// takeQuery moves our parameters from the URL's query into c and returns the query that the backend gets.
+func (c *Config) takeQuery(u *url.URL, params []Param) (rest string, err error) {
+	var (
+		faults []error
+		kept   []string
+		seen   = map[string]bool{}
+	)
+	passAll := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == "*" })
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		if pair == "" {
+			continue
+		}
+		rawKey, rawValue, _ := strings.Cut(pair, "=")
+		key, keyErr := url.QueryUnescape(rawKey)
+		value, valueErr := url.QueryUnescape(rawValue)
+		if keyErr != nil || valueErr != nil {
+			faults = append(faults, errors.New("a URL parameter has a % that two hexadecimal digits do not follow"))
+			continue
+		}
+		name, prefixed := strings.CutPrefix(key, "x-")
+		native := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == key })
+		if !prefixed && (native || passAll) {
+			kept = append(kept, pair)
+			continue
+		}
+		if seen[name] {
+			faults = append(faults, fmt.Errorf("parameter %s is given twice", key))
+			continue
+		}
+		seen[name] = true
+		faults = append(faults, c.take(name, value, key, params))
+	}
+	return strings.Join(kept, "&"), errors.Join(faults...)
+}
+
+// take stores one parameter in its field, or among the driver's own.
+func (c *Config) take(name, value, key string, params []Param) error {
+	i := slices.IndexFunc(params, func(p Param) bool { return p.Name == name && !p.Native })
+	if i >= 0 {
+		c.Params[name] = value // checked with the others
+		return nil
+	}
+	for _, s := range settings {
+		if s.Name != name {
+			continue
+		}
+		if value == "" {
+			return fmt.Errorf("parameter %s is empty", key)
+		}
+		if err := s.check(value); err != nil {
+			return err
+		}
+		s.set(c, value)
+		return nil
+	}
+	return unknownParam("URL", key, knownInURL(params))
+}
+
+// knownInURL lists the parameters as they may be written.
+func knownInURL(params []Param) []string {
+	passAll := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == "*" })
+	var known []string
+	add := func(name string) {
+		taken := passAll || slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == name })
+		if taken {
+			name = "x-" + name
+		}
+		known = append(known, name)
+	}
+	for _, s := range settings {
+		add(s.Name)
+	}
+	for _, p := range params {
+		switch {
+		case !p.Native:
+			add(p.Name)
+		case p.Name != "*":
+			known = append(known, p.Name)
+		}
+	}
+	return known
+}
+
+func (c *Config) putUser(u *url.URL) {
+	name, password := u.User.Username(), ""
+	password, has := u.User.Password()
+	if c.Username != "" {
+		name = c.Username
+	}
+	if c.Password != "" {
+		password, has = c.Password, true
+	}
+	switch {
+	case has:
+		u.User = url.UserPassword(name, password)
+	case name != "":
+		u.User = url.User(name)
+	}
+}
+
+func (c *Config) setDefaults() {
+	if c.Name == "" {
+		c.Name = filepath.Base(os.Args[0])
+	}
+	if c.Concurrency == 0 {
+		c.Concurrency = DefaultConcurrency
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	if c.PublishTimeout == 0 {
+		c.PublishTimeout = DefaultPublishTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	c.Naming = c.Naming.filled()
+}
+
+func (c *Config) validate() error {
+	var faults []error
+	if c.Concurrency < 1 {
+		faults = append(faults, fmt.Errorf("concurrency %d: must be at least 1", c.Concurrency))
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"drain timeout", c.DrainTimeout}, {"publish timeout", c.PublishTimeout}} {
+		if f.value < 0 {
+			faults = append(faults, fmt.Errorf("%s %s: must not be negative", f.name, f.value))
+		}
+	}
+	for _, d := range c.Delays {
+		if d < 0 {
+			faults = append(faults, fmt.Errorf("delay %s: must not be negative", d))
+		}
+	}
+	return errors.Join(append(faults, c.Naming.Validate())...)
+}

@@ -1,0 +1,99 @@
+package brokers
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// parseURL parses a broker URL. Its errors never repeat any part of the URL but the scheme: net/url quotes what it
+// could not parse, and with an unescaped character in a password that is the password.
+func parseURL(raw string) (*url.URL, error) {
+	if raw == "" {
+		return nil, errors.New("the URL is empty; write mem://, amqp://host:5672/, kafka://host:9092 or postgres://host/db")
+	}
+	if raw != strings.TrimSpace(raw) {
+		return nil, errors.New("the URL has space around it")
+	}
+	u, err := url.Parse(raw)
+	if err == nil {
+		if u.Scheme == "" {
+			return nil, errors.New("the URL has no scheme; write mem://, amqp://host:5672/, kafka://host:9092 or postgres://host/db")
+		}
+		if hidesPassword(u) {
+			return nil, fmt.Errorf("the %s URL has an @ or # behind its host. %s", u.Scheme, encodeHint)
+		}
+		return u, nil
+	}
+
+	scheme, _, found := strings.Cut(raw, "://")
+	if !found || strings.ContainsAny(scheme, ":/?#@ ") {
+		return nil, errors.New("this is not a URL; write scheme://host")
+	}
+	why := "its host or port cannot be read"
+	var escape url.EscapeError
+	if errors.As(err, &escape) {
+		why = "it has a % that two hexadecimal digits do not follow"
+	}
+	return nil, fmt.Errorf("the %s URL cannot be parsed: %s. %s", scheme, why, encodeHint)
+}
+
+const encodeHint = "Special characters in a user name or password must be percent-encoded " +
+	"(%23 for #, %25 for %, %2F for /, %3F for ?, %40 for @), or the password given apart in Config.Password"
+
+// hidesPassword finds URLs that parse although a password cuts them short: in amqp://user:1#2@host/ the host is "user",
+// the port 1, and the rest would be shown to everybody.
+func hidesPassword(u *url.URL) bool {
+	if u.Fragment != "" {
+		return true
+	}
+	if u.User != nil {
+		return false
+	}
+	key, _, _ := strings.Cut(u.RawQuery, "=")
+	return strings.Contains(u.Path, "@") || strings.Contains(key, "@")
+}
+
+// Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, and the values of
+// parameters whose names speak of secrets. It is for logs and errors. A URL that cannot be parsed is reduced to its
+// scheme.
+func Redact(rawURL string) string {
+	u, err := parseURL(rawURL)
+	if err != nil {
+		scheme, _, found := strings.Cut(rawURL, "://")
+		if !found || strings.ContainsAny(scheme, ":/?#@ ") {
+			return "(unreadable URL)"
+		}
+		return scheme + "://(unreadable)"
+	}
+	if u.Opaque != "" {
+		return u.Scheme + ":xxxxx"
+	}
+	if u.RawQuery != "" {
+		pairs := strings.Split(u.RawQuery, "&")
+		for i, pair := range pairs {
+			key, _, _ := strings.Cut(pair, "=")
+			if name, err := url.QueryUnescape(key); err != nil || secretName(name) {
+				pairs[i] = key + "=xxxxx"
+			}
+		}
+		u.RawQuery = strings.Join(pairs, "&")
+	}
+	redacted := u.Redacted()
+	if u.Host == "" && u.Path == "" && u.User == nil { // net/url prints mem:// as "mem:"
+		redacted = u.Scheme + "://" + strings.TrimPrefix(redacted, u.Scheme+":")
+	}
+	return redacted
+}
+
+// secretName tells whether a parameter of this name probably holds a secret.
+func secretName(name string) bool {
+	name = strings.ToLower(name)
+	for _, part := range []string{"pass", "secret", "token", "credential", "apikey", "api_key", "api-key"} {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
