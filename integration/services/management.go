@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -112,13 +113,14 @@ func (m *Management) SetPolicy(ctx context.Context, vhost, name, pattern string,
 
 // Do sends one request to /api/ and the path's segments, which it escapes, and decodes the answer into out if not nil.
 func (m *Management) Do(ctx context.Context, method string, in, out any, segments ...string) error {
-	target := m.base.JoinPath("api")
-	path, raw := target.Path, target.EscapedPath()
+	escaped := make([]string, 0, len(segments))
 	for _, s := range segments {
-		path += "/" + s
-		raw += "/" + url.PathEscape(s)
+		escaped = append(escaped, url.PathEscape(s)) // a virtual host may be called "/"
 	}
-	target.Path, target.RawPath, target.User = path, raw, nil
+	target := m.base.JoinPath("api")
+	target.RawPath = target.Path + "/" + strings.Join(escaped, "/")
+	target.Path += "/" + strings.Join(segments, "/")
+	target.User = nil // goes into a header below
 
 	var body io.Reader
 	if in != nil {
@@ -144,7 +146,7 @@ func (m *Management) Do(ctx context.Context, method string, in, out any, segment
 		return err
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("services: rabbitmq: %s %s: %s: %s", method, raw, resp.Status, answer)
+		return fmt.Errorf("services: rabbitmq: %s %s: %s: %s", method, target.RawPath, resp.Status, answer)
 	}
 	if out == nil {
 		return nil

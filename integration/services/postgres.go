@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -182,9 +183,7 @@ func (c postgresCluster) command(ctx context.Context) *exec.Cmd {
 	if !c.cfg.Durable {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
 	}
-	for name, value := range c.cfg.Settings {
-		settings[name] = value
-	}
+	maps.Copy(settings, c.cfg.Settings)
 	args := []string{"-D", c.data()}
 	for name, value := range settings {
 		args = append(args, "-c", name+"="+value)
