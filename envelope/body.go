@@ -1,0 +1,313 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// body is a structured body with the places of its members (A17). Of a member that is there twice the last one counts, as with
+// encoding/json; nothing is decoded before it is asked for.
+type body struct {
+	raw []byte
+
+	id, timestamp, version, source, queue span
+	data, data64                          span
+	metadata, err, retry                  span
+
+	dataMember span // the data with its name
+	end        int  // where a missing member is inserted: behind the last one
+}
+
+// bom is the byte order mark that some producers put in front of JSON.
+const bom = "\xef\xbb\xbf"
+
+// scan finds the members. It reports false when raw is not one complete JSON object; what it found until then stays.
+func (s *body) scan(raw []byte) bool {
+	*s = body{raw: raw}
+	start := 0
+	if len(raw) >= len(bom) && string(raw[:len(bom)]) == bom {
+		start = len(bom)
+	}
+	o, ok := openObject(raw, start, 1)
+	if !ok {
+		return false
+	}
+	for {
+		key, value, ok := o.next()
+		if !ok {
+			break
+		}
+		if place := s.member(key.of(raw)); place != nil {
+			*place = value
+			if place == &s.data || place == &s.data64 {
+				s.dataMember = span{key.start - 1, value.end}
+			}
+		}
+	}
+	s.end = o.last
+	return o.done && skipSpace(raw, o.pos) == len(raw)
+}
+
+func (s *body) member(key []byte) *span {
+	switch string(key) {
+	case "message_id":
+		return &s.id
+	case "timestamp":
+		return &s.timestamp
+	case "version":
+		return &s.version
+	case "source":
+		return &s.source
+	case "queue":
+		return &s.queue
+	case "data":
+		return &s.data
+	case "data_base64":
+		return &s.data64
+	case "metadata":
+		return &s.metadata
+	case "error":
+		return &s.err
+	case "retry_count":
+		return &s.retry
+	}
+	if bytes.IndexByte(key, '\\') >= 0 {
+		if plain := unquote(key); bytes.IndexByte([]byte(plain), '\\') < 0 {
+			return s.member([]byte(plain))
+		}
+	}
+	return nil
+}
+
+// claims reports whether the body says of itself that it is an envelope: a whole object with the seven members that every
+// envelope has, or an object that breaks off, or breaks the syntax, behind its first five.
+func (s *body) claims(whole bool) bool {
+	named := s.id.ok() && s.timestamp.ok() && s.version.ok() && s.source.ok() && s.queue.ok()
+	return named && (!whole || s.retry.ok() && (s.data.ok() || s.data64.ok()))
+}
+
+// maybeStructured is the cheap test that keeps most payloads from being scanned.
+func maybeStructured(payload []byte) bool {
+	i := 0
+	if len(payload) > 0 && payload[0] == bom[0] {
+		i = min(len(bom), len(payload))
+	}
+	i = skipSpace(payload, i)
+	return i < len(payload) && payload[i] == '{' &&
+		bytes.Contains(payload, []byte(`"message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
+}
+
+// read finds out which mode the message is in and, if it is structured, where its body's members are.
+func (s *body) read(m *message.Message) (Mode, error) {
+	declared := isStructuredType(m.Metadata[KeyContentType]) || isStructuredType(m.Metadata[KeyAMQPContentType])
+	if !declared && (m.Metadata[KeyVersion] != "" || !maybeStructured(m.Payload)) {
+		return Binary, nil
+	}
+	whole := s.scan(m.Payload)
+	if !declared && !s.claims(whole) {
+		return Binary, nil
+	}
+	if err := s.check(whole); err != nil {
+		return Structured, err
+	}
+	return Structured, nil
+}
+
+// isStructuredType reports whether a content type is ours, with or without parameters.
+func isStructuredType(contentType string) bool {
+	const n = len(ContentType)
+	return len(contentType) >= n && strings.EqualFold(contentType[:n], ContentType) &&
+		(len(contentType) == n || contentType[n] == ';' || contentType[n] == ' ')
+}
+
+// check reports why a body that claims to be an envelope cannot be read as one.
+func (s *body) check(whole bool) error {
+	if !whole {
+		return fmt.Errorf("%w: not one complete JSON object of at most %d levels; the bytes are kept as they are", ErrMalformed, maxDepth)
+	}
+	for _, f := range [...]struct {
+		name string
+		at   span
+	}{{"message_id", s.id}, {"timestamp", s.timestamp}, {"version", s.version}, {"source", s.source}, {"queue", s.queue}} {
+		if f.at.ok() && !s.isNull(f.at) && s.raw[f.at.start] != '"' {
+			return fmt.Errorf("%w: %s must be a string", ErrMalformed, f.name)
+		}
+	}
+	switch {
+	case !s.id.ok():
+		return fmt.Errorf("%w: message_id is missing", ErrMalformed)
+	case s.data.ok() == s.data64.ok():
+		return fmt.Errorf("%w: one of data and data_base64 is needed", ErrMalformed)
+	case s.data64.ok() && s.raw[s.data64.start] != '"':
+		return fmt.Errorf("%w: data_base64 must be a string", ErrMalformed)
+	case s.metadata.ok() && !s.isNull(s.metadata) && s.raw[s.metadata.start] != '{' && !s.isEmptyArray(s.metadata):
+		return fmt.Errorf("%w: metadata must be an object", ErrMalformed)
+	}
+	return nil
+}
+
+func (s *body) isNull(at span) bool { return string(at.of(s.raw)) == "null" }
+
+// isEmptyArray is true for [], which is how PHP writes an empty map.
+func (s *body) isEmptyArray(at span) bool {
+	return s.raw[at.start] == '[' && skipSpace(s.raw, at.start+1) == at.end-1
+}
+
+// text decodes a string member; a missing one and null are "".
+func (s *body) text(at span) string {
+	if !at.ok() || s.raw[at.start] != '"' {
+		return ""
+	}
+	return unquote(s.raw[at.start+1 : at.end-1])
+}
+
+// unquote decodes what stands between the quotes of a valid JSON string, as encoding/json does: lone surrogates and invalid
+// UTF-8 become U+FFFD.
+func unquote(inner []byte) string {
+	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
+		return string(inner)
+	}
+	quoted := make([]byte, 0, len(inner)+2)
+	quoted = append(append(append(quoted, '"'), inner...), '"')
+	var s string
+	if err := json.Unmarshal(quoted, &s); err != nil {
+		return string(inner) // cannot be: the scanner has passed it
+	}
+	return s
+}
+
+// retryCount reads the counter. It may be a string of digits too, since some producers write all numbers so.
+func (s *body) retryCount() (n int, valid bool) {
+	if !s.retry.ok() || s.isNull(s.retry) {
+		return 0, true
+	}
+	return parseCount(s.retryText())
+}
+
+// retryText returns the counter as it is written, without the quotes of a string.
+func (s *body) retryText() string {
+	if s.raw[s.retry.start] == '"' {
+		return s.text(s.retry)
+	}
+	return string(s.retry.of(s.raw))
+}
+
+// lastError reads the error member, nil for null. A producer's string or other value is taken as the message.
+func (s *body) lastError() *Error {
+	if !s.err.ok() || s.isNull(s.err) {
+		return nil
+	}
+	o, ok := openObject(s.raw, s.err.start, 1)
+	if !ok {
+		return &Error{Message: s.plain(s.err)}
+	}
+	var e Error
+	for {
+		key, value, ok := o.next()
+		if !ok {
+			return &e
+		}
+		switch unquote(key.of(s.raw)) {
+		case "message":
+			e.Message = s.plain(value)
+		case "code":
+			e.Code = s.plain(value)
+		case "trace":
+			e.Trace = s.plain(value)
+		}
+	}
+}
+
+// plain returns a string decoded, null as "" and any other value as the JSON text that it is.
+func (s *body) plain(at span) string {
+	switch s.raw[at.start] {
+	case '"':
+		return s.text(at)
+	case 'n':
+		return ""
+	}
+	return strings.ToValidUTF8(string(at.of(s.raw)), string(utf8.RuneError))
+}
+
+// payload returns the data: JSON text as it stands in the body, or the decoded bytes of data_base64.
+func (s *body) payload() ([]byte, error) {
+	if !s.data64.ok() {
+		return s.data.of(s.raw), nil
+	}
+	data, err := base64.StdEncoding.Strict().DecodeString(s.text(s.data64))
+	if err != nil {
+		return nil, fmt.Errorf("%w: data_base64: %w", ErrMalformed, err)
+	}
+	return data, nil
+}
+
+// entry is one metadata value: a string, or the JSON text of another kind of value.
+type entry struct {
+	value  string
+	isJSON bool
+}
+
+// entries reads the metadata.
+func (s *body) entries() map[string]entry {
+	if !s.metadata.ok() {
+		return nil
+	}
+	o, ok := openObject(s.raw, s.metadata.start, 1)
+	if !ok {
+		return nil
+	}
+	entries := make(map[string]entry)
+	for {
+		key, value, ok := o.next()
+		if !ok {
+			return entries
+		}
+		if s.raw[value.start] == '"' {
+			entries[unquote(key.of(s.raw))] = entry{value: s.text(value)}
+		} else {
+			entries[unquote(key.of(s.raw))] = entry{value: string(value.of(s.raw)), isJSON: true}
+		}
+	}
+}
+
+// edit replaces the bytes of a span; an empty span at the end of the members inserts.
+type edit struct {
+	at   span
+	text []byte
+}
+
+// set returns the edit that gives a member a new value.
+func (s *body) set(at span, name string, value []byte) edit {
+	if at.ok() {
+		return edit{at, value}
+	}
+	text := make([]byte, 0, len(name)+len(value)+4)
+	text = strconv.AppendQuote(append(text, ','), name)
+	text = append(append(text, ':'), value...)
+	return edit{span{s.end, s.end}, text}
+}
+
+// splice returns the body with the edits done and every other byte as it was. The edits must not overlap.
+func (s *body) splice(edits ...edit) []byte {
+	size := len(s.raw)
+	for i, e := range edits {
+		size += len(e.text) - (e.at.end - e.at.start)
+		for j := i; j > 0 && edits[j].at.start < edits[j-1].at.start; j-- {
+			edits[j], edits[j-1] = edits[j-1], edits[j]
+		}
+	}
+	out := make([]byte, 0, size)
+	from := 0
+	for _, e := range edits {
+		out = append(append(out, s.raw[from:e.at.start]...), e.text...)
+		from = e.at.end
+	}
+	return append(out, s.raw[from:]...)
+}

@@ -1,0 +1,92 @@
+package envelope
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// MaxRetryCount is the largest retry counter that is believed. A larger one counts as invalid.
+const MaxRetryCount = 1_000_000
+
+// MaxDelay is the longest delay that a message may ask for. Longer ones are clamped to it.
+const MaxDelay = 30 * 24 * time.Hour
+
+// Control is what a pipeline needs to know of a message before it runs the handler. It is read without decoding the payload.
+type Control struct {
+	// Mode says where the control data was found.
+	Mode Mode
+	// MessageID is what Identify returns; "" when nothing identifies the message.
+	MessageID string
+	// RetryCount is the number of failed attempts so far; 0 if RetryCountInvalid.
+	RetryCount int
+	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get one run
+	// and no retries: a counter taken for 0 could go round for ever.
+	RetryCountInvalid bool
+	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
+	OriginalDelay time.Duration
+	// Clamped reports that the original delay was out of range or unreadable, so that it can be logged.
+	Clamped bool
+	// RedriveID is the id of the dead letter entry that the message was redriven from, or "".
+	RedriveID string
+}
+
+// ReadControl reads the control data of a message in either mode. It makes no allocation when the message is in binary mode and
+// has an id. The error wraps ErrMalformed: the body claims to be an envelope and is unreadable; what the headers say is
+// returned nevertheless. It never panics, whatever the message holds, and does not change it.
+func ReadControl(m *message.Message) (Control, error) {
+	var c Control
+	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
+	c.RedriveID = m.Metadata[KeyRedriveID]
+
+	header, counted := m.Metadata[KeyRetryCount]
+	if counted {
+		c.setRetryCount(parseCount(header))
+	}
+	var s body
+	mode, err := s.read(m)
+	if mode == Binary || err != nil {
+		c.MessageID = headerID(m)
+		return c, err
+	}
+	c.Mode = Structured
+	c.MessageID = s.messageID(m)
+	if n, valid := s.retryCount(); !valid || n > c.RetryCount {
+		c.setRetryCount(n, valid && !c.RetryCountInvalid)
+	}
+	return c, nil
+}
+
+func (c *Control) setRetryCount(n int, valid bool) {
+	if c.RetryCount, c.RetryCountInvalid = n, !valid; !valid {
+		c.RetryCount = 0
+	}
+}
+
+// messageID returns the body's id; one that is empty or null is made up from the headers.
+func (s *body) messageID(m *message.Message) string {
+	if id := s.text(s.id); id != "" {
+		return carriable(id)
+	}
+	return headerID(m)
+}
+
+// parseCount reads a decimal number of 0 to MaxRetryCount, digits only.
+func parseCount(text string) (n int, valid bool) {
+	wide, valid := parseDigits(text, MaxRetryCount)
+	return int(wide), valid && wide <= MaxRetryCount
+}
+
+// parseDigits reads a string of decimal digits. A number above limit is returned as limit + 1.
+func parseDigits(text string, limit int64) (n int64, valid bool) {
+	for i := range len(text) {
+		d := text[i] - '0'
+		if d > 9 {
+			return 0, false
+		}
+		if n = n*10 + int64(d); n > limit {
+			n = limit + 1
+		}
+	}
+	return n, text != ""
+}

@@ -1,0 +1,79 @@
+package envelope
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// DataError is the error of data that are not what the handler wants. No retry helps, therefore it is permanent.
+type DataError struct {
+	// Type is the Go type that was asked for.
+	Type string
+	// Err is the reason, as a rule an error of encoding/json.
+	Err error
+}
+
+// Error returns the reason with the type that was asked for.
+func (e *DataError) Error() string { return "envelope: data is not a " + e.Type + ": " + e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *DataError) Unwrap() error { return e.Err }
+
+// Permanent returns true: the same bytes will not decode the next time either.
+func (e *DataError) Permanent() bool { return true }
+
+// Data decodes the envelope's data as JSON into a T. []byte and json.RawMessage are the data as they are. The error is a
+// *DataError.
+func Data[T any](e Envelope) (T, error) { return decodeData[T](e.data()) }
+
+// Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The error of
+// data that do not decode is a *DataError, which the pipeline's classifier takes for permanent. The context is the message's.
+func Handle[T any](fn func(ctx context.Context, data T) error) message.NoPublishHandlerFunc {
+	if fn == nil {
+		panic("envelope: Handle needs a function")
+	}
+	return func(m *message.Message) error {
+		data, err := messageData(m)
+		if err != nil {
+			return dataError[T](err)
+		}
+		v, err := decodeData[T](data)
+		if err != nil {
+			return err
+		}
+		return fn(m.Context(), v)
+	}
+}
+
+// messageData returns the data of a message without making an envelope of it.
+func messageData(m *message.Message) ([]byte, error) {
+	var s body
+	mode, err := s.read(m)
+	if mode == Binary || err != nil {
+		return m.Payload, err
+	}
+	return s.payload()
+}
+
+func decodeData[T any](data []byte) (T, error) {
+	var v T
+	switch p := any(&v).(type) {
+	case *[]byte:
+		*p = bytes.Clone(data)
+	case *json.RawMessage:
+		*p = bytes.Clone(data)
+	default:
+		if err := json.Unmarshal(data, &v); err != nil {
+			return v, dataError[T](err)
+		}
+	}
+	return v, nil
+}
+
+func dataError[T any](err error) error {
+	return &DataError{Type: fmt.Sprintf("%T", *new(T)), Err: err}
+}

@@ -1,0 +1,57 @@
+package envelope
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Reason says why a message is dead.
+type Reason string
+
+// The reasons for which a message is dead-lettered.
+const (
+	ReasonPermanent Reason = "permanent" // the error was classified as not worth another try
+	ReasonExhausted Reason = "exhausted" // all attempts were used up
+	ReasonMalformed Reason = "malformed" // the body claims to be an envelope and cannot be read
+	ReasonExpired   Reason = "expired"   // the message grew older than it may
+	ReasonPanic     Reason = "panic"     // the handler panicked and panics are not retried
+	ReasonManual    Reason = "manual"    // somebody asked for it
+	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
+)
+
+// DeadLetter is a message that will not be tried again by itself, with all that is known of why. It is handed to dead letter
+// sinks, which must not modify it.
+type DeadLetter struct {
+	// Message is the message as it is to be stored or published: its payload's bytes are exact and the failure is recorded.
+	Message *message.Message
+	// Reason says why it is dead.
+	Reason Reason
+	// Err is the last error as it travels.
+	Err Error
+	// Class is the Go type of the last error.
+	Class string
+	// Rule says why the error was classified as it was.
+	Rule string
+	// Handler is the name of the handler that failed.
+	Handler string
+	// Origin says where the message came from and where a redrive goes.
+	Origin Origin
+	// Attempts is how many times the handler ran.
+	Attempts int
+	// FirstFailure is when the first attempt failed.
+	FirstFailure time.Time
+	// At is when the message was given up.
+	At time.Time
+	// Cause is the handler's error, for sinks in this process. It may be nil, as after a restart.
+	Cause error
+}
+
+// Envelope returns the message as an envelope. It never fails: a malformed body becomes the data of a binary envelope.
+func (d *DeadLetter) Envelope() Envelope {
+	if d.Message == nil {
+		return Envelope{}
+	}
+	e, _ := FromMessage(d.Message) // with an error it still returns the foreign view of the message
+	return e
+}

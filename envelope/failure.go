@@ -1,0 +1,233 @@
+package envelope
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Failure is one failed attempt, as RecordFailure writes it into a message.
+type Failure struct {
+	// Err is the error as it travels (A17). It is bounded and made valid UTF-8 when it is recorded.
+	Err Error
+	// Class is the error's Go type, for people and for grouping.
+	Class string
+	// At is when the attempt failed. Defaults to the current time.
+	At time.Time
+	// Retry is the new retry_count, the number of failed attempts including this one. It must not be negative; above
+	// MaxRetryCount it stays there.
+	Retry int
+
+	// Reason says why the message will not be tried again. Set it for a dead letter only: the compatibility headers
+	// consumer_error and Watermill's four *_poisoned are then written too.
+	Reason Reason
+	// Rule says why the error was classified as it was. Only written with a Reason.
+	Rule string
+	// Handler, Subscriber and Topic default to what Watermill's router put into the message's context. Only written with a
+	// Reason.
+	Handler, Subscriber, Topic string
+}
+
+// RecordFailure returns a copy of the message, without its context and acknowledgement, that says it failed once more: the
+// error, the retry count and the first failure are set in the message's own mode. In a structured body only the values of error
+// and retry_count change, every other byte stays (A12, A18); in binary mode the payload is the same slice. A foreign message
+// gets its identity now, so that it keeps it. A body that is malformed is left as it is and the failure goes into headers.
+//
+// Headers that a broker made, requests for a first-delivery delay and an earlier not-before are dropped; all others are kept.
+// The error is about the Failure, never about the message. m itself is not changed.
+func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
+	if f.Retry < 0 {
+		return nil, fmt.Errorf("envelope: record failure: the retry count %d is negative; it counts failed attempts", f.Retry)
+	}
+	f.Retry = min(f.Retry, MaxRetryCount)
+	if f.At.IsZero() {
+		f.At = time.Now()
+	}
+	f.Err = f.Err.bounded()
+
+	var s body
+	mode, err := s.read(m)
+	out := forward(m, 16)
+	if mode == Structured && err == nil {
+		text := make([]byte, 0, 64+len(f.Err.Message)+len(f.Err.Code)+len(f.Err.Trace)*9/8)
+		text = f.Err.appendJSON(text)
+		keepInvalidCount(out.Metadata, &s)
+		out.Payload = s.splice(s.set(s.err, "error", text), s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
+		syncHeaders(out.Metadata, f.Retry)
+	} else {
+		if err == nil {
+			adopt(out.Metadata, m, f.At)
+		} else {
+			adoptID(out.Metadata, m)
+		}
+		keepInvalidCount(out.Metadata, nil)
+		out.Metadata[KeyRetryCount] = strconv.Itoa(f.Retry)
+		f.Err.setHeaders(out.Metadata)
+	}
+	f.setHeaders(out.Metadata, m)
+	return out, nil
+}
+
+// RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since when
+// it is being deferred is set, once. The next RecordFailure ends the row. m itself is not changed.
+func RecordDeferral(m *message.Message, at time.Time) *message.Message {
+	out := forward(m, 4)
+	if _, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok {
+		out.Metadata[KeyDeferredSince] = formatTime(at)
+	}
+	var s body
+	if mode, err := s.read(m); mode == Binary {
+		adopt(out.Metadata, m, at)
+	} else if err != nil {
+		adoptID(out.Metadata, m)
+	}
+	return out
+}
+
+// FirstFailure returns when the message failed for the first time, and whether it ever did.
+func FirstFailure(m *message.Message) (time.Time, bool) {
+	return timeHeader(m.Metadata, KeyFirstFailure)
+}
+
+// DeferredSince returns since when the message has been deferred without an attempt in between, and whether it is.
+func DeferredSince(m *message.Message) (time.Time, bool) {
+	return timeHeader(m.Metadata, KeyDeferredSince)
+}
+
+// forward copies a message for publishing it again, with room for more headers. The payload is shared.
+func forward(m *message.Message, room int) *message.Message {
+	out := message.NewMessage(m.UUID, m.Payload)
+	out.Metadata = make(message.Metadata, len(m.Metadata)+room)
+	for key, value := range m.Metadata {
+		switch key {
+		case KeyDelay, KeyNotBefore, KeyWatermillDelayedFor, KeyWatermillDelayedUntil:
+		default:
+			if !IsBrokerMade(key) {
+				out.Metadata[key] = value
+			}
+		}
+	}
+	if d, _ := originalDelay(m.Metadata); d > 0 && out.Metadata[KeyOriginalDelay] == "" {
+		out.Metadata[KeyOriginalDelay] = formatMillis(d)
+	}
+	return out
+}
+
+// setHeaders writes what has no field in the body.
+func (f *Failure) setHeaders(md message.Metadata, m *message.Message) {
+	delete(md, KeyDeferredSince)
+	setOrDelete(md, KeyErrorClass, headerText(f.Class, maxName))
+	if first, ok := timeHeader(md, KeyFirstFailure); !ok || first.After(f.At) {
+		md[KeyFirstFailure] = formatTime(f.At)
+	}
+	if f.Reason == "" {
+		return
+	}
+	ctx := m.Context()
+	md[KeyDeadLetterReason] = headerText(string(f.Reason), maxName)
+	setOrDelete(md, KeyDeadLetterRule, headerText(f.Rule, maxName))
+	md[KeyConsumerError] = headerText(f.Err.Message, MaxErrorMessage)
+	md[KeyPoisonReason] = md[KeyConsumerError]
+	md[KeyPoisonTopic] = headerText(firstOf(f.Topic, message.SubscribeTopicFromCtx(ctx)), maxName)
+	md[KeyPoisonHandler] = headerText(firstOf(f.Handler, message.HandlerNameFromCtx(ctx)), maxName)
+	md[KeyPoisonSubscriber] = headerText(firstOf(f.Subscriber, message.SubscriberNameFromCtx(ctx)), maxName)
+}
+
+// setHeaders writes the error in binary mode, so that headerError reads the same back.
+func (e Error) setHeaders(md message.Metadata) {
+	md[KeyErrorMessage] = escapeText(e.Message, MaxErrorMessage, true)
+	setOrDelete(md, KeyErrorCode, escapeText(e.Code, maxName, true))
+	setOrDelete(md, KeyErrorTrace, escapeText(e.Trace, MaxErrorTrace, true))
+}
+
+// headerError reads the error in binary mode; nil when there is none.
+func headerError(md message.Metadata) *Error {
+	text, failed := md[KeyErrorMessage]
+	code, trace := md[KeyErrorCode], md[KeyErrorTrace]
+	if !failed && code == "" && trace == "" {
+		return nil
+	}
+	return &Error{Message: unescapeText(text), Code: unescapeText(code), Trace: unescapeText(trace)}
+}
+
+// syncHeaders keeps headers that say the same as a structured body in step with it.
+func syncHeaders(md message.Metadata, retry int) {
+	if _, ok := md[KeyRetryCount]; ok {
+		md[KeyRetryCount] = strconv.Itoa(retry)
+	}
+	delete(md, KeyErrorMessage)
+	delete(md, KeyErrorCode)
+	delete(md, KeyErrorTrace)
+}
+
+// keepInvalidCount saves a counter that cannot be read before it is overwritten. s is nil in binary mode.
+func keepInvalidCount(md message.Metadata, s *body) {
+	text, ok := md[KeyRetryCount]
+	if _, valid := parseCount(text); !ok || valid {
+		if s == nil {
+			return
+		}
+		if _, valid := s.retryCount(); valid {
+			return
+		}
+		text = s.retryText()
+	}
+	md[KeyInvalidRetryCount] = headerText(text, maxName)
+}
+
+// adopt gives a binary message what an envelope has and it has not, from what is known of the delivery.
+func adopt(md message.Metadata, m *message.Message, now time.Time) {
+	adoptID(md, m)
+	origin, ok := OriginFrom(m.Context())
+	if !ok {
+		origin = &Origin{}
+	}
+	if md[KeyVersion] == "" {
+		md[KeyVersion] = LayoutVersion
+	}
+	if md[KeyTimestamp] == "" {
+		created := now
+		if !origin.Timestamp.IsZero() {
+			created = origin.Timestamp
+		}
+		if t, ok := timeHeader(md, KeyAMQPTimestamp); ok {
+			created = t
+		}
+		md[KeyTimestamp] = formatTimestamp(created)
+	}
+	if md[KeySource] == "" {
+		setOrDelete(md, KeySource, headerText(md[KeyAMQPAppID], maxName))
+	}
+	if md[KeyQueue] == "" {
+		setOrDelete(md, KeyQueue, headerText(firstOf(origin.Topic, message.SubscribeTopicFromCtx(m.Context())), maxName))
+	}
+}
+
+// adoptID gives a message without an id the one that Identify finds, else a new one.
+func adoptID(md message.Metadata, m *message.Message) {
+	if md[KeyMessageID] != "" {
+		return
+	}
+	id := foreignID(m)
+	if id == "" {
+		id = NewID()
+	}
+	md[KeyMessageID] = id
+}
+
+func setOrDelete(md message.Metadata, key, value string) {
+	if value == "" {
+		delete(md, key)
+		return
+	}
+	md[key] = value
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}

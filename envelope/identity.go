@@ -1,0 +1,91 @@
+package envelope
+
+import (
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// positionSpace is the UUIDv5 namespace of ids that are made of a position or of an id that no header can carry.
+var positionSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/redrive-go/redrive/position"))
+
+// NewID returns a new message id, a UUIDv7: it sorts by time of creation. It is safe for concurrent use.
+func NewID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		// crypto/rand does not fail on any supported platform since Go 1.24.
+		id = uuid.New()
+	}
+	return id.String()
+}
+
+// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic and position) as a UUIDv5:
+// the same delivery gets the same id every time, in every process. It returns "" when the origin is nil or has no position.
+func StableID(o *Origin) string {
+	if o == nil || o.Position == "" {
+		return ""
+	}
+	name := make([]byte, 0, len(o.Broker)+len(o.Topic)+len(o.Position)+2)
+	name = append(name, o.Broker...)
+	name = append(name, 0)
+	name = append(name, o.Topic...)
+	name = append(name, 0)
+	name = append(name, o.Position...)
+	return uuid.NewSHA1(positionSpace, name).String()
+}
+
+// Identify returns the message's id: from its header, its structured body, its AMQP message-id property, its CloudEvents id or
+// its Watermill UUID, else made by StableID from its origin, else "" when nothing identifies it. An id that no header can carry
+// (longer than 255 bytes, not UTF-8, with control characters) is replaced by a UUIDv5 of it, the same each time.
+func Identify(m *message.Message) string {
+	c, _ := ReadControl(m)
+	return c.MessageID
+}
+
+// headerID returns the id that headers, the Watermill UUID or the origin give, or "".
+func headerID(m *message.Message) string {
+	if id := m.Metadata[KeyMessageID]; id != "" {
+		return carriable(id)
+	}
+	return foreignID(m)
+}
+
+func foreignID(m *message.Message) string {
+	for _, key := range [...]string{KeyAMQPMessageID, "ce_id", "cloudEvents_id"} {
+		if id := m.Metadata[key]; id != "" {
+			return carriable(id)
+		}
+	}
+	if m.UUID != "" {
+		return carriable(m.UUID)
+	}
+	if o, ok := OriginFrom(m.Context()); ok {
+		return StableID(o)
+	}
+	return ""
+}
+
+// carriable returns the id itself if a header can carry it, else a UUIDv5 of it.
+func carriable(id string) string {
+	if len(id) <= maxName {
+		i := 0
+		for i < len(id) && id[i] >= ' ' && id[i] < 0x7f {
+			i++
+		}
+		if i == len(id) || carriableText(id[i:]) {
+			return id
+		}
+	}
+	return uuid.NewSHA1(positionSpace, []byte(id)).String()
+}
+
+func carriableText(s string) bool {
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
+}

@@ -1,0 +1,113 @@
+package envelope
+
+import "strings"
+
+// Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names of A17.
+const (
+	KeyMessageID    = "x-message-id"       // message_id, a UUID unless the producer chose otherwise
+	KeyTimestamp    = "x-timestamp"        // timestamp of creation, RFC 3339 with offset
+	KeyVersion      = "x-envelope-version" // version of this layout, "1.0"; its presence says "binary mode"
+	KeySource       = "x-source"           // source, the service that created the message
+	KeyQueue        = "x-queue"            // queue, the original destination; retries do not change it
+	KeyRetryCount   = "x-retry-count"      // retry_count, failed attempts so far; absent means 0
+	KeyErrorMessage = "x-error-message"    // error.message, at most MaxErrorMessage bytes
+	KeyErrorCode    = "x-error-code"       // error.code, a string such as "500"
+	KeyErrorTrace   = "x-error-trace"      // error.trace, at most MaxErrorTrace bytes
+)
+
+// State of a message's life that has no field in the body: headers in both modes.
+const (
+	KeyOriginalDelay     = "x-original-delay"      // first-delivery delay in milliseconds, written once, base of the backoff
+	KeyDelay             = "x-delay"               // first-delivery delay asked of the publisher, milliseconds; consumed by it
+	KeyNotBefore         = "x-not-before"          // earliest delivery, Unix milliseconds
+	KeyErrorClass        = "x-error-class"         // Go type of the last error
+	KeyFirstFailure      = "x-first-failure"       // time of the first failed attempt, RFC 3339 with nanoseconds
+	KeyDeferredSince     = "x-deferred-since"      // time of the first deferral in a row, RFC 3339 with nanoseconds
+	KeyDeadLetterReason  = "x-dead-letter-reason"  // a Reason
+	KeyDeadLetterRule    = "x-dead-letter-rule"    // why the error was classified as it was
+	KeyConsumer          = "x-consumer"            // consumer that a retry belongs to
+	KeyTopic             = "x-origin-topic"        // topic that the failing consumer subscribed to
+	KeyRoutingKey        = "x-routing-key"         // AMQP routing key of the first publication
+	KeyExchange          = "x-exchange"            // AMQP exchange of the first publication
+	KeyEvent             = "x-event"               // event name
+	KeyRedriveID         = "x-redrive-id"          // id of the dead letter entry that a redrive came from
+	KeyRedriveCount      = "x-redrive-count"       // how often the message was redriven
+	KeyRedriveRun        = "x-redrive-run"         // id of the bulk run, if there was one
+	KeyKafkaKey          = "x-kafka-key"           // partition key of a Kafka record
+	KeyHeaderTypes       = "x-header-types"        // JSON object: types of foreign headers that were not strings; for drivers
+	KeyInvalidRetryCount = "x-retry-count-invalid" // retry counter as it came, when it could not be read
+)
+
+// Header names that carry one content mode inside the other, see WithMode.
+const (
+	KeyMetadataJSON    = "x-metadata-json"     // JSON array: metadata whose header holds JSON text, not a string
+	KeyMetadataPrefix  = "x-meta-"             // in front of a metadata name that an ordinary header already has
+	KeyFrame           = "x-envelope-frame"    // what a structured body had around its data, when it was not canonical
+	KeyDataContentType = "x-data-content-type" // content type of the data while the body is structured
+)
+
+// Names that other systems chose.
+const (
+	KeyContentType   = "content-type"   // media type of the payload; ContentType marks a structured body
+	KeyCorrelationID = "correlation_id" // Watermill's correlation id, part of the metadata
+	KeyTraceParent   = "traceparent"    // W3C trace context
+	KeyTraceState    = "tracestate"     // W3C trace context
+	KeyConsumerError = "consumer_error" // error text of a dead letter, for nano-service consumers (D25)
+	KeyCQRSName      = "name"           // Watermill's cqrs marshalers: command or event name
+
+	KeyPoisonReason     = "reason_poisoned"     // Watermill's PoisonQueue: error text
+	KeyPoisonTopic      = "topic_poisoned"      // Watermill's PoisonQueue: topic
+	KeyPoisonHandler    = "handler_poisoned"    // Watermill's PoisonQueue: handler name
+	KeyPoisonSubscriber = "subscriber_poisoned" // Watermill's PoisonQueue: subscriber name
+
+	KeyWatermillDelayedFor   = "_watermill_delayed_for"   // Watermill's components/delay: a Go duration
+	KeyWatermillDelayedUntil = "_watermill_delayed_until" // Watermill's components/delay: RFC 3339, whole seconds
+)
+
+// AMQP basic properties, as a driver puts them into metadata. They have a prefix of their own so that a property is never
+// taken for a header of the same name on the way back.
+const (
+	KeyAMQPPrefix          = "amqp-"
+	KeyAMQPMessageID       = KeyAMQPPrefix + "message-id"
+	KeyAMQPCorrelationID   = KeyAMQPPrefix + "correlation-id"
+	KeyAMQPContentType     = KeyAMQPPrefix + "content-type"
+	KeyAMQPContentEncoding = KeyAMQPPrefix + "content-encoding"
+	KeyAMQPTimestamp       = KeyAMQPPrefix + "timestamp" // RFC 3339
+	KeyAMQPType            = KeyAMQPPrefix + "type"
+	KeyAMQPAppID           = KeyAMQPPrefix + "app-id"
+	KeyAMQPPriority        = KeyAMQPPrefix + "priority" // decimal
+	KeyAMQPReplyTo         = KeyAMQPPrefix + "reply-to"
+)
+
+// IsBrokerMade reports whether a broker made the header for its own bookkeeping (x-death, x-delivery-count, ...). Such a header
+// is information only: it is never the retry counter, and is not published again, because brokers misread their own headers.
+func IsBrokerMade(key string) bool {
+	switch key {
+	case "x-death", "x-delivery-count", "x-acquired-count":
+		return true
+	}
+	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+}
+
+// IsOurs reports whether the header is one that this package documents, in its own words or in those of another system.
+// All other headers belong to the user and pass through untouched.
+func IsOurs(key string) bool {
+	return isReserved(key) || key == KeyCorrelationID
+}
+
+// isReserved reports whether a header is part of the protocol and therefore not part of the envelope's metadata.
+func isReserved(key string) bool {
+	switch key {
+	case KeyMessageID, KeyTimestamp, KeyVersion, KeySource, KeyQueue, KeyRetryCount,
+		KeyErrorMessage, KeyErrorCode, KeyErrorTrace,
+		KeyOriginalDelay, KeyDelay, KeyNotBefore, KeyErrorClass, KeyFirstFailure, KeyDeferredSince,
+		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
+		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
+		KeyMetadataJSON, KeyFrame, KeyDataContentType,
+		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
+		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,
+		KeyWatermillDelayedFor, KeyWatermillDelayedUntil:
+		return true
+	}
+	return strings.HasPrefix(key, KeyMetadataPrefix) || strings.HasPrefix(key, KeyAMQPPrefix) || IsBrokerMade(key)
+}

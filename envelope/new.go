@@ -1,0 +1,96 @@
+package envelope
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Option sets something about a new envelope.
+type Option func(*creation)
+
+type creation struct {
+	id    string
+	at    time.Time
+	mode  Mode
+	delay *time.Duration
+	event string
+}
+
+// ID sets the message id. Defaults to NewID().
+func ID(id string) Option { return func(c *creation) { c.id = id } }
+
+// CreatedAt sets the time of creation. Defaults to the current time in whole seconds.
+func CreatedAt(t time.Time) Option { return func(c *creation) { c.at = t } }
+
+// InMode sets the mode in which the envelope is rendered. Defaults to Binary.
+func InMode(mode Mode) Option { return func(c *creation) { c.mode = mode } }
+
+// Delay asks for the first delivery after d, see SetDelay.
+func Delay(d time.Duration) Option { return func(c *creation) { c.delay = &d } }
+
+// EventNamed sets the event name.
+func EventNamed(name string) Option { return func(c *creation) { c.event = name } }
+
+// New returns the envelope of a new message (A8). source is the service that creates it and queue the destination. data may be
+// anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata carries
+// auxiliaries such as priority and correlation_id (A9) and may be nil.
+//
+// The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that belongs to
+// the envelope (IsOurs).
+func New(source, queue string, data any, metadata map[string]string, opts ...Option) (Envelope, error) {
+	c := creation{id: NewID(), at: time.Now().Truncate(time.Second)}
+	for _, opt := range opts {
+		opt(&c)
+	}
+	payload, err := encodeData(data)
+	var faults []error
+	if err != nil {
+		faults = append(faults, fmt.Errorf("envelope: new: data: %w", err))
+	}
+	faults = append(faults, c.validate(source, queue)...)
+	for key := range metadata {
+		if isReserved(key) {
+			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another", key))
+		}
+	}
+	if len(faults) > 0 {
+		return Envelope{}, errors.Join(faults...)
+	}
+
+	headers := make(message.Metadata, len(metadata)+8)
+	maps.Copy(headers, metadata)
+	headers[KeyMessageID] = c.id
+	headers[KeyTimestamp] = formatTimestamp(c.at)
+	headers[KeyVersion] = LayoutVersion
+	headers[KeyQueue] = queue
+	setOrDelete(headers, KeySource, source)
+	setOrDelete(headers, KeyEvent, c.event)
+	if c.delay != nil {
+		m := message.Message{Metadata: headers}
+		SetDelay(&m, *c.delay)
+	}
+	return Envelope{want: c.mode, uuid: c.id, headers: headers, payload: payload}, nil
+}
+
+func (c *creation) validate(source, queue string) (faults []error) {
+	if queue == "" {
+		faults = append(faults, errors.New("envelope: new: queue is empty; name the destination"))
+	}
+	for _, f := range [...]struct{ name, value string }{{"source", source}, {"queue", queue}, {"id", c.id}, {"event", c.event}} {
+		if f.value != "" && carriable(f.value) != f.value {
+			faults = append(faults, fmt.Errorf(
+				"envelope: new: %s cannot travel in a header: it must be UTF-8 of at most %d bytes without control characters", f.name, maxName))
+		}
+	}
+	if c.id == "" {
+		faults = append(faults, errors.New("envelope: new: the id is empty; leave the option out to get one"))
+	}
+	if c.mode != Binary && c.mode != Structured {
+		faults = append(faults, fmt.Errorf("envelope: new: %v is no mode; use Binary or Structured", c.mode))
+	}
+	return faults
+}

@@ -1,0 +1,291 @@
+package envelope
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// maxDepth is how deep JSON may nest, the limit of encoding/json.
+const maxDepth = 10_000
+
+// span is a part of a body: body[start:end]. The zero span is "not there".
+type span struct{ start, end int }
+
+func (s span) ok() bool           { return s.end > s.start }
+func (s span) of(b []byte) []byte { return b[s.start:s.end] }
+
+// object walks over the members of a JSON object without decoding them. It checks the syntax of what it passes, as strictly as
+// encoding/json, in one pass and without recursion.
+type object struct {
+	b   []byte
+	pos int
+	// state
+	started bool
+	done    bool // the closing brace was seen
+	last    int  // end of the last member's value, or just behind the opening brace
+	depth   int  // levels of nesting around the members
+}
+
+// openObject begins at the first byte that is not white space; it reports false if that is not an opening brace.
+func openObject(b []byte, pos, depth int) (object, bool) {
+	pos = skipSpace(b, pos)
+	if pos >= len(b) || b[pos] != '{' {
+		return object{}, false
+	}
+	return object{b: b, pos: pos + 1, last: pos + 1, depth: depth}, true
+}
+
+// next returns the next member: its key between the quotes, still escaped, and its value. It reports false at the end of the
+// object (then done is set) and at a syntax error (then it is not).
+func (o *object) next() (key, value span, ok bool) {
+	if o.done {
+		return span{}, span{}, false
+	}
+	i := skipSpace(o.b, o.pos)
+	if i >= len(o.b) {
+		return span{}, span{}, false
+	}
+	switch {
+	case o.b[i] == '}':
+		o.pos, o.done = i+1, true
+		return span{}, span{}, false
+	case o.started && o.b[i] != ',':
+		return span{}, span{}, false
+	case o.started:
+		i = skipSpace(o.b, i+1)
+	}
+	if i >= len(o.b) || o.b[i] != '"' {
+		return span{}, span{}, false
+	}
+	keyStart := i + 1
+	if i = skipString(o.b, i); i < 0 {
+		return span{}, span{}, false
+	}
+	key = span{keyStart, i - 1}
+	if i = skipSpace(o.b, i); i >= len(o.b) || o.b[i] != ':' {
+		return span{}, span{}, false
+	}
+	i = skipSpace(o.b, i+1)
+	end := skipValue(o.b, i, o.depth+1)
+	if end < 0 {
+		return span{}, span{}, false
+	}
+	o.started, o.pos, o.last = true, end, end
+	return key, span{i, end}, true
+}
+
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && b[i] <= ' ' && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// nesting is a stack of bits: 1 for an object, 0 for an array. The first 64 levels need no memory.
+type nesting struct {
+	top   uint64
+	below []uint64
+	depth int
+}
+
+func (n *nesting) push(isObject uint64) {
+	if n.depth > 0 && n.depth%64 == 0 {
+		n.below = append(n.below, n.top)
+	}
+	n.top = n.top<<1 | isObject
+	n.depth++
+}
+
+func (n *nesting) pop() {
+	n.top >>= 1
+	n.depth--
+	if n.depth > 0 && n.depth%64 == 0 {
+		last := len(n.below) - 1
+		n.top, n.below = n.below[last], n.below[:last]
+	}
+}
+
+// skipValue returns the index behind the JSON value at b[i], or -1 if there is no valid one. outer is how deep it lies already.
+func skipValue(b []byte, i, outer int) int {
+	var nest nesting
+	for {
+		i = skipSpace(b, i)
+		if i >= len(b) {
+			return -1
+		}
+		switch c := b[i]; c {
+		case '"':
+			i = skipString(b, i)
+		case '{':
+			i = skipSpace(b, i+1)
+			if i < len(b) && b[i] == '}' {
+				i++
+				break
+			}
+			if nest.push(1); nest.depth+outer > maxDepth {
+				return -1
+			}
+			if i = skipKey(b, i); i < 0 {
+				return -1
+			}
+			continue
+		case '[':
+			i = skipSpace(b, i+1)
+			if i < len(b) && b[i] == ']' {
+				i++
+				break
+			}
+			if nest.push(0); nest.depth+outer > maxDepth {
+				return -1
+			}
+			continue
+		case 't':
+			i = skipLiteral(b, i, "true")
+		case 'f':
+			i = skipLiteral(b, i, "false")
+		case 'n':
+			i = skipLiteral(b, i, "null")
+		default:
+			i = skipNumber(b, i)
+		}
+		if i < 0 {
+			return -1
+		}
+		for {
+			if nest.depth == 0 {
+				return i
+			}
+			i = skipSpace(b, i)
+			if i >= len(b) {
+				return -1
+			}
+			if c := b[i]; c == ',' {
+				i++
+				if nest.top&1 == 1 {
+					if i = skipKey(b, skipSpace(b, i)); i < 0 {
+						return -1
+					}
+				}
+				break
+			} else if nest.top&1 == 1 && c != '}' || nest.top&1 == 0 && c != ']' {
+				return -1
+			}
+			i++
+			nest.pop()
+		}
+	}
+}
+
+// skipKey passes a member's key and colon.
+func skipKey(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
+	if i = skipString(b, i); i < 0 {
+		return -1
+	}
+	if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
+		return -1
+	}
+	return i + 1
+}
+
+func skipLiteral(b []byte, i int, literal string) int {
+	if len(b)-i < len(literal) || string(b[i:i+len(literal)]) != literal {
+		return -1
+	}
+	return i + len(literal)
+}
+
+func skipNumber(b []byte, i int) int {
+	if i < len(b) && b[i] == '-' {
+		i++
+	}
+	first := i
+	i = skipDigits(b, i)
+	if i == first || b[first] == '0' && i > first+1 {
+		return -1
+	}
+	if i < len(b) && b[i] == '.' {
+		first = i + 1
+		if i = skipDigits(b, first); i == first {
+			return -1
+		}
+	}
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		first = i
+		if i = skipDigits(b, first); i == first {
+			return -1
+		}
+	}
+	return i
+}
+
+func skipDigits(b []byte, i int) int {
+	for i < len(b) && b[i]-'0' <= 9 {
+		i++
+	}
+	return i
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// skipString passes the string whose opening quote is b[i], eight bytes at a time.
+func skipString(b []byte, i int) int {
+	i++
+	for {
+		for i+8 <= len(b) {
+			w := binary.LittleEndian.Uint64(b[i:])
+			quote, slash := w^('"'*ones), w^('\\'*ones)
+			// A byte's high bit is set where it is a control character, a quote or a backslash. Only the lowest one is
+			// exact, since borrows run upwards, and only the lowest one is used.
+			hit := ((w-' '*ones)&^w | (quote-ones)&^quote | (slash-ones)&^slash) & highs
+			if hit != 0 {
+				i += bits.TrailingZeros64(hit) >> 3
+				break
+			}
+			i += 8
+		}
+		for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
+			i++
+		}
+		if i >= len(b) || b[i] < ' ' {
+			return -1
+		}
+		if b[i] == '"' {
+			return i + 1
+		}
+		if i = skipEscape(b, i); i < 0 {
+			return -1
+		}
+	}
+}
+
+// skipEscape passes the escape sequence whose backslash is b[i].
+func skipEscape(b []byte, i int) int {
+	if i+1 >= len(b) {
+		return -1
+	}
+	switch b[i+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 2
+	case 'u':
+		if i+6 > len(b) {
+			return -1
+		}
+		for _, c := range b[i+2 : i+6] {
+			if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
+				return -1
+			}
+		}
+		return i + 6
+	}
+	return -1
+}

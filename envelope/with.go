@@ -1,0 +1,100 @@
+package envelope
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// WithError returns a copy whose last error is err, bounded as it may travel. Earlier errors are not kept (A19).
+func (e Envelope) WithError(err Error) Envelope {
+	err = err.bounded()
+	if e.mode == Structured {
+		out := e.edited(e.body.set(e.body.err, "error", err.appendJSON(nil)))
+		return out.withHeaders(func(md message.Metadata) { dropErrorHeaders(md) })
+	}
+	return e.withHeaders(func(md message.Metadata) { err.setHeaders(md) })
+}
+
+// WithIncrementedRetry returns a copy whose retry count is one higher.
+func (e Envelope) WithIncrementedRetry() Envelope {
+	count := itoa(min(e.RetryCount()+1, MaxRetryCount))
+	out := e
+	if e.mode == Structured {
+		out = e.edited(e.body.set(e.body.retry, "retry_count", []byte(count)))
+	}
+	return out.withHeaders(func(md message.Metadata) {
+		if _, ok := md[KeyRetryCount]; ok || e.mode == Binary {
+			md[KeyRetryCount] = count
+		}
+	})
+}
+
+// WithMetadata returns a copy with one metadata value set. A name that belongs to the envelope (IsOurs, but not
+// correlation_id) is refused: the error says so.
+func (e Envelope) WithMetadata(key, value string) (Envelope, error) {
+	if isReserved(key) {
+		return e, fmt.Errorf("envelope: the metadata name %q belongs to the envelope; choose another", key)
+	}
+	if e.mode == Structured {
+		entries := e.body.entries()
+		if entries == nil {
+			entries = make(map[string]entry, 1)
+		}
+		entries[key] = entry{value: value}
+		return e.edited(e.body.set(e.body.metadata, "metadata", appendEntries(nil, entries))), nil
+	}
+	return e.withHeaders(func(md message.Metadata) { setEntry(md, key, entry{value: value}) }), nil
+}
+
+// WithData returns a copy with other data, encoded as New does.
+func (e Envelope) WithData(data any) (Envelope, error) {
+	payload, err := encodeData(data)
+	if err != nil {
+		return e, fmt.Errorf("envelope: data: %w", err)
+	}
+	if e.mode == Structured {
+		return e.edited(edit{e.body.dataMember, appendDataMember(nil, payload)}), nil
+	}
+	e.payload = payload
+	return e, nil
+}
+
+// WithOriginalDelay returns a copy whose backoff is based on d, clamped to [0, MaxDelay] and cut to whole milliseconds.
+func (e Envelope) WithOriginalDelay(d time.Duration) Envelope {
+	d, _ = clampDelay(d)
+	return e.withHeaders(func(md message.Metadata) { md[KeyOriginalDelay] = formatMillis(d) })
+}
+
+// WithMode returns a copy that Message renders in the given mode. There and back again nothing is lost: data, metadata of any
+// JSON type, unknown members, and the spelling of every one of them.
+func (e Envelope) WithMode(mode Mode) Envelope {
+	e.want = mode
+	return e
+}
+
+// edited returns a copy with another body.
+func (e Envelope) edited(edits ...edit) Envelope {
+	e.payload = e.body.splice(edits...)
+	e.body.scan(e.payload)
+	return e
+}
+
+// withHeaders returns a copy whose headers change has changed.
+func (e Envelope) withHeaders(change func(md message.Metadata)) Envelope {
+	headers := maps.Clone(e.headers)
+	if headers == nil {
+		headers = make(message.Metadata)
+	}
+	change(headers)
+	e.headers = headers
+	return e
+}
+
+func dropErrorHeaders(md message.Metadata) {
+	delete(md, KeyErrorMessage)
+	delete(md, KeyErrorCode)
+	delete(md, KeyErrorTrace)
+}
