@@ -1,0 +1,79 @@
+# `make help` lists the targets. Nothing here needs more than Go, a C compiler (for the race detector) and make;
+# `make integration` needs the servers that integration/install.sh brings.
+
+# How tests are run. CI sets it in the environment to a runner that also counts them.
+GOTEST ?= go test
+
+GOTOOL  = go tool -modfile=$(CURDIR)/tools/go.mod
+MODULES = . integration tools
+# The modules with code of ours worth linting; tools has a few lines for CI only.
+LINTED  = . integration
+
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: ## run the tests of the library; needs no network and no service
+	$(GOTEST) -race -shuffle=on ./...
+
+.PHONY: race
+race: ## run the library's tests five times over, to find races and flakes
+	$(GOTEST) -race -shuffle=on -count=5 ./...
+
+.PHONY: integration
+integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL and MariaDB; fails if one is missing
+	cd integration && REQUIRE_SERVICES=1 $(GOTEST) -race -shuffle=on -p 1 -timeout 30m ./...
+
+.PHONY: lint
+lint: ## run go vet and golangci-lint in every module (the first run builds the linter, 1 to 3 minutes)
+	@set -e; for m in $(LINTED); do \
+	  echo "lint $$m"; (cd $$m && go vet ./... && $(GOTOOL) golangci-lint run -c $(CURDIR)/.golangci.yml ./...); \
+	done
+
+.PHONY: fmt
+fmt: ## rewrite the sources with gofumpt and goimports
+	@set -e; for m in $(LINTED); do (cd $$m && $(GOTOOL) golangci-lint fmt -c $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: fmt-check
+fmt-check: ## fail if a source is not formatted
+	@unformatted=$$(gofmt -l . && $(GOTOOL) gofumpt -l .) || exit 1; \
+	if [ -n "$$unformatted" ]; then echo "run make fmt for:"; echo "$$unformatted" | sort -u; exit 1; fi
+
+.PHONY: tidy
+tidy: ## tidy the modules
+	@set -e; for m in $(MODULES); do (cd $$m && go mod tidy); done
+
+.PHONY: tidy-check
+tidy-check: ## fail if a module is not tidy
+	@set -e; for m in $(MODULES); do echo "tidy $$m"; (cd $$m && go mod tidy -diff); done
+
+.PHONY: cover
+cover: ## write coverage.out and print the share of the library's statements that its tests run
+	$(GOTEST) -coverprofile=coverage.out -coverpkg=./... ./...
+	@go tool cover -func=coverage.out | tail -n 1
+
+.PHONY: bench
+bench: ## run the benchmarks (BENCH=pattern), in the form that benchstat reads
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (10s)
+	@tools/fuzz.sh $(FUZZTIME)
+
+.PHONY: up
+up: ## start RabbitMQ, Kafka, PostgreSQL and MariaDB with docker compose
+	docker compose --profile rabbit --profile kafka --profile sql up --detach --wait
+
+.PHONY: down
+down: ## stop them and delete their data
+	docker compose --profile rabbit --profile kafka --profile sql down --volumes
+
+.PHONY: services
+services: ## start the same servers without Docker, print their addresses, and stop them at Ctrl-C
+	cd integration && go run ./cmd/services

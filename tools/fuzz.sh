@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of the library for a while: tools/fuzz.sh 10s
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+found=0
+failed=()
+while IFS=: read -r file line; do
+  name=${line#func }
+  name=${name%%(*}
+  package=./$(dirname "$file")
+  found=$((found + 1))
+  echo "fuzz $package $name"
+  go test -run '^$' -fuzz "^$name\$" -fuzztime "${1:-10s}" "$package" || failed+=("$package $name")
+done < <(git ls-files --cached --others --exclude-standard -- '*_test.go' | grep -v '^integration/' | xargs -r grep -Ho '^func Fuzz[A-Za-z0-9_]*(' /dev/null | sort)
+
+echo "$found fuzz targets, ${#failed[@]} failed"
+if [ ${#failed[@]} -gt 0 ]; then printf '  failed: %s\n' "${failed[@]}"; exit 1; fi
