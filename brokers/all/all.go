@@ -1,0 +1,11 @@
+// Package all registers every broker driver of this module with a blank import:
+//
+//	import _ "github.com/redrive-go/redrive/brokers/all"
+//
+// It is for commands and examples that take any broker URL. A service that runs on one broker imports that driver
+// alone, and compiles no client of the others.
+package all
+
+import (
+	_ "github.com/redrive-go/redrive/brokers/memory" // mem://
+)

@@ -1,0 +1,179 @@
+package memory
+
+import (
+	"container/heap"
+	"slices"
+	"sync"
+	"time"
+)
+
+// queue is what one group still has to see of one topic. Its subscribers compete for it.
+//
+// mu is held for moments only, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex
+// is not idle, and virtual time would stand still.
+type queue struct {
+	pause time.Duration // before a nacked message comes back
+
+	mu       sync.Mutex
+	ready    deque
+	waiting  dueHeap
+	receiver []chan *item // receivers that found nothing ready, in the order they came; each has room for one item
+	inFlight int
+	timer    *time.Timer // fires at the first due time; nil until something waits
+	closed   bool
+}
+
+// put stores it, to be delivered when it is due.
+func (q *queue) put(it *item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.putLocked(it)
+}
+
+func (q *queue) putLocked(it *item) {
+	if !it.due.IsZero() && it.due.After(time.Now()) {
+		heap.Push(&q.waiting, it)
+		if q.waiting[0] == it {
+			q.setTimer()
+		}
+		return
+	}
+	if len(q.receiver) == 0 {
+		q.ready.pushBack(it)
+		return
+	}
+	q.hand(it)
+}
+
+// hand gives it to the receiver that waits longest. The channel has room, so this does not block.
+func (q *queue) hand(it *item) {
+	r := q.receiver[0]
+	q.receiver = q.receiver[1:]
+	q.inFlight++
+	r <- it
+}
+
+// receive takes the next item, waiting for one until stop is closed. mailbox is the caller's channel with room for one
+// item; ok is false after stop.
+func (q *queue) receive(mailbox chan *item, stop <-chan struct{}) (it *item, ok bool) {
+	select {
+	case <-stop:
+		return nil, false
+	default:
+	}
+	q.mu.Lock()
+	if it := q.ready.popFront(); it != nil {
+		q.inFlight++
+		q.mu.Unlock()
+		return it, true
+	}
+	q.receiver = append(q.receiver, mailbox)
+	q.mu.Unlock()
+
+	select {
+	case it := <-mailbox:
+		return it, true
+	case <-stop:
+	}
+	q.mu.Lock()
+	if i := slices.Index(q.receiver, mailbox); i >= 0 {
+		q.receiver = slices.Delete(q.receiver, i, i+1)
+		q.mu.Unlock()
+		return nil, false
+	}
+	q.mu.Unlock()
+	// Between stop and the lock an item was handed over. It belongs to whoever receives next.
+	q.giveBack(<-mailbox)
+	return nil, false
+}
+
+// ack forgets an item that was received.
+func (q *queue) ack() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inFlight--
+}
+
+// nack stores a received item again, to come back after a pause that doubles at each nack.
+func (q *queue) nack(it *item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inFlight--
+	it.due = time.Now().Add(q.pause << min(it.nacks, 6))
+	it.nacks++
+	q.putLocked(it)
+}
+
+// giveBack returns a received item to the front, as if it had not been received.
+func (q *queue) giveBack(it *item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inFlight--
+	if len(q.receiver) > 0 {
+		q.hand(it)
+		return
+	}
+	q.ready.pushFront(it)
+}
+
+// close stops the timer. What is stored stays readable.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+// setTimer lets the timer fire when the first waiting item is due.
+func (q *queue) setTimer() {
+	if q.closed {
+		return
+	}
+	wait := time.Until(q.waiting[0].due)
+	if q.timer == nil {
+		q.timer = time.AfterFunc(wait, q.wake)
+		return
+	}
+	q.timer.Reset(wait)
+}
+
+// wake moves what is due to the receivers, and sets the timer for the rest.
+func (q *queue) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for len(q.waiting) > 0 && !q.waiting[0].due.After(now) {
+		it := heap.Pop(&q.waiting).(*item)
+		it.due = time.Time{}
+		q.putLocked(it)
+	}
+	if len(q.waiting) > 0 {
+		q.setTimer()
+	}
+}
+
+// dueHeap orders items by due time, those due at once by the order they were stored in.
+type dueHeap []*item
+
+func (h dueHeap) Len() int { return len(h) }
+
+func (h dueHeap) Less(i, j int) bool {
+	if c := h[i].due.Compare(h[j].due); c != 0 {
+		return c < 0
+	}
+	return h[i].position < h[j].position
+}
+
+func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *dueHeap) Push(x any) { *h = append(*h, x.(*item)) }
+
+func (h *dueHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return last
+}
