@@ -1,0 +1,42 @@
+// Package dlq keeps dead letters as data: it stores them without loss, finds and groups them, and sends them back.
+//
+// A [Letters] is the sink that the retry pipeline hands its dead letters to. It writes them to a [Store]; while the store cannot
+// be reached it appends them to a local file, the spool, and imports that file by itself when the store is back. A [Manager]
+// does what an operator does afterwards: list, search, group, look, redrive, resolve, discard, restore, purge.
+//
+//	import (
+//		"github.com/redrive-go/redrive/dlq"
+//		_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
+//		_ "modernc.org/sqlite"                         // your SQL driver
+//	)
+//
+//	letters, err := dlq.Open(ctx, os.Getenv("DLQ_URL")) // "" is the SQLite file dead-letters.db
+//	defer letters.Close()
+//	pipeline, err := middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: letters})
+//	manager := letters.Manager(broker)
+//
+// # States
+//
+//	            redrive                 the consumer succeeded
+//	PENDING ──────────────> RETRYING ──────────────────────────> RESOLVED
+//	  │  ^ ^                   │                                    │
+//	  │  │ └───────────────────┘ it died again, or was not published│
+//	  │  └──────────── restore ─────────────────────────────────────┤
+//	  ├──────────────> resolve ─────────────────────────────────────┘
+//	  └──────────────> discard ──> DISCARDED ──> restore ──> PENDING
+//
+// Every arrow is a compare-and-set and a record in an audit log that is only ever appended to: of two operators who press the
+// same button one wins, and the other gets a [ConflictError] that names the winner.
+//
+// # Identity
+//
+// The same delivery dead-lettered twice is one entry: [Entry.Key] is a digest of where the message came from, its id and its
+// content. A redriven message carries its entry's id (x-redrive-id) and the number of the redrive (x-redrive-count), so a second
+// death comes back to the same entry and a success closes it.
+//
+// # Guarantees
+//
+// [Letters.DeadLetter] returns nil only when the dead letter is durable: committed by the store, or written and synced to the
+// spool. Payload bytes and headers are kept exactly, whatever they are; the text columns beside them are made valid UTF-8 and
+// bounded. A redrive is at least once: a crash between the publish and its record can send a message twice, never lose it.
+package dlq

@@ -1,0 +1,255 @@
+package dlq
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxCauseInput = 4 << 10
+	maxCause      = 512
+)
+
+// Fingerprint puts errors into groups: two errors with the same class (a Go type), code, handler and normalized text have the
+// same fingerprint. It is 16 hex digits and the same in every process and version of this library.
+func Fingerprint(handler, class, code, message string) string {
+	h := sha256.New()
+	for _, part := range []string{"1", handler, class, code, Normalize(message)} {
+		writePart(h, []byte(part))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// Normalize takes out of an error's text what differs from one message to the next - numbers, ids, UUIDs, hex, quoted values,
+// times, addresses - and puts a ? in its place. What is left is the cause, at most 512 bytes of valid UTF-8.
+func Normalize(message string) string {
+	if len(message) > maxCauseInput {
+		message = message[:maxCauseInput]
+	}
+	n := normalizer{in: strings.ToValidUTF8(message, "\uFFFD")}
+	n.out.Grow(min(len(n.in), maxCause) + utf8.UTFMax)
+	for n.pos < len(n.in) && n.out.Len() < maxCause {
+		n.step()
+	}
+	text := strings.TrimSpace(n.out.String())
+	if len(text) > maxCause {
+		cut := maxCause
+		for !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut]
+	}
+	return text
+}
+
+// normalizer walks over the text once, word by word.
+type normalizer struct {
+	in  string
+	pos int
+	out strings.Builder
+	// glue is punctuation behind a ?, held back: another value behind it makes one ? of all, as in 10.0.0.1:5432.
+	glue string
+	// value says that the last thing written was a ?.
+	value bool
+}
+
+func (n *normalizer) step() {
+	rest := n.in[n.pos:]
+	c := rest[0]
+	switch {
+	case c == '"' || c == '`' || c == '\'' && !n.insideWord():
+		if end := strings.IndexByte(rest[1:], c); end >= 0 {
+			n.putText(string(c) + "?" + string(c))
+			n.pos += end + 2
+			return
+		}
+		n.putText(rest[:1])
+		n.pos++
+	case isAlnum(c):
+		word := rest[:wordLength(rest)]
+		n.pos += len(word)
+		if isValue(word) || n.value && isTimeWord(word) {
+			n.putValue()
+			return
+		}
+		if n.pos < len(n.in) && isTimeWord(word) && nextIsNumber(n.in[n.pos:]) {
+			n.putValue() // "Nov 21", "Sat, 21"
+			return
+		}
+		n.putWord(word)
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		n.pos++
+		n.putSpace()
+	default:
+		_, size := utf8.DecodeRuneInString(rest)
+		n.pos += size
+		if n.value && size == 1 && strings.IndexByte("-:.,/+_@", c) >= 0 {
+			n.glue += rest[:1]
+			return
+		}
+		n.putText(rest[:size])
+	}
+}
+
+// insideWord reports whether an apostrophe at pos is that of "can't".
+func (n *normalizer) insideWord() bool {
+	return n.pos > 0 && isAlnum(n.in[n.pos-1])
+}
+
+func (n *normalizer) putValue() {
+	if !n.value {
+		n.out.WriteByte('?')
+	}
+	n.glue, n.value = "", true
+}
+
+func (n *normalizer) putText(text string) {
+	n.out.WriteString(n.glue)
+	n.out.WriteString(text)
+	n.glue, n.value = "", false
+}
+
+// putWord writes a word that stays, with the digits in it taken out: db7 and db8 are one cause.
+func (n *normalizer) putWord(word string) {
+	n.out.WriteString(n.glue)
+	n.glue, n.value = "", false
+	digits := false
+	for i := range len(word) {
+		if isDigit(word[i]) {
+			if !digits {
+				n.out.WriteByte('?')
+			}
+			digits = true
+			continue
+		}
+		digits = false
+		n.out.WriteByte(word[i])
+	}
+}
+
+func (n *normalizer) putSpace() {
+	if n.value && n.glue == "" || n.glue == "," {
+		// "21 Nov 2026": a space between values belongs to them. It is written when something else follows.
+		n.glue += " "
+		return
+	}
+	if n.glue == " " || n.glue == ", " {
+		return
+	}
+	if text := n.out.String(); n.glue == "" && (text == "" || text[len(text)-1] == ' ') {
+		return
+	}
+	n.putText(" ")
+}
+
+func wordLength(s string) int {
+	i := 0
+	for i < len(s) && isAlnum(s[i]) {
+		i++
+	}
+	// A UUID is one word, whatever letters its groups have.
+	if i == 8 && len(s) >= 36 && isUUID(s[:36]) && (len(s) == 36 || !isAlnum(s[36])) {
+		return 36
+	}
+	return i
+}
+
+// isValue reports whether a word is a number, a duration, a hex number or an id, rather than a name.
+func isValue(word string) bool {
+	if len(word) == 36 && isUUID(word) {
+		return true
+	}
+	digits, hexDigits := 0, 0
+	for i := range len(word) {
+		if isDigit(word[i]) {
+			digits++
+		}
+		if isHex(word[i]) {
+			hexDigits++
+		}
+	}
+	switch {
+	case digits == 0:
+		return false
+	case digits == len(word), isDuration(word):
+		return true
+	case len(word) > 2 && (word[:2] == "0x" || word[:2] == "0X"):
+		return true
+	case hexDigits == len(word) && len(word) >= 6:
+		return true
+	default:
+		// An order number, a ULID, a token: long, and digits all through it; base64decode or utf8mb4general are names.
+		return len(word) >= 8 && digits*4 >= len(word)
+	}
+}
+
+// isDuration reports whether a word is 250ms or 1m30s, or a time like 22T10 or 42Z.
+func isDuration(word string) bool {
+	if !isDigit(word[0]) {
+		return false
+	}
+	for i := 0; i < len(word); {
+		for i < len(word) && isDigit(word[i]) {
+			i++
+		}
+		unit := i
+		for i < len(word) && !isDigit(word[i]) {
+			i++
+		}
+		switch word[unit:i] {
+		case "", "ns", "us", "ms", "s", "m", "h", "d", "T", "Z", "B", "KB", "MB", "GB", "kB", "KiB", "MiB", "GiB", "th", "st", "nd", "rd":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// isTimeWord reports whether a word is the name of a day, a month or a zone; beside a number it is part of a time.
+func isTimeWord(word string) bool {
+	switch word {
+	case "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun",
+		"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "UTC", "GMT", "AM", "PM":
+		return true
+	default:
+		return false
+	}
+}
+
+// nextIsNumber reports whether a number follows, or a time word and then a number, as in "Mon Jan 2".
+func nextIsNumber(s string) bool {
+	for range 2 {
+		s = strings.TrimLeft(s, " ,")
+		if s == "" {
+			return false
+		}
+		if isDigit(s[0]) {
+			return true
+		}
+		length := wordLength(s)
+		if !isTimeWord(s[:length]) {
+			return false
+		}
+		s = s[length:]
+	}
+	return false
+}
+
+func isUUID(s string) bool {
+	for i := range len(s) {
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if s[i] != '-' {
+				return false
+			}
+		} else if !isHex(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+func isHex(c byte) bool   { return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }
+func isAlnum(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }

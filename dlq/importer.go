@@ -1,0 +1,254 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// maxRefusals is how often the store may refuse one record while it answers, before the record is put aside.
+const maxRefusals = 5
+
+// importer brings the spool into the store: at the start, and after every time the store was away. It is one goroutine.
+type importer struct {
+	store Store
+	spool *Spool
+	dir   string // of all the spools of this machine, ours is one
+	opts  *options
+
+	woken   chan struct{}
+	cancel  context.CancelFunc
+	stopped chan struct{}
+
+	mu      sync.Mutex
+	failing error // why the store is taken for down; nil while it is not
+
+	// Of the goroutine alone: the record that the store refuses, and how often it did.
+	refused  string
+	refusals int
+}
+
+func startImporter(store Store, spool *Spool, dir string, o *options) *importer {
+	ctx, cancel := context.WithCancel(context.Background())
+	i := &importer{
+		store: store, spool: spool, dir: dir, opts: o,
+		woken: make(chan struct{}, 1), cancel: cancel, stopped: make(chan struct{}),
+	}
+	go i.run(ctx)
+	return i
+}
+
+// down reports whether the store is known not to answer.
+func (i *importer) down() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.failing != nil
+}
+
+func (i *importer) setFailing(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.failing = err
+}
+
+// wake says that something was spooled, because of cause.
+func (i *importer) wake(cause error) {
+	if !errors.Is(cause, errStoreDown) {
+		i.setFailing(cause)
+	}
+	select {
+	case i.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (i *importer) addTo(stats *SpoolStats) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	stats.StoreDown, stats.LastError = i.failing != nil, i.failing
+}
+
+// stop ends the goroutine after one last try.
+func (i *importer) stop() {
+	i.cancel()
+	<-i.stopped
+	if i.down() || i.spool.Empty() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), i.opts.storeTimeout)
+	defer cancel()
+	if err := i.drain(ctx, i.spool); err != nil {
+		i.opts.logger.WarnContext(ctx, "dead letters stay in the spool for the next start", "spool", i.spool.Dir(), "error", err)
+	}
+}
+
+func (i *importer) run(ctx context.Context) {
+	defer close(i.stopped)
+	i.adopt(ctx)
+	wait := time.Duration(0)
+	if i.spool.Empty() {
+		wait = -1
+	}
+	backoff := i.opts.importBackoff
+	for {
+		if !i.sleep(ctx, wait) {
+			return
+		}
+		err := i.drain(ctx, i.spool)
+		if ctx.Err() != nil {
+			return
+		}
+		i.setFailing(err)
+		switch {
+		case err != nil:
+			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in", backoff)
+			wait, backoff = backoff, min(2*backoff, i.opts.importMax)
+		case !i.spool.Empty(): // spooled while the store was still taken for down
+			wait = 0
+		default:
+			wait, backoff = -1, i.opts.importBackoff
+		}
+	}
+}
+
+// sleep waits for d, or until something is spooled when d is negative. It reports false at the end.
+func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
+	var woken <-chan struct{}
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	due := timer.C
+	if d < 0 {
+		woken, due = i.woken, nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-due:
+	case <-woken:
+	}
+	return ctx.Err() == nil
+}
+
+// adopt imports what processes that are gone have left beside our spool. A spool that is in use is its owner's.
+func (i *importer) adopt(ctx context.Context) {
+	entries, err := os.ReadDir(i.dir)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		dir := filepath.Join(i.dir, entry.Name())
+		if _, err := strconv.Atoi(entry.Name()); err != nil || dir == i.spool.Dir() || ctx.Err() != nil {
+			continue
+		}
+		cfg := i.opts.spool
+		cfg.Dir = dir
+		orphan, err := OpenSpool(cfg)
+		if err != nil {
+			continue
+		}
+		if err := errors.Join(i.drain(ctx, orphan), orphan.Close()); err != nil {
+			i.opts.logger.WarnContext(ctx, "the spool of a process that is gone is left for the next start", "spool", dir, "error", err)
+		}
+	}
+}
+
+// drain imports a spool, and says how that went.
+func (i *importer) drain(ctx context.Context, s *Spool) error {
+	before := s.Stats()
+	if before.Bytes == 0 {
+		s.sealNow()
+	}
+	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error { return i.take(ctx, s, lines) })
+	after := s.Stats()
+	if n := after.Imported - before.Imported; n > 0 {
+		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
+	}
+	if n := after.Damaged - before.Damaged; n > 0 {
+		i.opts.logger.Log(ctx, LevelCritical, "damaged lines in the spool: the file is kept for a person",
+			"files", filepath.Join(s.Dir(), "*"+damagedSuffix), "count", n)
+	}
+	return err
+}
+
+// take brings a batch into the store.
+func (i *importer) take(ctx context.Context, s *Spool, lines [][]byte) error {
+	var records []record
+	for _, line := range lines {
+		r, err := decodeRecord(line)
+		if err != nil {
+			if err := i.refuse(ctx, s, line, err); err != nil {
+				return err
+			}
+			continue
+		}
+		records = append(records, r)
+	}
+	err := i.put(ctx, records...)
+	if err == nil || len(records) == 0 {
+		return nil
+	}
+	if pingErr := i.ping(ctx); pingErr != nil {
+		return errors.Join(err, pingErr)
+	}
+	// The store answers, so it is one of the records.
+	for _, r := range records {
+		err := i.put(ctx, r)
+		if err == nil {
+			continue
+		}
+		line, encodeErr := r.encode()
+		if encodeErr != nil {
+			return errors.Join(err, encodeErr)
+		}
+		if !i.hopeless(ctx, line, err) {
+			return err
+		}
+		if err := i.refuse(ctx, s, line, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *importer) put(ctx context.Context, records ...record) error {
+	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second)) // a batch is more work than one letter
+	defer cancel()
+	return putRecords(ctx, i.store, i.opts.logger, records)
+}
+
+func (i *importer) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, i.opts.storeTimeout)
+	defer cancel()
+	return i.store.Ping(ctx)
+}
+
+// hopeless reports whether the store, which answers, has refused this record for good or often enough.
+func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
+	if errors.Is(err, ErrInvalid) {
+		return true
+	}
+	if ctx.Err() != nil || i.ping(ctx) != nil {
+		return false
+	}
+	if i.refused != string(line) {
+		i.refused, i.refusals = string(line), 0
+	}
+	i.refusals++
+	return i.refusals >= maxRefusals
+}
+
+// refuse puts a record aside, so that those behind it go on.
+func (i *importer) refuse(ctx context.Context, s *Spool, line []byte, cause error) error {
+	if err := s.refuse(line); err != nil {
+		return fmt.Errorf("put a refused record aside: %w", err)
+	}
+	i.opts.logger.LogAttrs(ctx, LevelCritical, "the store will not take a record: it is put aside for a person",
+		slog.String("file", filepath.Join(s.Dir(), refusedName)), slog.Any("error", cause))
+	return nil
+}

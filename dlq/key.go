@@ -1,0 +1,39 @@
+package dlq
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Key identifies a delivery: the same delivery dead-lettered twice has the same key.
+type Key [sha256.Size]byte
+
+// String returns the key as 64 hex digits.
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// keyOf digests where the delivery came from, which message it is, and what is in it.
+//
+// The position alone would do on Kafka, and the message id alone elsewhere, if producers and drivers made no mistakes: a
+// producer that gives every message the id "1", or two topics whose positions look alike, would then make one entry of many
+// messages, which loses all but one. So everything that is stable over redeliveries goes in. The number of the redrive is part
+// of it for the redriven message whose entry is gone (purged, or in another store): it must not meet the key of the first death.
+func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive int) Key {
+	h := sha256.New()
+	for _, part := range []string{"1", o.Broker, o.Topic, o.Consumer, o.Position, handler, messageID} {
+		writePart(h, []byte(part))
+	}
+	content := sha256.Sum256(data)
+	writePart(h, content[:])
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(redrive))) //nolint:gosec // never negative, see redriveOf
+	return Key(h.Sum(nil))
+}
+
+// writePart writes the length first, so that no two lists of parts run together to the same bytes.
+func writePart(h hash.Hash, part []byte) {
+	h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part)))) //nolint:gosec // header values are far below 4 GiB
+	h.Write(part)
+}

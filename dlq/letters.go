@@ -1,0 +1,221 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Letters takes the dead letters of a pipeline and the outcomes of redriven messages: into the store, or into the spool while
+// the store does not answer. It is safe for concurrent use. The one who opened it closes it, after the router has stopped.
+type Letters struct {
+	store Store
+	opts  options
+	spool *Spool // nil without one
+
+	mu       sync.RWMutex // held for reading by every call that writes, so that Close waits for them
+	closed   bool
+	importer *importer // nil without a spool
+}
+
+// Open opens the store that the URL names and the spool beside it. An empty URL is [DefaultURL], a text without a scheme the path
+// of a SQLite file. Dead letters that an earlier process left in the spool are imported in the background.
+func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) {
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	store, err := o.mux.OpenStore(ctx, rawURL)
+	if err != nil {
+		return nil, err
+	}
+	return newLetters(store, o)
+}
+
+// NewLetters makes Letters of a store that is open already, and from now on owns it: Close closes it, as does an error.
+func NewLetters(store Store, opts ...Option) (*Letters, error) {
+	if store == nil {
+		return nil, errors.New("dlq: NewLetters: the store is nil")
+	}
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return newLetters(store, o)
+}
+
+func newLetters(store Store, o options) (*Letters, error) {
+	l := &Letters{store: store, opts: o}
+	if o.noSpool {
+		return l, nil
+	}
+	dir := o.spoolDir
+	if dir == "" {
+		dir = defaultSpoolDir(store)
+	}
+	spool, err := openSpoolSlot(dir, o.spool)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	l.spool = spool
+	l.importer = startImporter(store, spool, dir, &l.opts)
+	return l, nil
+}
+
+// defaultSpoolDir asks the store, which knows whether it has a place on disk.
+func defaultSpoolDir(store Store) string {
+	if s, ok := store.(interface{ SpoolDir() string }); ok && s.SpoolDir() != "" {
+		return s.SpoolDir()
+	}
+	return "redrive-spool"
+}
+
+// DeadLetter keeps a dead letter. It returns nil when the letter is durable, in the store or in the spool, and then the message
+// may be acked. On an error it is in neither for certain and the message must go back to the broker. A context that ends while
+// the store works does not stop the spool from taking over.
+func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if d == nil || d.Message == nil {
+		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
+	}
+	entry := l.opts.capture(d)
+	attrs := []slog.Attr{
+		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
+		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
+	}
+	return l.keep(ctx, "dead letter", func() record { return deadRecord(entry) }, attrs, func(ctx context.Context) error {
+		_, err := l.store.Put(ctx, entry)
+		return err
+	})
+}
+
+// Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It returns nil
+// when that is durable, in the store or in the spool, and also when it is old news or the entry is not ours: a success must
+// not become a failure because of its record.
+func (l *Letters) Redriven(ctx context.Context, entryID, messageID string, at time.Time) error {
+	id, err := ParseID(entryID)
+	if err != nil {
+		l.opts.logger.WarnContext(ctx, "a redriven message names an entry that cannot be",
+			"entry_id", entryID, "message_id", messageID)
+		return nil //nolint:nilerr // see the comment: not ours
+	}
+	outcome := redriven{ID: id, MessageID: messageID, At: stamp(at)}
+	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", messageID)}
+	return l.keep(ctx, "redrive outcome", func() record { return redrivenRecord(outcome) }, attrs, func(ctx context.Context) error {
+		return outcome.put(ctx, l.store, l.opts.logger)
+	})
+}
+
+// keep writes to the store, else to the spool.
+func (l *Letters) keep(
+	ctx context.Context, what string, rec func() record, attrs []slog.Attr, write func(context.Context) error,
+) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return fmt.Errorf("dlq: %s: %w", what, ErrClosed)
+	}
+	// While the store is known to be down, nobody waits for it: the importer asks it now and then.
+	storeErr := errStoreDown
+	if l.importer == nil || !l.importer.down() {
+		storeErr = l.tryStore(ctx, write)
+	}
+	if storeErr == nil {
+		return nil
+	}
+	if l.spool == nil {
+		return fmt.Errorf("dlq: %s: %w", what, storeErr)
+	}
+	line, err := rec().encode()
+	if err == nil {
+		err = l.spool.Append(context.WithoutCancel(ctx), line)
+	}
+	attrs = append(attrs, slog.Any("error", storeErr))
+	if err != nil {
+		attrs = append(attrs, slog.Any("spool_error", err))
+		l.opts.logger.LogAttrs(ctx, LevelCritical, what+" could be kept neither in the store nor in the spool", attrs...)
+		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
+	}
+	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
+	l.opts.logger.LogAttrs(ctx, LevelCritical, what+" kept in the spool: the store did not take it", attrs...)
+	l.importer.wake(storeErr)
+	return nil
+}
+
+var errStoreDown = errors.New("the store does not answer; it is asked again in the background")
+
+func (l *Letters) tryStore(ctx context.Context, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
+	defer cancel()
+	return write(ctx)
+}
+
+// Manager returns what operates on the stored letters. It sends redriven messages through r, which a brokers.Broker satisfies; a
+// nil r makes a Manager that does everything but redrive.
+func (l *Letters) Manager(r Redriver, opts ...ManagerOption) *Manager {
+	return NewManager(l.store, r, append([]ManagerOption{WithManagerLogger(l.opts.logger)}, opts...)...)
+}
+
+// Store is the store below. It is closed with the Letters.
+func (l *Letters) Store() Store { return l.store }
+
+// Stats says how the spool is, for gauges and health checks. It does not ask the store.
+func (l *Letters) Stats() SpoolStats {
+	if l.spool == nil {
+		return SpoolStats{}
+	}
+	stats := l.spool.Stats()
+	l.importer.addTo(&stats)
+	return stats
+}
+
+// Close waits for calls under way, imports what it can of the spool, and closes spool and store. What cannot be imported waits
+// on disk for the next process. Closing twice is fine.
+func (l *Letters) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	if l.importer != nil {
+		l.importer.stop()
+	}
+	var err error
+	if l.spool != nil {
+		err = l.spool.Close()
+	}
+	return errors.Join(err, l.store.Close())
+}
+
+// redriven is the outcome of a redriven message that succeeded.
+type redriven struct {
+	ID        int64     `json:"id"`
+	MessageID string    `json:"message_id"`
+	At        time.Time `json:"at"`
+}
+
+// put records the outcome. What the store refuses for good is logged and done with.
+func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) error {
+	results, err := store.Change(ctx, Change{
+		Action: ActionSucceed, IDs: []int64{r.ID}, Actor: "redrive", At: r.At, MessageID: clean(r.MessageID, maxName),
+	})
+	if err != nil {
+		return err
+	}
+	err = results[0].Err
+	switch {
+	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster
+		logger.DebugContext(ctx, "redrive outcome changes nothing", "entry_id", r.ID, "error", err)
+		return nil
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrInvalid): // purged meanwhile, or the entry of another store
+		logger.WarnContext(ctx, "redrive outcome without an entry", "entry_id", r.ID, "message_id", r.MessageID, "error", err)
+		return nil
+	default:
+		return err
+	}
+}

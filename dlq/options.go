@@ -1,0 +1,107 @@
+package dlq
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// LevelCritical is the level of what a person must see now: a dead letter that could not be stored where it belongs.
+const LevelCritical = slog.LevelError + 4
+
+// DefaultRedriveBudget is how often a message should be redriven before a person looks at it (C19's max_retries).
+const DefaultRedriveBudget = 3
+
+type options struct {
+	mux           *Mux
+	logger        *slog.Logger
+	spoolDir      string
+	spool         SpoolConfig
+	noSpool       bool
+	storeTimeout  time.Duration
+	importBackoff time.Duration
+	importMax     time.Duration
+	redriveBudget int
+	source        func(envelope.Envelope) (table, id string)
+}
+
+// Option changes what [Open] and [NewLetters] make.
+type Option func(*options)
+
+// WithLogger sets where alarms and outcomes are logged. Defaults to slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process takes a
+// subdirectory of its own. Defaults to the store's file name with "-spool" behind it for a SQLite file, else "redrive-spool" in
+// the working directory.
+func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
+
+// WithSpoolLimit sets the most bytes that the spool may take on disk. Defaults to 1 GiB. When they are taken, DeadLetter fails,
+// and the pipeline gives the message back to the broker at a measured pace.
+func WithSpoolLimit(bytes int64) Option { return func(o *options) { o.spool.MaxBytes = bytes } }
+
+// WithoutSpool makes DeadLetter fail when the store does: for tests, and for where no disk can be written.
+func WithoutSpool() Option { return func(o *options) { o.noSpool = true } }
+
+// WithStoreTimeout bounds one attempt to store before the spool takes over. Defaults to 5 s.
+func WithStoreTimeout(d time.Duration) Option { return func(o *options) { o.storeTimeout = d } }
+
+// WithImportBackoff sets how long the import of the spool waits between attempts: min at first, doubled up to max. Defaults to
+// 200 ms and 30 s.
+func WithImportBackoff(minimum, maximum time.Duration) Option {
+	return func(o *options) { o.importBackoff, o.importMax = minimum, maximum }
+}
+
+// WithRedriveBudget sets C19's max_retries of new entries. Defaults to [DefaultRedriveBudget].
+func WithRedriveBudget(n int) Option { return func(o *options) { o.redriveBudget = n } }
+
+// WithSource sets how the table and id of the business record behind a message are found. It must not panic. Defaults to the
+// metadata source_table and source_id.
+func WithSource(find func(envelope.Envelope) (table, id string)) Option {
+	return func(o *options) { o.source = find }
+}
+
+// WithMux makes [Open] look its driver up in m instead of among the registered ones.
+func WithMux(m *Mux) Option { return func(o *options) { o.mux = m } }
+
+func newOptions(opts []Option) (options, error) {
+	o := options{
+		mux:           &defaultMux,
+		logger:        slog.Default(),
+		storeTimeout:  5 * time.Second,
+		importBackoff: 200 * time.Millisecond,
+		importMax:     30 * time.Second,
+		redriveBudget: DefaultRedriveBudget,
+		source: func(e envelope.Envelope) (string, string) {
+			return e.Meta("source_table"), e.Meta("source_id")
+		},
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o, o.validate()
+}
+
+func (o *options) validate() error {
+	var errs []error
+	if o.mux == nil || o.logger == nil || o.source == nil {
+		errs = append(errs, errors.New("the mux, the logger and the source function must not be nil"))
+	}
+	if o.storeTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("store timeout %s: must be positive", o.storeTimeout))
+	}
+	if o.importBackoff <= 0 || o.importMax < o.importBackoff {
+		errs = append(errs, fmt.Errorf("import backoff %s to %s: the first must be positive, the second not below it",
+			o.importBackoff, o.importMax))
+	}
+	if o.redriveBudget < 0 {
+		errs = append(errs, fmt.Errorf("redrive budget %d: must not be negative", o.redriveBudget))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("dlq: options: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package dlq
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Redriver puts a message back in front of the consumer that it came from. It returns nil when the broker has confirmed it. A
+// brokers.Broker is one.
+type Redriver interface {
+	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
+}
+
+// RedriverFunc makes a Redriver of a function: one that chooses among brokers by origin.Broker, for example.
+type RedriverFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
+
+// Reschedule calls f.
+func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	return f(ctx, origin, m, delay)
+}
+
+// RedriveMessage is the message that redrives an entry, whose Body must be there: the payload, headers and id that died, with a
+// retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds back.
+func RedriveMessage(e *Entry) *message.Message {
+	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
+	for key, value := range e.Body.Headers {
+		m.Metadata[key] = value
+	}
+	return envelope.PrepareRedrive(m, envelope.Redrive{ID: FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
+}
