@@ -1,0 +1,4 @@
+package services
+
+// KafkaVersion is compared with the pom that fetches the jars.
+const KafkaVersion = kafkaVersion

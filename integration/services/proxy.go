@@ -1,0 +1,115 @@
+package services
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+)
+
+// Proxy is a TCP proxy in this process that misbehaves on demand. Its methods are safe for concurrent use.
+type Proxy struct {
+	// Addr is the host:port to connect to. It stays the same over Cut and Heal.
+	Addr string
+
+	toxi *toxiproxy.Proxy
+}
+
+// NewProxy starts a proxy for the test before upstream, a host:port or a URL.
+func NewProxy(t testing.TB, upstream string) *Proxy {
+	t.Helper()
+	p, err := StartProxy(upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// StartProxy starts a proxy before upstream, a host:port or a URL. The caller closes it.
+func StartProxy(upstream string) (*Proxy, error) {
+	if u, err := url.Parse(upstream); err == nil && u.Host != "" {
+		upstream = u.Host
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	addr := loopback(ports[0])
+	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()) // never listens
+	p := &Proxy{Addr: addr, toxi: toxiproxy.NewProxy(api, "proxy", addr, upstream)}
+	return p, p.Heal()
+}
+
+// URL returns the URL u of the upstream with the proxy's address in it.
+func (p *Proxy) URL(t testing.TB, u string) string {
+	t.Helper()
+	parsed, err := url.Parse(u)
+	if err != nil {
+		t.Fatal("services: not a URL") // not err: it repeats the URL with its password
+	}
+	parsed.Host = p.Addr
+	return parsed.String()
+}
+
+// Cut closes every connection and refuses new ones until Heal.
+func (p *Proxy) Cut() error {
+	p.toxi.Stop()
+	return nil
+}
+
+// Heal takes connections again after a Cut and removes what Delay, Freeze and LoseAnswers have set.
+func (p *Proxy) Heal() error {
+	p.toxi.Toxics.ResetToxics(context.Background())
+	err := p.toxi.Start()
+	if err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // toxiproxy never wraps it
+		return fmt.Errorf("services: proxy: %w", err)
+	}
+	return nil
+}
+
+// Flap closes every connection and takes new ones at once.
+func (p *Proxy) Flap() error {
+	if err := p.Cut(); err != nil {
+		return err
+	}
+	return p.Heal()
+}
+
+// Delay holds back every answer by d.
+func (p *Proxy) Delay(d time.Duration) error {
+	return p.add("latency", "downstream", map[string]any{"latency": d.Milliseconds()})
+}
+
+// Freeze stops all data in both directions while the connections stay open, as a lost network does.
+func (p *Proxy) Freeze() error {
+	if err := p.add("timeout", "upstream", map[string]any{"timeout": 0}); err != nil {
+		return err
+	}
+	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
+}
+
+// LoseAnswers lets requests through and throws the answers away: the upstream does the work and nobody learns of it.
+func (p *Proxy) LoseAnswers() error {
+	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
+}
+
+// Close ends the proxy.
+func (p *Proxy) Close() error { return p.Cut() }
+
+func (p *Proxy) add(kind, stream string, attributes map[string]any) error {
+	toxic, err := json.Marshal(map[string]any{"type": kind, "stream": stream, "attributes": attributes})
+	if err != nil {
+		return err
+	}
+	if _, err := p.toxi.Toxics.AddToxicJson(strings.NewReader(string(toxic))); err != nil {
+		return fmt.Errorf("services: proxy: %s: %w", kind, err)
+	}
+	return nil
+}
