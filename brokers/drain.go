@@ -42,10 +42,12 @@ type initializingDrainer struct {
 	init message.SubscribeInitializer
 }
 
+// SubscribeInitialize implements message.SubscribeInitializer for an inner subscriber that does.
 func (d *initializingDrainer) SubscribeInitialize(topic string) error {
 	return d.init.SubscribeInitialize(topic)
 }
 
+// Subscribe implements message.Subscriber.
 func (d *drainer) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	d.mu.Lock()
 	if d.stopped {
@@ -104,6 +106,7 @@ func (d *drainer) pump(ctx context.Context, in <-chan *message.Message, out chan
 	}
 }
 
+// Close implements message.Subscriber.
 func (d *drainer) Close() error {
 	d.mu.Lock()
 	first := !d.stopped

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,11 +198,11 @@ func parseSize(s string) (int64, error) {
 			s, shift = number, 10*(i+1)
 		}
 	}
-	n, err := strconv.ParseUint(s, 10, 63-shift)
-	if err != nil {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || s[0] == '+' || n < 0 || n > math.MaxInt64>>shift {
 		return 0, fault
 	}
-	return int64(n) << shift, nil
+	return n << shift, nil
 }
 
 func parseDurations(s string) ([]time.Duration, error) {

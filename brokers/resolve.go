@@ -156,7 +156,7 @@ func knownInURL(params []Param) []string {
 }
 
 func (c *Config) putUser(u *url.URL) {
-	name, password := u.User.Username(), ""
+	name := u.User.Username()
 	password, has := u.User.Password()
 	if c.Username != "" {
 		name = c.Username

@@ -32,8 +32,7 @@ func parseURL(raw string) (*url.URL, error) {
 		return nil, errors.New("this is not a URL; write scheme://host")
 	}
 	why := "its host or port cannot be read"
-	var escape url.EscapeError
-	if errors.As(err, &escape) {
+	if _, escape := errors.AsType[url.EscapeError](err); escape {
 		why = "it has a % that two hexadecimal digits do not follow"
 	}
 	return nil, fmt.Errorf("the %s URL cannot be parsed: %s. %s", scheme, why, encodeHint)

@@ -43,7 +43,7 @@ func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 		change(&cfg)
 	}
 	cfg.Naming = b.cfg.Naming
-	resolved, err := cfg.Resolve(driver{}.Params())
+	resolved, err := cfg.Resolve(Driver{}.Params())
 	if err != nil {
 		return nil, err
 	}
@@ -51,11 +51,13 @@ func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 }
 
 // Publisher implements brokers.Broker.
-func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b, closed: make(chan struct{})} }
+func (b *Broker) Publisher() message.Publisher {
+	return &publisher{broker: b, closed: make(chan struct{})}
+}
 
 // Subscriber implements brokers.Broker.
 func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber {
-	cfg, err := b.cfg.Subscriber(driver{}.Params(), opts...)
+	cfg, err := b.cfg.Subscriber(Driver{}.Params(), opts...)
 	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
 }
 

@@ -12,13 +12,16 @@ import (
 // Scheme of the URLs that open this broker.
 const Scheme = "mem"
 
-func init() { brokers.Register(Scheme, driver{}) }
+func init() { brokers.Register(Scheme, Driver{}) }
 
-type driver struct{}
+// Driver opens mem:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of their own
+// register it there.
+type Driver struct{}
 
-var _ brokers.Driver = driver{}
+var _ brokers.Driver = Driver{}
 
-func (driver) Params() []brokers.Param {
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
@@ -31,7 +34,8 @@ func (driver) Params() []brokers.Param {
 	}
 }
 
-func (driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+// Open implements brokers.Driver.
+func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	rest, _, _ := strings.Cut(strings.TrimPrefix(cfg.URL, Scheme+"://"), "?")
 	if rest != "" {
 		return nil, fmt.Errorf("memory: %s: write %s:// and no host or path: every Open makes a broker of its own; "+
@@ -45,11 +49,11 @@ func New(cfg brokers.Config) (*Broker, error) {
 	if cfg.URL == "" {
 		cfg.URL = Scheme + "://"
 	}
-	resolved, err := cfg.Resolve(driver{}.Params())
+	resolved, err := cfg.Resolve(Driver{}.Params())
 	if err != nil {
 		return nil, err
 	}
-	b, err := driver{}.Open(context.Background(), resolved)
+	b, err := Driver{}.Open(context.Background(), resolved)
 	if err != nil {
 		return nil, err
 	}

@@ -168,8 +168,10 @@ func (h dueHeap) Less(i, j int) bool {
 
 func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
+// Push implements heap.Interface.
 func (h *dueHeap) Push(x any) { *h = append(*h, x.(*item)) }
 
+// Pop implements heap.Interface.
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

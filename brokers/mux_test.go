@@ -1,0 +1,90 @@
+package brokers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+func TestOpen_ByURL(t *testing.T) {
+	b, err := brokers.Open(t.Context(), "mem://?group=billing&x-concurrency=4")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+
+	require.NoError(t, b.Ping(t.Context()))
+	require.Equal(t, "mem", b.Capabilities().Scheme)
+	require.False(t, b.Capabilities().Ordered, "four handlers at once keep no order")
+	require.Contains(t, brokers.Schemes(), "mem")
+}
+
+func TestOpen_UnknownScheme(t *testing.T) {
+	var mux brokers.Mux
+	mux.Register("mem", memory.Driver{})
+
+	for url, want := range map[string]string{
+		"kafka://b1:9092":       `brokers: unknown broker scheme "kafka": registered are: mem; forgotten import? try _ "github.com/redrive-go/redrive/brokers/kafka"`,
+		"amqps://u:hush@h:5671": `brokers: unknown broker scheme "amqps": registered are: mem; forgotten import? try _ "github.com/redrive-go/redrive/brokers/rabbitmq"`,
+		"postgres://u:hush@h/d": `brokers: unknown broker scheme "postgres": registered are: mem; forgotten import? try _ "github.com/redrive-go/redrive/brokers/sqlqueue"`,
+		"kafak://b1:9092":       `brokers: unknown broker scheme "kafak": registered are: mem; did you mean kafka?`,
+		"localhost:5672":        `brokers: unknown broker scheme "localhost": registered are: mem; a broker URL looks like amqp://host:5672/`,
+	} {
+		t.Run(url, func(t *testing.T) {
+			_, err := mux.Open(t.Context(), url)
+			require.EqualError(t, err, want)
+			require.ErrorIs(t, err, brokers.ErrUnknownScheme)
+		})
+	}
+
+	_, err := new(brokers.Mux).Open(t.Context(), "mem://")
+	require.ErrorContains(t, err, "registered are: none; forgotten import?")
+}
+
+func TestRegister_PanicsOnMistakesOfTheProgram(t *testing.T) {
+	var mux brokers.Mux
+	mux.Register("mem", memory.Driver{})
+	require.PanicsWithValue(t, `brokers: scheme "mem" is registered twice`, func() { mux.Register("mem", memory.Driver{}) })
+	require.Panics(t, func() { mux.Register("MEM", memory.Driver{}) })
+	require.Panics(t, func() { mux.Register("", memory.Driver{}) })
+	require.Panics(t, func() { mux.Register("x", nil) })
+	require.Equal(t, []string{"mem"}, mux.Schemes())
+}
+
+// failing is a driver whose server cannot be reached.
+type failing struct{ seen brokers.Config }
+
+var errUnreachable = errors.New("connection refused")
+
+func (*failing) Params() []brokers.Param {
+	return []brokers.Param{
+		{Name: "prefetch", Kind: brokers.Int, Default: "20", Min: 1, Max: 65535},
+		{Name: "heartbeat", Native: true},
+	}
+}
+
+func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	f.seen = cfg
+	return nil, errUnreachable
+}
+
+func TestOpen_GivesTheDriverAResolvedConfig(t *testing.T) {
+	var mux brokers.Mux
+	var d failing
+	mux.Register("amqp", &d)
+
+	_, err := mux.Open(t.Context(), "amqp://app:hush@h:5672/vh?heartbeat=5&prefetch=50&x-group=billing&x-naming=laravel",
+		brokers.WithNaming(brokers.NameScheme{Dead: "{queue}.parked"}),
+		brokers.WithConfig(func(c *brokers.Config) { c.Group = "overruled by the URL" }))
+	require.ErrorIs(t, err, errUnreachable)
+
+	require.Equal(t, "amqp://app:hush@h:5672/vh?heartbeat=5", d.seen.URL, "the backend gets its own URI")
+	require.Equal(t, 50, d.seen.Params.Int("prefetch"))
+	require.Equal(t, "billing", d.seen.Group)
+	require.Equal(t, "orders.parked", d.seen.Naming.For("orders", "billing").Dead)
+	require.Equal(t, brokers.DefaultDrainTimeout, d.seen.DrainTimeout)
+	require.NotNil(t, d.seen.Logger)
+}
