@@ -248,12 +248,6 @@ func (s *body) payload() ([]byte, error) {
 	return data, nil
 }
 
-// entry is one metadata value: a string, or the JSON text of another kind of value.
-type entry struct {
-	value  string
-	isJSON bool
-}
-
 // entries reads the metadata.
 func (s *body) entries() map[string]entry {
 	if !s.metadata.ok() {

@@ -39,28 +39,36 @@ func ReadControl(m *message.Message) (Control, error) {
 	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
 	c.RedriveID = m.Metadata[KeyRedriveID]
 
-	header, counted := m.Metadata[KeyRetryCount]
-	if counted {
-		c.setRetryCount(parseCount(header))
-	}
 	var s body
 	mode, err := s.read(m)
-	if mode == Binary || err != nil {
-		c.MessageID = headerID(m)
-		return c, err
+	if mode == Structured && err == nil {
+		c.Mode = Structured
+		c.MessageID = s.messageID(m)
+		c.setRetryCount(retryCount(m.Metadata, &s))
+		return c, nil
 	}
-	c.Mode = Structured
-	c.MessageID = s.messageID(m)
-	if n, valid := s.retryCount(); !valid || n > c.RetryCount {
-		c.setRetryCount(n, valid && !c.RetryCountInvalid)
-	}
-	return c, nil
+	c.MessageID = headerID(m)
+	c.setRetryCount(retryCount(m.Metadata, nil))
+	return c, err
 }
 
-func (c *Control) setRetryCount(n int, valid bool) {
-	if c.RetryCount, c.RetryCountInvalid = n, !valid; !valid {
-		c.RetryCount = 0
+func (c *Control) setRetryCount(n int, valid bool) { c.RetryCount, c.RetryCountInvalid = n, !valid }
+
+// retryCount reads the counter: the larger one where a structured body and a header both have it, so that no stale one sends a
+// message round again. One that cannot be read makes the whole invalid. s is nil in binary mode.
+func retryCount(md message.Metadata, s *body) (n int, valid bool) {
+	valid = true
+	if text, ok := md[KeyRetryCount]; ok {
+		n, valid = parseCount(text)
 	}
+	if s != nil && valid {
+		inBody, ok := s.retryCount()
+		n, valid = max(n, inBody), ok
+	}
+	if !valid {
+		return 0, false
+	}
+	return n, true
 }
 
 // messageID returns the body's id; one that is empty or null is made up from the headers.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -150,15 +149,11 @@ func (e Envelope) Err() *Error {
 
 // RetryCount returns how many attempts failed so far, 0 when new. A counter that cannot be read is 0 here; ReadControl tells.
 func (e Envelope) RetryCount() int {
-	n, valid := parseCount(e.headers[KeyRetryCount])
-	if !valid {
-		n = 0
-	}
 	if e.mode == Structured {
-		if inBody, valid := e.body.retryCount(); valid {
-			n = max(n, inBody)
-		}
+		n, _ := retryCount(e.headers, &e.body)
+		return n
 	}
+	n, _ := retryCount(e.headers, nil)
 	return n
 }
 
@@ -225,5 +220,3 @@ func encodeData(data any) ([]byte, error) {
 	}
 	return json.Marshal(data)
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

@@ -157,9 +157,7 @@ func syncHeaders(md message.Metadata, retry int) {
 	if _, ok := md[KeyRetryCount]; ok {
 		md[KeyRetryCount] = strconv.Itoa(retry)
 	}
-	delete(md, KeyErrorMessage)
-	delete(md, KeyErrorCode)
-	delete(md, KeyErrorTrace)
+	dropErrorHeaders(md)
 }
 
 // keepInvalidCount saves a counter that cannot be read before it is overwritten. s is nil in binary mode.

@@ -3,6 +3,7 @@ package envelope
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,14 +14,14 @@ func (e Envelope) WithError(err Error) Envelope {
 	err = err.bounded()
 	if e.mode == Structured {
 		out := e.edited(e.body.set(e.body.err, "error", err.appendJSON(nil)))
-		return out.withHeaders(func(md message.Metadata) { dropErrorHeaders(md) })
+		return out.withHeaders(dropErrorHeaders)
 	}
-	return e.withHeaders(func(md message.Metadata) { err.setHeaders(md) })
+	return e.withHeaders(err.setHeaders)
 }
 
 // WithIncrementedRetry returns a copy whose retry count is one higher.
 func (e Envelope) WithIncrementedRetry() Envelope {
-	count := itoa(min(e.RetryCount()+1, MaxRetryCount))
+	count := strconv.Itoa(min(e.RetryCount()+1, MaxRetryCount))
 	out := e
 	if e.mode == Structured {
 		out = e.edited(e.body.set(e.body.retry, "retry_count", []byte(count)))
@@ -46,7 +47,7 @@ func (e Envelope) WithMetadata(key, value string) (Envelope, error) {
 		entries[key] = entry{value: value}
 		return e.edited(e.body.set(e.body.metadata, "metadata", appendEntries(nil, entries))), nil
 	}
-	return e.withHeaders(func(md message.Metadata) { setEntry(md, key, entry{value: value}) }), nil
+	return e.withHeaders(func(md message.Metadata) { setEntry(md, key, value) }), nil
 }
 
 // WithData returns a copy with other data, encoded as New does.
