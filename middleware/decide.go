@@ -1,0 +1,138 @@
+package middleware
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// minDefer keeps a handler that defers by 0 from being called in a hot loop.
+const minDefer = 100 * time.Millisecond
+
+// Decide returns what the pipeline would do about err on this delivery of m, without doing it: for chains composed by
+// hand, for tests, and for tools that explain a configuration. m must be as it was received, with its context.
+func (p *Pipeline) Decide(m *message.Message, err error) Decision {
+	policy := p.policyOf(m.Context())
+	control, malformed := envelope.ReadControl(m)
+	a := newAttempt(control, policy)
+	if malformed != nil {
+		return decideMalformed(a, malformed)
+	}
+	return p.decide(m, policy, control, a, err, time.Now())
+}
+
+func decideMalformed(a Attempt, err error) Decision {
+	return Decision{
+		Outcome: OutcomeDeadLetter,
+		Reason:  envelope.ReasonMalformed,
+		Verdict: Verdict{Kind: KindPermanent, Rule: "malformed envelope"},
+		Attempt: a,
+		Err:     err,
+	}
+}
+
+func (p *Pipeline) decide(m *message.Message, policy *policy, c envelope.Control, a Attempt, err error, now time.Time) Decision {
+	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a, Err: err}
+	kind := d.Verdict.Kind
+	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
+		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them
+		// may cost the message an attempt, and least of all its last one.
+		d.Outcome = OutcomeGiveBack
+		return d
+	}
+	switch kind {
+	case KindSkip:
+		d.Outcome = OutcomeSkip
+	case KindDefer:
+		d.Outcome = OutcomeDefer
+	case KindPermanent:
+		d.Outcome = policy.OnPermanent
+	case KindRetryable:
+		d.Outcome = OutcomeRetry
+	default:
+		d.Outcome = policy.OnUnknown
+	}
+
+	switch d.Outcome {
+	case OutcomeDeadLetter:
+		d.Reason = envelope.ReasonPermanent
+		var panicked *PanicError
+		if errors.As(err, &panicked) || errors.Is(err, ErrGoexit) {
+			d.Reason = envelope.ReasonPanic
+		}
+	case OutcomeRetry:
+		p.decideRetry(&d, m, policy, c, now)
+	case OutcomeDefer:
+		p.decideDefer(&d, m, now)
+	}
+	return d
+}
+
+func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, c envelope.Control, now time.Time) {
+	if d.Attempt.IsLast() {
+		d.Outcome, d.Reason = OutcomeDeadLetter, envelope.ReasonExhausted
+		d.Err = &ExhaustedError{Attempts: d.Attempt.Number, Err: d.Err}
+		return
+	}
+	if d.Verdict.HasAfter {
+		d.Delay = d.Verdict.After
+	} else {
+		d.Delay = backoffDelay(policy.Backoff, d.Attempt.Number, c.OriginalDelay)
+	}
+	d.Delay = min(max(0, d.Delay), envelope.MaxDelay)
+	if policy.MaxAge <= 0 {
+		return
+	}
+	if age := now.Add(d.Delay).Sub(created(m, now).Add(c.OriginalDelay)); age > policy.MaxAge {
+		d.expire(age, policy.MaxAge)
+	}
+}
+
+func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
+	d.Delay = p.cfg.DeferDelay
+	if d.Verdict.HasAfter {
+		d.Delay = d.Verdict.After
+	}
+	d.Delay = min(max(minDefer, d.Delay), envelope.MaxDelay)
+	since, ok := envelope.DeferredSince(m)
+	if !ok {
+		return
+	}
+	if age := now.Sub(since); age > p.cfg.MaxDeferAge {
+		d.expire(age, p.cfg.MaxDeferAge)
+	}
+}
+
+func (d *Decision) expire(age, limit time.Duration) {
+	d.Outcome, d.Reason, d.Delay = OutcomeDeadLetter, envelope.ReasonExpired, 0
+	d.Err = &ExpiredError{Age: age, Limit: limit, Err: d.Err}
+}
+
+// backoffDelay guards against a user's backoff that panics: the message is then retried after a second.
+func backoffDelay(b Backoff, retry int, original time.Duration) (d time.Duration) {
+	defer func() {
+		if recover() != nil {
+			d = time.Second
+		}
+	}()
+	return b.Delay(retry, original)
+}
+
+// created is when the message came into being, as far as anybody knows.
+func created(m *message.Message, now time.Time) time.Time {
+	if e, err := envelope.FromMessage(m); err == nil {
+		if at := e.Timestamp(); !at.IsZero() && at.Before(now) {
+			return at
+		}
+	}
+	if origin, ok := envelope.OriginFrom(m.Context()); ok && !origin.Timestamp.IsZero() {
+		return origin.Timestamp
+	}
+	if first, ok := envelope.FirstFailure(m); ok {
+		return first
+	}
+	return now
+}

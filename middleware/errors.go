@@ -1,0 +1,92 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrNotYet is for handlers that [Defer] a message and have no error of their own to give.
+	ErrNotYet = errors.New("not yet")
+	// ErrExhausted is matched by the error of a message whose attempts are used up.
+	ErrExhausted = errors.New("attempts exhausted")
+	// ErrExpired is matched by the error of a message that got too old to be tried or deferred again.
+	ErrExpired = errors.New("message expired")
+	// ErrCircuitOpen is matched by the error of a message that met an open circuit breaker.
+	ErrCircuitOpen = errors.New("circuit open")
+	// ErrGivenBack is matched by the error that a pipeline returns when it gives a message back to the broker because
+	// the consumer is shutting down. It matches context.Canceled too, which keeps Watermill's router from logging it.
+	ErrGivenBack = errors.New("message given back")
+	// ErrNotSettled is matched by the error that a pipeline returns when neither the retry nor the dead letter could
+	// be published: the message is nacked, after a pause, because losing it is worse than running it twice.
+	ErrNotSettled = errors.New("message could not be settled")
+	// ErrGoexit is matched by the error of a handler that ended its goroutine, for example by calling t.FailNow.
+	ErrGoexit = errors.New("handler called runtime.Goexit")
+)
+
+// ExhaustedError says after how many attempts a message was given up. It matches [ErrExhausted] and unwraps to the
+// last attempt's error.
+type ExhaustedError struct {
+	Attempts int
+	Err      error
+}
+
+// Error returns the number of attempts and the last error.
+func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("gave up after %d attempts: %s", e.Attempts, errorText(e.Err))
+}
+
+// Is reports whether target is [ErrExhausted].
+func (e *ExhaustedError) Is(target error) bool { return target == ErrExhausted }
+
+// Unwrap returns the last attempt's error.
+func (e *ExhaustedError) Unwrap() error { return e.Err }
+
+// ExpiredError says that a message got too old to be tried or deferred again. It matches [ErrExpired] and unwraps to the
+// last error.
+type ExpiredError struct {
+	// Age is the message's age at its next attempt, or how long it has been deferred.
+	Age time.Duration
+	// Limit is [HandlerConfig.MaxAge] or [Config.MaxDeferAge].
+	Limit time.Duration
+	Err   error
+}
+
+// Error returns the age, the limit and the last error.
+func (e *ExpiredError) Error() string {
+	return fmt.Sprintf("expired at an age of %s, more than %s: %s", e.Age, e.Limit, errorText(e.Err))
+}
+
+// Is reports whether target is [ErrExpired].
+func (e *ExpiredError) Is(target error) bool { return target == ErrExpired }
+
+// Unwrap returns the last error.
+func (e *ExpiredError) Unwrap() error { return e.Err }
+
+// CircuitOpenError says which circuit is open, and for how long. It matches [ErrCircuitOpen].
+type CircuitOpenError struct {
+	Key       string
+	Remaining time.Duration
+}
+
+// Error returns the circuit's key and the remaining time.
+func (e *CircuitOpenError) Error() string {
+	return fmt.Sprintf("circuit of %q is open for another %s", e.Key, e.Remaining)
+}
+
+// Is reports whether target is [ErrCircuitOpen].
+func (e *CircuitOpenError) Is(target error) bool { return target == ErrCircuitOpen }
+
+// errorText is err.Error() for errors that may panic, such as a typed nil whose method reads a field.
+func errorText(err error) (text string) {
+	if err == nil {
+		return ""
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("%T (its Error method panicked)", err)
+		}
+	}()
+	return err.Error()
+}

@@ -1,0 +1,103 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// lastError is the handler's error behind the limit that decided: what the message carries is the error that the
+// handler gave, and the reason stands beside it.
+func lastError(err error) error {
+	switch e := err.(type) {
+	case *ExhaustedError:
+		return e.Err
+	case *ExpiredError:
+		return e.Err
+	default:
+		return err
+	}
+}
+
+// travelling is the error as the message carries it.
+func travelling(dec *Decision) envelope.Error {
+	err := lastError(dec.Err)
+	return envelope.Error{
+		Message: strings.ToValidUTF8(cut(errorText(err), envelope.MaxErrorMessage), "\ufffd"),
+		Code:    dec.Verdict.Code,
+		Trace:   errorTrace(err),
+	}
+}
+
+// errorTrace is the stack of a panic, or of errors that bring one along and print it with %+v (pkg/errors).
+func errorTrace(err error) (trace string) {
+	defer func() {
+		if recover() != nil {
+			trace = ""
+		}
+	}()
+	var panicked *PanicError
+	if errors.As(err, &panicked) {
+		return panicked.Stack
+	}
+	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
+		if _, ok := e.(fmt.Formatter); ok {
+			if text := fmt.Sprintf("%+v", e); strings.Contains(text, "\n\t") {
+				return strings.ToValidUTF8(cut(text, envelope.MaxErrorTrace), "\ufffd")
+			}
+		}
+	}
+	return ""
+}
+
+// errorClass is the Go type of the error that says most: the outermost that is not merely a wrapper around another.
+// It is what dead letters are grouped by.
+func errorClass(err error) (class string) {
+	defer func() {
+		if recover() != nil {
+			class = fmt.Sprintf("%T", err)
+		}
+	}()
+	err = lastError(err)
+	for range deepest {
+		class = fmt.Sprintf("%T", err)
+		if _, ours := err.(*MarkedError); !ours && !isWrapper(class) {
+			return class
+		}
+		var inner error
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, inner = range joined.Unwrap() {
+				if inner != nil {
+					break
+				}
+			}
+		} else {
+			inner = errors.Unwrap(err)
+		}
+		if inner == nil {
+			return class
+		}
+		err = inner
+	}
+	return class
+}
+
+func isWrapper(class string) bool {
+	switch class {
+	case "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*errors.withStack", "*errors.withMessage":
+		return true
+	default:
+		return false
+	}
+}
+
+func stackAttrs(err error) []slog.Attr {
+	var panicked *PanicError
+	if !errors.As(err, &panicked) {
+		return nil
+	}
+	return []slog.Attr{slog.String("stack", panicked.Stack)}
+}

@@ -1,0 +1,78 @@
+package middleware
+
+import (
+	"errors"
+	"reflect"
+)
+
+// grpcStatus reads the code of a gRPC error. Its method returns grpc's own *status.Status, so no interface that this
+// package could declare without importing grpc matches it: the method is found by name and its result asked for
+// Code, which must be an unsigned number. The names are constant, so that the linker still drops unused methods.
+func grpcStatus(err error) (Verdict, bool) {
+	code, ok := grpcCode(err, 0)
+	if !ok || code >= uint64(len(grpcCodes)) {
+		return noVerdict()
+	}
+	c := grpcCodes[code]
+	if c.kind == KindUnknown {
+		return noVerdict()
+	}
+	return Verdict{Kind: c.kind, Rule: "grpc " + c.name, Code: c.name}, true
+}
+
+func grpcCode(err error, depth int) (uint64, bool) {
+	for ; err != nil && depth < deepest; depth++ {
+		if method := reflect.ValueOf(err).MethodByName("GRPCStatus"); method.IsValid() {
+			return codeOf(method)
+		}
+		if many, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, branch := range many.Unwrap() {
+				if code, ok := grpcCode(branch, depth+1); ok {
+					return code, true
+				}
+			}
+			return 0, false
+		}
+		err = errors.Unwrap(err)
+	}
+	return 0, false
+}
+
+func codeOf(method reflect.Value) (uint64, bool) {
+	if t := method.Type(); t.NumIn() != 0 || t.NumOut() != 1 {
+		return 0, false
+	}
+	status := method.Call(nil)[0]
+	if status.Kind() == reflect.Pointer && status.IsNil() {
+		return 0, false // grpc's nil *Status means OK, which is no error
+	}
+	code := status.MethodByName("Code")
+	if !code.IsValid() || code.Type().NumIn() != 0 || code.Type().NumOut() != 1 || code.Type().Out(0).Kind() != reflect.Uint32 {
+		return 0, false
+	}
+	return code.Call(nil)[0].Uint(), true
+}
+
+// grpcCodes stand at their numbers.
+var grpcCodes = [...]struct {
+	name string
+	kind Kind
+}{
+	{"OK", KindUnknown},
+	{"Canceled", KindRetryable},
+	{"Unknown", KindUnknown},
+	{"InvalidArgument", KindPermanent},
+	{"DeadlineExceeded", KindRetryable},
+	{"NotFound", KindPermanent},
+	{"AlreadyExists", KindPermanent},
+	{"PermissionDenied", KindPermanent},
+	{"ResourceExhausted", KindRetryable},
+	{"FailedPrecondition", KindPermanent},
+	{"Aborted", KindRetryable},
+	{"OutOfRange", KindPermanent},
+	{"Unimplemented", KindPermanent},
+	{"Internal", KindRetryable},
+	{"Unavailable", KindRetryable},
+	{"DataLoss", KindPermanent},
+	{"Unauthenticated", KindPermanent},
+}

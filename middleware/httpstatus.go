@@ -1,0 +1,101 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// StatusError is an HTTP response that was not a success, as made by [HTTPStatus].
+type StatusError struct {
+	// StatusCode is the response's status, such as 503.
+	StatusCode int
+	// RetryAfter is the wait that the server has asked for, when HasRetryAfter is set.
+	RetryAfter    time.Duration
+	HasRetryAfter bool
+}
+
+// Error returns the status.
+func (e *StatusError) Error() string { return fmt.Sprintf("http status %d", e.StatusCode) }
+
+// Code returns the status as text, which becomes the envelope's error code.
+func (e *StatusError) Code() string { return strconv.Itoa(e.StatusCode) }
+
+// HTTPStatus makes an error of an HTTP response, or nil of a status below 400. header is the response's header (an
+// http.Header); its Retry-After, in seconds or as a date, is honoured for the statuses that are retried:
+//
+//	if err := middleware.HTTPStatus(resp.StatusCode, resp.Header); err != nil {
+//		return err
+//	}
+//
+// 408, 423, 425, 429 and 5xx but 501, 505, 508 and 511 are retryable, any other is permanent.
+func HTTPStatus(code int, header map[string][]string) error {
+	if code < 400 {
+		return nil
+	}
+	e := &StatusError{StatusCode: code}
+	e.RetryAfter, e.HasRetryAfter = retryAfter(header, time.Now())
+	return e
+}
+
+func retryAfter(header map[string][]string, now time.Time) (time.Duration, bool) {
+	values := header["Retry-After"]
+	if len(values) == 0 {
+		return 0, false
+	}
+	value := strings.TrimSpace(values[0])
+	if seconds, err := strconv.ParseUint(value, 10, 63); err == nil {
+		if seconds > uint64(longest/time.Second) {
+			return longest, true
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	// The three formats of RFC 9110, which all mean GMT.
+	for _, layout := range []string{"Mon, 02 Jan 2006 15:04:05 GMT", time.RFC850, time.ANSIC} {
+		if at, err := time.Parse(layout, value); err == nil {
+			return max(0, at.Sub(now)), true
+		}
+	}
+	return 0, false
+}
+
+// httpStatus knows [StatusError] and the errors of HTTP clients that tell the status by a method.
+func httpStatus(err error) (Verdict, bool) {
+	var ours *StatusError
+	if errors.As(err, &ours) {
+		v := statusVerdict(ours.StatusCode)
+		if v.Kind == KindRetryable {
+			v.After, v.HasAfter = ours.RetryAfter, ours.HasRetryAfter
+		}
+		return v, true
+	}
+	var status int
+	var aws interface{ HTTPStatusCode() int }
+	var other interface{ StatusCode() int }
+	switch {
+	case errors.As(err, &aws):
+		status = aws.HTTPStatusCode()
+	case errors.As(err, &other):
+		status = other.StatusCode()
+	}
+	if status < 400 || status > 599 {
+		return noVerdict() // no status, or an error that is not about the response
+	}
+	return statusVerdict(status), true
+}
+
+func statusVerdict(status int) Verdict {
+	v := Verdict{Kind: KindPermanent, Code: strconv.Itoa(status), Rule: fmt.Sprintf("http %d", status)}
+	switch status {
+	case 408, 423, 425, 429:
+		v.Kind = KindRetryable
+	case 501, 505, 508, 511:
+	default:
+		if status >= 500 {
+			v.Kind = KindRetryable
+		}
+	}
+	return v
+}

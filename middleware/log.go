@@ -1,0 +1,89 @@
+package middleware
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError, which
+// is that of failures that will be retried.
+const LevelCritical = slog.LevelError + 4
+
+// maxLogged bounds every text of a log line that a message or an error has brought.
+const maxLogged = 1 << 10
+
+// logText bounds a text and writes control characters as escapes: a log line must not be split by what is in it.
+func logText(s string) string {
+	s = cut(s, maxLogged)
+	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
+		return s
+	}
+	q := strconv.Quote(s)
+	return q[1 : len(q)-1]
+}
+
+// logDecision writes one line for one failed delivery. Nothing is built when the level is off.
+func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text string, d *delivery, dec *Decision, more ...slog.Attr) {
+	if !p.cfg.Logger.Enabled(ctx, level) {
+		return
+	}
+	attrs := append(p.deliveryAttrs(d),
+		slog.String("outcome", dec.Outcome.String()),
+		slog.Duration("delay", dec.Delay),
+		slog.String("kind", dec.Verdict.Kind.String()),
+		slog.String("rule", logText(dec.Verdict.Rule)),
+	)
+	if dec.Reason != "" {
+		attrs = append(attrs, slog.String("reason", string(dec.Reason)))
+	}
+	if dec.Err != nil {
+		attrs = append(attrs, slog.String("error", logText(errorText(dec.Err))))
+	}
+	if dec.Verdict.RulePanic != "" {
+		attrs = append(attrs, slog.String("rule_panic", logText(dec.Verdict.RulePanic)))
+	}
+	if p.cfg.LogPayload {
+		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)), slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
+	}
+	p.cfg.Logger.LogAttrs(ctx, level, text, append(attrs, more...)...)
+}
+
+func (p *Pipeline) deliveryAttrs(d *delivery) []slog.Attr {
+	retries := slog.Int("retry_count", d.control.RetryCount)
+	if d.control.RetryCountInvalid {
+		retries = slog.String("retry_count", "unreadable")
+	}
+	attrs := make([]slog.Attr, 0, 20)
+	attrs = append(attrs,
+		slog.String("handler", d.handler),
+		slog.String("topic", d.origin.Topic),
+		slog.String("message_id", logText(d.attempt.MessageID)),
+		slog.Int("attempt", d.attempt.Number),
+		slog.Int("max_attempts", d.attempt.Max),
+		retries,
+		slog.Duration("original_delay", d.control.OriginalDelay),
+	)
+	if d.control.Clamped {
+		attrs = append(attrs, slog.Bool("original_delay_clamped", true))
+	}
+	if d.origin.Exchange != "" {
+		attrs = append(attrs, slog.String("exchange", logText(d.origin.Exchange)))
+	}
+	if d.origin.RoutingKey != "" {
+		attrs = append(attrs, slog.String("routing_key", logText(d.origin.RoutingKey)))
+	}
+	return attrs
+}
+
+// logHeaders is a map, which slog handlers write with sorted keys.
+func logHeaders(md message.Metadata) map[string]string {
+	out := make(map[string]string, len(md))
+	for k, v := range md {
+		out[logText(k)] = logText(v)
+	}
+	return out
+}

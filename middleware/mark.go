@@ -1,0 +1,89 @@
+package middleware
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind is what an error means for the message that met it. It is the answer of classification; what then happens
+// depends on the limits and on [Config.OnPermanent] and [Config.OnUnknown] too: see [Outcome].
+type Kind int
+
+const (
+	// KindUnknown is an error that no rule knows. It is retried unless [Config.OnUnknown] says otherwise.
+	KindUnknown Kind = iota
+	// KindRetryable is an error that may be gone at the next attempt.
+	KindRetryable
+	// KindPermanent is an error that no further attempt can cure: the message is dead-lettered at once.
+	KindPermanent
+	// KindSkip is an error that settles the message: it is logged, counted and acked.
+	KindSkip
+	// KindDefer says that this is not the time: the message comes back later and no attempt is consumed.
+	KindDefer
+)
+
+// String returns the name of k.
+func (k Kind) String() string {
+	switch k {
+	case KindUnknown:
+		return "unknown"
+	case KindRetryable:
+		return "retryable"
+	case KindPermanent:
+		return "permanent"
+	case KindSkip:
+		return "skip"
+	case KindDefer:
+		return "defer"
+	default:
+		return fmt.Sprintf("Kind(%d)", int(k))
+	}
+}
+
+// MarkedError is an error to which the handler has attached what it means. It is made by [Permanent], [Retryable],
+// [Skip], [Defer] and [RetryAfter], reads like the error that it wraps, and gives it to errors.Is and errors.As.
+// Where marks are nested the outermost counts.
+type MarkedError struct {
+	Kind Kind
+	// After is the delay that the handler asks for. It is set by [RetryAfter] and [Defer] only.
+	After time.Duration
+	// HasAfter tells a delay of 0 from none.
+	HasAfter bool
+	Err      error
+}
+
+// Error returns the text of the wrapped error.
+func (e *MarkedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the wrapped error.
+func (e *MarkedError) Unwrap() error { return e.Err }
+
+// Permanent marks err as one that no further attempt can cure. Permanent(nil) is nil, as with all marks, so a
+// handler may write: return middleware.Permanent(validate(order)).
+func Permanent(err error) error { return mark(err, MarkedError{Kind: KindPermanent}) }
+
+// Retryable marks err as worth another attempt, against any rule that says otherwise.
+func Retryable(err error) error { return mark(err, MarkedError{Kind: KindRetryable}) }
+
+// Skip marks err as settling the message: it is logged as a warning, counted, and acked. Nothing keeps it.
+func Skip(err error) error { return mark(err, MarkedError{Kind: KindSkip}) }
+
+// Defer asks for the message to come back after d without consuming an attempt, as long as [Config.MaxDeferAge]
+// allows. A handler that has no error to give passes [ErrNotYet]: Defer(nil, d) is nil, which means success.
+func Defer(err error, d time.Duration) error {
+	return mark(err, MarkedError{Kind: KindDefer, After: max(0, d), HasAfter: true})
+}
+
+// RetryAfter marks err as retryable and says how long to wait instead of asking the backoff, for example because a
+// remote service has named a time. An attempt is consumed.
+func RetryAfter(err error, d time.Duration) error {
+	return mark(err, MarkedError{Kind: KindRetryable, After: max(0, d), HasAfter: true})
+}
+
+func mark(err error, m MarkedError) error {
+	if err == nil {
+		return nil
+	}
+	m.Err = err
+	return &m
+}

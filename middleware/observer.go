@@ -1,0 +1,110 @@
+package middleware
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Observer is told what a pipeline does, for metrics and traces. Its methods are called in the message's path: they
+// must be fast, safe for concurrent use, and must not change messages. A panic in one is logged and changes nothing.
+// Embed [NopObserver] to stay compatible when methods are added.
+type Observer interface {
+	// Started is called before an attempt. The handler's context is derived from the one that it returns, which must be
+	// derived from ctx.
+	Started(ctx context.Context, e Started) context.Context
+	// Finished is called when a delivery has its outcome and before it is acked or nacked. Deliveries that were not run
+	// (malformed, deferred by an open circuit) are finished without having started.
+	Finished(ctx context.Context, e Finished)
+	// RetryScheduled is called when the broker has confirmed a retry or a deferral.
+	RetryScheduled(ctx context.Context, e RetryScheduled)
+	// DeadLettered is called when a dead letter is durable.
+	DeadLettered(ctx context.Context, e DeadLettered)
+	// PublishFailed is called for every failed try to publish a retry or a dead letter.
+	PublishFailed(ctx context.Context, e PublishFailed)
+	// BreakerChanged is called when a circuit opens, half-opens or closes.
+	BreakerChanged(ctx context.Context, e BreakerChanged)
+}
+
+// Delivery is what the events of one delivery have in common.
+type Delivery struct {
+	Message *message.Message
+	Handler string
+	Origin  envelope.Origin
+	Attempt Attempt
+	// Payload is the payload's size in bytes, as received.
+	Payload int
+}
+
+// Started is given to [Observer.Started].
+type Started struct{ Delivery }
+
+// Finished is given to [Observer.Finished].
+type Finished struct {
+	Delivery
+	Outcome Outcome
+	// Duration is that of the handler alone.
+	Duration time.Duration
+	// Decision is zero after a success.
+	Decision Decision
+}
+
+// RetryScheduled is given to [Observer.RetryScheduled].
+type RetryScheduled struct {
+	Delivery
+	// Decision.Outcome tells retries from deferrals.
+	Decision Decision
+}
+
+// DeadLettered is given to [Observer.DeadLettered].
+type DeadLettered struct {
+	Delivery
+	Decision   Decision
+	DeadLetter *envelope.DeadLetter
+	// Fallback reports that [Config.Fallback] took the dead letter.
+	Fallback bool
+}
+
+// PublishFailed is given to [Observer.PublishFailed].
+type PublishFailed struct {
+	Delivery
+	// Outcome is what was to be published: [OutcomeRetry], [OutcomeDefer] or [OutcomeDeadLetter].
+	Outcome Outcome
+	// Try counts from 1.
+	Try int
+	Err error
+}
+
+// BreakerChanged is given to [Observer.BreakerChanged].
+type BreakerChanged struct {
+	// Key is the circuit's key: the handler's name unless [Breaker.Key] says otherwise.
+	Key string
+	// From and To are "closed", "open" or "half-open".
+	From, To string
+}
+
+// NopObserver is an [Observer] that does nothing, to be embedded.
+type NopObserver struct{}
+
+var _ Observer = NopObserver{}
+
+// Started returns ctx.
+func (NopObserver) Started(ctx context.Context, _ Started) context.Context { return ctx }
+
+// Finished does nothing.
+func (NopObserver) Finished(context.Context, Finished) {}
+
+// RetryScheduled does nothing.
+func (NopObserver) RetryScheduled(context.Context, RetryScheduled) {}
+
+// DeadLettered does nothing.
+func (NopObserver) DeadLettered(context.Context, DeadLettered) {}
+
+// PublishFailed does nothing.
+func (NopObserver) PublishFailed(context.Context, PublishFailed) {}
+
+// BreakerChanged does nothing.
+func (NopObserver) BreakerChanged(context.Context, BreakerChanged) {}

@@ -1,0 +1,269 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// failure is an attempt that failed.
+type failure struct {
+	running
+	err error
+	// exiting says that the handler's goroutine is ending: nothing can be returned and nothing run again.
+	exiting bool
+}
+
+// delivery is all that settling a failed delivery needs to know.
+type delivery struct {
+	message  *message.Message // as it was received
+	parent   context.Context
+	control  envelope.Control
+	handler  string
+	origin   envelope.Origin
+	attempt  Attempt
+	at       time.Time
+	duration time.Duration
+}
+
+func (p *Pipeline) newDelivery(m *message.Message, c envelope.Control, a Attempt, at time.Time) *delivery {
+	parent := m.Context()
+	if c.MessageID == "" {
+		// A foreign message has got its id now and keeps it in the retry and the dead letter.
+		m.Metadata = maps.Clone(m.Metadata)
+		if m.Metadata == nil {
+			m.Metadata = make(message.Metadata, 1)
+		}
+		m.Metadata[envelope.KeyMessageID] = a.MessageID
+	}
+	return &delivery{message: m, parent: parent, control: c, handler: p.handlerName(parent), origin: originOf(parent), attempt: a, at: at}
+}
+
+// originOf is what the driver has attached, or what a plain Watermill subscriber's router knows.
+func originOf(ctx context.Context) envelope.Origin {
+	if o, ok := envelope.OriginFrom(ctx); ok {
+		return *o
+	}
+	return envelope.Origin{Topic: message.SubscribeTopicFromCtx(ctx)}
+}
+
+// failed is the end of an attempt that failed. The message is as it was received again before anything is decided.
+func (p *Pipeline) failed(f *failure) (time.Duration, error) {
+	f.before.restore(f.message)
+	now := time.Now()
+	d := p.newDelivery(f.message, f.control, f.context.attempt, now)
+	if !f.start.IsZero() {
+		d.duration = now.Sub(f.start)
+	}
+	dec := p.decide(f.message, f.policy, f.control, d.attempt, f.err, now)
+	if f.circuit != nil {
+		f.circuit.failed(dec)
+	}
+	if f.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
+		dec.Outcome, dec.Reason = OutcomeDeadLetter, envelope.ReasonPanic // there is no goroutine left to run it again in
+	}
+	return p.settle(d, dec)
+}
+
+// malformed dead-letters a message that cannot even be read, with its exact bytes.
+func (p *Pipeline) malformed(m *message.Message, policy *policy, c envelope.Control, err error) error {
+	a := newAttempt(c, policy)
+	_, err = p.settle(p.newDelivery(m, c, a, time.Now()), decideMalformed(a, err))
+	return err
+}
+
+// refused is a delivery that met an open circuit: the handler was not called and no attempt is consumed.
+func (p *Pipeline) refused(m *message.Message, policy *policy, c envelope.Control, refusal *CircuitOpenError) (time.Duration, error) {
+	if isShutdown(m.Context()) {
+		return settled, p.giveBack(m.Context(), m.Context().Err())
+	}
+	now := time.Now()
+	dec := Decision{
+		Outcome: OutcomeDefer,
+		Verdict: Verdict{Kind: KindDefer, Rule: "circuit open", After: refusal.Remaining, HasAfter: true},
+		Attempt: newAttempt(c, policy),
+		Err:     refusal,
+	}
+	if p.cfg.Breaker.WhenOpen == OpenSkip {
+		dec.Outcome = OutcomeSkip
+	} else {
+		p.decideDefer(&dec, m, now)
+	}
+	return p.settle(p.newDelivery(m, c, dec.Attempt, now), dec)
+}
+
+// settle does what was decided. It returns settled and nil to ack, settled and an error to nack, or how long to hold
+// the message before it is run again here.
+func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err error) {
+	wait = settled
+	switch dec.Outcome {
+	case OutcomeRetry, OutcomeDefer:
+		wait, err = p.reschedule(d, &dec)
+	case OutcomeDeadLetter:
+		err = p.deadLetter(d, &dec)
+	case OutcomeSkip:
+		p.skip(d, &dec)
+	default:
+		err = p.giveBack(d.parent, dec.Err)
+	}
+	if p.cfg.Observer != nil {
+		if err != nil && dec.Outcome != OutcomeGiveBack {
+			dec.Outcome = OutcomeNotSettled
+		}
+		p.observeFinished(d.parent, Finished{Delivery: d.observed(), Outcome: dec.Outcome, Duration: d.duration, Decision: dec})
+	}
+	return wait, err
+}
+
+func (p *Pipeline) skip(d *delivery, dec *Decision) {
+	p.logDecision(d.parent, slog.LevelWarn, "message skipped", d, dec)
+	if d.control.RedriveID != "" && p.redrives != nil {
+		p.redriven(d.parent, d.attempt) // it is done with, which is what the dead letter's entry waits for
+	}
+	if hook := p.cfg.Hooks.OnSkip; hook != nil {
+		p.hook(d.parent, "OnSkip", func(ctx context.Context) error {
+			return hook(ctx, SkipParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
+		})
+	}
+}
+
+// reschedule publishes the retry, or the deferral, before the message is acked: a crash between the two runs it twice,
+// the other order would lose it.
+func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
+	if p.cfg.Rescheduler == nil {
+		next, err := p.again(d, dec)
+		if err != nil {
+			return settled, p.notSettled(d, dec, err)
+		}
+		d.message.Metadata, d.message.Payload = next.Metadata, next.Payload
+		p.rescheduled(d, dec, "held in memory")
+		return dec.Delay, nil
+	}
+	publish := func(ctx context.Context) error {
+		// Built anew for each try, because it is given away.
+		next, err := p.again(d, dec)
+		if err != nil {
+			return err
+		}
+		return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
+	}
+	if err := p.persist(d, dec, publish); err != nil {
+		return settled, p.notSettled(d, dec, err)
+	}
+	p.rescheduled(d, dec, "scheduled")
+	return settled, nil
+}
+
+// again is the message of the next run.
+func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
+	if dec.Outcome == OutcomeDefer {
+		return envelope.RecordDeferral(d.message, d.at), nil
+	}
+	return envelope.RecordFailure(d.message, envelope.Failure{
+		Err: travelling(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
+	})
+}
+
+func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
+	if p.cfg.Observer != nil {
+		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed(), Decision: *dec})
+	}
+	if dec.Outcome == OutcomeDefer {
+		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
+		if hook := p.cfg.Hooks.OnDefer; hook != nil {
+			p.hook(d.parent, "OnDefer", func(ctx context.Context) error {
+				return hook(ctx, DeferParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
+			})
+		}
+		return
+	}
+	p.logDecision(d.parent, slog.LevelError, "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
+	if hook := p.cfg.Hooks.OnRetry; hook != nil {
+		p.hook(d.parent, "OnRetry", func(ctx context.Context) error {
+			return hook(ctx, RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
+		})
+	}
+}
+
+// deadLetter keeps the message in every sink, or else in the fallback.
+func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
+	letter, err := p.letter(d, dec)
+	if err != nil {
+		return p.notSettled(d, dec, err)
+	}
+	kept := make([]bool, len(p.sinks))
+	fallback := false
+	publish := func(ctx context.Context) error { return p.toSinks(ctx, letter, kept) }
+	if p.cfg.Fallback != nil {
+		err = p.try(d.parent, d, OutcomeDeadLetter, publish)
+		if err != nil {
+			p.logDecision(d.parent, LevelCritical, "dead letter sink failed, using the fallback", d, dec, slog.String("sink_error", logText(errorText(err))))
+			fallback = true
+			err = p.persist(d, dec, func(ctx context.Context) error { return p.cfg.Fallback.DeadLetter(ctx, letter) })
+		}
+	} else {
+		err = p.persist(d, dec, publish)
+	}
+	if err != nil {
+		return p.notSettled(d, dec, err)
+	}
+	if p.cfg.Observer != nil {
+		p.observeDeadLettered(d.parent, DeadLettered{Delivery: d.observed(), Decision: *dec, DeadLetter: letter, Fallback: fallback})
+	}
+	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
+	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
+		p.hook(d.parent, "OnDeadLetter", func(ctx context.Context) error {
+			return hook(ctx, DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
+		})
+	}
+	return nil
+}
+
+// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails.
+func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kept []bool) error {
+	var first error
+	for i, sink := range p.sinks {
+		if kept[i] {
+			continue
+		}
+		err := guarded(func() error { return sink.DeadLetter(ctx, letter) })
+		if err == nil {
+			kept[i] = true
+		} else if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, error) {
+	failures := d.control.RetryCount
+	if dec.Reason != envelope.ReasonMalformed && dec.Verdict.Kind != KindDefer {
+		failures++ // a malformed message and one that met an open circuit were not run
+	}
+	e, class := travelling(dec), errorClass(dec.Err)
+	m, err := envelope.RecordFailure(d.message, envelope.Failure{
+		Err: e, Class: class, At: d.at, Retry: failures,
+		Reason: dec.Reason, Rule: dec.Verdict.Rule, Handler: d.handler, Topic: d.origin.Topic,
+	})
+	if err != nil {
+		return nil, err
+	}
+	first, _ := envelope.FirstFailure(m)
+	return &envelope.DeadLetter{
+		Message: m, Reason: dec.Reason, Err: e, Class: class, Rule: dec.Verdict.Rule,
+		Handler: d.handler, Origin: d.origin, Attempts: failures, FirstFailure: first, At: d.at, Cause: dec.Err,
+	}, nil
+}
+
+// notSettled is the error that nacks the message.
+func (p *Pipeline) notSettled(d *delivery, dec *Decision, err error) error {
+	p.logDecision(d.parent, LevelCritical, "message could not be settled and is nacked", d, dec, slog.String("publish_error", logText(errorText(err))))
+	return fmt.Errorf("middleware: %w: %s: %w", ErrNotSettled, dec.Outcome, err)
+}

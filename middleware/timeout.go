@@ -1,0 +1,30 @@
+package middleware
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Timeout gives the message's context a deadline of d from now while the handler runs, and the context back as it was
+// afterwards. The handler has to watch its context: one that does not keeps running, and keeps its message. Unlike
+// Watermill's Timeout it costs one allocation, and outer middlewares do not find a cancelled context.
+//
+// A [Pipeline] does this itself, see [Config.Timeout]. Timeout is for chains composed by hand.
+func Timeout(d time.Duration) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			parent := m.Context()
+			ctx := &attemptContext{parent: parent, deadline: time.Now().Add(d)}
+			if outer, ok := AttemptFrom(parent); ok {
+				ctx.attempt = outer
+			}
+			m.SetContext(ctx)
+			defer func() {
+				ctx.release()
+				m.SetContext(parent)
+			}()
+			return next(m)
+		}
+	}
+}
