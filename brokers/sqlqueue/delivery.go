@@ -1,0 +1,127 @@
+package sqlqueue
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// ErrLeaseLost says that this process was out of touch with the database for so long that another worker has taken the
+// message over. The context of its handler is cancelled with this cause, and what the handler does about the message here
+// has no effect.
+var ErrLeaseLost = errors.New("the message's lease is lost to another worker")
+
+// unreadableHeaders holds the text of a headers column that somebody has damaged.
+const unreadableHeaders = "x-unreadable-headers"
+
+// delivery is a row that this process has the lease of, from the claim until the database knows how it ended.
+type delivery struct {
+	row          claimed
+	subscription *subscription
+
+	mu       sync.Mutex
+	expires  time.Time // of the lease, by this process's clock, counted from before the database began to count
+	cancel   context.CancelCauseFunc
+	uuid     string
+	settled  bool     // somebody decides on the row's fate: nobody else may
+	answered *outcome // the handler's answer, which came while somebody else was deciding
+}
+
+type deliveryKey struct{}
+
+// message makes the Watermill message. Its context ends when the delivery is settled or its lease is lost.
+func (d *delivery) message(ctx context.Context) *message.Message {
+	m, err := d.row.message()
+	if err != nil {
+		// The payload may be fine, and the dead letters are the place to look at this.
+		m = message.NewMessage(d.row.uuid, d.row.payload)
+		m.Metadata.Set(unreadableHeaders, d.row.headers)
+	}
+	ctx = envelope.WithOrigin(context.WithValue(ctx, deliveryKey{}, d), d.origin())
+	ctx, cancel := context.WithCancelCause(ctx)
+	m.SetContext(ctx)
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cancel, d.uuid = cancel, m.UUID
+	return m
+}
+
+func (d *delivery) origin() *envelope.Origin {
+	s := d.subscription
+	return &envelope.Origin{
+		Broker:        s.broker.scheme,
+		Topic:         s.topic,
+		Consumer:      s.group,
+		Offset:        &d.row.id,
+		Position:      strconv.FormatInt(d.row.id, 10),
+		Timestamp:     time.UnixMicro(d.row.publishedAt).UTC(),
+		Redelivered:   d.row.deliveries > 1,
+		DeliveryCount: d.row.deliveries,
+	}
+}
+
+// settle gives the caller the right to decide on the row, unless somebody has it.
+func (d *delivery) settle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := !d.settled
+	d.settled = true
+	return first
+}
+
+// answer is settle for the handler's answer. When it reports false, the answer is kept for unsettle.
+func (d *delivery) answer(o outcome) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := !d.settled
+	d.settled = true
+	if !first {
+		d.answered = &o
+	}
+	return first
+}
+
+// unsettle gives the right back: what the caller tried has failed. It returns the answer that came meanwhile, which then
+// decides.
+func (d *delivery) unsettle() *outcome {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settled = d.answered != nil
+	return d.answered
+}
+
+// end ends the message's context.
+func (d *delivery) end(cause error) {
+	d.mu.Lock()
+	cancel := d.cancel
+	d.mu.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+}
+
+func (d *delivery) leaseEnd() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.expires
+}
+
+func (d *delivery) extend(until time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.expires = until
+}
+
+// carries tells whether m is the message of this delivery, or a copy of it.
+func (d *delivery) carries(m *message.Message) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.uuid == m.UUID
+}

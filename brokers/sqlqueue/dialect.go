@@ -1,0 +1,165 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Dialect names the kind of database behind a *sql.DB.
+type Dialect string
+
+// The databases that [New] takes.
+const (
+	PostgreSQL Dialect = "postgres" // 12 and later
+	MySQL      Dialect = "mysql"    // MySQL 8.0, MariaDB 10.6 and later
+	SQLite     Dialect = "sqlite"   // 3.42 and later
+)
+
+// DB is the part of *sql.DB, *sql.Tx and *sql.Conn that a statement needs. [Broker.TxPublisher] takes one, so that
+// wrappers of *sql.Tx work too.
+type DB interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// dialect is what differs between the databases. Everything else is in store.
+type dialect interface {
+	// now is the SQL for the time in microseconds since 1970. It does not change within a statement.
+	now() string
+	// bind rewrites ? into the placeholders of the database.
+	bind(query string) string
+	// insertIgnore makes an INSERT that does nothing when a unique key is taken already.
+	insertIgnore(insert string) string
+	// publish inserts rows once for every group of topic, and reports whether it has any. notify asks the database to
+	// wake consumers at commit, where it can.
+	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
+	// claim leases up to n rows that are due, in the order of delivery.
+	claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) ([]claimed, error)
+	// move gives leased rows a new due time and content, and drops their leases. It reports the ids of rows it moved.
+	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error)
+	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.
+	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
+	// maxMessage asks how large a message may be.
+	maxMessage(ctx context.Context, db *sql.DB) (int64, error)
+	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
+	write(change func() error) error
+}
+
+// moved is a leased row on its way back to its queue.
+type moved struct {
+	row
+	id    int64
+	queue int64
+}
+
+func dialectOf(name Dialect) (dialect, error) {
+	switch name {
+	case PostgreSQL:
+		return postgres{}, nil
+	case MySQL:
+		return mysql{}, nil
+	case SQLite:
+		return new(sqlite), nil
+	}
+	return nil, fmt.Errorf("unknown dialect %q: known are %s, %s, %s", name, PostgreSQL, MySQL, SQLite)
+}
+
+// columns of a claimed row, in the order that scan reads.
+const columns = "id, due_at, published_at, deliveries, uuid, headers, payload"
+
+// queryClaimed reads all rows of a query of columns.
+func queryClaimed(ctx context.Context, db DB, query string, args ...any) (list []claimed, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var c claimed
+		if err := rows.Scan(&c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.uuid, &c.headers, &c.payload); err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, rows.Err()
+}
+
+// queryInts reads a column of integers.
+func queryInts(ctx context.Context, db DB, query string, args ...any) (list []int64, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+	}
+	return list, rows.Err()
+}
+
+// inTx runs fn in a transaction.
+func inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback() // the first error says what went wrong
+		return err
+	}
+	return tx.Commit()
+}
+
+// joinIDs writes ids as 1,2,3. They are integers of ours: nothing in them needs quoting.
+func joinIDs(ids []int64) string {
+	b := make([]byte, 0, len(ids)*8)
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, id, 10)
+	}
+	return string(b)
+}
+
+// tuples repeats a group of placeholders n times.
+func tuples(tuple string, n int) string {
+	return strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
+}
+
+// numbered rewrites each ? into $1, $2, ... The statements here hold no literal question marks.
+func numbered(query string) string {
+	var b strings.Builder
+	b.Grow(len(query) + 32)
+	n := 0
+	for {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		n++
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+}
+
+// claimSize rounds n down to a power of two: the limit is part of the statement's text, so that the planner knows it,
+// and a few texts only keep the drivers' statement caches small.
+func claimSize(n int) int {
+	size := 1
+	for size*2 <= n {
+		size *= 2
+	}
+	return size
+}

@@ -1,0 +1,121 @@
+package sqlqueue
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// leases keeps the rows that this process has, so that a handler may take as long as it needs.
+type leases struct {
+	store *store
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	held map[int64]*delivery
+}
+
+// take remembers rows as ours and returns those that are new. A row that is known was claimed a second time: its lease had
+// run out while this process was stuck, and nobody else was there. Its handler goes on, under the new lease.
+func (l *leases) take(list []*delivery) []*delivery {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh := list[:0]
+	for _, d := range list {
+		if known := l.held[d.row.id]; known != nil {
+			known.extend(d.expires)
+			continue
+		}
+		l.held[d.row.id] = d
+		fresh = append(fresh, d)
+	}
+	return fresh
+}
+
+// drop forgets deliveries: the database knows how they ended, or they are lost.
+func (l *leases) drop(list ...*delivery) {
+	l.mu.Lock()
+	for _, d := range list {
+		delete(l.held, d.row.id)
+	}
+	l.mu.Unlock()
+	for _, d := range list {
+		d.subscription.unsettled.Done()
+	}
+}
+
+// get returns the delivery of a row, or nil.
+func (l *leases) get(id int64) *delivery {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[id]
+}
+
+// run renews leases until ctx ends.
+func (l *leases) run(ctx context.Context) {
+	ticker := time.NewTicker(l.store.lease / 4)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			l.renew(ctx)
+		}
+	}
+}
+
+// renew extends the leases that have used up a third of their time. Most messages are done before that.
+func (l *leases) renew(ctx context.Context) {
+	began := time.Now()
+	aging := began.Add(l.store.lease * 2 / 3)
+	var ids []int64
+	l.mu.Lock()
+	for id, d := range l.held {
+		if d.leaseEnd().Before(aging) {
+			ids = append(ids, id)
+		}
+	}
+	l.mu.Unlock()
+	for len(ids) > 0 {
+		n := min(len(ids), maxRows)
+		l.renewBatch(ctx, began, ids[:n])
+		ids = ids[n:]
+	}
+}
+
+func (l *leases) renewBatch(ctx context.Context, began time.Time, ids []int64) {
+	timeout, cancel := context.WithTimeout(ctx, l.store.lease/4)
+	defer cancel()
+	lost, err := l.store.renew(timeout, ids)
+	if err != nil {
+		l.log.WarnContext(ctx, "sqlqueue: leases could not be renewed", "messages", len(ids), "error", err)
+	}
+	now := time.Now()
+	for _, id := range ids {
+		d := l.get(id)
+		switch {
+		case d == nil: // settled meanwhile
+		case err == nil && !lost[id]:
+			d.extend(began.Add(l.store.lease))
+		case lost[id]:
+			l.lose(ctx, d)
+		case d.leaseEnd().Before(now):
+			// The database is out of reach, and may be in another worker's. The handler is told to stop; if nobody took the
+			// row, its ack still counts.
+			d.end(ErrLeaseLost)
+		}
+	}
+}
+
+// lose ends a delivery whose row belongs to another worker, or is gone.
+func (l *leases) lose(ctx context.Context, d *delivery) {
+	if !d.settle() {
+		return // an ack is on its way; it finds out by itself
+	}
+	l.log.WarnContext(ctx, "sqlqueue: a lease was lost, another worker has the message",
+		"topic", d.subscription.topic, "group", d.subscription.group, "id", d.row.id)
+	d.end(ErrLeaseLost)
+	l.drop(d)
+}

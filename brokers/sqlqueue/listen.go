@@ -1,0 +1,134 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// listener receives PostgreSQL's notifications on a connection of its own. Consumers poll while it is not up.
+type listener struct {
+	db     *sql.DB
+	wakeup *wakeups
+	warn   func(msg string, err error)
+	up     atomic.Bool
+}
+
+// errCannotListen says that the driver offers no way to wait for notifications.
+var errCannotListen = errors.New("the driver cannot wait for notifications")
+
+// run listens until ctx ends, and connects again when the connection breaks. It gives up on a driver other than pgx.
+func (l *listener) run(ctx context.Context) {
+	pause := 100 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := l.listen(ctx)
+		l.up.Store(false)
+		if errors.Is(err, errCannotListen) || ctx.Err() != nil {
+			return
+		}
+		l.warn("sqlqueue: listening was interrupted, polling meanwhile", err)
+		if time.Since(began) > time.Minute {
+			pause = 100 * time.Millisecond
+		}
+		if wait(ctx, pause) != nil {
+			return
+		}
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+func (l *listener) listen(ctx context.Context) (err error) {
+	conn, err := l.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ignoreClosed(conn.Close())) }()
+	if _, err := conn.ExecContext(ctx, "LISTEN "+channel); err != nil {
+		return err
+	}
+	// driver.ErrBadConn makes database/sql throw the connection away: in the pool it would go on listening.
+	var failure error
+	err = conn.Raw(func(raw any) error {
+		failure = l.receive(ctx, raw)
+		return driver.ErrBadConn
+	})
+	if failure != nil {
+		return failure
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
+		return nil
+	}
+	return err
+}
+
+func (l *listener) receive(ctx context.Context, raw any) error {
+	next, err := notifications(raw)
+	if err != nil {
+		return err
+	}
+	l.up.Store(true)
+	l.wakeup.wakeAll() // for what was published before LISTEN
+	for {
+		payload, err := next(ctx)
+		if err != nil {
+			return err
+		}
+		id, delay, _ := strings.Cut(payload, " ")
+		queue, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
+			continue // somebody else uses the channel
+		}
+		us, err := strconv.ParseInt(delay, 10, 64)
+		if err != nil {
+			us = 0
+		}
+		l.wakeup.wake(queue, time.Duration(us)*time.Microsecond)
+	}
+}
+
+// notifications finds pgx's WaitForNotification behind a database/sql connection. It goes by the methods' shapes, not
+// their types, because naming the types would make every program that imports this package link pgx:
+//
+//	(*stdlib.Conn).Conn() *pgx.Conn
+//	(*pgx.Conn).WaitForNotification(context.Context) (*pgconn.Notification, error)
+//
+// A driver of another shape, including a later pgx, is errCannotListen, and costs latency only.
+func notifications(raw any) (func(ctx context.Context) (payload string, err error), error) {
+	unwrap := reflect.ValueOf(raw).MethodByName("Conn")
+	if !unwrap.IsValid() || unwrap.Type().NumIn() != 0 || unwrap.Type().NumOut() != 1 {
+		return nil, errCannotListen
+	}
+	wait := unwrap.Call(nil)[0].MethodByName("WaitForNotification")
+	if !wait.IsValid() {
+		return nil, errCannotListen
+	}
+	shape := wait.Type()
+	if shape.NumIn() != 1 || shape.In(0) != reflect.TypeFor[context.Context]() ||
+		shape.NumOut() != 2 || shape.Out(1) != reflect.TypeFor[error]() ||
+		shape.Out(0).Kind() != reflect.Pointer || shape.Out(0).Elem().Kind() != reflect.Struct {
+		return nil, errCannotListen
+	}
+	payload, ok := shape.Out(0).Elem().FieldByName("Payload")
+	if !ok || payload.Type.Kind() != reflect.String {
+		return nil, errCannotListen
+	}
+	return func(ctx context.Context) (string, error) {
+		out := wait.Call([]reflect.Value{reflect.ValueOf(ctx)})
+		if err, _ := out[1].Interface().(error); err != nil {
+			return "", fmt.Errorf("wait for notification: %w", err)
+		}
+		return out[0].Elem().FieldByIndex(payload.Index).String(), nil
+	}, nil
+}

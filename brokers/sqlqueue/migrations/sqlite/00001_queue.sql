@@ -1,0 +1,47 @@
+-- +goose Up
+-- One row per topic and consumer group. consumer_group is '' while nobody has subscribed to the topic: the first group
+-- takes that row over, and with it what was published before. "first" is 1 on one row per topic and NULL on the others,
+-- so that two processes cannot both make the first row.
+CREATE TABLE IF NOT EXISTS redrive_queues (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic          BLOB    NOT NULL,
+    consumer_group BLOB    NOT NULL,
+    first          INTEGER NULL,
+    UNIQUE (topic, consumer_group),
+    UNIQUE (topic, first)
+);
+
+-- One row per message and group. All times are microseconds since 1970.
+CREATE TABLE IF NOT EXISTS redrive_queue_messages (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id     INTEGER NOT NULL,
+    visible_at   INTEGER NOT NULL, -- due time, or end of the lease while a worker has the row
+    due_at       INTEGER NOT NULL,
+    published_at INTEGER NOT NULL,
+    lease        INTEGER NULL,     -- the worker that has the row
+    deliveries   INTEGER NOT NULL DEFAULT 0,
+    uuid         TEXT    NOT NULL,
+    headers      TEXT    NOT NULL, -- JSON object of strings
+    payload      BLOB    NOT NULL
+);
+
+-- The only index a claim reads: due rows of a queue stand at its beginning in the order of delivery, and rows that wait
+-- or are leased stand behind them, however many there are.
+CREATE INDEX IF NOT EXISTS redrive_queue_messages_visible ON redrive_queue_messages (queue_id, visible_at, id);
+
+CREATE TABLE IF NOT EXISTS redrive_queue_archive (
+    id           INTEGER PRIMARY KEY,
+    queue_id     INTEGER NOT NULL,
+    published_at INTEGER NOT NULL,
+    acked_at     INTEGER NOT NULL,
+    deliveries   INTEGER NOT NULL,
+    uuid         TEXT    NOT NULL,
+    headers      TEXT    NOT NULL,
+    payload      BLOB    NOT NULL
+);
+CREATE INDEX IF NOT EXISTS redrive_queue_archive_acked ON redrive_queue_archive (acked_at);
+
+-- +goose Down
+DROP TABLE redrive_queue_archive;
+DROP TABLE redrive_queue_messages;
+DROP TABLE redrive_queues;

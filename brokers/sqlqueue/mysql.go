@@ -1,0 +1,125 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"time"
+)
+
+// mysql serves MySQL and MariaDB, which return no rows from an UPDATE: a claim is a short transaction.
+type mysql struct{}
+
+var _ dialect = mysql{}
+
+// UNIX_TIMESTAMP goes through the session's time zone, and is an hour off when clocks are set back. UTC_TIMESTAMP is not.
+func (mysql) now() string { return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" }
+
+func (mysql) bind(query string) string { return query }
+
+// insertIgnore keeps every error but the duplicate key, which INSERT IGNORE does not.
+func (mysql) insertIgnore(insert string) string { return insert + " ON DUPLICATE KEY UPDATE id = id" }
+
+func (mysql) write(change func() error) error { return change() }
+
+func (m mysql) publish(ctx context.Context, db DB, topic string, rows []row, _ bool) (bool, error) {
+	return publishInto(ctx, db, m.now(), topic, rows, 0)
+}
+
+// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: a group that has subscribed
+// before Publish was called is there.
+func publishInto(ctx context.Context, db DB, now, topic string, rows []row, pad time.Duration) (bool, error) {
+	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?", []byte(topic))
+	if err != nil {
+		return false, err
+	}
+	for _, queue := range queues {
+		if err := insertInto(ctx, db, now, queue, rows, pad); err != nil {
+			return false, err
+		}
+	}
+	return len(queues) > 0, nil
+}
+
+// insertInto inserts rows into one queue. pad is added to delays where the database's clock is coarse, so that none ends
+// early.
+func insertInto(ctx context.Context, db DB, now string, queue int64, rows []row, pad time.Duration) error {
+	args := make([]any, 0, 6*len(rows))
+	for _, r := range rows {
+		delay := r.delay
+		if delay > 0 {
+			delay += pad
+		}
+		args = append(args, queue, delay.Microseconds(), delay.Microseconds(), r.uuid, r.headers, r.payload)
+	}
+	_, err := db.ExecContext(ctx, `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES `+
+		tuples("(?, "+now+" + ?, "+now+" + ?, "+now+", ?, ?, ?)", len(rows)), args...)
+	return err
+}
+
+func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) (list []claimed, err error) {
+	// At READ COMMITTED only the rows taken are locked. REPEATABLE READ would lock the gaps between them, and every
+	// publish into one would wait.
+	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+		list, err = queryClaimed(ctx, tx, `SELECT `+columns+` FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`
+			FOR UPDATE SKIP LOCKED`, queue)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		ids := make([]int64, len(list))
+		for i := range list {
+			list[i].deliveries++
+			ids[i] = list[i].id
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+m.now()+` + ?,
+			deliveries = deliveries + 1 WHERE id IN (`+joinIDs(ids)+`)`, worker, lease.Microseconds())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.
+func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
+	done := make(map[int64]bool, len(moves))
+	err := inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+		return moveEach(ctx, tx, m.now(), worker, moves, 0, done)
+	})
+	return done, err
+}
+
+func moveEach(ctx context.Context, db DB, now string, worker int64, moves []moved, pad time.Duration, done map[int64]bool) error {
+	for _, r := range moves {
+		delay := r.delay
+		if delay > 0 {
+			delay += pad
+		}
+		result, err := db.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+now+` + ?, due_at = `+now+` + ?,
+			headers = ?, payload = ?, lease = NULL, deliveries = 0 WHERE id = ? AND lease = ?`,
+			delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id, worker)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil {
+			return err
+		} else if n > 0 {
+			done[r.id] = true
+		}
+	}
+	return nil
+}
+
+func (mysql) wake(context.Context, DB, int64, time.Duration) error { return nil }
+
+// maxMessage leaves room for the other rows' statement text: one row may fill a packet nearly alone.
+func (mysql) maxMessage(ctx context.Context, db *sql.DB) (int64, error) {
+	packet, err := queryInts(ctx, db, "SELECT @@max_allowed_packet")
+	if err != nil || len(packet) == 0 {
+		return 0, err
+	}
+	return packet[0] - 64<<10, nil
+}

@@ -1,0 +1,51 @@
+package sqlqueue
+
+import "time"
+
+// pace measures how fast handlers are. The zero value is ready for use.
+type pace struct {
+	handled int64
+	at      time.Time
+	ahead   int
+}
+
+// update returns how many messages the handlers finish within lookAhead, going by what they have done since the last call.
+func (p *pace) update(handled int64, now time.Time) int {
+	elapsed := now.Sub(p.at)
+	if p.at.IsZero() || elapsed < time.Millisecond {
+		if p.at.IsZero() {
+			p.handled, p.at = handled, now
+		}
+		return p.ahead
+	}
+	p.ahead = int(float64(handled-p.handled) / elapsed.Seconds() * lookAhead.Seconds())
+	p.handled, p.at = handled, now
+	return p.ahead
+}
+
+// Bounds of the pause between two looks at an idle queue.
+const (
+	shortestPause = 2 * time.Millisecond
+	listenedPause = time.Second // with notifications, looking is only for what they may miss
+)
+
+// idleness makes the pauses between looks: short ones after a message, up to longest. It costs an idle queue few
+// statements and a busy one little latency.
+type idleness struct {
+	longest time.Duration
+	pause   time.Duration
+}
+
+func (i *idleness) reset() { i.pause = 0 }
+
+// fresh tells whether no pause was made since the last message.
+func (i *idleness) fresh() bool { return i.pause == 0 }
+
+func (i *idleness) next(listening bool) time.Duration {
+	longest := i.longest
+	if listening {
+		longest = max(longest, listenedPause)
+	}
+	i.pause = min(max(shortestPause, 2*i.pause), longest)
+	return i.pause
+}

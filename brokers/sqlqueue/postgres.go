@@ -1,0 +1,141 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// channel is where PostgreSQL's NOTIFY tells consumers that a queue has something for them: "<queue id> <delay in µs>".
+const channel = "redrive_queue"
+
+// postgres needs one round trip for each operation.
+type postgres struct{}
+
+var _ dialect = postgres{}
+
+// statement_timestamp is stable, which lets an index condition use it, and does not stand still in a long transaction.
+func (postgres) now() string { return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint" }
+
+func (postgres) bind(query string) string { return numbered(query) }
+
+func (postgres) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
+
+func (postgres) write(change func() error) error { return change() }
+
+// publish inserts the rows for the groups that exist at this moment, in one statement, so that a group which has
+// subscribed before the call misses nothing.
+func (p postgres) publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error) {
+	args := make([]any, 0, 2+4*len(rows))
+	args = append(args, []byte(topic), strconv.FormatInt(shortest(rows).Microseconds(), 10))
+	for _, r := range rows {
+		args = append(args, r.delay.Microseconds(), r.uuid, r.headers, r.payload)
+	}
+	found, err := queryInts(ctx, db, publishPostgres(len(rows), notify), args...)
+	return len(found) > 0, err
+}
+
+// publishPostgres writes the statement for n rows. The time is clock_timestamp's: in the caller's transaction, a delay
+// counts from the call.
+func publishPostgres(n int, notify bool) string {
+	wake := "length($2::text)"
+	if notify {
+		wake = "length(pg_notify('" + channel + "', q.id || ' ' || $2::text)::text)"
+	}
+	var b strings.Builder
+	b.WriteString(`WITH q AS MATERIALIZED (SELECT id FROM redrive_queues WHERE topic = $1),
+		t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us),
+		i AS (INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM q, t, (VALUES `)
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		arg := 3 + 4*i
+		for j, cast := range [...]string{"::bigint", "::text", "::text", "::bytea"} {
+			b.WriteString([...]string{"(", ",", ",", ","}[j])
+			b.WriteByte('$')
+			b.WriteString(strconv.Itoa(arg + j))
+			if i == 0 {
+				b.WriteString(cast)
+			}
+		}
+		b.WriteByte(')')
+	}
+	b.WriteString(") AS v(delay, uuid, headers, payload)) SELECT coalesce(" + wake + ", 0) FROM q")
+	return b.String()
+}
+
+// claim takes the rows by the primary key from an array that a subquery makes: whatever the statistics say, the planner
+// has no reason to read the table.
+func (p postgres) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) ([]claimed, error) {
+	query := `UPDATE redrive_queue_messages SET lease = $1, visible_at = ` + p.now() + ` + $2, deliveries = deliveries + 1
+		WHERE id = ANY (ARRAY(SELECT id FROM redrive_queue_messages WHERE queue_id = $3 AND visible_at <= ` + p.now() + `
+		ORDER BY visible_at, id LIMIT ` + strconv.Itoa(claimSize(n)) + ` FOR UPDATE SKIP LOCKED)) RETURNING ` + columns
+	list, err := queryClaimed(ctx, db, query, worker, lease.Microseconds(), queue)
+	sortClaimed(list)
+	return list, err
+}
+
+func (p postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
+	args := []any{worker}
+	due := map[int64]time.Duration{}
+	for _, m := range moves {
+		args = append(args, m.id, m.delay.Microseconds(), m.headers, m.payload)
+		if d, ok := due[m.queue]; !ok || m.delay < d {
+			due[m.queue] = m.delay
+		}
+	}
+	values := strings.Replace(tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
+	query := p.bind(`WITH w AS (SELECT ?::bigint AS worker), v(id, delay, headers, payload) AS (VALUES ` + values + `)
+		UPDATE redrive_queue_messages m SET visible_at = ` + p.now() + ` + v.delay, due_at = ` + p.now() + ` + v.delay,
+		headers = v.headers, payload = v.payload, lease = NULL, deliveries = 0
+		FROM v, w WHERE m.id = v.id AND m.lease = w.worker RETURNING m.id`)
+	ids, err := queryInts(ctx, db, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	for queue, delay := range due {
+		if err := p.wake(ctx, db, queue, delay); err != nil {
+			break // the rows are moved: consumers find them by polling
+		}
+	}
+	return set(ids), nil
+}
+
+func (postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duration) error {
+	_, err := db.ExecContext(ctx, "SELECT pg_notify('"+channel+"', $1)",
+		strconv.FormatInt(queue, 10)+" "+strconv.FormatInt(delay.Microseconds(), 10))
+	return err
+}
+
+// maxMessage stays below the gigabyte that a field may have, for the protocol's and the server's copies.
+func (postgres) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }
+
+func sortClaimed(list []claimed) {
+	slices.SortFunc(list, func(a, b claimed) int {
+		if a.dueAt != b.dueAt {
+			return int(min(1, max(-1, a.dueAt-b.dueAt)))
+		}
+		return int(min(1, max(-1, a.id-b.id)))
+	})
+}
+
+func shortest(rows []row) time.Duration {
+	shortest := rows[0].delay
+	for _, r := range rows[1:] {
+		shortest = min(shortest, r.delay)
+	}
+	return shortest
+}
+
+func set(ids []int64) map[int64]bool {
+	s := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		s[id] = true
+	}
+	return s
+}

@@ -1,0 +1,62 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// sqlite has one writer at a time, whatever the number of workers.
+type sqlite struct {
+	writer sync.Mutex
+}
+
+var _ dialect = (*sqlite)(nil)
+
+// sqliteTick is the resolution of SQLite's clock.
+const sqliteTick = time.Millisecond
+
+func (*sqlite) now() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000" }
+
+func (*sqlite) bind(query string) string { return query }
+
+func (*sqlite) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
+
+func (s *sqlite) write(change func() error) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return change()
+}
+
+func (s *sqlite) publish(ctx context.Context, db DB, topic string, rows []row, _ bool) (bool, error) {
+	return publishInto(ctx, db, s.now(), topic, rows, sqliteTick)
+}
+
+func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) (list []claimed, err error) {
+	err = s.write(func() error {
+		list, err = queryClaimed(ctx, db, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+s.now()+` + ?,
+			deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`)
+			RETURNING `+columns, worker, lease.Microseconds(), queue)
+		return err
+	})
+	sortClaimed(list)
+	return list, err
+}
+
+func (s *sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
+	done := make(map[int64]bool, len(moves))
+	err := s.write(func() error {
+		return inTx(ctx, db, nil, func(tx *sql.Tx) error {
+			return moveEach(ctx, tx, s.now(), worker, moves, sqliteTick, done)
+		})
+	})
+	return done, err
+}
+
+func (*sqlite) wake(context.Context, DB, int64, time.Duration) error { return nil }
+
+// maxMessage stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
+func (*sqlite) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }

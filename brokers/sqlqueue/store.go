@@ -1,0 +1,234 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// store runs the queue's statements. It is safe for concurrent use.
+type store struct {
+	db *sql.DB
+	dialect
+	worker    int64         // identifies this process's leases
+	lease     time.Duration // how long a row belongs to a worker that shows no sign of life
+	retention time.Duration // how long acked rows are kept; 0 removes them
+}
+
+// exec runs a change and returns the number of rows it changed.
+func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = s.write(func() error {
+		result, err := s.db.ExecContext(ctx, s.bind(query), args...)
+		if err != nil {
+			return err
+		}
+		n, err = result.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
+// ensureTopic makes the row that keeps messages until a group subscribes.
+func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
+	_, err := db.ExecContext(ctx, s.bind(s.insertIgnore(
+		"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, 1)")), []byte(topic), []byte{})
+	return err
+}
+
+// queue returns the id of a group's queue, and whether it exists.
+func (s *store) queue(ctx context.Context, topic, group string) (id int64, found bool, err error) {
+	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),
+		[]byte(topic), []byte(group))
+	if err != nil || len(ids) == 0 {
+		return 0, false, err
+	}
+	return ids[0], true, nil
+}
+
+// ensureQueue returns the id of a group's queue and makes it if need be. The first group of a topic takes over what was
+// published before it. Each step leaves a state that the next caller's steps handle, so that no lock is needed.
+func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
+	for range 5 {
+		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
+			return id, err
+		}
+		if n, err := s.exec(ctx, s.insertIgnore(
+			"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, 1)"), []byte(topic), []byte(group)); err != nil {
+			return 0, err
+		} else if n > 0 {
+			continue
+		}
+		// Another row is the first: either nobody's, which becomes ours, or another group's, beside which we make ours.
+		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
+			[]byte(group), []byte(topic), []byte{}); err != nil {
+			// A process of the same group was faster with the step below, and the name is taken.
+			if id, found, _ := s.queue(ctx, topic, group); found {
+				return id, nil
+			}
+			return 0, err
+		} else if n > 0 {
+			continue
+		}
+		if _, err := s.exec(ctx, s.insertIgnore(
+			"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, NULL)"), []byte(topic), []byte(group)); err != nil {
+			return 0, err
+		}
+	}
+	return 0, fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
+}
+
+// insert publishes rows to every group of topic.
+func (s *store) insert(ctx context.Context, topic string, rows []row) error {
+	return s.write(func() error { return s.insertWith(ctx, s.db, topic, rows) })
+}
+
+func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row) error {
+	for range 3 {
+		if found, err := s.publish(ctx, db, topic, rows, true); err != nil || found {
+			return err
+		}
+		if err := s.ensureTopic(ctx, db, topic); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the topic %q keeps disappearing", topic)
+}
+
+// insertQueue puts one row into one group's queue.
+func (s *store) insertQueue(ctx context.Context, queue int64, r row) error {
+	_, err := s.exec(ctx, `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		VALUES (?, `+s.now()+` + ?, `+s.now()+` + ?, `+s.now()+`, ?, ?, ?)`,
+		queue, padded(r.delay).Microseconds(), padded(r.delay).Microseconds(), r.uuid, r.headers, r.payload)
+	if err == nil {
+		_ = s.wake(ctx, s.db, queue, r.delay) // it is stored: consumers that are not woken find it by polling
+	}
+	return err
+}
+
+// padded makes up for a clock of whole milliseconds.
+func padded(d time.Duration) time.Duration {
+	if d > 0 {
+		d += sqliteTick
+	}
+	return d
+}
+
+// next tells how long it takes until the first row of the queue is due, and whether there is one. A lease that ends is
+// such a row too.
+func (s *store) next(ctx context.Context, queue int64) (in time.Duration, any bool, err error) {
+	us, err := queryInts(ctx, s.db, s.bind("SELECT visible_at - "+s.now()+
+		" FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"), queue)
+	if err != nil || len(us) == 0 {
+		return 0, false, err
+	}
+	return time.Duration(us[0]) * time.Microsecond, true, nil
+}
+
+// ack removes rows that are still ours, and returns how many were.
+func (s *store) ack(ctx context.Context, ids []int64) (n int64, err error) {
+	if s.retention > 0 {
+		err = s.write(func() error {
+			return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
+				n, err = s.ackWith(ctx, tx, ids)
+				return err
+			})
+		})
+		return n, err
+	}
+	err = s.write(func() error {
+		n, err = s.ackWith(ctx, s.db, ids)
+		return err
+	})
+	return n, err
+}
+
+func (s *store) ackWith(ctx context.Context, db DB, ids []int64) (int64, error) {
+	where, args := s.held(ids)
+	if s.retention > 0 {
+		_, err := db.ExecContext(ctx, s.bind(`INSERT INTO redrive_queue_archive
+			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
+			SELECT id, queue_id, published_at, `+s.now()+`, deliveries, uuid, headers, payload
+			FROM redrive_queue_messages`+where), args...)
+		if err != nil {
+			return 0, err
+		}
+	}
+	result, err := db.ExecContext(ctx, s.bind("DELETE FROM redrive_queue_messages"+where), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// held selects rows that this worker has the lease of. PostgreSQL gets one parameter, so that the statement's text, and
+// with it its plan, is the same for any number of rows; every driver passes text for an array.
+func (s *store) held(ids []int64) (where string, args []any) {
+	if _, ok := s.dialect.(postgres); ok {
+		return " WHERE id = ANY (?::bigint[]) AND lease = ?", []any{"{" + joinIDs(ids) + "}", s.worker}
+	}
+	return " WHERE id IN (" + joinIDs(ids) + ") AND lease = ?", []any{s.worker}
+}
+
+// nack makes rows visible again after delay, as rows that have failed.
+func (s *store) nack(ctx context.Context, ids []int64, delay time.Duration) error {
+	where, args := s.held(ids)
+	_, err := s.exec(ctx, "UPDATE redrive_queue_messages SET lease = NULL, visible_at = "+s.now()+" + ?"+where,
+		append([]any{delay.Microseconds()}, args...)...)
+	return err
+}
+
+// release makes rows visible again at their place in the queue, as rows that nobody has seen.
+func (s *store) release(ctx context.Context, ids []int64) error {
+	where, args := s.held(ids)
+	_, err := s.exec(ctx, "UPDATE redrive_queue_messages SET lease = NULL, visible_at = due_at, deliveries = deliveries - 1"+
+		where, args...)
+	return err
+}
+
+// renew extends leases and returns those that another worker has taken over. Nobody can take a row over between the two
+// statements: its lease has just been extended.
+func (s *store) renew(ctx context.Context, ids []int64) (lost map[int64]bool, err error) {
+	where, args := s.held(ids)
+	n, err := s.exec(ctx, "UPDATE redrive_queue_messages SET visible_at = "+s.now()+" + ?"+where,
+		append([]any{s.lease.Microseconds()}, args...)...)
+	if err != nil || n == int64(len(ids)) {
+		return nil, err
+	}
+	ours, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queue_messages"+where), args...)
+	if err != nil {
+		return nil, err
+	}
+	lost = set(ids)
+	for _, id := range ours {
+		delete(lost, id)
+	}
+	return lost, nil
+}
+
+// purge deletes a batch of archived rows whose time is over, and returns how many there were.
+func (s *store) purge(ctx context.Context) (int64, error) {
+	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queue_archive WHERE acked_at < "+s.now()+
+		" - ? ORDER BY acked_at LIMIT 500"), s.retention.Microseconds())
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	return s.exec(ctx, "DELETE FROM redrive_queue_archive WHERE id IN ("+joinIDs(ids)+")")
+}
+
+// ping asks for a sign of life, and that the tables are there.
+func (s *store) ping(ctx context.Context) error {
+	rows, err := s.db.QueryContext(ctx, "SELECT id FROM redrive_queues LIMIT 1")
+	if err != nil {
+		return err
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// moveRow gives a leased row a new due time and content, and reports whether it still was ours.
+func (s *store) moveRow(ctx context.Context, m moved) (bool, error) {
+	done, err := s.move(ctx, s.db, s.worker, []moved{m})
+	return done[m.id], err
+}

@@ -1,0 +1,70 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// ErrNoDelivery says that a context is not that of a message delivered by this package, or that the message has been
+// settled already.
+var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queue that is still open")
+
+// InTx runs fn in a transaction of the queue's database that also acks the message ctx belongs to: what fn changes and
+// publishes (with [Broker.TxPublisher]) happens exactly once, however often the message is delivered. When fn fails nothing
+// has happened, and the error is InTx's. A handler calls it last; after a success its own error would come too late.
+//
+//	func (h *Handler) Handle(m *message.Message) error {
+//		return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+//			_, err := tx.ExecContext(m.Context(), "UPDATE accounts SET ...")
+//			return err
+//		})
+//	}
+//
+// Another worker that has taken the message over makes it fail with [ErrLeaseLost], and the transaction is rolled back.
+func InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	d, ok := ctx.Value(deliveryKey{}).(*delivery)
+	if !ok {
+		return fmt.Errorf("sqlqueue: transaction: %w", ErrNoDelivery)
+	}
+	if err := d.subscription.broker.ackInTx(ctx, d, fn); err != nil {
+		return fmt.Errorf("sqlqueue: transaction: %w", err)
+	}
+	return nil
+}
+
+func (b *Broker) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) error) (err error) {
+	if !d.settle() {
+		return ErrNoDelivery
+	}
+	committed := false
+	defer func() { // also when fn panics
+		if committed {
+			b.leases.drop(d)
+		} else if o := d.unsettle(); o != nil {
+			b.settler.add(*o)
+		}
+	}()
+	tx, err := b.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing after Commit
+	if err := fn(tx); err != nil {
+		return err
+	}
+	// Last, so that renewing the lease waits for no more than the commit.
+	n, err := b.store.ackWith(ctx, tx, []int64{d.row.id})
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrLeaseLost
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	committed = true
+	return nil
+}

@@ -1,0 +1,107 @@
+package sqlqueue
+
+import (
+	"sync"
+	"time"
+)
+
+// wakeups tells the subscriptions of this process that a queue has something due. It is safe for concurrent use.
+type wakeups struct {
+	mu     sync.Mutex
+	queues map[int64]map[*alarm]struct{}
+}
+
+// alarm rings at the earliest of the times it was set to. Its owner waits on c, and takes what is due.
+type alarm struct {
+	c     chan struct{} // capacity 1
+	mu    sync.Mutex
+	timer *time.Timer
+	at    time.Time // of the timer; zero when it does not run
+}
+
+func newAlarm() *alarm { return &alarm{c: make(chan struct{}, 1)} }
+
+// ring wakes the owner now. An alarm that has rung and was not answered stays rung.
+func (a *alarm) ring() {
+	select {
+	case a.c <- struct{}{}:
+	default:
+	}
+}
+
+// set makes the alarm ring after d, unless it rings earlier anyway.
+func (a *alarm) set(d time.Duration) {
+	if d <= 0 {
+		a.ring()
+		return
+	}
+	at := time.Now().Add(d)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.at.IsZero() && a.at.Before(at) {
+		return
+	}
+	a.at = at
+	if a.timer == nil {
+		a.timer = time.AfterFunc(d, a.expire)
+		return
+	}
+	a.timer.Reset(d)
+}
+
+func (a *alarm) expire() {
+	a.mu.Lock()
+	a.at = time.Time{}
+	a.mu.Unlock()
+	a.ring()
+}
+
+func (a *alarm) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+func (w *wakeups) join(queue int64, a *alarm) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.queues == nil {
+		w.queues = map[int64]map[*alarm]struct{}{}
+	}
+	if w.queues[queue] == nil {
+		w.queues[queue] = map[*alarm]struct{}{}
+	}
+	w.queues[queue][a] = struct{}{}
+}
+
+func (w *wakeups) leave(queue int64, a *alarm) {
+	a.stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.queues[queue], a)
+	if len(w.queues[queue]) == 0 {
+		delete(w.queues, queue)
+	}
+}
+
+// wake sets the alarms of the queue's subscriptions.
+func (w *wakeups) wake(queue int64, after time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a := range w.queues[queue] {
+		a.set(after)
+	}
+}
+
+// wakeAll rings every alarm: something may have been missed.
+func (w *wakeups) wakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, alarms := range w.queues {
+		for a := range alarms {
+			a.ring()
+		}
+	}
+}
