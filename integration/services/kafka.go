@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,7 +92,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	}
 	node := kafkaNode{dir: dir, libs: libs, java: java}
 	if err := node.format(ctx, node.settings(ports, k.Proxy, cfg.Settings)); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), os.RemoveAll(dir))
+		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
 	}
 	k.server = server{
 		name:       "kafka",
@@ -218,7 +217,9 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy, extra map[string]string) 
 		"num.partitions":                   "3",
 		"auto.create.topics.enable":        "true",
 		"group.initial.rebalance.delay.ms": "0",
-		"group.min.session.timeout.ms":     "100", // tests of lost consumers do not want to wait 6 s
+		"group.min.session.timeout.ms":     "100",  // tests of lost consumers do not want to wait 6 s
+		"broker.session.timeout.ms":        "3000", // a killed broker may register again only after it; 9 s by default
+		"broker.heartbeat.interval.ms":     "500",
 		"num.network.threads":              "1",
 		"num.io.threads":                   "2",
 		"log.cleaner.dedupe.buffer.size":   "2097152", // 128 MB by default, a third of our heap
@@ -253,7 +254,7 @@ func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
 func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
 	java := []string{
 		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", // starts in half the time, runs at half the speed
-		"-XX:ActiveProcessorCount=" + strconv.Itoa(2),
+		"-XX:ActiveProcessorCount=2",
 		"-Djava.awt.headless=true",
 		"-Djava.io.tmpdir=" + n.dir,
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",

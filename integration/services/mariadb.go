@@ -78,7 +78,7 @@ func StartMariaDB(ctx context.Context, cfg MariaDBConfig) (*MariaDBServer, error
 	}
 	data := mariaData{dir: dir, owner: owner, port: ports[0], cfg: cfg}
 	if err := data.init(ctx); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, removeDir(dir))
 	}
 	m := &MariaDBServer{
 		URL: (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),

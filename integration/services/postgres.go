@@ -83,7 +83,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 	}
 	cluster := postgresCluster{bin: bin, dir: dir, owner: owner, port: ports[0], cfg: cfg}
 	if err := cluster.init(ctx); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, removeDir(dir))
 	}
 	p := &PostgresServer{
 		URL: (&url.URL{

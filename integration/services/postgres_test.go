@@ -1,7 +1,9 @@
 package services_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -45,4 +47,17 @@ func TestPostgres_KilledKeepsCommittedRows(t *testing.T) {
 	var n int
 	require.NoError(t, dialPostgres(t, p.URL).QueryRow(t.Context(), "SELECT n FROM kept").Scan(&n))
 	require.Equal(t, 42, n)
+}
+
+func TestPostgres_PausedDoesNotAnswer(t *testing.T) {
+	p := services.Postgres(t, services.PostgresConfig{})
+	conn := dialPostgres(t, p.URL)
+
+	require.NoError(t, p.Pause())
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, conn.Ping(ctx), context.DeadlineExceeded)
+
+	require.NoError(t, p.Resume())
+	require.NoError(t, dialPostgres(t, p.URL).Ping(t.Context()))
 }

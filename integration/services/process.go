@@ -1,12 +1,14 @@
 package services
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // process is a child that we started. It dies with us: when the test process is killed, the kernel signals the child.
@@ -54,11 +56,37 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// kill ends the process at once and waits until it is reaped.
+// signalAll sends sig to the process and to everything that it started.
+func (p *process) signalAll(sig syscall.Signal) error {
+	err := p.signal(sig)
+	for _, pid := range descendants(p.cmd.Process.Pid) {
+		if killErr := syscall.Kill(pid, sig); killErr != nil && !errors.Is(killErr, syscall.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("signal %v to %d: %w", sig, pid, killErr))
+		}
+	}
+	return err
+}
+
+// kill ends the process with everything that it started, as a crash of the machine would, and waits until all are gone.
+// To kill only the process would be no crash: a backend of PostgreSQL answers for a while after its postmaster's death.
 func (p *process) kill() error {
-	if err := p.signal(syscall.SIGKILL); err != nil {
+	// Stopped, the process starts no more children between our look at them and their end.
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	children := descendants(p.cmd.Process.Pid)
+	if err := p.signalAll(syscall.SIGKILL); err != nil {
 		return err
 	}
 	<-p.done
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return poll(ctx, func() error {
+		for _, pid := range children {
+			if alive(pid) {
+				return fmt.Errorf("%s: process %d is still there", p.cmd.Path, pid)
+			}
+		}
+		return nil
+	})
 }

@@ -93,12 +93,12 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	}
 	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3]}
 	if err := n.configure(cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), os.RemoveAll(dir))
+		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
 	}
 	// Our own epmd, in the foreground: the one that the broker would start is a daemon and outlives everybody.
 	names, err := n.startEPMD(ctx, epmd)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), os.RemoveAll(dir))
+		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
 	}
 	r := &Rabbit{
 		URL:           (&url.URL{Scheme: "amqp", User: url.UserPassword("guest", "guest"), Host: loopback(n.amqp), Path: "/"}).String(),

@@ -40,18 +40,6 @@ type server struct {
 	proc *process
 }
 
-// newDir makes the server's directory and gives it to the account.
-func newDir(name string, owner account) (string, error) {
-	dir, err := os.MkdirTemp("", "redrive-"+name+"-")
-	if err != nil {
-		return "", err
-	}
-	if err := owner.own(dir); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
-	}
-	return dir, nil
-}
-
 // Start starts a stopped or killed server again, on the same ports and data, and returns when it serves.
 func (s *server) Start(ctx context.Context) error {
 	if s.external {
@@ -103,7 +91,7 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 	return proc, nil
 }
 
-// Kill ends the server with SIGKILL, as a crash would, and returns when it is gone. Start brings it back.
+// Kill ends the server and its helpers with SIGKILL, as a crash would, and returns when it is gone. Start brings it back.
 func (s *server) Kill() error {
 	return s.end(func(p *process) error { return p.kill() })
 }
@@ -131,10 +119,10 @@ func (s *server) Restart(ctx context.Context) error {
 }
 
 // Pause freezes the server with SIGSTOP: connections stay open and nothing answers. Resume thaws it.
-func (s *server) Pause() error { return s.signal(syscall.SIGSTOP) }
+func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
-func (s *server) Resume() error { return s.signal(syscall.SIGCONT) }
+func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 
 // Close stops the server at once and removes its data. It does nothing to a server that is not ours.
 func (s *server) Close() error {
@@ -146,7 +134,7 @@ func (s *server) Close() error {
 	if s.closing != nil {
 		s.closing()
 	}
-	return errors.Join(err, removeAll(s.dir))
+	return errors.Join(err, removeDir(s.dir))
 }
 
 // Log returns the last 8 KiB of the server's log, for a test that failed.
@@ -167,7 +155,7 @@ func (s *server) Log() string {
 
 func (s *server) logPath() string { return filepath.Join(s.dir, "log.txt") }
 
-func (s *server) signal(sig syscall.Signal) error {
+func (s *server) signalAll(sig syscall.Signal) error {
 	if s.external {
 		return ErrExternal
 	}
@@ -176,7 +164,7 @@ func (s *server) signal(sig syscall.Signal) error {
 	if s.proc == nil {
 		return fmt.Errorf("services: %s does not run", s.name)
 	}
-	return s.proc.signal(sig)
+	return s.proc.signalAll(sig)
 }
 
 // end ends the process by how; a server that does not run is fine.
@@ -199,11 +187,4 @@ func errOr(err error, text string) error {
 		return err
 	}
 	return errors.New(text)
-}
-
-// removeAll removes dir. A killed server's helpers may write for another moment, so it tries again for a second.
-func removeAll(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	return poll(ctx, func() error { return os.RemoveAll(dir) })
 }

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -57,4 +59,40 @@ func (a account) own(paths ...string) error {
 		}
 	}
 	return nil
+}
+
+// tryLock locks the file for as long as our process has it open, or fails if another has.
+func tryLock(f *os.File) error {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+// descendants returns the children of a process, their children, and so on.
+func descendants(pid int) []int {
+	var all []int
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, field := range strings.FieldsSeq(string(children)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(append(all, child), descendants(child)...)
+			}
+		}
+	}
+	return all
+}
+
+// alive reports whether a process runs; one that only waits to be reaped does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, found := strings.Cut(string(stat), ") ") // pid (name) state ...
+	return found && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
