@@ -1,0 +1,70 @@
+// Package reminders is a small service, here to show how its whole retry timeline is tested: see reminders_test.go. The
+// service does not know that it is tested, and which broker it runs on.
+package reminders
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Topic of the reminders.
+const Topic = "order.reminder"
+
+// Reminder asks to remind a customer of an order that was not paid.
+type Reminder struct {
+	OrderID string `json:"order_id"`
+	Phone   string `json:"phone"`
+}
+
+// Sender sends a text message to a phone.
+type Sender interface {
+	Send(ctx context.Context, phone, text string) error
+}
+
+// Schedule publishes a reminder that is first delivered after delay.
+func Schedule(publisher message.Publisher, r Reminder, delay time.Duration) error {
+	e, err := envelope.New("shop", Topic, r, nil, envelope.Delay(delay))
+	if err != nil {
+		return err
+	}
+	m, err := e.Message()
+	if err != nil {
+		return err
+	}
+	return publisher.Publish(Topic, m)
+}
+
+// NewRouter wires the service: three retries, based on the delay that the reminder itself was scheduled with.
+func NewRouter(broker brokers.Broker, sms Sender) (*message.Router, error) {
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker,
+		DeadLetters: broker,
+		HandlerConfig: middleware.HandlerConfig{
+			MaxAttempts: middleware.Retries(3),
+			Backoff:     middleware.FromOriginalDelay(time.Second),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return nil, err
+	}
+	router.AddMiddleware(pipeline.Middleware)
+	router.AddConsumerHandler("reminders", Topic, broker.Subscriber(), envelope.Handle(
+		func(ctx context.Context, r Reminder) error {
+			if r.Phone == "" {
+				return middleware.Permanent(ErrNoPhone)
+			}
+			return sms.Send(ctx, r.Phone, "Your order "+r.OrderID+" is waiting for its payment.")
+		}))
+	return router, nil
+}
