@@ -78,7 +78,7 @@ func descendants(pid int) []int {
 		if err != nil {
 			continue // the thread has ended
 		}
-		for _, field := range strings.FieldsSeq(string(children)) {
+		for field := range strings.FieldsSeq(string(children)) {
 			if child, err := strconv.Atoi(field); err == nil {
 				all = append(append(all, child), descendants(child)...)
 			}
