@@ -3,6 +3,7 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -61,7 +62,7 @@ func (c *Classifier) Classify(err error) (v Verdict) {
 	}()
 
 	v = c.kind(err, &rulePanic)
-	if v.Code == "" && c.builtin {
+	if v.Code == "" {
 		v.Code = errorCode(err)
 	}
 	return v
@@ -70,7 +71,12 @@ func (c *Classifier) Classify(err error) (v Verdict) {
 func (c *Classifier) kind(err error, rulePanic *string) Verdict {
 	var m *MarkedError
 	if errors.As(err, &m) {
-		return Verdict{Kind: m.Kind, Rule: "marked " + m.Kind.String(), After: m.After, HasAfter: m.HasAfter}
+		v := Verdict{Kind: m.Kind, Rule: "marked " + m.Kind.String(), After: m.After, HasAfter: m.HasAfter}
+		var status *StatusError
+		if m.Kind == KindRetryable && !m.HasAfter && errors.As(m.Err, &status) {
+			v.After, v.HasAfter = status.RetryAfter, status.HasRetryAfter
+		}
+		return v
 	}
 	for i := range c.rules {
 		r := &c.rules[i]
@@ -100,15 +106,19 @@ func (r *Rule) matches(err error, rulePanic *string) (ok bool) {
 	return r.Match(err)
 }
 
-// errorCode is the code that an error carries by one of the usual methods.
+// errorCode is the code that the first error of the chain has which has one, by one of the usual methods. It walks the
+// chain itself, because errors.As would walk it once for every method.
 func errorCode(err error) string {
-	var text interface{ Code() string }
-	if errors.As(err, &text) {
-		return text.Code()
-	}
-	var number interface{ Code() int }
-	if errors.As(err, &number) {
-		return fmt.Sprint(number.Code())
+	for depth := 0; err != nil && depth < deepest; depth++ {
+		switch e := err.(type) {
+		case interface{ Code() string }:
+			return e.Code()
+		case interface{ SQLState() string }:
+			return e.SQLState()
+		case interface{ Code() int }:
+			return strconv.Itoa(e.Code())
+		}
+		err = errors.Unwrap(err)
 	}
 	return ""
 }

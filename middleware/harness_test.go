@@ -1,0 +1,247 @@
+package middleware_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// harness is a broker in a few lines, for tests in virtual time: it delivers a message to one handler, again when it
+// is nacked, and later when it is rescheduled. Everything that leaves the pipeline is kept.
+type harness struct {
+	t        testing.TB
+	pipeline *middleware.Pipeline
+	handler  message.HandlerFunc
+	ctx      context.Context
+	origin   *envelope.Origin
+
+	mu          sync.Mutex
+	start       time.Time
+	runs        []time.Duration // of the handler, since the first delivery
+	deliveries  int
+	acked       int
+	nacked      int
+	published   []*message.Message // produced by the handler and published on success
+	rescheduled []rescheduled
+	letters     []*envelope.DeadLetter
+	redriven    []string
+	timers      []*time.Timer
+
+	reschedules faults
+	sinks       faults
+	logs        lockedBuffer
+}
+
+type rescheduled struct {
+	message *message.Message
+	origin  envelope.Origin
+	delay   time.Duration
+}
+
+// faults fails the next n calls, or all of them if negative.
+type faults struct {
+	mu    sync.Mutex
+	n     int
+	calls int
+	err   error
+}
+
+func (f *faults) next() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.n == 0 {
+		return nil
+	}
+	if f.n > 0 {
+		f.n--
+	}
+	if f.err != nil {
+		return f.err
+	}
+	return errors.New("broker is away")
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// newHarness completes cfg with its own ports where it has none.
+func newHarness(t testing.TB, cfg middleware.Config, h message.HandlerFunc) *harness {
+	t.Helper()
+	s := &harness{t: t, ctx: t.Context(), origin: &envelope.Origin{Broker: "test", Topic: "orders", Consumer: "billing"}}
+	if cfg.Rescheduler == nil {
+		cfg.Rescheduler = s
+	}
+	if cfg.DeadLetters == nil {
+		cfg.DeadLetters = s
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewJSONHandler(&s.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if cfg.HandlerName == nil {
+		cfg.HandlerName = func(context.Context) string { return "billing-handler" }
+	}
+	if held, ok := cfg.Rescheduler.(middleware.ReschedulerFunc); ok && held == nil {
+		cfg.Rescheduler = nil
+	}
+	p, err := middleware.New(cfg)
+	require.NoError(t, err)
+	s.pipeline = p
+	s.handler = p.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		s.mu.Lock()
+		s.runs = append(s.runs, time.Since(s.start))
+		s.mu.Unlock()
+		return h(m)
+	})
+	return s
+}
+
+// inMemory makes newHarness configure no rescheduler.
+var inMemory = middleware.ReschedulerFunc(nil)
+
+func (s *harness) Reschedule(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+	if err := s.reschedules.next(); err != nil {
+		m.Metadata["spoiled"] = "yes" // it was given away: a failed try may have changed it
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rescheduled = append(s.rescheduled, rescheduled{m, o, d})
+	again := m.Copy()
+	s.timers = append(s.timers, time.AfterFunc(d, func() { s.deliver(again) }))
+	return nil
+}
+
+func (s *harness) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if err := s.sinks.next(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.letters = append(s.letters, d)
+	return nil
+}
+
+func (s *harness) Redriven(_ context.Context, entryID, messageID string, _ time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.redriven = append(s.redriven, entryID+" "+messageID)
+	return nil
+}
+
+// deliver does what Watermill's router does with one delivery, and redelivers at once what is nacked, as brokers do.
+func (s *harness) deliver(m *message.Message) {
+	for s.ctx.Err() == nil {
+		s.mu.Lock()
+		s.deliveries++
+		s.mu.Unlock()
+		d := m.Copy()
+		d.SetContext(envelope.WithOrigin(s.ctx, s.origin))
+		done := make(chan struct{})
+		go func() { // as the router does: a handler may end its goroutine
+			defer close(done)
+			produced, err := s.handler(d)
+			if err != nil {
+				d.Nack()
+				return
+			}
+			s.mu.Lock()
+			s.published = append(s.published, produced...)
+			s.mu.Unlock()
+			d.Ack()
+		}()
+		<-done
+		select {
+		case <-d.Acked():
+			s.mu.Lock()
+			s.acked++
+			s.mu.Unlock()
+			return
+		case <-d.Nacked():
+			s.mu.Lock()
+			s.nacked++
+			s.mu.Unlock()
+		default:
+			s.t.Error("the message was neither acked nor nacked: it would hang for ever")
+			return
+		}
+	}
+}
+
+// send delivers m as a new message and waits until nothing moves any more for d of virtual time.
+func (s *harness) send(m *message.Message, d time.Duration) {
+	s.mu.Lock()
+	s.start = time.Now()
+	s.mu.Unlock()
+	go s.deliver(m)
+	time.Sleep(d) // virtual
+	synctest.Wait()
+}
+
+// sendNow runs one delivery without virtual time, for tests of a single decision.
+func (s *harness) sendNow(m *message.Message) {
+	s.start = time.Now()
+	s.deliver(m)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, timer := range s.timers {
+		timer.Stop()
+	}
+}
+
+func (s *harness) letter() *envelope.DeadLetter {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Len(s.t, s.letters, 1)
+	return s.letters[0]
+}
+
+func order(t testing.TB, opts ...envelope.Option) *message.Message {
+	t.Helper()
+	e, err := envelope.New("shop", "orders", map[string]int{"order": 7}, map[string]string{"correlation_id": "abc-123"}, opts...)
+	require.NoError(t, err)
+	m, err := e.Message()
+	require.NoError(t, err)
+	return m
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func failing(err error) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+}
+
+var errTimeout = context.DeadlineExceeded

@@ -1,0 +1,85 @@
+package middleware
+
+import "time"
+
+// The presets reproduce five systems that this package replaces: how often they run a message, how long they wait,
+// and what they do with errors. Each is complete but for the ports: set Rescheduler and DeadLetters, change what you
+// like, and call [New]. The packages of the brokers have naming schemes of the same names.
+
+// Laravel runs a message maxRetries times in all, which is how that system counts, with no delay in between. No
+// error is told from another: only the handler's own marks and rules that you add make one permanent.
+func Laravel(maxRetries int) Config {
+	return Config{HandlerConfig: HandlerConfig{
+		MaxAttempts:  Tries(maxRetries),
+		Backoff:      None(),
+		BuiltinRules: BuiltinRulesOff,
+	}}
+}
+
+// DelayedBackoff runs a message once and up to maxRetries times more, after its original delay, then twice that, four
+// times that ... fallback is the base for messages that were delivered at once. Permanent errors are dead-lettered at
+// once. Every decision is logged with headers and content, which may hold personal data.
+func DelayedBackoff(maxRetries int, fallback time.Duration) Config {
+	return Config{
+		HandlerConfig: HandlerConfig{MaxAttempts: Retries(maxRetries), Backoff: FromOriginalDelay(fallback)},
+		LogPayload:    true,
+	}
+}
+
+// StoreOnly retries nothing but technical errors (timeouts, connections), three attempts in all. What is invalid, and
+// what no rule knows, goes to the dead letters at the first failure, to be looked at and redriven from there.
+func StoreOnly() Config {
+	return Config{HandlerConfig: HandlerConfig{
+		MaxAttempts: Tries(3),
+		Backoff:     FromOriginalDelay(time.Second),
+		OnUnknown:   OutcomeDeadLetter,
+	}}
+}
+
+// ServiceBus runs a message tries times in all and waits for the given delays in between, the last one repeated; none
+// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked.
+func ServiceBus(tries int, delays ...time.Duration) Config {
+	backoff := None()
+	if len(delays) > 0 {
+		backoff = Steps(delays...)
+	}
+	return Config{HandlerConfig: HandlerConfig{MaxAttempts: Tries(tries), Backoff: backoff, OnPermanent: OutcomeSkip}}
+}
+
+// TTLCycle runs a message once and up to cycles times more, each after ttl in a waiting queue; the original system
+// names 5 s in one place and 10 min in another. No error is told from another, as in [Laravel].
+func TTLCycle(cycles int, ttl time.Duration) Config {
+	return Config{HandlerConfig: HandlerConfig{
+		MaxAttempts:  Cycles(cycles),
+		Backoff:      Constant(ttl),
+		BuiltinRules: BuiltinRulesOff,
+	}}
+}
+
+// Sets of limits and delays for single handlers, for [Config.Handlers].
+
+// FastRetries is for work that somebody waits for: at once, after 1 s, after 5 s.
+func FastRetries() HandlerConfig { return retries(4, 0, time.Second, 5*time.Second) }
+
+// SteadyRetries is for ordinary background work: after 5 s, 30 s and 5 min.
+func SteadyRetries() HandlerConfig { return retries(4, 5*time.Second, 30*time.Second, 5*time.Minute) }
+
+// PatientRetries is for services that stay down for a while: after 1 min, 5 min and 1 h.
+func PatientRetries() HandlerConfig { return retries(4, time.Minute, 5*time.Minute, time.Hour) }
+
+// TransientRetries is for short glitches: five attempts, after 1, 1, 2 and 5 s.
+func TransientRetries() HandlerConfig {
+	return retries(5, time.Second, time.Second, 2*time.Second, 5*time.Second, 10*time.Second)
+}
+
+// ExternalAPIRetries is for remote services: three attempts, after 5 s and 30 s.
+func ExternalAPIRetries() HandlerConfig {
+	return retries(3, 5*time.Second, 30*time.Second, time.Minute)
+}
+
+// NoRetries is for work whose errors do not change by trying again, such as validation: one attempt.
+func NoRetries() HandlerConfig { return HandlerConfig{MaxAttempts: Tries(1)} }
+
+func retries(attempts int, delays ...time.Duration) HandlerConfig {
+	return HandlerConfig{MaxAttempts: attempts, Backoff: Steps(delays...)}
+}
