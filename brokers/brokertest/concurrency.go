@@ -1,0 +1,65 @@
+package brokertest
+
+import (
+	"strconv"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Exactly n handlers meet: one fewer would wait for ever, and one more is counted.
+func concurrentHandlers(w *world) {
+	const n = 8
+	b := w.open(concurrency(n))
+	if limit := b.Capabilities().MaxConcurrency; limit != 0 && limit < n {
+		w.Skipf("the broker runs at most %d handlers at once", limit)
+	}
+	topic := w.topic("orders")
+	var running, most atomic.Int32
+	gate := make(chan struct{})
+	c := w.consume(b, topic, middleware.Config{}, func(run) error {
+		now := running.Add(1)
+		defer running.Add(-1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		<-gate
+		return nil
+	})
+	var batch []*message.Message
+	for i := range 4 * n {
+		batch = append(batch, newMessage(strconv.Itoa(i)))
+	}
+	w.publish(b, topic, batch...)
+	c.waitRuns(n)
+	c.quiet()
+	require.EqualValues(w, n, most.Load())
+	close(gate)
+	c.waitRuns(4 * n)
+	require.EqualValues(w, n, most.Load(), "handlers at once")
+	require.ElementsMatch(w, ids(batch), runIDs(c.seen()))
+}
+
+func orderKept(w *world) {
+	b := w.open()
+	if !b.Capabilities().Ordered {
+		w.Skip("the broker keeps no order")
+	}
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	const n = 200
+	var want []string
+	for i := range n {
+		m := newMessage(strconv.Itoa(i))
+		m.Metadata.Set("x-kafka-key", "one") // order is per key where there are keys
+		want = append(want, m.UUID)
+		w.publish(b, topic, m)
+	}
+	var got []string
+	for _, r := range c.waitRuns(n) {
+		got = append(got, r.id())
+	}
+	require.Equal(w, want, got)
+}

@@ -1,0 +1,107 @@
+package brokertest
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// B1, B2, B4: a business delay of a minute does not become the delay of retries that have their own.
+func firstDeliveryDelayApart(w *world) {
+	b := w.open()
+	topic := w.topic("reminders")
+	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(retry)}},
+		func(r run) error {
+			if r.Attempt < 3 {
+				return errFails
+			}
+			return nil
+		})
+
+	m := newMessage("remind")
+	envelope.SetDelay(m, first)
+	published := time.Now()
+	w.publish(b, topic, m)
+	runs := c.waitRuns(3)
+	c.quiet()
+
+	w.onTime(published, runs[0].At, first)
+	w.onTime(runs[0].At, runs[1].At, retry)
+	w.onTime(runs[1].At, runs[2].At, retry)
+	for _, r := range runs {
+		require.Equal(w, strconv.FormatInt(first.Milliseconds(), 10), r.Message.Metadata.Get(envelope.KeyOriginalDelay), "no retry changes it")
+		require.Empty(w, r.Message.Metadata.Get(envelope.KeyDelay), "the request was consumed by the publisher")
+	}
+}
+
+func watermillDelay(w *world) {
+	b := w.open()
+	topic := w.topic("reminders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+
+	wait := w.scaled(10 * time.Second)
+	m := newMessage("remind")
+	delay.Message(m, delay.For(wait))
+	published := time.Now()
+	w.publish(b, topic, m)
+	w.onTime(published, c.waitRuns(1)[0].At, wait)
+}
+
+// A queue with one time to live per message would hold the short delay behind the long one.
+func shortOvertakesLong(w *world) {
+	b := w.open()
+	topic := w.topic("reminders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+
+	published := time.Now()
+	long, short := newMessage("long"), newMessage("short")
+	envelope.SetDelay(long, w.scaled(40*time.Second))
+	envelope.SetDelay(short, w.scaled(5*time.Second))
+	w.publish(b, topic, long, short, newMessage("none"))
+	runs := c.waitRuns(3)
+
+	require.Equal(w, "none", string(runs[0].Message.Payload))
+	require.Equal(w, "short", string(runs[1].Message.Payload))
+	require.Equal(w, "long", string(runs[2].Message.Payload))
+	w.onTime(published, runs[1].At, w.scaled(5*time.Second))
+	w.onTime(published, runs[2].At, w.scaled(40*time.Second))
+}
+
+func delayBeyondLimit(w *world) {
+	b := w.open()
+	limit := b.Capabilities().MaxDelay
+	if limit == math.MaxInt64 {
+		w.Skip("there is no longer delay than the longest time.Duration")
+	}
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(b, topic, newMessage("first"))
+	origin := c.waitRuns(1)[0].Origin
+
+	require.ErrorIs(w, b.Reschedule(w.Context(), origin, newMessage("too long"), limit+time.Millisecond), brokers.ErrUnsupported)
+	require.ErrorIs(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit + 1}}), brokers.ErrUnsupported)
+	require.NoError(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit}}))
+}
+
+// D22: [0,1,5] retries at once first.
+func delayZero(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(b, topic, newMessage("first"))
+	origin := c.waitRuns(1)[0].Origin
+
+	for i, d := range []time.Duration{0, -time.Hour} {
+		asked := time.Now()
+		require.NoError(w, b.Reschedule(w.Context(), origin, newMessage("again"), d))
+		w.onTime(asked, c.waitRuns(2 + i)[1+i].At, 0)
+	}
+}

@@ -1,0 +1,195 @@
+package brokertest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// payloads are those that a store, an encoding or a careless copy would change.
+func payloads() map[string][]byte {
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	random := make([]byte, 64<<10)
+	_, _ = rand.Read(random) // crypto/rand.Read never fails
+	return map[string][]byte{
+		"JSON":            []byte(`{"b": 1, "a": 9007199254740993, "a": 1e400, "u": "\ud800"}`),
+		"truncated JSON":  []byte(`{"order": {"id": 1, "items": [`),
+		"empty":           {},
+		"NUL":             {0},
+		"every byte":      every,
+		"invalid UTF-8":   []byte("\xff\xfe caf\xe9"),
+		"CR LF":           []byte("a\r\nb\n\rc"),
+		"deep nesting":    bytes.Repeat([]byte("["), 20_000),
+		"64 KiB of noise": random,
+	}
+}
+
+// C21: what is dead-lettered can be reprocessed, byte for byte.
+func payloadsSurvive(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: w.steps(time.Second)}},
+		func(run) error { return errFails })
+
+	want := map[string][]byte{}
+	var batch []*message.Message
+	for name, payload := range payloads() {
+		m := newMessage(string(payload))
+		m.Metadata.Set("case", name)
+		want[name] = payload
+		batch = append(batch, m)
+	}
+	w.publish(b, topic, batch...)
+	for _, r := range c.waitRuns(2 * len(batch)) {
+		requireSameBytes(w, want, r.Message)
+	}
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(batch))
+	for _, m := range dead {
+		requireSameBytes(w, want, m)
+	}
+}
+
+func requireSameBytes(w *world, want map[string][]byte, m *message.Message) {
+	w.Helper()
+	name := m.Metadata.Get("case")
+	require.Contains(w, want, name)
+	require.True(w, bytes.Equal(want[name], m.Payload), "%s: %d bytes came back as %d: %.80q", name, len(want[name]), len(m.Payload), m.Payload)
+}
+
+// headers of other systems and of Watermill's own parts.
+var foreignHeaders = map[string]string{
+	"correlation_id":     "abc-123",
+	"traceparent":        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	"name":               "orders.OrderPlaced",
+	"priority":           "high",
+	"Content-Type":       "application/json; charset=utf-8",
+	"x-tenant":           "ação & naïve ☃",
+	"empty":              "",
+	"a.key/with:signs ~": "v",
+	"long":               strings.Repeat("x", 4000),
+}
+
+func headersSurvive(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3, Backoff: w.steps(0, time.Second)}},
+		func(run) error { return errFails })
+	m := newMessage("order")
+	for k, v := range foreignHeaders {
+		m.Metadata.Set(k, v)
+	}
+	w.publish(b, topic, m)
+
+	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
+	for _, r := range c.seen() {
+		found = append(found, r.Message)
+	}
+	require.Len(w, found, 4)
+	for i, m := range found {
+		for k, v := range foreignHeaders {
+			require.Equal(w, v, m.Metadata[k], "header %q of delivery %d", k, i)
+			require.Contains(w, m.Metadata, k)
+		}
+	}
+}
+
+// Header values are bytes on AMQP and Kafka; a store of text must not change them in between.
+func rawHeadersSurvive(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: w.steps(time.Second)}},
+		func(run) error { return errFails })
+	raw := map[string]string{"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`}
+	m := newMessage("order")
+	for k, v := range raw {
+		m.Metadata.Set(k, v)
+	}
+	w.publish(b, topic, m)
+	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
+	for _, r := range c.seen() {
+		found = append(found, r.Message)
+	}
+	for _, m := range found {
+		for k, v := range raw {
+			require.Equal(w, v, m.Metadata[k], "header %q", k)
+		}
+	}
+}
+
+// A7: one id from creation to the dead letter queue.
+func messageIDStable(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: w.steps(0, time.Second)}},
+		func(run) error { return errFails })
+	m := newMessage("order")
+	w.publish(b, topic, m)
+
+	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
+	for _, r := range c.seen() {
+		found = append(found, r.Message)
+	}
+	require.Len(w, found, 5)
+	for _, again := range found {
+		e, err := envelope.FromMessage(again)
+		require.NoError(w, err)
+		require.Equal(w, m.UUID, e.MessageID())
+		require.Equal(w, m.UUID, again.UUID)
+	}
+}
+
+// A header of 140 KB kills an AMQP connection, and nears the limit of a Kafka record.
+func hugeErrorText(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	fail := errors.New(strings.Repeat("é", 100_000))
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.None()}},
+		func(r run) error {
+			if string(r.Message.Payload) == "bad" {
+				return fail
+			}
+			return nil
+		})
+	w.publish(b, topic, newMessage("bad"))
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	require.Equal(w, "bad", string(dead.Payload))
+	require.LessOrEqual(w, len(dead.Metadata.Get(envelope.KeyErrorMessage)), 1024)
+
+	w.publish(b, topic, newMessage("good"))
+	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
+}
+
+func publishCopies(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	gate := make(chan struct{})
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}, func(r run) error {
+		<-gate
+		if r.Attempt == 1 {
+			return errFails
+		}
+		return nil
+	})
+	m := newMessage("as published")
+	m.Metadata.Set("k", "as published")
+	w.publish(b, topic, m)
+	m.Payload[0] = 'X'
+	m.Metadata.Set("k", "changed")
+	close(gate)
+	for _, r := range c.waitRuns(2) {
+		require.Equal(w, "as published", string(r.Message.Payload))
+		require.Equal(w, "as published", r.Message.Metadata.Get("k"))
+	}
+}

@@ -1,0 +1,35 @@
+package brokertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+const goroutineCase = "Close_LeavesNoGoroutine"
+
+// noGoroutineIsLeft uses everything that starts one: publishing, subscribing, retries under way, and closing with a
+// retry that still waits. It runs in real time and alone.
+func noGoroutineIsLeft(t *testing.T, h Harness) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	h.Virtual = false
+	t.Run("use", func(t *testing.T) {
+		w := newWorld(t, h)
+		b := w.open(concurrency(4), func(c *brokers.Config) { c.DrainTimeout = time.Second })
+		topic := w.topic("orders")
+		c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+			MaxAttempts: 3, Backoff: middleware.Steps(time.Millisecond, time.Hour),
+		}}, func(run) error { return errFails })
+		w.publish(b, topic, w.batch(20)...)
+		c.waitRuns(40)
+		c.stop()
+		require.NoError(w, b.Close())
+	})
+	require.NoError(t, goleak.Find(before), "goroutines after Close")
+}

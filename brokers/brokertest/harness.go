@@ -1,0 +1,178 @@
+package brokertest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Harness says how the suite reaches a broker.
+type Harness struct {
+	// Backend prepares the place where one case's brokers meet: a server, or the memory of this process. Required. It is
+	// called once per case, within the case's synctest bubble when Virtual.
+	Backend func(t *testing.T) Backend
+
+	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules must then be exact.
+	Virtual bool
+	// Factor scales the timelines, so that a real broker need not be waited for: with 0.05, ten seconds take half a
+	// second. Defaults to 1. Virtual time is never scaled.
+	Factor float64
+	// Late is how much later than due a message may come, beside Capabilities.DelayTolerance, on a busy machine.
+	// Defaults to 500 ms. In virtual time nothing is late.
+	Late time.Duration
+	// Wait bounds the wait for anything that must happen. Defaults to 30 s.
+	Wait time.Duration
+	// Quiet is how long the suite watches that nothing more happens. Defaults to 500 ms.
+	Quiet time.Duration
+	// Volume is the number of messages of the cases that are about many. Defaults to 1000.
+	Volume int
+	// Sequential runs one case at a time, for servers that cannot take many.
+	Sequential bool
+
+	// Watermill are the features for Watermill's own suite, pubsub/tests. Nil leaves that suite out.
+	Watermill *tests.Features
+	// Except skips cases by name, each with the reason why the broker cannot pass it.
+	Except map[string]string
+}
+
+// Backend is a place where brokers of one case meet.
+type Backend struct {
+	// Open opens a broker on the backend with everything that cfg says, after adding its URL. Brokers opened on one
+	// Backend share its queues, as processes do. It is called from several goroutines. Required.
+	Open func(cfg brokers.Config) (brokers.Broker, error)
+	// Read takes n messages out of a queue by its name with a plain client. It returns fewer when no more come. When nil,
+	// the suite subscribes to the name as to a topic.
+	Read func(t *testing.T, queue string, n int) []*message.Message
+}
+
+func (h *Harness) setDefaults() {
+	if h.Factor == 0 || h.Virtual {
+		h.Factor = 1
+	}
+	if h.Late == 0 {
+		h.Late = 500 * time.Millisecond
+	}
+	if h.Wait == 0 {
+		h.Wait = 30 * time.Second
+	}
+	if h.Quiet == 0 {
+		h.Quiet = 500 * time.Millisecond
+	}
+	if h.Volume == 0 {
+		h.Volume = 1000
+	}
+}
+
+// Run runs the suite as subtests of t, named for what they show.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if h.Backend == nil {
+		t.Fatal("brokertest: Harness.Backend is required")
+	}
+	h.setDefaults()
+	for name := range h.Except {
+		if name != watermillSuite && name != goroutineCase && !known(name) {
+			t.Fatalf("brokertest: Harness.Except names the unknown case %q", name)
+		}
+	}
+
+	// First, while no other case of ours has goroutines.
+	t.Run(goroutineCase, func(t *testing.T) {
+		h.skipExcepted(t, goroutineCase)
+		noGoroutineIsLeft(t, h)
+	})
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			h.skipExcepted(t, c.name)
+			if h.Virtual {
+				synctest.Test(t, func(t *testing.T) { c.run(newWorld(t, h)) })
+				return
+			}
+			if !h.Sequential {
+				t.Parallel()
+			}
+			c.run(newWorld(t, h))
+		})
+	}
+	if h.Watermill != nil {
+		t.Run(watermillSuite, func(t *testing.T) {
+			h.skipExcepted(t, watermillSuite)
+			watermillsOwnSuite(t, h)
+		})
+	}
+}
+
+func (h *Harness) skipExcepted(t *testing.T, name string) {
+	t.Helper()
+	if reason, ok := h.Except[name]; ok {
+		t.Skipf("the harness excepts this case: %s", reason)
+	}
+}
+
+type testCase struct {
+	name string
+	run  func(w *world)
+}
+
+// cases are run in this order. Each stands in the file of its subject.
+var cases = []testCase{
+	// timelines.go
+	{"TimelineA_FiveRunsThenDead", timelineA},
+	{"TimelineB_RetriesDoubleFromTheOriginalDelay", timelineB},
+	{"TimelineD_ThreeTries", timelineD3},
+	{"TimelineD_FiveTries", timelineD5},
+	{"TimelineE_CyclesThenLimbo", timelineE},
+	// delays.go
+	{"FirstDeliveryDelay_IsKeptApartFromTheRetryDelay", firstDeliveryDelayApart},
+	{"FirstDeliveryDelay_OfWatermillIsHonoured", watermillDelay},
+	{"Delays_AShortOneOvertakesALongOne", shortOvertakesLong},
+	{"Delays_BeyondTheLimitAreRefused", delayBeyondLimit},
+	{"Delays_ZeroAndNegativeMeanNow", delayZero},
+	// isolation.go
+	{"Groups_EachSeeEveryMessageOnce", groupsSeeEverything},
+	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},
+	{"Redrive_ReachesOnlyTheConsumerThatFailed", redriveReachesConsumer},
+	{"Origin_NamesTheConsumer", originIsFilled},
+	// patterns.go
+	{"Patterns_SelectEventsAndRetriesKeepTheirName", patternsSelectEvents},
+	// fidelity.go
+	{"Payloads_SurviveRetryAndDeadLetter", payloadsSurvive},
+	{"Headers_SurviveRetryAndDeadLetter", headersSurvive},
+	{"Headers_OfAnyBytesSurvive", rawHeadersSurvive},
+	{"MessageID_IsStableOverRetries", messageIDStable},
+	{"ErrorText_OfAnySizeIsDeadLettered", hugeErrorText},
+	{"Publish_CopiesItsMessages", publishCopies},
+	// hostile.go
+	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
+	// concurrency.go
+	{"Concurrency_RunsThatManyHandlersAtOnce", concurrentHandlers},
+	{"Concurrency_OneKeepsTheOrder", orderKept},
+	// pressure.go
+	{"Poison_DoesNotStopTheMessagesBehindIt", poisonDoesNotBlock},
+	{"Nack_IsPaced", nackIsPaced},
+	{"RetryThatCannotBePublished_DoesNotSpin", failingRescheduleDoesNotSpin},
+	{"DeadLetterThatCannotBePublished_IsNotLost", failingDeadLetterIsNotLost},
+	{"ManyWaitingRetries_AllComeBack", manyWaiting},
+	{"LargeBatch_IsProcessedOrDead", largeBatch},
+	// shutdown.go
+	{"Shutdown_HandlersFinishAndTheirResultsArePublished", drainFinishesHandlers},
+	{"Shutdown_GivesBackWithoutAnAttempt", giveBackAtShutdown},
+	{"Shutdown_KeepsWaitingRetries", closeWhileWaiting},
+	{"Close_TwiceIsFine", closeTwice},
+	{"Close_RefusesFurtherWork", closedRefuses},
+	{"Close_OfAHandleLeavesTheBrokerOpen", handlesAreIndependent},
+}
+
+func known(name string) bool {
+	for _, c := range cases {
+		if c.name == name {
+			return true
+		}
+	}
+	return false
+}

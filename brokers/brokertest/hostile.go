@@ -1,0 +1,92 @@
+package brokertest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// hostile are headers with which a sender could make a message go round for ever, go astray, or break the connection.
+var hostile = map[string]map[string]string{
+	"negative count":         {envelope.KeyRetryCount: "-1"},
+	"signed count":           {envelope.KeyRetryCount: "+3"},
+	"spaced count":           {envelope.KeyRetryCount: " 3"},
+	"huge count":             {envelope.KeyRetryCount: "1e99"},
+	"text count":             {envelope.KeyRetryCount: "abc"},
+	"overflowing count":      {envelope.KeyRetryCount: "9223372036854775808"},
+	"fractional count":       {envelope.KeyRetryCount: "3.7"},
+	"NaN count":              {envelope.KeyRetryCount: "NaN"},
+	"text delay":             {envelope.KeyDelay: "abc"},
+	"negative delay":         {envelope.KeyDelay: "-5"},
+	"text original delay":    {envelope.KeyOriginalDelay: "soon"},
+	"huge original delay":    {envelope.KeyOriginalDelay: "99999999999999999999"},
+	"Watermill's delay":      {envelope.KeyWatermillDelayedFor: "never", envelope.KeyWatermillDelayedUntil: "never"},
+	"text not-before":        {envelope.KeyNotBefore: "tomorrow"},
+	"past not-before":        {envelope.KeyNotBefore: "0"},
+	"another consumer":       {envelope.KeyConsumer: "payments", envelope.KeyTopic: "payments"},
+	"misrouting":             {"CC": "payments", "BCC": "payments", "user_id": "root", "expiration": "1"},
+	"broker-made":            {"x-death": "[]", "x-first-death-queue": "payments", "x-delivery-count": "99", "x-acquired-count": "99"},
+	"claims to be an entry":  {envelope.KeyRedriveID: strings.Repeat("9", 300), envelope.KeyRedriveCount: "-1"},
+	"a key of 200 bytes":     {strings.Repeat("k", 200): "v"},
+	"lines":                  {"x-note": "a\r\nx-retry-count: 0"},
+	"Watermill's poison":     {envelope.KeyPoisonReason: "x", envelope.KeyPoisonTopic: "payments"},
+	"unknown version":        {envelope.KeyVersion: "99.0-\x01"},
+	"unreadable times":       {envelope.KeyTimestamp: "yesterday", envelope.KeyFirstFailure: "later", envelope.KeyDeferredSince: "?"},
+	"types of other headers": {envelope.KeyHeaderTypes: "{not JSON"},
+}
+
+// Every hostile message ends in the dead letters after a bounded number of runs, with its payload, and the messages
+// behind are handled.
+func hostileHeaders(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	const attempts = 3
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: attempts,
+		Backoff:     middleware.WithCap(middleware.FromOriginalDelay(w.scaled(time.Second)), w.scaled(2*time.Second)),
+	}}, func(r run) error {
+		if string(r.Message.Payload) == "good" {
+			return nil
+		}
+		return errFails
+	})
+
+	var batch []*message.Message
+	for name, headers := range hostile {
+		m := newMessage(name)
+		for k, v := range headers {
+			m.Metadata.Set(k, v)
+		}
+		batch = append(batch, m)
+	}
+	w.publish(b, topic, batch...)
+	w.publish(b, topic, newMessage("good"))
+
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(hostile))
+	c.wait("the good message", func(runs []run) bool {
+		for _, r := range runs {
+			if string(r.Message.Payload) == "good" {
+				return true
+			}
+		}
+		return false
+	})
+	found := map[string]int{}
+	for _, m := range dead {
+		found[string(m.Payload)]++
+	}
+	times := map[string]int{}
+	for _, r := range c.seen() {
+		times[string(r.Message.Payload)]++
+	}
+	for name := range hostile {
+		require.Equal(w, 1, found[name], "dead letters of %q", name)
+		require.LessOrEqual(w, times[name], attempts, "runs of %q", name)
+	}
+}

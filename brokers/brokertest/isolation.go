@@ -1,0 +1,154 @@
+package brokertest
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func groupsSeeEverything(w *world) {
+	billing, mail, mailToo := w.open(group("billing")), w.open(group("mail")), w.open(group("mail"))
+	if !billing.Capabilities().Groups {
+		w.Skip("the broker has no groups")
+	}
+	topic := w.topic("orders")
+	ok := func(run) error { return nil }
+	inBilling := w.consume(billing, topic, middleware.Config{}, ok)
+	inMail := w.consume(mail, topic, middleware.Config{}, ok)
+	inMailToo := w.consume(mailToo, topic, middleware.Config{}, ok)
+
+	const n = 60
+	var batch []*message.Message
+	for i := range n {
+		batch = append(batch, newMessage(strconv.Itoa(i)))
+	}
+	w.publish(billing, topic, batch...)
+
+	inBilling.waitRuns(n)
+	both := func() []run { return append(inMail.seen(), inMailToo.seen()...) }
+	inMail.wait("both subscribers of mail", func([]run) bool { return len(both()) >= n })
+	inBilling.quiet()
+	require.ElementsMatch(w, ids(batch), runIDs(inBilling.seen()), "every message once")
+	require.ElementsMatch(w, ids(batch), runIDs(both()), "every message once, by one or the other")
+}
+
+// The wrong design, publishing a retry to the topic, sends customers the same e-mail four times.
+func retryReturnsToConsumer(w *world) {
+	billing, mail := w.open(group("billing")), w.open(group("mail"))
+	if !billing.Capabilities().Groups {
+		w.Skip("the broker has no groups")
+	}
+	topic := w.topic("orders")
+	retry := middleware.HandlerConfig{MaxAttempts: middleware.Tries(4), Backoff: w.steps(0, time.Second)}
+	failing := w.consume(billing, topic, middleware.Config{HandlerConfig: retry}, func(run) error { return errFails })
+	healthy := w.consume(mail, topic, middleware.Config{HandlerConfig: retry}, func(run) error { return nil })
+
+	w.publish(mail, topic, newMessage("order"))
+	failing.waitRuns(4)
+	healthy.waitRuns(1)
+	failing.quiet()
+	require.Len(w, failing.seen(), 4)
+	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+}
+
+// A redrive is a Reschedule from another process, long after, with delay 0 (D44).
+func redriveReachesConsumer(w *world) {
+	billing, mail := w.open(group("billing")), w.open(group("mail"))
+	if !billing.Capabilities().Groups {
+		w.Skip("the broker has no groups")
+	}
+	topic := w.topic("orders")
+	dead := make(chan *envelope.DeadLetter, 1)
+	cfg := middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		DeadLetters:   keepIn(dead),
+	}
+	var fixed atomic.Bool
+	failing := w.consume(billing, topic, cfg, func(run) error {
+		if !fixed.Load() {
+			return errFails
+		}
+		return nil
+	})
+	healthy := w.consume(mail, topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(mail, topic, newMessage("order"))
+
+	var letter *envelope.DeadLetter
+	select {
+	case letter = <-dead:
+	case <-w.deadline():
+		w.Fatal("no dead letter")
+	}
+	healthy.waitRuns(1)
+	fixed.Store(true)
+
+	operator := w.open(group("operator"))
+	again := letter.Message.Copy()
+	delete(again.Metadata, envelope.KeyRetryCount)
+	require.NoError(w, operator.Reschedule(w.Context(), letter.Origin, again, 0))
+
+	runs := failing.waitRuns(2)
+	failing.quiet()
+	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+	require.Equal(w, "order", string(runs[1].Message.Payload))
+	require.Equal(w, 1, runs[1].Attempt, "it starts over")
+}
+
+func originIsFilled(w *world) {
+	billing, mail := w.open(group("billing")), w.open(group("mail"))
+	topic := w.topic("orders")
+	again := func(r run) error {
+		if r.Attempt == 1 {
+			return errFails
+		}
+		return nil
+	}
+	cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}
+	inBilling := w.consume(billing, topic, cfg, again)
+	inMail := w.consume(mail, topic, cfg, again)
+	w.publish(billing, topic, newMessage("order"))
+
+	runs := inBilling.waitRuns(2)
+	for _, r := range runs {
+		require.Equal(w, billing.Capabilities().Scheme, r.Origin.Broker)
+		require.Equal(w, topic, r.Origin.Topic)
+		require.Equal(w, runs[0].Origin.Consumer, r.Origin.Consumer, "the same after a retry")
+	}
+	require.NotEmpty(w, runs[0].Origin.Consumer)
+	if billing.Capabilities().Groups {
+		require.NotEqual(w, runs[0].Origin.Consumer, inMail.waitRuns(2)[0].Origin.Consumer)
+	}
+}
+
+// keepIn is a dead letter sink that hands its dead letters to the test.
+func keepIn(letters chan<- *envelope.DeadLetter) middleware.DeadLetterSink {
+	return middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+		letters <- d
+		return nil
+	})
+}
+
+func ids(messages []*message.Message) []string {
+	var found []string
+	for _, m := range messages {
+		found = append(found, m.UUID)
+	}
+	return found
+}
+
+func runIDs(runs []run) []string {
+	var found []string
+	for _, r := range runs {
+		found = append(found, r.id())
+	}
+	slices.Sort(found)
+	return found
+}

@@ -1,0 +1,204 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// C4: with one handler at a time, fifty messages are through before the poison in front of them is tried again.
+func poisonDoesNotBlock(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: w.steps(time.Minute),
+	}}, func(r run) error {
+		if string(r.Message.Payload) == "poison" {
+			return errFails
+		}
+		return nil
+	})
+	w.publish(b, topic, newMessage("poison"))
+	c.waitRuns(1)
+	var good []*message.Message
+	for i := range 50 {
+		good = append(good, newMessage(strconv.Itoa(i)))
+	}
+	w.publish(b, topic, good...)
+
+	runs := c.waitRuns(51)
+	require.ElementsMatch(w, ids(good), runIDs(runs[1:51]))
+	require.Len(w, w.deadLetters(b, brokers.NameScheme{}, topic, 1), 1)
+}
+
+// On a bare broker a nacked message comes back ten thousand times a second.
+func nackIsPaced(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	sub := b.Subscriber()
+	in, err := sub.Subscribe(w.Context(), topic)
+	require.NoError(w, err)
+	w.publish(b, topic, newMessage("nacked"))
+
+	deliveries := 0
+	window := time.After(3 * time.Second)
+	for watching := true; watching; {
+		select {
+		case m := <-in:
+			deliveries++
+			m.Nack()
+		case <-window:
+			watching = false
+		}
+	}
+	require.Positive(w, deliveries)
+	require.LessOrEqual(w, deliveries, 30, "at most ten a second")
+	select {
+	case m := <-in:
+		require.Equal(w, "nacked", string(m.Payload))
+		m.Ack()
+	case <-w.deadline():
+		w.Fatal("the nacked message is lost")
+	}
+	require.NoError(w, sub.Close())
+}
+
+func failingRescheduleDoesNotSpin(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	var healed atomic.Bool
+	cfg := middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()},
+		NackDelay:     100 * time.Millisecond,
+		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+			if !healed.Load() {
+				return errors.New("the broker takes no retries")
+			}
+			return b.Reschedule(ctx, o, m, d)
+		}),
+	}
+	c := w.consume(b, topic, cfg, func(r run) error {
+		if r.Attempt == 1 {
+			return errFails
+		}
+		return nil
+	})
+	w.publish(b, topic, newMessage("order"))
+	<-time.After(3 * time.Second)
+	require.LessOrEqual(w, len(c.seen()), 30, "at most ten runs a second")
+
+	healed.Store(true)
+	c.wait("the retry, once it can be published", func(runs []run) bool { return len(runs) > 0 && runs[len(runs)-1].Attempt == 2 })
+	c.quiet()
+}
+
+func failingDeadLetterIsNotLost(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	var left atomic.Int32
+	left.Store(7)
+	cfg := middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		NackDelay:     100 * time.Millisecond,
+		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
+			if left.Add(-1) >= 0 {
+				return errors.New("the queue is full")
+			}
+			return b.DeadLetter(ctx, d)
+		}),
+	}
+	w.consume(b, topic, cfg, func(run) error { return errFails })
+	w.publish(b, topic, newMessage("order"))
+	require.Equal(w, "order", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
+}
+
+func manyWaiting(w *world) {
+	b := w.open(concurrency(16))
+	topic := w.topic("orders")
+	wait := w.scaled(5 * time.Second)
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(wait)}},
+		func(r run) error {
+			if r.Attempt == 1 {
+				return errFails
+			}
+			return nil
+		})
+	w.publish(b, topic, w.batch(w.h.Volume)...)
+	runs := c.waitRuns(2 * w.h.Volume)
+	c.quiet()
+
+	first, second := map[string]time.Time{}, map[string]time.Time{}
+	for _, r := range runs {
+		if r.Attempt == 1 {
+			first[r.id()] = r.At
+		} else {
+			second[r.id()] = r.At
+		}
+	}
+	require.Len(w, first, w.h.Volume)
+	require.Len(w, second, w.h.Volume)
+	for id, at := range second {
+		require.GreaterOrEqual(w, at.Sub(first[id]), wait-time.Millisecond, "early")
+	}
+}
+
+// C37: in = processed + dead. Of ten messages six succeed at once, two at the second or third run, one never, and one
+// has a permanent error.
+func largeBatch(w *world) {
+	b := w.open(concurrency(16))
+	topic := w.topic("orders")
+	kind := func(m *message.Message) int { return int(m.Payload[len(m.Payload)-1] - '0') }
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: w.steps(0, time.Second),
+	}}, func(r run) error {
+		switch k := kind(r.Message); {
+		case k == 9:
+			return middleware.Permanent(errFails)
+		case k == 8, k == 7 && r.Attempt < 3, k == 6 && r.Attempt < 2:
+			return errFails
+		}
+		return nil
+	})
+	batch := w.batch(w.h.Volume)
+	w.publish(b, topic, batch...)
+
+	var wantDead, wantDone []string
+	for _, m := range batch {
+		if kind(m) >= 8 {
+			wantDead = append(wantDead, m.UUID)
+		} else {
+			wantDone = append(wantDone, m.UUID)
+		}
+	}
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(wantDead))
+	require.ElementsMatch(w, wantDead, ids(dead))
+
+	done := func(runs []run) (ids []string) {
+		for _, r := range runs {
+			if k := kind(r.Message); k < 6 || k == 6 && r.Attempt == 2 || k == 7 && r.Attempt == 3 {
+				ids = append(ids, r.id())
+			}
+		}
+		return ids
+	}
+	runs := c.wait("all messages", func(runs []run) bool { return len(done(runs)) >= len(wantDone) })
+	require.ElementsMatch(w, wantDone, done(runs), "processed once each")
+}
+
+// batch makes n messages whose payloads end in the digits 0 to 9 in turn.
+func (w *world) batch(n int) []*message.Message {
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = newMessage(strconv.Itoa(i))
+	}
+	return batch
+}

@@ -1,0 +1,213 @@
+package brokertest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Watermill's router cancels handlers and closes their publishers at once; the subscriber holds both off.
+func drainFinishesHandlers(w *world) {
+	const atOnce, n = 3, 10
+	first := w.open(concurrency(atOnce))
+	topic, results := w.topic("orders"), w.topic("results")
+	gate := make(chan struct{})
+
+	outcome := first.Subscriber(brokers.WithGroup("watcher"))
+	out, err := outcome.Subscribe(w.Context(), results)
+	require.NoError(w, err)
+
+	c := w.newConsumer(first, middleware.Config{})
+	c.router.AddHandler("handler", topic, first.Subscriber(), results, first.Publisher(), func(m *message.Message) ([]*message.Message, error) {
+		c.record(m)
+		<-gate
+		if err := m.Context().Err(); err != nil {
+			return nil, err
+		}
+		return []*message.Message{message.NewMessage(m.UUID, nil)}, nil
+	})
+	c.start()
+	batch := w.batch(n)
+	w.publish(first, topic, batch...)
+	c.waitRuns(atOnce)
+
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		c.stop()
+	}()
+	<-time.After(300 * time.Millisecond) // well within the drain timeout
+	handled := c.seen()
+	for _, r := range handled {
+		require.NoError(w, r.Context.Err(), "a running handler keeps its context")
+	}
+	close(gate)
+	<-stopped
+	require.Len(w, c.seen(), atOnce, "nothing was handed out after the stop")
+
+	var published []string
+	for range atOnce {
+		select {
+		case m := <-out:
+			published = append(published, m.UUID)
+			m.Ack()
+		case <-w.deadline():
+			w.Fatalf("%d of %d results were published", len(published), atOnce)
+		}
+	}
+	require.ElementsMatch(w, runIDs(handled), published)
+	require.NoError(w, outcome.Close())
+
+	// The next process gets the others, and only them.
+	next := w.consume(w.open(), topic, middleware.Config{}, func(run) error { return nil })
+	next.waitRuns(n - atOnce)
+	next.quiet()
+	require.ElementsMatch(w, ids(batch), append(runIDs(next.seen()), runIDs(handled)...))
+}
+
+func giveBackAtShutdown(w *world) {
+	const atOnce, n = 3, 10
+	topic := w.topic("orders")
+	var settled atomic.Int32
+	cfg := middleware.Config{
+		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+			settled.Add(1)
+			return nil
+		}),
+		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
+			settled.Add(1)
+			return nil
+		}),
+	}
+	first := w.open(concurrency(atOnce), func(c *brokers.Config) { c.DrainTimeout = 300 * time.Millisecond })
+	c := w.consume(first, topic, cfg, func(r run) error {
+		<-r.Context.Done() // longer than the drain may take
+		return r.Context.Err()
+	})
+	batch := w.batch(n)
+	w.publish(first, topic, batch...)
+	c.waitRuns(atOnce)
+	c.stop()
+
+	next := w.consume(w.open(), topic, cfg, func(run) error { return nil })
+	runs := next.waitRuns(n)
+	next.quiet()
+	require.ElementsMatch(w, ids(batch), runIDs(runs), "every message, also those that were being handled")
+	for _, r := range runs {
+		require.Equal(w, 1, r.Attempt, "a shutdown consumes no attempt")
+	}
+	require.Zero(w, settled.Load(), "neither a retry nor a dead letter")
+}
+
+func closeWhileWaiting(w *world) {
+	first := w.open()
+	if !first.Capabilities().Durable && !w.h.Virtual {
+		w.Skip("the broker forgets its messages when it closes")
+	}
+	topic := w.topic("orders")
+	wait := w.scaled(20 * time.Second)
+	rescheduled := make(chan struct{})
+	var once sync.Once
+	cfg := middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(wait)},
+		Hooks: middleware.Hooks{OnRetry: func(context.Context, middleware.RetryParams) error {
+			once.Do(func() { close(rescheduled) })
+			return nil
+		}},
+	}
+	c := w.consume(first, topic, cfg, func(run) error { return errFails })
+	w.publish(first, topic, newMessage("order"))
+	select {
+	case <-rescheduled:
+	case <-w.deadline():
+		w.Fatal("no retry")
+	}
+	c.stop()
+	require.NoError(w, first.Close())
+
+	next := w.consume(w.open(), topic, cfg, func(run) error { return nil })
+	again := next.waitRuns(1)[0]
+	require.Equal(w, 2, again.Attempt)
+	w.onTime(c.seen()[0].At, again.At, wait)
+}
+
+func closeTwice(w *world) {
+	b := w.open()
+	sub := b.Subscriber()
+	in, err := sub.Subscribe(w.Context(), w.topic("orders"))
+	require.NoError(w, err)
+
+	var closing sync.WaitGroup
+	for range 3 {
+		closing.Go(func() {
+			if err := b.Close(); err != nil {
+				w.Errorf("close broker: %v", err)
+			}
+		})
+		closing.Go(func() {
+			if err := sub.Close(); err != nil {
+				w.Errorf("close subscriber: %v", err)
+			}
+		})
+	}
+	closing.Wait()
+	require.NoError(w, b.Close())
+	require.NoError(w, sub.Close())
+	_, open := <-in
+	require.False(w, open, "the channel of messages is closed")
+}
+
+func closedRefuses(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(b, topic, newMessage("order"))
+	r := c.waitRuns(1)[0]
+	c.stop()
+	p := b.Publisher()
+	sub := b.Subscriber()
+	require.NoError(w, b.Ping(w.Context()))
+	require.NoError(w, b.Close())
+
+	require.ErrorIs(w, p.Publish(topic, newMessage("late")), brokers.ErrClosed)
+	require.ErrorIs(w, b.Publisher().Publish(topic, newMessage("late")), brokers.ErrClosed)
+	require.ErrorIs(w, b.Reschedule(w.Context(), r.Origin, newMessage("late"), 0), brokers.ErrClosed)
+	require.ErrorIs(w, b.DeadLetter(w.Context(), &envelope.DeadLetter{Message: newMessage("late"), Origin: r.Origin}), brokers.ErrClosed)
+	_, err := sub.Subscribe(w.Context(), topic)
+	require.ErrorIs(w, err, brokers.ErrClosed)
+	require.Error(w, b.Ping(w.Context()))
+}
+
+// Watermill's router closes the publishers and subscribers of its handlers, also those that handlers share.
+func handlesAreIndependent(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	one, two := b.Publisher(), b.Publisher()
+	subOne, subTwo := b.Subscriber(), b.Subscriber()
+	in, err := subTwo.Subscribe(w.Context(), topic)
+	require.NoError(w, err)
+	_, err = subOne.Subscribe(w.Context(), topic)
+	require.NoError(w, err)
+
+	require.NoError(w, one.Close())
+	require.NoError(w, one.Close(), "closing twice")
+	require.NoError(w, subOne.Close())
+	require.ErrorIs(w, one.Publish(topic, newMessage("late")), brokers.ErrClosed)
+	require.NoError(w, two.Publish(topic, newMessage("order")))
+	select {
+	case m := <-in:
+		require.Equal(w, "order", string(m.Payload))
+		m.Ack()
+	case <-w.deadline():
+		w.Fatal("the other subscriber received nothing")
+	}
+	require.NoError(w, subTwo.Close())
+}

@@ -1,0 +1,132 @@
+package brokertest
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+var errFails = errors.New("the payment service is down")
+
+// timeline is what happens to a message that always fails.
+type timeline struct {
+	scheme   brokers.NameScheme
+	delay    time.Duration // first-delivery delay
+	policy   middleware.HandlerConfig
+	schedule []time.Duration // of the runs, from the first one
+}
+
+// A5, A13: five runs, then the dead letter queue, with retry_count 5.
+func timelineA(w *world) {
+	w.follow(timeline{
+		scheme:   brokers.Laravel(),
+		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(5), Backoff: middleware.None()},
+		schedule: []time.Duration{0, 0, 0, 0, 0},
+	})
+}
+
+// B1-B5: ten seconds before the first run, then retries after 10, 20 and 40 s, then dead.
+func timelineB(w *world) {
+	w.follow(timeline{
+		scheme:   brokers.DelayedBackoff(),
+		delay:    10 * time.Second,
+		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Retries(3), Backoff: middleware.FromOriginalDelay(time.Second)},
+		schedule: []time.Duration{0, 10 * time.Second, 30 * time.Second, 70 * time.Second},
+	})
+}
+
+// D20: three tries with [1,5,60].
+func timelineD3(w *world) {
+	w.follow(timeline{
+		scheme:   brokers.DefaultNames(),
+		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(3), Backoff: w.steps(time.Second, 5*time.Second, time.Minute)},
+		schedule: []time.Duration{0, time.Second, 6 * time.Second},
+	})
+}
+
+// D19: five tries with [1,5,60]; the last value repeats.
+func timelineD5(w *world) {
+	w.follow(timeline{
+		scheme:   brokers.DefaultNames(),
+		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(5), Backoff: w.steps(time.Second, 5*time.Second, time.Minute)},
+		schedule: []time.Duration{0, time.Second, 6 * time.Second, 66 * time.Second, 126 * time.Second},
+	})
+}
+
+// E2-E4: three cycles of five seconds, then limbo.
+func timelineE(w *world) {
+	w.follow(timeline{
+		scheme:   brokers.TTLCycle(""),
+		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Cycles(3), Backoff: w.steps(5 * time.Second)},
+		schedule: []time.Duration{0, 5 * time.Second, 10 * time.Second, 15 * time.Second},
+	})
+}
+
+func (w *world) steps(delays ...time.Duration) middleware.Backoff {
+	scaled := make([]time.Duration, len(delays))
+	for i, d := range delays {
+		scaled[i] = w.scaled(d)
+	}
+	return middleware.Steps(scaled...)
+}
+
+// follow publishes a message that always fails and holds its runs against the schedule.
+func (w *world) follow(tl timeline) {
+	b := w.open(naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{HandlerConfig: tl.policy}, func(run) error { return errFails })
+
+	m := newMessage(`{"order": 1}`)
+	if tl.delay > 0 {
+		envelope.SetDelay(m, w.scaled(tl.delay))
+	}
+	published := time.Now()
+	w.publish(b, topic, m)
+	runs := c.waitRuns(len(tl.schedule))
+	c.quiet()
+
+	w.onTime(published, runs[0].At, w.scaled(tl.delay))
+	for i, r := range runs {
+		require.Equal(w, i+1, r.Attempt)
+		if i > 0 {
+			w.onTime(runs[i-1].At, r.At, w.scaled(tl.schedule[i]-tl.schedule[i-1]))
+		}
+	}
+
+	dead := w.deadLetters(b, tl.scheme, topic, 1)[0]
+	require.Equal(w, strconv.Itoa(len(tl.schedule)), dead.Metadata.Get(envelope.KeyRetryCount), "failed runs")
+	require.Equal(w, `{"order": 1}`, string(dead.Payload))
+	require.Equal(w, string(envelope.ReasonExhausted), dead.Metadata.Get(envelope.KeyDeadLetterReason))
+	if tl.delay > 0 {
+		require.Equal(w, strconv.FormatInt(w.scaled(tl.delay).Milliseconds(), 10), dead.Metadata.Get(envelope.KeyOriginalDelay))
+	}
+}
+
+// gaps are the delays that a schedule asks for, scaled.
+func (w *world) gaps(schedule []time.Duration) []time.Duration {
+	var gaps []time.Duration
+	for i := 1; i < len(schedule); i++ {
+		if gap := w.scaled(schedule[i] - schedule[i-1]); gap > 0 {
+			gaps = append(gaps, gap)
+		}
+	}
+	return gaps
+}
+
+// onTime holds the time between from and at against a delay: never early, and late only as far as the harness allows.
+func (w *world) onTime(from, at time.Time, delay time.Duration) {
+	w.Helper()
+	took := at.Sub(from)
+	if w.h.Virtual {
+		require.Equal(w, delay, took)
+		return
+	}
+	require.GreaterOrEqual(w, took, delay-time.Millisecond, "early, by more than the milliseconds that due times are kept in")
+	require.LessOrEqual(w, took, delay+delay/100+w.tolerance+w.h.Late, "late")
+}

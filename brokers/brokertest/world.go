@@ -1,0 +1,267 @@
+package brokertest
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// world is what one case works with.
+type world struct {
+	*testing.T
+	h       Harness
+	backend Backend
+	prefix  string // of topics, so that cases on one server do not meet
+
+	tolerance time.Duration // of the brokers' delays
+}
+
+func newWorld(t *testing.T, h Harness) *world {
+	t.Helper()
+	return &world{T: t, h: h, backend: h.Backend(t), prefix: "t" + watermill.NewShortUUID()}
+}
+
+// open opens a broker on the case's backend and closes it at the end of the case.
+func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
+	w.Helper()
+	cfg := brokers.Config{Group: defaultGroup, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, c := range change {
+		c(&cfg)
+	}
+	b, err := w.backend.Open(cfg)
+	require.NoError(w, err)
+	w.Cleanup(func() { require.NoError(w, b.Close()) })
+	w.tolerance = b.Capabilities().DelayTolerance
+	return b
+}
+
+func group(name string) func(*brokers.Config) { return func(c *brokers.Config) { c.Group = name } }
+
+func concurrency(n int) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Concurrency = n }
+}
+
+func naming(s brokers.NameScheme) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Naming = s }
+}
+
+// topic returns the case's own topic of that name.
+func (w *world) topic(name string) string { return w.prefix + "-" + name }
+
+// scaled returns what d of a timeline takes on this backend.
+func (w *world) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * w.h.Factor).Round(time.Millisecond)
+}
+
+// deadline returns a channel that ends a wait for something that must happen.
+func (w *world) deadline() <-chan time.Time {
+	if w.h.Virtual {
+		return time.After(10_000 * time.Hour)
+	}
+	return time.After(w.h.Wait)
+}
+
+// run is one run of a handler.
+type run struct {
+	At      time.Time
+	Attempt int
+	Message *message.Message // a copy
+	Origin  envelope.Origin
+	Context context.Context
+}
+
+func (r run) id() string { return r.Message.UUID }
+
+// consumer is a router with one handler behind a pipeline, and what its handler saw.
+type consumer struct {
+	w      *world
+	router *message.Router
+	ended  chan struct{}
+
+	mu      sync.Mutex
+	runs    []run
+	changed chan struct{} // holds a token when runs has grown
+}
+
+// consume starts a handler on topic and returns when it is subscribed. cfg's ports default to b. It stops at the end of
+// the case, or by stop.
+func (w *world) consume(b brokers.Broker, topic string, cfg middleware.Config, handle func(r run) error) *consumer {
+	w.Helper()
+	c := w.newConsumer(b, cfg)
+	c.router.AddConsumerHandler("handler", topic, b.Subscriber(), func(m *message.Message) error {
+		return handle(c.record(m))
+	})
+	c.start()
+	return c
+}
+
+func (w *world) newConsumer(b brokers.Broker, cfg middleware.Config) *consumer {
+	w.Helper()
+	if cfg.Rescheduler == nil {
+		cfg.Rescheduler = b
+	}
+	if cfg.DeadLetters == nil {
+		cfg.DeadLetters = b
+	}
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	pipeline, err := middleware.New(cfg)
+	require.NoError(w, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(w, err)
+	router.AddMiddleware(pipeline.Middleware)
+	return &consumer{w: w, router: router, ended: make(chan struct{}), changed: make(chan struct{}, 1)}
+}
+
+func (c *consumer) start() {
+	c.w.Helper()
+	go func() {
+		defer close(c.ended)
+		if err := c.router.Run(context.Background()); err != nil {
+			c.w.Errorf("router: %v", err)
+		}
+	}()
+	select {
+	case <-c.router.Running():
+	case <-c.ended:
+		c.w.FailNow()
+	case <-c.w.deadline():
+		c.w.Fatal("the router did not start")
+	}
+	c.w.Cleanup(c.stop)
+}
+
+// stop closes the router and waits for it. Stopping twice is fine.
+func (c *consumer) stop() {
+	if err := c.router.Close(); err != nil {
+		c.w.Errorf("close router: %v", err)
+	}
+	<-c.ended
+}
+
+func (c *consumer) record(m *message.Message) run {
+	control, err := envelope.ReadControl(m)
+	r := run{At: time.Now(), Attempt: control.RetryCount + 1, Message: m.Copy(), Context: m.Context()}
+	if err != nil {
+		r.Attempt = 0
+	}
+	if o, ok := envelope.OriginFrom(m.Context()); ok {
+		r.Origin = *o
+	}
+	r.Message.Payload = append([]byte(nil), m.Payload...)
+	c.mu.Lock()
+	c.runs = append(c.runs, r)
+	c.mu.Unlock()
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+	return r
+}
+
+// seen returns the runs so far.
+func (c *consumer) seen() []run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]run(nil), c.runs...)
+}
+
+// wait returns when enough says so of the runs so far. what names that in the failure.
+func (c *consumer) wait(what string, enough func(runs []run) bool) []run {
+	c.w.Helper()
+	deadline := c.w.deadline()
+	for {
+		runs := c.seen()
+		if enough(runs) {
+			return runs
+		}
+		select {
+		case <-c.changed:
+		case <-deadline:
+			c.w.Fatalf("waited in vain for %s; the handler ran %d times", what, len(runs))
+		}
+	}
+}
+
+// waitRuns returns when the handler has run n times.
+func (c *consumer) waitRuns(n int) []run {
+	c.w.Helper()
+	return c.wait("more runs", func(runs []run) bool { return len(runs) >= n })
+}
+
+// quiet watches that no further run follows.
+func (c *consumer) quiet() {
+	c.w.Helper()
+	before := len(c.seen())
+	c.w.pass(c.w.h.Quiet)
+	require.Len(c.w, c.seen(), before, "runs of the handler after it should have been over")
+}
+
+// pass lets d pass; in virtual time an hour, which costs nothing.
+func (w *world) pass(d time.Duration) {
+	if w.h.Virtual {
+		d = time.Hour
+	}
+	<-time.After(d)
+}
+
+func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Message) {
+	w.Helper()
+	p := b.Publisher()
+	require.NoError(w, p.Publish(topic, messages...))
+	require.NoError(w, p.Close())
+}
+
+// defaultGroup is the group of brokers that a case opens without saying another.
+const defaultGroup = "billing"
+
+// deadLetters takes n dead letters of the default group out of their queue.
+func (w *world) deadLetters(b brokers.Broker, scheme brokers.NameScheme, topic string, n int) []*message.Message {
+	w.Helper()
+	return w.read(b, scheme.For(topic, defaultGroup).Dead, n)
+}
+
+// read takes n messages out of a queue, and watches that it held no more.
+func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
+	w.Helper()
+	if w.backend.Read != nil {
+		found := w.backend.Read(w.T, queue, n)
+		require.Len(w, found, n, "messages in %s", queue)
+		return found
+	}
+	sub := b.Subscriber(brokers.WithGroup("reader"))
+	in, err := sub.Subscribe(w.Context(), queue)
+	require.NoError(w, err)
+	var found []*message.Message
+	deadline := w.deadline()
+	for len(found) < n {
+		select {
+		case m := <-in:
+			found = append(found, m.Copy())
+			m.Ack()
+		case <-deadline:
+			w.Fatalf("%s holds %d of %d messages", queue, len(found), n)
+		}
+	}
+	more := time.After(w.h.Quiet)
+	select {
+	case m := <-in:
+		w.Fatalf("%s holds more than %d messages: %s", queue, n, m.UUID)
+	case <-more:
+	}
+	require.NoError(w, sub.Close())
+	return found
+}
+
+func newMessage(payload string) *message.Message {
+	return message.NewMessage(watermill.NewUUID(), []byte(payload))
+}

@@ -1,0 +1,50 @@
+package memory_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+// backend gives all brokers of a case the queues of the first one.
+func backend(t *testing.T) brokertest.Backend {
+	t.Helper()
+	var (
+		mu    sync.Mutex
+		first *memory.Broker
+	)
+	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			b, err := memory.New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			first = b
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+		}
+		return first.Connect(func(c *brokers.Config) { *c = cfg; c.URL = "mem://" })
+	}}
+}
+
+func TestConformance(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Backend: backend,
+		Virtual: true,
+		Volume:  2000,
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}
