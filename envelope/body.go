@@ -101,13 +101,16 @@ func maybeStructured(payload []byte) bool {
 	}
 	i = skipSpace(payload, i)
 	return i < len(payload) && payload[i] == '{' &&
-		bytes.Contains(payload, []byte(`"message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
+		bytes.Contains(payload, []byte(`message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
 }
 
 // read finds out which mode the message is in and, if it is structured, where its body's members are.
 func (s *body) read(m *message.Message) (Mode, error) {
+	if m.Metadata[KeyVersion] != "" {
+		return Binary, nil
+	}
 	declared := isStructuredType(m.Metadata[KeyContentType]) || isStructuredType(m.Metadata[KeyAMQPContentType])
-	if !declared && (m.Metadata[KeyVersion] != "" || !maybeStructured(m.Payload)) {
+	if !declared && !maybeStructured(m.Payload) {
 		return Binary, nil
 	}
 	whole := s.scan(m.Payload)

@@ -93,7 +93,7 @@ func (e Envelope) structured() Envelope {
 	back := out.flattened()
 	for _, key := range fieldKeys {
 		value, ok := e.headers[key]
-		if again, said := back.headers[key]; ok && (!said || again != value) {
+		if again, said := back.headers[key]; ok && key != KeyVersion && (!said || again != value) {
 			out.headers[key] = value
 		}
 	}

@@ -49,8 +49,9 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 
 	var s body
 	mode, err := s.read(m)
-	out := forward(m, 16)
-	if mode == Structured && err == nil {
+	inBody := mode == Structured && err == nil
+	out := forward(m, f.room(inBody))
+	if inBody {
 		text := make([]byte, 0, 64+len(f.Err.Message)+len(f.Err.Code)+len(f.Err.Trace)*9/8)
 		text = f.Err.appendJSON(text)
 		keepInvalidCount(out.Metadata, &s)
@@ -68,6 +69,18 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	}
 	f.setHeaders(out.Metadata, m)
 	return out, nil
+}
+
+// room returns how many headers the failure adds at most.
+func (f *Failure) room(inBody bool) int {
+	n := 3
+	if !inBody {
+		n += 9
+	}
+	if f.Reason != "" {
+		n += 8
+	}
+	return n
 }
 
 // RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since when

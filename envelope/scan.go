@@ -58,7 +58,7 @@ func (o *object) next() (key, value span, ok bool) {
 		return span{}, span{}, false
 	}
 	keyStart := i + 1
-	if i = skipString(o.b, i); i < 0 {
+	if i = skipString(o.b, keyStart); i < 0 {
 		return span{}, span{}, false
 	}
 	key = span{keyStart, i - 1}
@@ -109,34 +109,29 @@ func (n *nesting) pop() {
 func skipValue(b []byte, i, outer int) int {
 	var nest nesting
 	for {
-		i = skipSpace(b, i)
+		if i < len(b) && b[i] <= ' ' {
+			i = skipSpace(b, i)
+		}
 		if i >= len(b) {
 			return -1
 		}
 		switch c := b[i]; c {
 		case '"':
-			i = skipString(b, i)
-		case '{':
+			i = skipString(b, i+1)
+		case '{', '[':
 			i = skipSpace(b, i+1)
-			if i < len(b) && b[i] == '}' {
+			if i < len(b) && b[i] == c+2 { // the closing one is two further in ASCII
 				i++
 				break
 			}
-			if nest.push(1); nest.depth+outer > maxDepth {
+			isObject := uint64(c>>5) & 1
+			if nest.push(isObject); nest.depth+outer > maxDepth {
 				return -1
 			}
-			if i = skipKey(b, i); i < 0 {
-				return -1
-			}
-			continue
-		case '[':
-			i = skipSpace(b, i+1)
-			if i < len(b) && b[i] == ']' {
-				i++
-				break
-			}
-			if nest.push(0); nest.depth+outer > maxDepth {
-				return -1
+			if isObject == 1 {
+				if i = skipKey(b, i); i < 0 {
+					return -1
+				}
 			}
 			continue
 		case 't':
@@ -155,36 +150,45 @@ func skipValue(b []byte, i, outer int) int {
 			if nest.depth == 0 {
 				return i
 			}
-			i = skipSpace(b, i)
+			if i < len(b) && b[i] <= ' ' {
+				i = skipSpace(b, i)
+			}
 			if i >= len(b) {
 				return -1
 			}
-			if c := b[i]; c == ',' {
-				i++
+			c := b[i]
+			i++
+			if c == ',' {
 				if nest.top&1 == 1 {
-					if i = skipKey(b, skipSpace(b, i)); i < 0 {
+					if i = skipKey(b, i); i < 0 {
 						return -1
 					}
 				}
 				break
-			} else if nest.top&1 == 1 && c != '}' || nest.top&1 == 0 && c != ']' {
+			}
+			if c != ']'+byte(nest.top&1)<<5 { // ']' or, 32 further in ASCII, '}'
 				return -1
 			}
-			i++
 			nest.pop()
 		}
 	}
 }
 
-// skipKey passes a member's key and colon.
+// skipKey passes a member's key and colon, and white space before them.
 func skipKey(b []byte, i int) int {
+	if i < len(b) && b[i] <= ' ' {
+		i = skipSpace(b, i)
+	}
 	if i >= len(b) || b[i] != '"' {
 		return -1
 	}
-	if i = skipString(b, i); i < 0 {
+	if i = skipString(b, i+1); i < 0 {
 		return -1
 	}
-	if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
+	if i < len(b) && b[i] <= ' ' {
+		i = skipSpace(b, i)
+	}
+	if i >= len(b) || b[i] != ':' {
 		return -1
 	}
 	return i + 1
@@ -237,32 +241,38 @@ const (
 	highs = 0x8080808080808080
 )
 
-// skipString passes the string whose opening quote is b[i], eight bytes at a time.
+// skipString passes the rest of a string, from a byte inside it, eight bytes at a time.
 func skipString(b []byte, i int) int {
-	i++
 	for {
 		for i+8 <= len(b) {
 			w := binary.LittleEndian.Uint64(b[i:])
-			quote, slash := w^('"'*ones), w^('\\'*ones)
-			// A byte's high bit is set where it is a control character, a quote or a backslash. Only the lowest one is
-			// exact, since borrows run upwards, and only the lowest one is used.
-			hit := ((w-' '*ones)&^w | (quote-ones)&^quote | (slash-ones)&^slash) & highs
-			if hit != 0 {
-				i += bits.TrailingZeros64(hit) >> 3
+			// A byte's high bit is set where it is a control character, a quote or a backslash. What is set above the
+			// lowest bit means nothing, since borrows run upwards; only the lowest is used.
+			stops := ((w - ' '*ones) | (w ^ '"'*ones - ones) | (w ^ '\\'*ones - ones)) &^ w & highs
+			if stops != 0 {
+				i += bits.TrailingZeros64(stops) >> 3
+				if b[i] == '"' {
+					return i + 1
+				}
 				break
 			}
 			i += 8
 		}
+		// At a stop this ends at once; else these are the last bytes of b.
 		for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
 			i++
 		}
-		if i >= len(b) || b[i] < ' ' {
+		if i >= len(b) {
 			return -1
 		}
-		if b[i] == '"' {
+		switch b[i] {
+		case '"':
 			return i + 1
-		}
-		if i = skipEscape(b, i); i < 0 {
+		case '\\':
+			if i = skipEscape(b, i); i < 0 {
+				return -1
+			}
+		default:
 			return -1
 		}
 	}
