@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 
 	const orders = 3
 	settled := make(chan struct{}, orders)
-	router.AddConsumerHandler("orders", "orders", pubsub, func(m *message.Message) error {
+	router.AddConsumerHandler("orders", "orders", pubsub, func(m *message.Message) error { //nolint:contextcheck // a handler's context is its message's
 		attempt, _ := middleware.AttemptFrom(m.Context())
 		fmt.Printf("%s: %s\n", m.Payload, attempt)
 		switch {

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// report prints the ledger, what went wrong, and where to go from here. It reports whether the ledger balances and the
+// dead letter store holds exactly the messages that are dead in it.
+func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
+	_, _ = fmt.Fprintf(w, "\nLedger after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sh.ledger.retryCount())
+	balanced := sh.ledger.balance(w)
+	if sh.ledger.interrupted() {
+		_, _ = fmt.Fprintln(w, "\ninterrupted: what is waiting stays with the broker (in memory it ends with this process)")
+	}
+	if s.redrive {
+		_, _ = fmt.Fprintln(w, "\nThe entries of the redriven orders that were processed are RESOLVED.")
+		return balanced
+	}
+
+	causes, stored, err := sh.causes(ctx)
+	if err != nil {
+		_, _ = fmt.Fprintln(w, "\norders:", err)
+		return false
+	}
+	printCauses(w, causes)
+	inLedger := sh.ledger.counts(consumerCharge).dead + sh.ledger.counts(consumerLoyalty).dead
+	if stored != inLedger {
+		_, _ = fmt.Fprintf(w, "\nDOES NOT BALANCE: %d dead letters in the store, %d in the ledger\n", stored, inLedger)
+		balanced = false
+	}
+	_, _ = fmt.Fprintf(w, "\nThe %d dead letters are in %s, their payloads byte for byte.\n", stored, place(s.dlqURL))
+	_, _ = fmt.Fprintf(w, "When the acquirer is back, send the orders that gave up on it once more:\n\n    go run ./examples/orders -redrive\n\n")
+	return balanced
+}
+
+// place is what of a store's URL may be shown.
+func place(dlqURL string) string {
+	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
+		return "the SQLite file " + strings.TrimPrefix(path, "//")
+	}
+	return brokers.Redact(dlqURL)
+}
+
+type cause struct {
+	consumer string
+	reason   envelope.Reason
+	text     string
+}
+
+// causes counts this run's dead letters in the store by what they died of.
+func (sh *shop) causes(ctx context.Context) (map[cause]int, int, error) {
+	causes, total := map[cause]int{}, 0
+	err := sh.eachEntry(ctx, dlq.Filter{CorrelationID: sh.run}, func(e *dlq.Entry) error {
+		causes[cause{e.Handler, e.Reason, e.Cause}]++
+		total++
+		return nil
+	})
+	return causes, total, err
+}
+
+func printCauses(w io.Writer, causes map[cause]int) {
+	_, _ = fmt.Fprint(w, "\nDead letters by cause:\n\n")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "count\tconsumer\treason\tcause")
+	order := slices.SortedFunc(maps.Keys(causes), func(a, b cause) int {
+		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a.text, b.text))
+	})
+	for _, c := range order {
+		_, _ = fmt.Fprintf(table, "%5d\t%s\t%s\t%s\n", causes[c], c.consumer, c.reason, firstLine(c.text))
+	}
+	_ = table.Flush()
+}
+
+const width = 90 // of a cause, in runes
+
+func firstLine(s string) string {
+	for i, r := range []rune(s) {
+		if r == '\n' || i == width {
+			return string([]rune(s)[:i]) + " ..."
+		}
+	}
+	return s
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "modernc.org/sqlite" // the driver of the dead letters' file
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all"
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Topics and consumers of the shop.
+const (
+	topicOrders = "orders"
+	topicPaid   = "orders.paid"
+
+	consumerCharge  = "charge"  // takes the money, says so on topicPaid
+	consumerLoyalty = "loyalty" // books points
+)
+
+// shop is the service, wired: this file is what a user of the framework writes, the others are the business.
+type shop struct {
+	broker   brokers.Broker
+	letters  *dlq.Letters
+	router   *message.Router
+	acquirer *acquirer
+	ledger   *ledger
+	orders   orderBook
+	run      string // correlation id of everything that this run publishes
+	speed    float64
+}
+
+func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err error) {
+	sh := &shop{ledger: newLedger(consumerCharge, consumerLoyalty), run: envelope.NewID(), speed: s.speed}
+	defer func() { //nolint:contextcheck // closing takes the time it needs
+		if err != nil {
+			err = errors.Join(err, sh.close())
+		}
+	}()
+
+	if sh.broker, err = brokers.Open(ctx, s.brokerURL); err != nil {
+		return sh, err
+	}
+	if sh.letters, err = dlq.Open(ctx, s.dlqURL, dlq.WithLogger(logger)); err != nil {
+		return sh, err
+	}
+	if sh.acquirer, err = startAcquirer(ctx, s.redrive); err != nil {
+		return sh, err
+	}
+
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: scaled(sh.broker, s.speed),
+		DeadLetters: sh.letters,
+		HandlerConfig: middleware.HandlerConfig{
+			MaxAttempts: middleware.Tries(5),
+			Backoff:     middleware.FromOriginalDelay(time.Second), // 1, 2, 4, 8 s
+			Rules:       []middleware.Rule{middleware.MatchFunc(isInvalid, middleware.KindPermanent, "order is invalid")},
+		},
+		Hooks:  sh.ledger.hooks(),
+		Logger: logger,
+	})
+	if err != nil {
+		return sh, err
+	}
+	sh.router, err = message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return sh, err
+	}
+	sh.router.AddMiddleware(sh.ledger.middleware, pipeline.Middleware)
+	sh.router.AddHandler(consumerCharge, topicOrders, sh.subscriber(consumerCharge, s), topicPaid, sh.broker.Publisher(), sh.charge)
+	sh.router.AddConsumerHandler(consumerLoyalty, topicPaid, sh.subscriber(consumerLoyalty, s), envelope.Handle(sh.bookPoints))
+	return sh, nil
+}
+
+func (sh *shop) subscriber(group string, s settings) message.Subscriber {
+	return sh.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.concurrency))
+}
+
+func (sh *shop) close() error {
+	var errs []error
+	if sh.acquirer != nil {
+		errs = append(errs, sh.acquirer.Close())
+	}
+	if sh.broker != nil {
+		errs = append(errs, sh.broker.Close())
+	}
+	if sh.letters != nil {
+		errs = append(errs, sh.letters.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// scaled divides the delays, so that a demonstration of minutes takes seconds.
+func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
+	return middleware.ReschedulerFunc(
+		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
+		})
+}
+
+// serve runs the consumers, gives them work, and returns when every message has come to its end, when patience runs out,
+// or when the user interrupts.
+func (sh *shop) serve(ctx context.Context, patience time.Duration, work func(context.Context) error, p *progress) error {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- sh.router.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-sh.router.Running():
+	case err := <-ended:
+		return fmt.Errorf("router: %w", err)
+	}
+
+	p.start()
+	worked := make(chan error, 1) // work may wait for a keyboard, which no context ends
+	go func() {
+		worked <- work(limited)
+		sh.ledger.seal()
+	}()
+	var err error
+	for waiting := true; waiting; {
+		select {
+		case err = <-worked:
+			waiting, worked = err == nil, nil
+		case <-sh.ledger.settled:
+			if waiting = false; worked != nil {
+				err = <-worked
+			}
+		case <-limited.Done():
+			waiting = false
+		}
+	}
+	p.stop()
+	if ctx.Err() != nil {
+		sh.ledger.interrupt()
+	}
+	err = errors.Join(err, sh.router.Close())
+	return errors.Join(err, <-ended)
+}
