@@ -1,0 +1,255 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// headroom is what a record may grow by in our own topics, so that a message of the largest size can still be retried
+// and dead-lettered with its error.
+const headroom = 128 << 10
+
+// Broker is an open connection to a Kafka cluster. All methods are safe for concurrent use. The program that opened it
+// closes it, after its router has stopped.
+type Broker struct {
+	cfg      brokers.Config
+	params   []brokers.Param
+	log      *slog.Logger
+	fallback DeadLetterSink
+
+	seeds []string
+	user  *url.Userinfo
+
+	client sarama.Client // for topics and what users publish
+	own    sarama.Client // for retries and dead letters, which may be larger
+	out    *producer
+	waits  *producer
+	topics *topics
+	tiers  tiers
+	clocks clocks
+
+	flights flights
+
+	mu          sync.Mutex
+	closed      bool
+	subscribers map[*subscriber]struct{}
+}
+
+func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err error) {
+	b := &Broker{
+		cfg: cfg, params: d.Params(), log: cfg.Logger.With("broker", Scheme), fallback: d.Fallback,
+		tiers: newTiers(cfg.Delays), subscribers: map[*subscriber]struct{}{},
+	}
+	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
+		return nil, err
+	}
+	if _, err := newNamed(cfg.Naming.For("topic", "group").Retry); err != nil {
+		return nil, err
+	}
+	if _, err := newNamed(cfg.Naming.For("topic", "").Delayed); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.release()
+		}
+	}()
+	if b.client, err = b.connect(ctx, func(*sarama.Config) {}); err != nil {
+		return nil, err
+	}
+	if b.own, err = b.connect(ctx, func(c *sarama.Config) { c.Producer.MaxMessageBytes += headroom }); err != nil {
+		return nil, err
+	}
+	admin, err := sarama.NewClusterAdminFromClient(b.client)
+	if err != nil {
+		return nil, err
+	}
+	b.topics = &topics{client: b.client, admin: admin, auto: cfg.Params.Bool("auto-create"), known: map[string]int32{}}
+	limit := b.client.Config().Producer.MaxMessageBytes
+	if b.out, err = newProducer(b.client, limit); err != nil {
+		return nil, err
+	}
+	if b.waits, err = newProducer(b.own, limit+headroom); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// connect opens a client. sarama takes no context: the attempt is abandoned when ctx ends, and closed when it is over.
+func (b *Broker) connect(ctx context.Context, change func(*sarama.Config)) (sarama.Client, error) {
+	cfg, err := clientConfig(b.cfg, b.user)
+	if err != nil {
+		return nil, err
+	}
+	change(cfg)
+	type result struct {
+		client sarama.Client
+		err    error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		client, err := sarama.NewClient(b.seeds, cfg)
+		opened <- result{client, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.err == nil {
+				_ = r.client.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Capabilities says what Kafka can do.
+func (b *Broker) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{
+		Scheme: Scheme, Durable: true, Ordered: true, Groups: true,
+		MaxDelay: envelope.MaxDelay, DelayTolerance: 250 * time.Millisecond,
+		MaxMessageBytes: b.cfg.Params.Bytes("max-message-bytes"),
+	}
+}
+
+// Ping asks the cluster for its controller.
+func (b *Broker) Ping(ctx context.Context) error {
+	answered := make(chan error, 1)
+	go func() {
+		_, err := b.client.RefreshController()
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if err != nil {
+			return fmt.Errorf("kafka: ping: %w", classify(err))
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kafka: ping: %w", context.Cause(ctx))
+	}
+}
+
+// Publisher returns a handle for publishing; see brokers.Broker.
+func (b *Broker) Publisher() message.Publisher { return &publisher{b: b} }
+
+// Subscriber returns a subscriber; see brokers.Broker. A group is required: without one Subscribe fails.
+func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber {
+	cfg, err := b.cfg.Subscriber(b.params, opts...)
+	if err == nil && cfg.Group == "" {
+		err = errors.New("a Kafka consumer needs a group: name it with group= in the URL, Config.Group or brokers.WithGroup")
+	}
+	s := &subscriber{b: b, cfg: cfg, fault: err, closed: make(chan struct{})}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		s.fault = brokers.ErrClosed
+		return s
+	}
+	b.subscribers[s] = struct{}{}
+	return s
+}
+
+// Close drains every subscriber, waits for the answers to what is being published, and disconnects.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	open := slices.Collect(maps.Keys(b.subscribers))
+	b.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, s := range open {
+		wg.Go(func() { _ = s.Close() })
+	}
+	wg.Wait()
+	b.release()
+	return nil
+}
+
+func (b *Broker) release() {
+	for _, p := range []*producer{b.out, b.waits} {
+		if p != nil {
+			_ = p.close()
+		}
+	}
+	for _, c := range []sarama.Client{b.client, b.own} {
+		if c != nil && !c.Closed() {
+			_ = c.Close()
+		}
+	}
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+// subscriptions returns those of a topic, in this process.
+func (b *Broker) subscriptions(topic string) []*subscription {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var found []*subscription
+	for s := range b.subscribers {
+		found = append(found, s.of(topic)...)
+	}
+	return found
+}
+
+// source describes a topic that users publish to and subscribe to.
+func (b *Broker) source(topic string) spec {
+	s := spec{name: topic, partitions: -1, replication: b.replication(), purpose: "the topic itself"}
+	if n := b.cfg.Params.Int("partitions"); n > 0 {
+		s.partitions = int32(n) //nolint:gosec // G115: Params bounds it to 31 bits
+	}
+	return s
+}
+
+// tier describes a retry topic. The broker stamps its records, see clocks.
+func (b *Broker) tier(name string, wait time.Duration, partitions int32) spec {
+	retention := wait + b.cfg.Params.Duration("retry-retention")
+	return spec{
+		name: name, partitions: partitions, replication: b.replication(), purpose: "a retry topic",
+		config: map[string]string{
+			"cleanup.policy":         "delete",
+			"retention.ms":           millis(retention),
+			"message.timestamp.type": "LogAppendTime",
+			"max.message.bytes":      b.grown(),
+		},
+	}
+}
+
+// forever describes a topic of ours that keeps its records until somebody removes them.
+func (b *Broker) forever(name, purpose string, partitions int32) spec {
+	return spec{
+		name: name, partitions: partitions, replication: b.replication(), purpose: purpose,
+		config: map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()},
+	}
+}
+
+func (b *Broker) grown() string {
+	return strconv.FormatInt(b.cfg.Params.Bytes("max-message-bytes")+headroom, 10)
+}
+
+func (b *Broker) replication() int16 {
+	if n := b.cfg.Params.Int("replication"); n > 0 {
+		return int16(n) //nolint:gosec // G115: Params bounds it
+	}
+	return -1
+}

@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// addresses reads the seed brokers of kafka://a:9092,b:9092.
+func addresses(raw string) ([]string, *url.Userinfo, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, nil, errors.New("the URL cannot be read") // its own text may hold the password
+	}
+	if u.Path != "" && u.Path != "/" {
+		return nil, nil, fmt.Errorf("the URL has a path %q: topics are named in Subscribe and Publish, not in the URL", u.Path)
+	}
+	var seeds []string
+	for host := range strings.SplitSeq(u.Host, ",") {
+		if host == "" {
+			return nil, nil, errors.New("the URL has no broker; write kafka://host:9092,host2:9092")
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), "9092")
+		}
+		seeds = append(seeds, host)
+	}
+	return seeds, u.User, nil
+}
+
+var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
+// clientConfig makes sarama's configuration. Every client gets one of its own: sarama keeps state in it.
+func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error) {
+	p := cfg.Params
+	c := sarama.NewConfig()
+	c.ClientID = unfitForClientID.ReplaceAllString(cfg.Name, "-")
+	version, err := sarama.ParseKafkaVersion(p.String("version"))
+	if err != nil {
+		return nil, fmt.Errorf("parameter version=%q: write a Kafka version such as 3.6.0", p.String("version"))
+	}
+	if !version.IsAtLeast(sarama.V2_4_0_0) {
+		return nil, fmt.Errorf("parameter version=%s: Kafka 2.4.0 is the oldest that works", version)
+	}
+	c.Version = version
+	c.Metadata.AllowAutoTopicCreation = false // a misspelt topic must not come into being
+	c.Metadata.Retry.Max = 5
+	c.Metadata.Retry.Backoff = 100 * time.Millisecond
+	c.Net.DialTimeout = 10 * time.Second
+
+	// acks=all and idempotent: a record that is confirmed survives its leader, and one that sarama sends twice is
+	// stored once and in order.
+	c.Producer.RequiredAcks = sarama.WaitForAll
+	c.Producer.Idempotent = true
+	c.Net.MaxOpenRequests = 1
+	c.Producer.Return.Successes = true
+	c.Producer.Return.Errors = true
+	c.Producer.Timeout = cfg.PublishTimeout
+	c.Producer.Retry.Max = 30
+	c.Producer.Retry.Backoff = 100 * time.Millisecond
+	c.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
+	c.Producer.Compression = compressions[p.String("compression")]
+	c.Producer.Partitioner = newPartitioner(partitioners[p.String("partitioner")])
+
+	c.Consumer.Return.Errors = true
+	c.Consumer.Retry.Backoff = 100 * time.Millisecond
+	c.Consumer.Offsets.AutoCommit.Enable = false // the committer does it, for main and retry topics alike
+	c.Consumer.Offsets.Initial = sarama.OffsetOldest
+	if p.String("offset") == "newest" {
+		c.Consumer.Offsets.Initial = sarama.OffsetNewest
+	}
+	c.Consumer.IsolationLevel = sarama.ReadCommitted
+	c.Consumer.Group.ResetInvalidOffsets = true
+	c.Consumer.Group.Session.Timeout = p.Duration("session-timeout")
+	c.Consumer.Group.Heartbeat.Interval = p.Duration("session-timeout") / 3
+	c.Consumer.Group.Rebalance.Timeout = p.Duration("rebalance-timeout")
+	c.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{assignors[p.String("assignor")]()}
+
+	faults := errors.Join(secure(c, p), authenticate(c, p, user))
+	if faults != nil {
+		return nil, faults
+	}
+	return c, c.Validate()
+}
+
+func secure(c *sarama.Config, p brokers.Params) error {
+	ca, cert, key := p.String("tls-ca"), p.String("tls-cert"), p.String("tls-key")
+	if !p.Bool("tls") {
+		if ca+cert+key != "" {
+			return errors.New("tls-ca, tls-cert and tls-key need tls=true")
+		}
+		return nil
+	}
+	c.Net.TLS.Enable = true
+	c.Net.TLS.Config = &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca) //nolint:gosec // G304: the operator names the file in the broker's URL
+		if err != nil {
+			return fmt.Errorf("parameter tls-ca: %w", err)
+		}
+		c.Net.TLS.Config.RootCAs = x509.NewCertPool()
+		if !c.Net.TLS.Config.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("parameter tls-ca: %s holds no PEM certificate", ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return fmt.Errorf("parameters tls-cert and tls-key: %w", err)
+		}
+		c.Net.TLS.Config.Certificates = []tls.Certificate{pair}
+	}
+	return nil
+}
+
+func authenticate(c *sarama.Config, p brokers.Params, user *url.Userinfo) error {
+	mechanism := p.String("sasl")
+	if user == nil {
+		if mechanism != "" {
+			return fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and Config.Password", mechanism)
+		}
+		return nil
+	}
+	c.Net.SASL.Enable = true
+	c.Net.SASL.User = user.Username()
+	c.Net.SASL.Password, _ = user.Password()
+	switch mechanism {
+	case "", "plain":
+		c.Net.SASL.Mechanism = sarama.SASLTypePlaintext
+	case "scram-sha-256":
+		c.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA256
+		c.Net.SASL.SCRAMClientGeneratorFunc = newSCRAM256
+	case "scram-sha-512":
+		c.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA512
+		c.Net.SASL.SCRAMClientGeneratorFunc = newSCRAM512
+	}
+	return nil
+}
+
+var compressions = map[string]sarama.CompressionCodec{
+	"none": sarama.CompressionNone, "gzip": sarama.CompressionGZIP, "snappy": sarama.CompressionSnappy,
+	"lz4": sarama.CompressionLZ4, "zstd": sarama.CompressionZSTD,
+}
+
+var partitioners = map[string]sarama.PartitionerConstructor{
+	"murmur2": sarama.NewMurmur2Partitioner, "fnv": sarama.NewHashPartitioner,
+}
+
+// Cooperative assignors let a member keep its partitions, and go on with them, while others come and go. The eager ones
+// are for groups whose other members cannot do that.
+var assignors = map[string]func() sarama.BalanceStrategy{
+	"cooperative-sticky": sarama.NewBalanceStrategyCooperativeSticky,
+	"sticky":             sarama.NewBalanceStrategySticky,
+	"range":              sarama.NewBalanceStrategyRange,
+	"roundrobin":         sarama.NewBalanceStrategyRoundRobin,
+}

@@ -1,0 +1,196 @@
+package kafka
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Header names of this driver. Those marked "metadata" reach handlers; the others are taken off a record before.
+const (
+	// headerUUID holds the Watermill UUID, under the name that watermill-kafka uses.
+	headerUUID = "_watermill_message_uuid"
+	// headerRaw (metadata) holds the headers that a map of strings cannot: names that occur twice, and null values. A
+	// JSON array of [name, base64 value or null], in order.
+	headerRaw = "x-kafka-headers"
+	// headerTombstone (metadata) is "true" on a record whose value is null, not empty.
+	headerTombstone = "x-kafka-tombstone"
+	// headerPartition, headerOffset and headerTimestamp (Unix ms) say where a message lay on its topic.
+	headerPartition = "x-kafka-partition"
+	headerOffset    = "x-kafka-offset"
+	headerTimestamp = "x-kafka-timestamp"
+	// headerSource is the topic of that place when it is not the one subscribed to: a message that was delayed before its
+	// first delivery never lay there.
+	headerSource = "x-kafka-topic"
+	// headerWait is the whole delay of a waiting record in milliseconds, counted from when the broker took it.
+	headerWait = "x-kafka-wait"
+	// headerRetry marks a record that waits for a retry, and not for its first delivery.
+	headerRetry = "x-kafka-retry"
+	// headerControl marks a record that is not a message: controlProbe and the like.
+	headerControl = "x-kafka-control"
+	// headerReference marks a dead letter without its body, and says where the body is.
+	headerReference = "x-kafka-body"
+)
+
+// transport reports whether a header belongs to the wait in a retry topic, and not to the message.
+func transport(name string) bool {
+	switch name {
+	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerWait, headerRetry,
+		envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic:
+		return true
+	}
+	return false
+}
+
+// readHeaders turns the headers of a record into metadata, losing nothing: bytes stay bytes, and what a map cannot
+// hold goes into headerRaw. In a retry topic, headers of the wait are left out.
+func readHeaders(headers []*sarama.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
+	md = make(message.Metadata, len(headers)+1)
+	lossy := false
+	for _, h := range headers {
+		name := string(h.Key)
+		if name == headerUUID {
+			uuid = string(h.Value)
+			continue
+		}
+		if waiting && transport(name) {
+			continue
+		}
+		_, twice := md[name]
+		lossy = lossy || twice || h.Value == nil
+		md[name] = string(h.Value)
+	}
+	if lossy {
+		if raw := packHeaders(headers, waiting); raw != "" {
+			md[headerRaw] = raw
+		}
+	}
+	return md, uuid
+}
+
+type rawHeader [2]*string // name, base64 value or null
+
+func packHeaders(headers []*sarama.RecordHeader, waiting bool) string {
+	count := map[string]int{}
+	for _, h := range headers {
+		count[string(h.Key)]++
+	}
+	var raw []rawHeader
+	for _, h := range headers {
+		name := string(h.Key)
+		if name == headerUUID || name == headerRaw || waiting && transport(name) || h.Value != nil && count[name] == 1 {
+			continue
+		}
+		// The name is encoded as well: it may hold bytes that JSON would replace.
+		name = base64.StdEncoding.EncodeToString(h.Key)
+		if h.Value == nil {
+			raw = append(raw, rawHeader{&name, nil})
+			continue
+		}
+		value := base64.StdEncoding.EncodeToString(h.Value)
+		raw = append(raw, rawHeader{&name, &value})
+	}
+	if raw == nil {
+		return ""
+	}
+	text, err := json.Marshal(raw)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// writeHeaders is the opposite of readHeaders. A name in headerRaw whose value in md has been changed since is written
+// with the new value only. Broker-made headers are left out.
+func writeHeaders(md message.Metadata, uuid string) []sarama.RecordHeader {
+	headers := make([]sarama.RecordHeader, 0, len(md)+4)
+	if uuid != "" {
+		headers = append(headers, header(headerUUID, uuid))
+	}
+	var restored map[string]bool
+	if text := md[headerRaw]; text != "" {
+		headers, restored = unpackHeaders(headers, text, md)
+	}
+	for name, value := range md {
+		switch name {
+		case headerUUID, headerRaw, headerTombstone, headerControl, envelope.KeyKafkaKey:
+			continue
+		}
+		if restored[name] || envelope.IsBrokerMade(name) {
+			continue
+		}
+		headers = append(headers, header(name, value))
+	}
+	return headers
+}
+
+func unpackHeaders(headers []sarama.RecordHeader, text string, md message.Metadata) ([]sarama.RecordHeader, map[string]bool) {
+	var raw []rawHeader
+	if json.Unmarshal([]byte(text), &raw) != nil {
+		return headers, nil // not ours, or damaged: the map has the last value of each
+	}
+	var (
+		values = make([]sarama.RecordHeader, 0, len(raw))
+		last   = map[string]string{}
+	)
+	for _, r := range raw {
+		if r[0] == nil {
+			continue
+		}
+		name, err := base64.StdEncoding.DecodeString(*r[0])
+		if err != nil {
+			continue
+		}
+		h := sarama.RecordHeader{Key: name}
+		if r[1] != nil {
+			if h.Value, err = base64.StdEncoding.DecodeString(*r[1]); err != nil {
+				continue
+			}
+			if h.Value == nil {
+				h.Value = []byte{}
+			}
+		}
+		values = append(values, h)
+		last[string(name)] = string(h.Value)
+	}
+	restored := map[string]bool{}
+	for name, value := range last {
+		now, there := md[name]
+		restored[name] = there && now == value
+	}
+	values = slices.DeleteFunc(values, func(h sarama.RecordHeader) bool { return !restored[string(h.Key)] })
+	return append(headers, values...), restored
+}
+
+func header(name, value string) sarama.RecordHeader {
+	return sarama.RecordHeader{Key: []byte(name), Value: []byte(value)}
+}
+
+// find returns the last value of a header.
+func find(headers []*sarama.RecordHeader, name string) (string, bool) {
+	for i := len(headers) - 1; i >= 0; i-- {
+		if string(headers[i].Key) == name {
+			return string(headers[i].Value), true
+		}
+	}
+	return "", false
+}
+
+// number reads a decimal header. Whatever cannot be read counts as absent: records come from anybody.
+func number(headers []*sarama.RecordHeader, name string) (int64, bool) {
+	text, ok := find(headers, name)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && n >= 0
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(ceilMillis(d).Milliseconds(), 10) }

@@ -1,0 +1,434 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// order keeps the messages of a key in order over retries, for one partition. While a message waits for its retry, the
+// later ones of its key are moved into a parking topic, from the main topic's partition to the same one there, and are
+// taken from it when the retry has ended. Memory holds offsets only. The lanes call it for one message of a key at a
+// time.
+type order struct {
+	p     *partition
+	topic string
+	lot   *parked
+
+	parks  chan parkRequest
+	mu     sync.Mutex
+	keys   map[string]*keyState // keys that may not simply go on
+	reader struct {
+		sync.Mutex
+		fetcher
+	}
+}
+
+// keyState is what holds a key back.
+type keyState struct {
+	retrying map[string]struct{} // positions of messages that wait for their retry
+	parked   []parkedMessage     // in order
+	lock     *parkedMessage      // the dead letter that blocks the key, with order-dead=block
+}
+
+type parkedMessage struct {
+	offset   int64 // in the parking topic
+	position string
+}
+
+type parkRequest struct {
+	record *sarama.ProducerMessage
+	stored chan int64 // the offset; closed without one if the partition is given up
+}
+
+func newOrder(p *partition) *order {
+	o := &order{p: p, topic: p.sub.b.parkingName(p.sub.topic, p.sub.cfg.Group), parks: make(chan parkRequest), keys: map[string]*keyState{}}
+	o.reader.fetcher = fetcher{client: p.sub.readerClient, topic: o.topic, partition: p.id}
+	return o
+}
+
+// parkingName is the topic in which messages wait behind an earlier one of their key.
+func (b *Broker) parkingName(topic, group string) string {
+	return b.cfg.Naming.For(topic, group).Retry(0) + ".parked"
+}
+
+func (b *Broker) parking(topic, group string, partitions int32) spec {
+	return b.forever(b.parkingName(topic, group), "the parking topic of order=key", partitions)
+}
+
+// handle runs in the lane of the key.
+func (o *order) handle(d *delivery) {
+	switch {
+	case d.release:
+		o.unlock(string(d.record.Key))
+		d.settle()
+		o.goOn(string(d.record.Key))
+	case d.resume:
+		o.goOn(string(d.record.Key))
+	case d.record.Key == nil:
+		o.p.handle(d) // nothing to keep in order
+	case d.isRetry():
+		if o.attempt(d) {
+			d.settle()
+			o.goOn(string(d.record.Key))
+		}
+	case o.isHeld(d.record.Key):
+		if o.holds(d) || o.park(d) {
+			d.settle()
+		}
+	default:
+		if o.attempt(d) {
+			d.settle()
+		}
+	}
+}
+
+// attempt hands a message out and notes what became of it. It reports false when the partition was given up first.
+func (o *order) attempt(d *delivery) bool {
+	b, key := o.p.sub.b, string(d.record.Key)
+	watched := b.flights.begin(d.origin)
+	acked := o.p.deliver(d)
+	became := b.flights.end(d.origin, watched)
+	if !acked {
+		return false
+	}
+	o.mu.Lock()
+	state := o.keys[key]
+	if state == nil {
+		state = &keyState{retrying: map[string]struct{}{}}
+	}
+	delete(state.retrying, d.origin.Position)
+	if became.rescheduled {
+		state.retrying[d.origin.Position] = struct{}{}
+	}
+	freed := state.lock != nil && !became.rescheduled && !became.dead && state.lock.position == d.origin.Position
+	block := became.dead && !became.rescheduled && state.lock == nil && o.p.sub.cfg.Params.String("order-dead") == "block"
+	o.keep(key, state)
+	o.mu.Unlock()
+	if freed { // redriven, with success
+		o.unlock(key)
+	}
+	return !block || o.block(key, state, d)
+}
+
+// keep remembers a state as long as it holds anything back. The caller holds mu.
+func (o *order) keep(key string, state *keyState) {
+	if len(state.retrying) == 0 && len(state.parked) == 0 && state.lock == nil {
+		delete(o.keys, key)
+		return
+	}
+	o.keys[key] = state
+}
+
+func (o *order) isHeld(key []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.keys[string(key)] != nil
+}
+
+// holds reports whether a message of the main topic is known already: it was moved aside, and then the process ended
+// before its offset was committed.
+func (o *order) holds(d *delivery) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state := o.keys[string(d.record.Key)]
+	if _, ok := state.retrying[d.origin.Position]; ok {
+		return true
+	}
+	for _, m := range state.parked {
+		if m.position == d.origin.Position {
+			return true
+		}
+	}
+	return state.lock != nil && state.lock.position == d.origin.Position
+}
+
+// park moves a message behind the others of its key.
+func (o *order) park(d *delivery) bool {
+	m := newMessage(d.record, d.origin, d.waiting)
+	pm := newWaiting(o.topic, m, d.origin)
+	pm.Partition = o.p.id
+	offset, ok := o.store(pm)
+	if !ok {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state := o.keys[string(d.record.Key)]
+	if state == nil {
+		state = &keyState{retrying: map[string]struct{}{}}
+	}
+	state.parked = append(state.parked, parkedMessage{offset, d.origin.Position})
+	o.keep(string(d.record.Key), state)
+	return true
+}
+
+// block keeps a key from going on behind a dead letter, over restarts too.
+func (o *order) block(key string, state *keyState, d *delivery) bool {
+	pm := &sarama.ProducerMessage{
+		Topic: o.topic, Partition: o.p.id, Key: sarama.StringEncoder(key),
+		Headers: append(whereabouts(d.origin), header(headerControl, controlLock)),
+	}
+	offset, ok := o.store(pm)
+	if !ok {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state.lock = &parkedMessage{offset, d.origin.Position}
+	o.keep(key, state)
+	o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "key", key, "position", d.origin.Position)
+	return true
+}
+
+func (o *order) unlock(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state := o.keys[key]
+	if state == nil || state.lock == nil {
+		return
+	}
+	o.lot.settle(state.lock.offset)
+	state.lock = nil
+	o.keep(key, state)
+}
+
+// goOn handles what is parked of a key, until one of it has to wait again.
+func (o *order) goOn(key string) {
+	for {
+		o.mu.Lock()
+		state := o.keys[key]
+		if state == nil || len(state.parked) == 0 || len(state.retrying) > 0 || state.lock != nil {
+			o.mu.Unlock()
+			return
+		}
+		first := state.parked[0]
+		o.mu.Unlock()
+
+		o.reader.Lock()
+		r, err := o.reader.at(o.p.ctx, first.offset)
+		o.reader.Unlock()
+		if err != nil {
+			return // given up; the next owner goes on
+		}
+		if r == nil || r.Offset != first.offset {
+			o.p.sub.log.Error("a parked message is gone from its topic", "parking_topic", o.topic, "offset", first.offset)
+		} else if d := (&delivery{record: r, waiting: true, origin: readOrigin(r, o.p.sub.topic, o.p.sub.cfg.Group, true)}); !o.attempt(d) {
+			return
+		}
+		o.mu.Lock()
+		state.parked = state.parked[1:]
+		o.keep(key, state)
+		o.mu.Unlock()
+		o.lot.settle(first.offset)
+	}
+}
+
+// store writes a record to the parking topic and counts it as waiting there. Records of several keys share a request;
+// their offsets are counted before the next request begins, so that no position is ever stored that passes over one.
+func (o *order) store(pm *sarama.ProducerMessage) (int64, bool) {
+	req := parkRequest{pm, make(chan int64, 1)}
+	select {
+	case o.parks <- req:
+	case <-o.p.ctx.Done():
+		return 0, false
+	}
+	offset, ok := <-req.stored
+	return offset, ok
+}
+
+// keepStoring serves store until the partition is given up.
+func (o *order) keepStoring() {
+	for {
+		var batch []parkRequest
+		select {
+		case req := <-o.parks:
+			batch = append(batch, req)
+		case <-o.p.ctx.Done():
+			return
+		}
+		for more := true; more; {
+			select {
+			case req := <-o.parks:
+				batch = append(batch, req)
+			default:
+				more = false
+			}
+		}
+		o.write(batch)
+	}
+}
+
+func (o *order) write(batch []parkRequest) {
+	records := make([]*sarama.ProducerMessage, len(batch))
+	for i, req := range batch {
+		records[i] = req.record
+	}
+	b := o.p.sub.b
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		// Not bounded by the partition's context: whether the records are stored must be known, else an abandoned one
+		// would lie in front of what the next owner parks.
+		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue())
+		err := b.waits.send(ctx, records...)
+		cancel()
+		if err == nil {
+			break
+		}
+		o.p.sub.log.Warn("messages cannot be parked behind an earlier one of their key; trying again", "parking_topic", o.topic, "err", err)
+		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, pause) {
+			for _, req := range batch {
+				close(req.stored)
+			}
+			return
+		}
+		for i, pm := range records { // sarama may still hold the old ones
+			records[i] = &sarama.ProducerMessage{Topic: pm.Topic, Partition: o.p.id, Key: pm.Key, Value: pm.Value, Headers: pm.Headers}
+		}
+	}
+	for i, req := range batch {
+		o.lot.add(records[i].Offset)
+		req.stored <- records[i].Offset
+	}
+}
+
+// restore learns what holds keys back before the first message of the topic is handled: what is parked, and what waits
+// in the retry topics.
+func (o *order) restore(_ sarama.ConsumerGroupSession) error {
+	sub := o.p.sub
+	tiers, err := sub.b.topics.list(sub.kinds...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(o.p.ctx)
+	defer cancel()
+	names := append(sortedTopics(tiers), o.topic)
+	positions, err := committed(ctx, sub.client, sub.cfg.Group, names, o.p.id)
+	if err != nil {
+		return err
+	}
+	if err := o.restoreParked(ctx, positions[o.topic]); err != nil {
+		return err
+	}
+	for _, name := range names[:len(names)-1] {
+		if err := sub.has(name, o.p.id); errors.Is(err, errNoPartition) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		f := fetcher{client: sub.readerClient, topic: name, partition: o.p.id}
+		if _, err := f.all(ctx, positions[name].offset, o.remember); err != nil {
+			return fmt.Errorf("restore the order of keys: %w", err)
+		}
+		sub.readTier(name, tiers[name])
+	}
+	o.p.account(o.topic, o.lot)
+	o.p.pumps.Go(o.keepStoring)
+	o.p.pumps.Go(o.resume)
+	return nil
+}
+
+// remember notes a message that waits for a retry of our group.
+func (o *order) remember(r *sarama.ConsumerMessage) {
+	whose, _ := find(r.Headers, envelope.KeyConsumer)
+	_, retry := find(r.Headers, headerRetry)
+	if whose != o.p.sub.cfg.Group || !retry || r.Key == nil {
+		return
+	}
+	state := o.stateOf(r.Key)
+	state.retrying[readOrigin(r, o.p.sub.topic, whose, true).Position] = struct{}{}
+}
+
+func (o *order) stateOf(key []byte) *keyState {
+	state := o.keys[string(key)]
+	if state == nil {
+		state = &keyState{retrying: map[string]struct{}{}}
+		o.keys[string(key)] = state
+	}
+	return state
+}
+
+func (o *order) restoreParked(ctx context.Context, at position) error {
+	waiting, end := unpackNote(at)
+	o.lot = newParked(max(at.offset, 0))
+	_, err := o.reader.all(ctx, at.offset, func(r *sarama.ConsumerMessage) {
+		if _, ok := waiting[r.Offset]; !ok && r.Offset < end || r.Key == nil {
+			o.lot.pass(r.Offset)
+			return
+		}
+		m := parkedMessage{r.Offset, readOrigin(r, o.p.sub.topic, o.p.sub.cfg.Group, true).Position}
+		state := o.stateOf(r.Key)
+		switch control, _ := find(r.Headers, headerControl); {
+		case control == controlLock:
+			state.lock = &m
+			o.lot.add(r.Offset)
+		case state.has(m.position):
+			o.lot.pass(r.Offset) // parked twice, around a crash
+		default:
+			state.parked = append(state.parked, m)
+			o.lot.add(r.Offset)
+		}
+	})
+	return err
+}
+
+func (k *keyState) has(position string) bool {
+	for _, m := range k.parked {
+		if m.position == position {
+			return true
+		}
+	}
+	return false
+}
+
+// resume lets keys go on whose retry ended in another process, before that could take what was parked behind.
+func (o *order) resume() {
+	o.mu.Lock()
+	var free []string
+	for key, state := range o.keys {
+		if len(state.retrying) == 0 && state.lock == nil {
+			free = append(free, key)
+		}
+	}
+	o.mu.Unlock()
+	for _, key := range free {
+		if !o.p.lanes.take(o.p.ctx, &delivery{record: &sarama.ConsumerMessage{Key: []byte(key)}, resume: true}) {
+			return
+		}
+	}
+}
+
+// Release lets a key go on that a dead letter blocks under order-dead=block, when the dead letter is not going to be
+// redriven. It returns when the request is durable.
+func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
+	fail := func(err error) error {
+		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
+	}
+	partitions, err := b.topics.existing(ctx, b.source(topic))
+	if err != nil {
+		return fail(err)
+	}
+	name := b.cfg.Naming.For(topic, group).Retry(nowTier)
+	if err := b.ensureTier(ctx, topic, name, nowTier, partitions); err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue())
+	defer cancel()
+	pm := &sarama.ProducerMessage{
+		Topic: name, Key: sarama.ByteEncoder(key),
+		Headers: []sarama.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
+	}
+	if err := b.placeByKey(pm, partitions); err != nil {
+		return fail(err)
+	}
+	if err := b.sendWaiting(ctx, pm); err != nil {
+		return fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// partition is one partition of the topic while this member owns it, with the same partition of every retry topic.
+//
+// It ends in steps, for a rebalance and for a shutdown alike: nothing more is handed out and waits are broken off
+// (ctx); running handlers finish; what they settled is committed; only then does the group give the partition to
+// somebody else. Handlers that take longer than the grace are abandoned, and their messages come again.
+type partition struct {
+	sub *subscription
+	id  int32
+
+	ctx       context.Context // ends when the partition has to be given up
+	stop      context.CancelFunc
+	abandoned chan struct{} // closed when running handlers are no longer waited for
+
+	lanes *lanes
+	order *order // nil unless order=key
+
+	mu     sync.Mutex
+	points []point
+	open   map[string]bool // retry topics that are being read
+	closed bool
+	pumps  sync.WaitGroup
+}
+
+func newPartition(sub *subscription, id int32) *partition {
+	p := &partition{sub: sub, id: id, abandoned: make(chan struct{}), open: map[string]bool{}}
+	p.ctx, p.stop = context.WithCancel(sub.closing)
+	run := p.handle
+	if sub.strict {
+		p.order = newOrder(p)
+		run = p.order.handle
+	}
+	p.lanes = newLanes(sub.cfg.Concurrency, run)
+	return p
+}
+
+// consume owns the partition until claim ends.
+func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	defer p.stop()
+	go p.watch(sess, claim)
+
+	main := p.track(claim.Topic(), claim.InitialOffset())
+	if p.order != nil {
+		if err := p.order.restore(sess); err != nil {
+			return err
+		}
+	}
+	p.sub.adopt(p)
+	p.read(main, claim.Messages())
+	p.stop()
+	p.giveUp(sess)
+	return nil
+}
+
+// watch ends the partition at once when it is revoked. The channel of messages closes too, but only behind what sarama
+// has fetched ahead, and all of that would be handled while the whole group waits for us.
+func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
+	revoked := make(chan struct{})
+	if errs, ok := claim.(interface {
+		Errors() <-chan *sarama.ConsumerError
+	}); ok {
+		go func() {
+			for err := range errs.Errors() {
+				p.sub.log.Warn("a partition cannot be read for now", "partition", p.id, "err", err.Err)
+			}
+			close(revoked)
+		}()
+	}
+	select {
+	case <-revoked:
+	case <-sess.Context().Done():
+	case <-p.ctx.Done():
+	}
+	p.stop()
+}
+
+// track begins the account of what is settled of a topic's partition.
+func (p *partition) track(topic string, offset int64) *tracker {
+	t := newTracker(offset, p.sub.window)
+	p.account(topic, t)
+	return t
+}
+
+func (p *partition) account(topic string, a account) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.points = append(p.points, point{topic: topic, partition: p.id, account: a})
+}
+
+// read hands the records of the topic itself to the lanes.
+func (p *partition) read(main *tracker, records <-chan *sarama.ConsumerMessage) {
+	for {
+		var r *sarama.ConsumerMessage
+		select {
+		case r = <-records:
+		case <-p.ctx.Done():
+			return
+		}
+		if r == nil || p.ctx.Err() != nil {
+			return
+		}
+		mark, ok := main.add(p.ctx, r.Offset)
+		if !ok {
+			return
+		}
+		d := &delivery{record: r, tracker: main, mark: mark, origin: readOrigin(r, p.sub.topic, p.sub.cfg.Group, false)}
+		if !p.lanes.take(p.ctx, d) {
+			return
+		}
+	}
+}
+
+// handle runs in a lane.
+func (p *partition) handle(d *delivery) {
+	if p.deliver(d) {
+		d.settle()
+	}
+}
+
+// readTier begins to read a retry topic, unless it is being read or the partition is being given up.
+func (p *partition) readTier(topic string, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.open[topic] || p.ctx.Err() != nil {
+		return
+	}
+	p.open[topic] = true
+	p.pumps.Go(func() { (&pump{p: p, topic: topic, wait: wait}).run() })
+}
+
+// giveUp waits for what is running, within the grace, and commits it.
+func (p *partition) giveUp(sess sarama.ConsumerGroupSession) {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+
+	idle := make(chan struct{})
+	go func() {
+		p.pumps.Wait()
+		p.lanes.wait()
+		close(idle)
+	}()
+	grace := time.NewTimer(p.sub.grace())
+	defer grace.Stop()
+	select {
+	case <-idle:
+	case <-grace.C:
+		close(p.abandoned)
+		p.sub.log.Warn("handlers did not finish in time; their messages come again", "partition", p.id)
+		<-idle
+	}
+	points := p.sub.disown(p)
+	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	defer cancel()
+	if err := commit(ctx, p.sub.client, p.sub.cfg.Group, sess, points, false); err != nil {
+		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err", err)
+	}
+}
+
+// settled returns the account of every topic read.
+func (p *partition) settled() []point {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]point(nil), p.points...)
+}

@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Scheme is the URL scheme of this driver, and Origin.Broker of its deliveries.
+const Scheme = "kafka"
+
+// anyPartition leaves the choice to the partitioner.
+const anyPartition = -1
+
+// newRecord renders a message for a topic. It copies the metadata and shares the payload, which nobody changes.
+func newRecord(topic string, m *message.Message, partition int32) *sarama.ProducerMessage {
+	pm := &sarama.ProducerMessage{
+		Topic:     topic,
+		Headers:   writeHeaders(m.Metadata, m.UUID),
+		Partition: partition,
+	}
+	if key, ok := m.Metadata[envelope.KeyKafkaKey]; ok {
+		pm.Key = sarama.StringEncoder(key)
+	}
+	if len(m.Payload) > 0 || m.Metadata[headerTombstone] == "" {
+		payload := m.Payload
+		if payload == nil {
+			payload = message.Payload{}
+		}
+		pm.Value = sarama.ByteEncoder(payload)
+	}
+	return pm
+}
+
+// newWaiting renders a message for the retry or dead letter topic of a consumer, with where it came from.
+func newWaiting(topic string, m *message.Message, origin *envelope.Origin) *sarama.ProducerMessage {
+	partition := int32(anyPartition)
+	if origin.Partition != nil && *origin.Partition >= 0 {
+		partition = *origin.Partition
+	}
+	pm := newRecord(topic, m, partition)
+	kept := pm.Headers[:0]
+	for _, h := range pm.Headers {
+		if string(h.Key) == headerUUID || !transport(string(h.Key)) {
+			kept = append(kept, h)
+		}
+	}
+	pm.Headers = kept
+	if pm.Key == nil && origin.Key != nil {
+		pm.Key = sarama.ByteEncoder(origin.Key)
+	}
+	pm.Headers = append(pm.Headers, whereabouts(origin)...)
+	return pm
+}
+
+// whereabouts renders where a message lay, and whose it is.
+func whereabouts(o *envelope.Origin) []sarama.RecordHeader {
+	headers := []sarama.RecordHeader{header(envelope.KeyTopic, o.Topic)}
+	if o.Consumer != "" {
+		headers = append(headers, header(envelope.KeyConsumer, o.Consumer))
+	}
+	if o.Partition != nil {
+		headers = append(headers, header(headerPartition, strconv.FormatInt(int64(*o.Partition), 10)))
+	}
+	if o.Offset != nil {
+		headers = append(headers, header(headerOffset, strconv.FormatInt(*o.Offset, 10)))
+	}
+	if where, _, other := strings.Cut(o.Position, ":"); other {
+		headers = append(headers, header(headerSource, where))
+	}
+	if !o.Timestamp.IsZero() {
+		headers = append(headers, header(headerTimestamp, strconv.FormatInt(o.Timestamp.UnixMilli(), 10)))
+	}
+	return headers
+}
+
+// readOrigin says where a record came from. waiting says that it was read from a retry topic, where headers hold the
+// place it had on its topic; what they do not say is taken from the record itself.
+func readOrigin(r *sarama.ConsumerMessage, topic, group string, waiting bool) *envelope.Origin {
+	partition, offset, at := r.Partition, r.Offset, r.Timestamp
+	where := topic
+	if waiting {
+		p, okP := number(r.Headers, headerPartition)
+		o, okO := number(r.Headers, headerOffset)
+		source, elsewhere := find(r.Headers, headerSource)
+		switch {
+		case !okP || !okO || p > math.MaxInt32:
+			where = r.Topic // a position of its own: it must not name another message of the topic
+		case elsewhere:
+			partition, offset, where = int32(p), o, source
+		default:
+			partition, offset = int32(p), o
+		}
+		if ms, ok := number(r.Headers, headerTimestamp); ok {
+			at = time.UnixMilli(ms)
+		}
+	}
+	o := &envelope.Origin{
+		Broker: Scheme, Topic: topic, Consumer: group,
+		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: at,
+		Position: strconv.FormatInt(int64(partition), 10) + "/" + strconv.FormatInt(offset, 10),
+	}
+	if where != topic {
+		o.Position = where + ":" + o.Position
+	}
+	return o
+}
+
+// newMessage makes a Watermill message of any record whatever. A record without a Watermill UUID gets one that is the
+// same at every delivery.
+func newMessage(r *sarama.ConsumerMessage, origin *envelope.Origin, waiting bool) *message.Message {
+	md, uuid := readHeaders(r.Headers, waiting)
+	if uuid == "" {
+		uuid = envelope.StableID(origin)
+	}
+	if r.Key != nil {
+		md[envelope.KeyKafkaKey] = string(r.Key)
+	}
+	if r.Value == nil {
+		md[headerTombstone] = "true"
+	}
+	m := message.NewMessage(uuid, r.Value)
+	m.Metadata = md
+	return m
+}
+
+// size is what a record takes in a batch, as the client counts it.
+func size(pm *sarama.ProducerMessage) int { return pm.ByteSize(2) }
+
+func tooLarge(pm *sarama.ProducerMessage, limit int) error {
+	return fmt.Errorf("kafka: the record for topic %s has %d bytes with its headers, the limit is %d: raise max-message-bytes "+
+		"here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference", pm.Topic, size(pm), limit)
+}

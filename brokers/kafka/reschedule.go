@@ -1,0 +1,147 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Reschedule puts m into a retry topic of origin's group, from which only that group reads it, once delay has passed;
+// see brokers.Broker.
+func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	fail := func(err error) error {
+		return fmt.Errorf("kafka: reschedule for group %s on topic %s: %w", origin.Consumer, origin.Topic, err)
+	}
+	switch {
+	case b.isClosed():
+		return fail(brokers.ErrClosed)
+	case origin.Topic == "" || origin.Consumer == "":
+		return fail(errors.New("the origin names no topic or no group: it did not come from this driver"))
+	case delay > envelope.MaxDelay:
+		return fail(fmt.Errorf("%w: a delay of %s, the longest is %s", brokers.ErrUnsupported, delay, envelope.MaxDelay))
+	}
+	delay = max(delay, 0)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	defer cancel()
+
+	partitions, err := b.topics.existing(ctx, b.source(origin.Topic))
+	if err != nil {
+		return fail(err)
+	}
+	wait := b.tiers.pick(delay, delay)
+	name := b.cfg.Naming.For(origin.Topic, origin.Consumer).Retry(wait)
+	if err := b.ensureTier(ctx, origin.Topic, name, wait, partitions); err != nil {
+		return fail(err)
+	}
+	pm := newWaiting(name, m, &origin)
+	if pm.Partition == anyPartition || pm.Partition >= partitions {
+		if err := b.placeByKey(pm, partitions); err != nil {
+			return fail(err)
+		}
+	}
+	pm.Headers = append(pm.Headers, header(headerWait, millis(delay)), header(headerRetry, "1"))
+	err = b.sendWaiting(ctx, pm)
+	if errors.Is(err, brokers.ErrTooLarge) && shrink(pm) {
+		err = b.sendWaiting(ctx, pm)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	b.flights.rescheduled(&origin)
+	return nil
+}
+
+// ensureTier makes a retry topic, and tells whoever has to read it when it is new.
+func (b *Broker) ensureTier(ctx context.Context, source, name string, wait time.Duration, partitions int32) error {
+	_, created, err := b.topics.ensure(ctx, b.tier(name, wait, partitions))
+	if err != nil {
+		return err
+	}
+	if created {
+		for _, s := range b.subscriptions(source) {
+			s.readTier(name, wait)
+		}
+		b.announce(ctx, source, partitions)
+	}
+	return nil
+}
+
+// announce tells consumers in other processes to look for new retry topics, through one that they read already. They
+// look by themselves too, so nothing depends on its success.
+func (b *Broker) announce(ctx context.Context, source string, partitions int32) {
+	bell := b.cfg.Naming.For(source, "").Delayed(nowTier)
+	if _, err := b.topics.existing(ctx, spec{name: bell}); err != nil {
+		return // nobody has ever subscribed
+	}
+	var ring []*sarama.ProducerMessage
+	for p := range partitions {
+		ring = append(ring, &sarama.ProducerMessage{
+			Topic: bell, Partition: p, Headers: []sarama.RecordHeader{header(headerControl, controlTiers)},
+		})
+	}
+	if err := b.waits.send(ctx, ring...); err != nil {
+		b.log.DebugContext(ctx, "a new retry topic could not be announced", "topic", source, "err", err)
+	}
+}
+
+// What a control record says.
+const (
+	controlTiers   = "tiers"   // there are new retry topics
+	controlProbe   = "probe"   // nothing; the broker's stamp was wanted
+	controlRelease = "release" // a key that is blocked by a dead letter may go on
+	controlLock    = "lock"    // in a parking topic: a dead letter blocks the key
+)
+
+// sendWaiting sends records to retry topics and learns the brokers' clocks from the answers.
+func (b *Broker) sendWaiting(ctx context.Context, records ...*sarama.ProducerMessage) error {
+	if err := b.waits.send(ctx, records...); err != nil {
+		return err
+	}
+	for _, pm := range records {
+		b.learnClock(pm)
+	}
+	return nil
+}
+
+func (b *Broker) learnClock(pm *sarama.ProducerMessage) {
+	leader, err := b.own.Leader(pm.Topic, pm.Partition)
+	if err != nil {
+		return
+	}
+	stamp := pm.Timestamp
+	if stamp.IsZero() {
+		// The topic keeps the producer's stamps (somebody else made it): then there is no other clock than ours.
+		stamp = time.Now()
+	}
+	b.clocks.observe(leader.ID(), stamp)
+}
+
+// next renders a waiting record for its next wait: the same bytes, with the time it is due on the broker's clock.
+func next(r *sarama.ConsumerMessage, origin *envelope.Origin, topic string, due time.Time) *sarama.ProducerMessage {
+	pm := &sarama.ProducerMessage{Topic: topic, Partition: r.Partition}
+	if r.Key != nil {
+		pm.Key = sarama.ByteEncoder(r.Key)
+	}
+	if r.Value != nil {
+		pm.Value = sarama.ByteEncoder(r.Value)
+	}
+	for _, h := range r.Headers {
+		switch string(h.Key) {
+		case envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic,
+			headerPartition, headerOffset, headerTimestamp, headerSource:
+			continue // written anew
+		}
+		pm.Headers = append(pm.Headers, *h)
+	}
+	pm.Headers = append(pm.Headers, whereabouts(origin)...)
+	pm.Headers = append(pm.Headers, header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10)))
+	return pm
+}

@@ -1,0 +1,215 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+var _ message.SubscribeInitializer = (*subscriber)(nil)
+
+// subscriber makes subscriptions of one group.
+type subscriber struct {
+	b     *Broker
+	cfg   brokers.SubscriberConfig
+	fault error // of the options, or because the broker is closed
+
+	closed chan struct{}
+
+	mu      sync.Mutex
+	stopped bool
+	subs    []*subscription
+}
+
+// SubscribeInitialize creates the topic, if it is missing and auto-create allows.
+func (s *subscriber) SubscribeInitialize(topic string) error {
+	if s.fault != nil {
+		return fmt.Errorf("kafka: initialize %s: %w", topic, s.fault)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.b.cfg.PublishTimeout)
+	defer cancel()
+	if _, err := s.prepare(ctx, topic); err != nil {
+		return fmt.Errorf("kafka: initialize %s: %w", topic, err)
+	}
+	return nil
+}
+
+// Subscribe joins the group for topic. Everything that can be known to fail fails here; later faults are logged and
+// tried again. See brokers.Broker for what Close and the end of ctx do.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.fault != nil {
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, s.fault)
+	}
+	sub, err := s.subscribe(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, err)
+	}
+	return sub.out, nil
+}
+
+func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription, error) {
+	if s.isStopped() {
+		return nil, brokers.ErrClosed
+	}
+	seen, err := s.prepare(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	sub := &subscription{
+		b: s.b, cfg: s.cfg, topic: topic,
+		log:    s.b.log.With("topic", topic, "group", s.cfg.Group),
+		names:  s.b.cfg.Naming.For(topic, s.cfg.Group),
+		kinds:  s.kinds(topic),
+		strict: s.cfg.Params.String("order") == "key",
+		window: s.cfg.Params.Int("window"), nackPause: s.cfg.Params.Duration("nack-pause"),
+		out: make(chan *message.Message), done: make(chan struct{}), look: make(chan struct{}, 1),
+		own: map[int32]*partition{}, seen: seen,
+	}
+	sub.closing, sub.close = context.WithCancel(ctx)
+	sub.handlers, sub.drained = context.WithCancel(context.WithoutCancel(ctx))
+	if err := sub.connect(ctx); err != nil {
+		sub.close()
+		sub.drained()
+		return nil, err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		sub.close()
+		sub.drained()
+		sub.disconnect()
+		return nil, brokers.ErrClosed
+	}
+	s.subs = append(s.subs, sub)
+	go sub.run()
+	return sub, nil
+}
+
+func (s *subscriber) kinds(topic string) []named {
+	// The templates have been checked when the broker was opened.
+	retry, _ := newNamed(s.b.cfg.Naming.For(topic, s.cfg.Group).Retry)
+	delayed, _ := newNamed(s.b.cfg.Naming.For(topic, "").Delayed)
+	return []named{retry, delayed}
+}
+
+// prepare creates the topic and the retry topics for short waits and for the delays that the configuration names, so
+// that the first failure creates nothing. Others come into being when they are needed.
+func (s *subscriber) prepare(ctx context.Context, topic string) (map[string]time.Duration, error) {
+	partitions, _, err := s.b.topics.ensure(ctx, s.b.source(topic))
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]time.Duration{}
+	for _, t := range s.b.prepared(topic, s.cfg.Group) {
+		if _, _, err := s.b.topics.ensure(ctx, s.b.tier(t.name, t.wait, partitions)); err != nil {
+			return nil, err
+		}
+		seen[t.name] = t.wait
+	}
+	if s.cfg.Params.String("order") == "key" {
+		if _, _, err := s.b.topics.ensure(ctx, s.b.parking(topic, s.cfg.Group, partitions)); err != nil {
+			return nil, err
+		}
+	}
+	return seen, nil
+}
+
+// tierName is a retry topic.
+type tierName struct {
+	name string
+	wait time.Duration
+}
+
+// prepared lists the retry topics that are made before the first failure.
+func (b *Broker) prepared(topic, group string) []tierName {
+	retry := b.cfg.Naming.For(topic, group).Retry
+	delayed := b.cfg.Naming.For(topic, "").Delayed
+	waits := append([]time.Duration(nil), grid[:3]...)
+	for _, d := range b.cfg.Delays {
+		waits = append(waits, b.tiers.pick(ceilMillis(d), d))
+	}
+	list := []tierName{{delayed(nowTier), nowTier}}
+	known := map[string]bool{list[0].name: true}
+	for _, wait := range waits {
+		if name := retry(wait); !known[name] {
+			known[name] = true
+			list = append(list, tierName{name, wait})
+		}
+	}
+	return list
+}
+
+// connect opens the two clients of the subscription. Retry topics get one of their own: sarama fetches all partitions
+// of a client in turn, and a slow handler must not make waiting messages late.
+func (s *subscription) connect(ctx context.Context) (err error) {
+	if s.client, err = s.b.connect(ctx, func(*sarama.Config) {}); err != nil {
+		return err
+	}
+	reader, err := s.b.connect(ctx, func(c *sarama.Config) {
+		c.Consumer.MaxWaitTime = 100 * time.Millisecond // a partition joins the others in their next request
+		c.Consumer.MaxProcessingTime = 20 * time.Millisecond
+		c.Consumer.Fetch.Default = 64 << 10 // bounds what a waiting partition holds in memory
+		c.ChannelBufferSize = 64
+	})
+	if err != nil {
+		_ = s.client.Close()
+		return err
+	}
+	s.reader, err = sarama.NewConsumerFromClient(reader)
+	if err != nil {
+		return errors.Join(err, s.client.Close(), reader.Close())
+	}
+	s.readerClient = reader
+	return nil
+}
+
+// of returns the subscriptions to a topic.
+func (s *subscriber) of(topic string) []*subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []*subscription
+	for _, sub := range s.subs {
+		if sub.topic == topic {
+			found = append(found, sub)
+		}
+	}
+	return found
+}
+
+func (s *subscriber) isStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}
+
+// Close drains all subscriptions. Closing again waits for the first Close.
+func (s *subscriber) Close() error {
+	s.mu.Lock()
+	first := !s.stopped
+	s.stopped = true
+	subs := s.subs
+	s.mu.Unlock()
+	if !first {
+		<-s.closed
+		return nil
+	}
+	defer close(s.closed)
+	for _, sub := range subs {
+		sub.close()
+	}
+	for _, sub := range subs {
+		<-sub.done
+	}
+	s.b.mu.Lock()
+	delete(s.b.subscribers, s)
+	s.b.mu.Unlock()
+	return nil
+}

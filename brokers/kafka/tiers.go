@@ -1,0 +1,61 @@
+package kafka
+
+import (
+	"slices"
+	"time"
+)
+
+// grid holds the waits that retry topics may have, beside those that Config.Delays names. Steps that people choose for
+// a backoff are in it, so that most delays need one topic; any other is waited out in several of them.
+var grid = []time.Duration{
+	nowTier,
+	200 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour,
+	24 * time.Hour, 2 * 24 * time.Hour, 5 * 24 * time.Hour, 10 * 24 * time.Hour,
+}
+
+// nowTier is the shortest wait. Messages that are due at once go through it too: no record in its topic is held up
+// for longer by the one in front of it.
+const nowTier = 100 * time.Millisecond
+
+// tiers is the sorted set of waits that one topic's retries can use.
+type tiers []time.Duration
+
+// newTiers adds the delays that the configuration names to the grid, rounded up to whole milliseconds.
+func newTiers(named []time.Duration) tiers {
+	all := slices.Clone(grid)
+	for _, d := range named {
+		if d = ceilMillis(d); d > nowTier {
+			all = append(all, d)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// pick chooses the topic in which a message that is due in remaining waits next. delay is the whole delay that was
+// asked for; 1 % of it, or 100 ms, may be spent on being late.
+//
+// A record is held for min(remaining, tier). So a tier at least as long as the rest ends the wait, late by no more
+// than the difference even behind a record that waits for the full tier; a shorter one leaves a rest for the next
+// topic. Every hop takes the largest tier that fits, so that a delay of 30 days needs at most a dozen topics.
+func (t tiers) pick(remaining, delay time.Duration) time.Duration {
+	late := max(nowTier, delay/125)
+	i, exact := slices.BinarySearch(t, remaining)
+	switch {
+	case exact:
+		return t[i]
+	case i < len(t) && t[i]-remaining <= late:
+		return t[i]
+	case i == 0:
+		return t[0]
+	default:
+		return t[i-1]
+	}
+}
+
+func ceilMillis(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}

@@ -1,0 +1,164 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// errNoPartition says that a retry topic has fewer partitions than its source.
+var errNoPartition = errors.New("the retry topic has no such partition")
+
+// readTier lets every partition read a retry topic. Doing it again changes nothing.
+func (s *subscription) readTier(topic string, wait time.Duration) {
+	s.mu.Lock()
+	if _, ok := s.kind(topic); !ok {
+		s.mu.Unlock()
+		return
+	}
+	s.seen[topic] = wait
+	s.mu.Unlock()
+	for _, p := range s.partitions() {
+		p.readTier(topic, wait)
+	}
+}
+
+func (s *subscription) kind(topic string) (time.Duration, bool) {
+	for _, k := range s.kinds {
+		if wait, ok := k.delay(topic); ok {
+			return wait, true
+		}
+	}
+	return 0, false
+}
+
+// lookForTiers asks for a look at the retry topics that exist.
+func (s *subscription) lookForTiers() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+func (s *subscription) keepLooking() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.closing.Done():
+			return
+		case <-s.look:
+		case <-tick.C:
+		}
+		tiers, err := s.b.topics.list(s.kinds...)
+		if err != nil {
+			s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
+			continue
+		}
+		for name, wait := range tiers {
+			s.readTier(name, wait)
+		}
+	}
+}
+
+// open reads a partition of a retry topic from an offset, or from its beginning when that is negative or gone.
+func (s *subscription) open(topic string, partition int32, from int64) (sarama.PartitionConsumer, error) {
+	if err := s.has(topic, partition); err != nil {
+		return nil, err
+	}
+	if from < 0 {
+		from = sarama.OffsetOldest
+	}
+	records, err := s.reader.ConsumePartition(topic, partition, from)
+	if errors.Is(err, sarama.ErrOffsetOutOfRange) {
+		records, err = s.reader.ConsumePartition(topic, partition, sarama.OffsetOldest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for err := range records.Errors() {
+			s.log.Debug("retry topic", "err", err)
+		}
+	}()
+	return records, nil
+}
+
+// closeReader ends a reader that nobody reads any more, and waits for it: a topic's partition can be read only once at
+// a time.
+func closeReader(records sarama.PartitionConsumer) {
+	records.AsyncClose()
+	for range records.Messages() { //nolint:revive // what was fetched ahead is read again by the next owner
+	}
+}
+
+// brokerTime returns what the clock of the broker that stamps a retry topic shows. When it has not been heard of for a
+// while, a record without meaning is sent there to get a stamp; without an answer the wait goes on.
+func (s *subscription) brokerTime(ctx context.Context, topic string, partition int32) time.Time {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		leader, err := s.b.own.Leader(topic, partition)
+		if err == nil {
+			if now, ok := s.b.clocks.now(leader.ID()); ok {
+				return now
+			}
+			err = s.b.probe(ctx, topic, partition)
+			if err == nil {
+				continue
+			}
+		}
+		if ctx.Err() != nil {
+			return time.Time{}
+		}
+		s.log.Warn("the broker's clock cannot be read; waiting records wait longer", "retry_topic", topic, "err", err)
+		if !sleep(ctx, pause) {
+			return time.Time{}
+		}
+	}
+}
+
+func (b *Broker) probe(ctx context.Context, topic string, partition int32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	defer cancel()
+	return b.sendWaiting(ctx, &sarama.ProducerMessage{
+		Topic: topic, Partition: partition, Headers: []sarama.RecordHeader{header(headerControl, controlProbe)},
+	})
+}
+
+// hop sends a waiting record to the retry topic of its group for the rest of its wait.
+func (b *Broker) hop(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	defer cancel()
+	wait := b.tiers.pick(rest, delay)
+	name := b.cfg.Naming.For(d.origin.Topic, d.origin.Consumer).Retry(wait)
+	partitions, err := b.topics.existing(ctx, b.source(d.origin.Topic))
+	if err != nil {
+		return err
+	}
+	if err := b.ensureTier(ctx, d.origin.Topic, name, wait, partitions); err != nil {
+		return err
+	}
+	if err := b.sendWaiting(ctx, next(d.record, d.origin, name, due)); err != nil {
+		return fmt.Errorf("topic %s: %w", name, err)
+	}
+	return nil
+}
+
+// has makes sure that a retry topic has a partition.
+func (s *subscription) has(topic string, partition int32) error {
+	wait, _ := s.kind(topic)
+	partitions, err := s.b.topics.existing(s.closing, s.b.source(s.topic))
+	if err != nil {
+		return err
+	}
+	have, _, err := s.b.topics.ensure(s.closing, s.b.tier(topic, wait, max(partitions, partition+1)))
+	if err != nil {
+		return err
+	}
+	if partition >= have {
+		return errNoPartition
+	}
+	return nil
+}
