@@ -12,7 +12,7 @@ import (
 // NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: whatever cannot be read is left out of the
 // columns and is still in the body, which has the payload and the headers as they are.
 func NewEntry(d *envelope.DeadLetter) *Entry {
-	o := options{redriveBudget: DefaultRedriveBudget, source: func(envelope.Envelope) (string, string) { return "", "" }}
+	o := defaultOptions()
 	return o.capture(d)
 }
 
@@ -20,13 +20,18 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	env := d.Envelope()
 	table, id := o.source(env)
 	at := stamp(d.At)
+	origin := d.Origin
+	for _, name := range []*string{&origin.Broker, &origin.Topic, &origin.Consumer, &origin.Exchange, &origin.Position} {
+		*name = clean(*name, maxName)
+	}
+	origin.Timestamp = origin.Timestamp.UTC().Truncate(time.Microsecond)
 	e := &Entry{
 		EventID:        clean(env.MessageID(), maxName),
 		EventType:      clean(env.Event(), maxName),
 		SourceTable:    clean(table, maxName),
 		SourceID:       clean(id, maxName),
 		CorrelationID:  clean(env.CorrelationID(), maxName),
-		Origin:         d.Origin,
+		Origin:         origin,
 		Handler:        clean(d.Handler, maxName),
 		Reason:         d.Reason,
 		ErrorMessage:   clean(d.Err.Message, maxErrorText),
@@ -49,7 +54,7 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 		e.FirstFailureAt = stamp(d.FirstFailure)
 	}
 	if e.EventType == "" {
-		e.EventType = clean(d.Origin.Topic, maxName)
+		e.EventType = origin.Topic
 	}
 	if e.EventType == "" {
 		e.EventType = "unknown"

@@ -67,8 +67,8 @@ func WithSource(find func(envelope.Envelope) (table, id string)) Option {
 // WithMux makes [Open] look its driver up in m instead of among the registered ones.
 func WithMux(m *Mux) Option { return func(o *options) { o.mux = m } }
 
-func newOptions(opts []Option) (options, error) {
-	o := options{
+func defaultOptions() options {
+	return options{
 		mux:           &defaultMux,
 		logger:        slog.Default(),
 		storeTimeout:  5 * time.Second,
@@ -79,6 +79,10 @@ func newOptions(opts []Option) (options, error) {
 			return e.Meta("source_table"), e.Meta("source_id")
 		},
 	}
+}
+
+func newOptions(opts []Option) (options, error) {
+	o := defaultOptions()
 	for _, opt := range opts {
 		opt(&o)
 	}

@@ -1,0 +1,144 @@
+package dlqtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Every transition is recorded: who, when, what, why, and from which status to which.
+func testAudit(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	other := put(t, s, letter(2))[0].ID
+	at := noon.Add(time.Hour)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order", At: at})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not", At: at.Add(time.Minute)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: at.Add(2 * time.Minute)})
+	died := redriven(get(t, s, id), at.Add(3*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" })
+	put(t, s, died)
+	_, err := change(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute)})
+	require.ErrorIs(t, err, dlq.ErrConflict, "what was refused is not recorded: it did not happen")
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
+
+	records, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	for i := range records {
+		require.NotZero(t, records[i].ID)
+		records[i].ID = 0
+	}
+	require.Equal(t, []dlq.AuditRecord{
+		{At: at, Actor: "bob", Action: dlq.ActionDiscard, Note: "a test order", EntryID: id, From: dlq.Pending, To: dlq.Discarded, Version: 2},
+		{At: at.Add(time.Minute), Actor: "ana", Action: dlq.ActionRestore, Note: "it was not", EntryID: id, From: dlq.Discarded, To: dlq.Pending, Version: 3},
+		{At: at.Add(2 * time.Minute), Actor: "ana", Action: dlq.ActionRedrive, EntryID: id, From: dlq.Pending, To: dlq.Retrying, Version: 4},
+		{
+			At: at.Add(3 * time.Minute), Actor: "consumer billing", Action: dlq.ActionDie, EntryID: id, From: dlq.Retrying, To: dlq.Pending, Version: 5,
+			Detail: map[string]string{"error": "closed", "previous_error": "payment 1: timeout after 101ms"},
+		},
+	}, records)
+
+	for name, c := range map[string]struct {
+		filter dlq.AuditFilter
+		want   int
+	}{
+		"all":    {dlq.AuditFilter{}, 5},
+		"actor":  {dlq.AuditFilter{Actor: "bob"}, 2},
+		"action": {dlq.AuditFilter{Action: dlq.ActionRestore}, 1},
+		"time":   {dlq.AuditFilter{From: at, To: at.Add(time.Minute)}, 2},
+		"none":   {dlq.AuditFilter{Actor: "eve"}, 0},
+	} {
+		got, _, err := s.Audit(t.Context(), c.filter, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, got, c.want, name)
+	}
+	var paged []string
+	page := dlq.Page{Limit: 2}
+	for {
+		got, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, page)
+		require.NoError(t, err)
+		for _, r := range got {
+			paged = append(paged, string(r.Action))
+		}
+		if next == "" {
+			break
+		}
+		page.After = next
+	}
+	require.Equal(t, []string{"die", "redrive", "restore", "discard"}, paged)
+}
+
+// C34: what is RESOLVED and old goes; what waits or was discarded stays.
+func testPurge(t *testing.T, db Database) {
+	s := db.open(t)
+	list := putMany(t, s, 0, 6)
+	old, young := noon.Add(time.Hour), noon.Add(100*24*time.Hour)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[0:1], At: old})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[1:2], At: old})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[2:3], At: young})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[3:4], At: old})
+	claim(t, s, list[4], old)
+
+	purge := dlq.Purge{ClosedBefore: young, Limit: 1, Actor: "cron", Note: "90 days", At: young}
+	for _, want := range []int{1, 1, 0} {
+		n, err := s.Purge(t.Context(), purge)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	require.Equal(t, list[2:], ids(all(t, s, dlq.Filter{})))
+	_, err := s.Get(t.Context(), list[0])
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = s.Body(t.Context(), list[0], 0)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+
+	purge.Statuses, purge.Limit = []dlq.Status{dlq.Resolved, dlq.Discarded}, 0
+	purge.ClosedBefore = young.Add(time.Hour)
+	n, err := s.Purge(t.Context(), purge)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, list[4:], ids(all(t, s, dlq.Filter{})))
+
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	require.Len(t, records, 4)
+	for i, r := range records[:2] {
+		require.Equal(t, []any{"cron", "90 days", dlq.Resolved}, []any{r.Actor, r.Note, r.From})
+		require.Equal(t, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
+	}
+	// A purged entry that died again would be a new one: nothing of it is in the way.
+	require.Equal(t, dlq.Stored, put(t, s, letter(0))[0].Outcome)
+}
+
+func testPurgeRefuses(t *testing.T, db Database) {
+	s := db.open(t)
+	good := dlq.Purge{ClosedBefore: noon, Actor: "cron", At: noon}
+	for name, edit := range map[string]func(*dlq.Purge){
+		"pending":  func(p *dlq.Purge) { p.Statuses = []dlq.Status{dlq.Pending} },
+		"retrying": func(p *dlq.Purge) { p.Statuses = []dlq.Status{dlq.Resolved, dlq.Retrying} },
+		"no age":   func(p *dlq.Purge) { p.ClosedBefore = time.Time{} },
+		"no actor": func(p *dlq.Purge) { p.Actor = "" },
+		"no time":  func(p *dlq.Purge) { p.At = time.Time{} },
+		"limit":    func(p *dlq.Purge) { p.Limit = -1 },
+	} {
+		p := good
+		edit(&p)
+		_, err := s.Purge(t.Context(), p)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+	}
+}
+
+// A redriven message may be out when its entry is purged: its id must not mean another entry then.
+func testIDsNotReused(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}})
+	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(24 * time.Hour), Actor: "cron", At: noon})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Greater(t, put(t, s, letter(2))[0].ID, id)
+}

@@ -1,0 +1,197 @@
+package dlqtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// paths are the changes that bring a new entry into each status.
+var paths = map[dlq.Status][]dlq.Action{
+	dlq.Pending:   nil,
+	dlq.Retrying:  {dlq.ActionRedrive},
+	dlq.Resolved:  {dlq.ActionResolve},
+	dlq.Discarded: {dlq.ActionDiscard},
+}
+
+// Every action in every state: what is legal moves the entry, what is not changes nothing and says who was there before.
+func testTransitions(t *testing.T, db Database) {
+	s := db.open(t)
+	legal := map[dlq.Status]map[dlq.Action]dlq.Status{
+		dlq.Pending: {
+			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
+			dlq.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was given back
+		},
+		dlq.Retrying: {
+			dlq.ActionPublished: dlq.Retrying, dlq.ActionRelease: dlq.Pending, dlq.ActionSucceed: dlq.Resolved,
+		},
+		dlq.Resolved:  {dlq.ActionRestore: dlq.Pending},
+		dlq.Discarded: {dlq.ActionRestore: dlq.Pending},
+	}
+	actions := []dlq.Action{
+		dlq.ActionRedrive, dlq.ActionPublished, dlq.ActionRelease, dlq.ActionSucceed,
+		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore,
+	}
+	n := 0
+	for _, from := range dlq.Statuses() {
+		for _, action := range actions {
+			n++
+			t.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {
+				id := put(t, s, letter(n))[0].ID
+				at := noon.Add(time.Hour)
+				for _, step := range paths[from] {
+					mustChange(t, s, dlq.Change{Action: step, IDs: []int64{id}, Actor: "first", At: at})
+				}
+				before := get(t, s, id)
+				require.Equal(t, from, before.Status)
+				after, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Actor: "second", At: at.Add(time.Second)})
+				to, ok := legal[from][action]
+				stored := get(t, s, id)
+				if !ok {
+					var refused *dlq.ConflictError
+					require.ErrorAs(t, err, &refused)
+					require.ErrorIs(t, err, dlq.ErrConflict)
+					require.Equal(t, []any{id, action, from, before.ChangedBy}, []any{refused.ID, refused.Action, refused.Status, refused.By})
+					require.Contains(t, err.Error(), string(from))
+					require.Equal(t, before, stored, "a refused change changes nothing")
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, to, after.Status)
+				require.Equal(t, before.Version+1, after.Version)
+				after.Body = stored.Body
+				require.Equal(t, &after, stored, "what was returned is what was stored")
+				if to != from {
+					require.Equal(t, "second", stored.ChangedBy)
+				}
+				require.Equal(t, to == dlq.Resolved || to == dlq.Discarded, !stored.ResolvedAt.IsZero())
+			})
+		}
+	}
+}
+
+// Many at once do it once, and the losers hear who won.
+func testCompareAndSet(t *testing.T, db Database) {
+	stores := []dlq.Store{db.open(t), db.open(t)}
+	id := put(t, stores[0], letter(1))[0].ID
+	const operators = 16
+	errs := make([]error, operators)
+	var wg sync.WaitGroup
+	for i := range operators {
+		wg.Go(func() {
+			action := []dlq.Action{dlq.ActionRedrive, dlq.ActionDiscard}[i%2]
+			results, err := stores[i/2%2].Change(t.Context(), dlq.Change{
+				Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
+			})
+			if assert.NoError(t, err) {
+				errs[i] = results[0].Err
+			}
+		})
+	}
+	wg.Wait()
+	winner := get(t, stores[0], id).ChangedBy
+	won := 0
+	for i, err := range errs {
+		if err == nil {
+			won++
+			require.Equal(t, winner, fmt.Sprintf("operator %d", i))
+			continue
+		}
+		var refused *dlq.ConflictError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, winner, refused.By)
+		require.Contains(t, err.Error(), winner)
+	}
+	require.Equal(t, 1, won)
+	records, _, err := stores[0].Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+}
+
+func testVersion(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	_, err := change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Version: 2})
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Version: 1})
+	_, err = change(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 1})
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 2})
+}
+
+// C45: one call, many entries; those that cannot are told apart.
+func testChangeMany(t *testing.T, db Database) {
+	s := db.open(t)
+	letters := make([]*dlq.Entry, 150)
+	for n := range letters {
+		letters[n] = letter(n)
+	}
+	list := make([]int64, 0, len(letters)+1)
+	for _, r := range put(t, s, letters...) {
+		list = append(list, r.ID)
+	}
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[70:71]})
+	missing := list[len(list)-1] + 1000
+	list = append(list, missing)
+	results, err := s.Change(t.Context(), dlq.Change{
+		Action: dlq.ActionRedrive, IDs: list, Actor: "ana", Note: "bank is back", At: noon.Add(time.Hour), Lease: time.Minute, Run: "run-1",
+	})
+	require.NoError(t, err)
+	require.Len(t, results, len(list))
+	for i, r := range results {
+		require.Equal(t, list[i], r.ID)
+		switch {
+		case i == 70:
+			require.ErrorIs(t, r.Err, dlq.ErrConflict)
+		case r.ID == missing:
+			require.ErrorIs(t, r.Err, dlq.ErrNotFound)
+		default:
+			require.NoError(t, r.Err)
+			require.Equal(t, dlq.Retrying, r.Entry.Status)
+			require.Equal(t, 1, r.Entry.RedriveCount)
+		}
+	}
+	require.Len(t, all(t, s, dlq.Filter{Run: "run-1"}), 149)
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: dlq.MaxPage})
+	require.NoError(t, err)
+	require.Len(t, records, 149)
+}
+
+func testChangeRefuses(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	good := dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
+	for name, edit := range map[string]func(*dlq.Change){
+		"no ids":         func(c *dlq.Change) { c.IDs = nil },
+		"no actor":       func(c *dlq.Change) { c.Actor = "" },
+		"no time":        func(c *dlq.Change) { c.At = time.Time{} },
+		"no lease":       func(c *dlq.Change) { c.Lease = 0 },
+		"unknown action": func(c *dlq.Change) { c.Action = "explode" },
+		"die":            func(c *dlq.Change) { c.Action = dlq.ActionDie },
+		"purge":          func(c *dlq.Change) { c.Action = dlq.ActionPurge },
+	} {
+		c := good
+		edit(&c)
+		_, err := s.Change(t.Context(), c)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+	}
+	require.Equal(t, int64(1), get(t, s, id).Version)
+}
+
+func testNotFound(t *testing.T, db Database) {
+	s := db.open(t)
+	_, err := s.Get(t.Context(), 4711)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = s.Body(t.Context(), 4711, 0)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{4711}})
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	require.False(t, errors.Is(err, dlq.ErrConflict))
+}

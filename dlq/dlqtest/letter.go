@@ -1,0 +1,111 @@
+package dlqtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// noon is when the first letter of a test dies. Not on an hour's edge, and with microseconds.
+var noon = time.Date(2026, time.February, 28, 12, 7, 42, 123456000, time.UTC)
+
+// newDeath makes the n-th dead letter of a test.
+func newDeath(n int) *envelope.DeadLetter {
+	m := message.NewMessage(fmt.Sprintf("uuid-%d", n), []byte(fmt.Sprintf(`{"n":%d}`, n)))
+	m.Metadata[envelope.KeyMessageID] = fmt.Sprintf("message-%d", n)
+	m.Metadata[envelope.KeyRetryCount] = "3"
+	m.Metadata["tenant"] = "acme"
+	at := noon.Add(time.Duration(n) * time.Second)
+	return &envelope.DeadLetter{
+		Message: m,
+		Reason:  envelope.ReasonExhausted,
+		Err:     envelope.Error{Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504", Trace: "main.pay()"},
+		Class:   "*main.TimeoutError", Rule: "net.Error timeout", Handler: "charge",
+		Origin:   envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: fmt.Sprintf("0/%d", n)},
+		Attempts: 4, FirstFailure: at.Add(-time.Minute), At: at,
+	}
+}
+
+// letter makes the n-th entry of a test, changed by the edits.
+func letter(n int, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
+	d := newDeath(n)
+	for _, edit := range edits {
+		edit(d)
+	}
+	return dlq.NewEntry(d)
+}
+
+func put(t *testing.T, s dlq.Store, letters ...*dlq.Entry) []dlq.Receipt {
+	t.Helper()
+	receipts, err := s.Put(t.Context(), letters...)
+	require.NoError(t, err)
+	require.Len(t, receipts, len(letters))
+	return receipts
+}
+
+func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
+	t.Helper()
+	e, err := s.Get(t.Context(), id)
+	require.NoError(t, err)
+	return e
+}
+
+// change does one action on one entry and returns its outcome.
+func change(t *testing.T, s dlq.Store, c dlq.Change) (dlq.Entry, error) {
+	t.Helper()
+	if c.Actor == "" {
+		c.Actor = "ana"
+	}
+	if c.At.IsZero() {
+		c.At = noon.Add(time.Hour)
+	}
+	if c.Lease == 0 {
+		c.Lease = time.Minute
+	}
+	results, err := s.Change(t.Context(), c)
+	require.NoError(t, err)
+	require.Len(t, results, len(c.IDs))
+	require.Equal(t, c.IDs[0], results[0].ID)
+	return results[0].Entry, results[0].Err
+}
+
+func mustChange(t *testing.T, s dlq.Store, c dlq.Change) dlq.Entry {
+	t.Helper()
+	e, err := change(t, s, c)
+	require.NoError(t, err)
+	return e
+}
+
+// redriven makes the death of the entry's redriven message, as its consumer's pipeline would report it.
+func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
+	sent := dlq.RedriveMessage(e)
+	d := newDeath(0)
+	d.Message, d.At, d.Origin = sent, at, e.Origin
+	d.Origin.Position = "0/999"
+	for _, edit := range edits {
+		edit(d)
+	}
+	return dlq.NewEntry(d)
+}
+
+func all(t *testing.T, s dlq.Store, f dlq.Filter) []dlq.Entry {
+	t.Helper()
+	listing, err := s.List(t.Context(), f, dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	require.Empty(t, listing.Next)
+	return listing.Entries
+}
+
+func ids(entries []dlq.Entry) []int64 {
+	list := make([]int64, 0, len(entries))
+	for i := range entries {
+		list = append(list, entries[i].ID)
+	}
+	return list
+}

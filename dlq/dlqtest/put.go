@@ -1,0 +1,231 @@
+package dlqtest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Payloads is a corpus of payloads that a store must give back byte for byte. Many of them no JSON or text column takes.
+func Payloads() map[string][]byte {
+	random := make([]byte, 4096)
+	for i := range random {
+		random[i] = byte(i*7 + i/256)
+	}
+	return map[string][]byte{
+		"json":                  []byte(`{"b": 1, "a":  [1,2]}`),
+		"duplicate keys":        []byte(`{"a":1,"a":2}`),
+		"big number":            []byte(`{"n":9007199254740993,"e":1e400}`),
+		"huge exponent":         []byte(`1e200000`),
+		"escaped NUL":           []byte(`{"s":"a\u0000b"}`),
+		"lone surrogate":        []byte(`{"s":"\ud800"}`),
+		"malformed JSON":        []byte(`{"order": 17, `),
+		"empty":                 {},
+		"raw NUL":               []byte("a\x00b\x00"),
+		"invalid UTF-8":         []byte("\xff\xfe\x80abc"),
+		"invalid UTF-8 in JSON": []byte("{\"s\":\"\xff\"}"),
+		"deep nesting":          []byte(strings.Repeat("[", 20000) + strings.Repeat("]", 20000)),
+		"800 deep":              []byte(strings.Repeat("[", 800) + strings.Repeat("]", 800)),
+		"line feeds":            []byte("a\nb\r\nc\n"),
+		"not JSON":              []byte("hello, Ωμέγα"),
+		"binary":                random,
+		"16 MiB":                bytes.Repeat([]byte("0123456789abcde\x00"), 1<<20),
+	}
+}
+
+// C21, reliability: what died comes back, whatever it is.
+func testExactBytes(t *testing.T, db Database) {
+	s := db.open(t)
+	for name, payload := range Payloads() {
+		t.Run(name, func(t *testing.T) {
+			e := letter(1, func(d *envelope.DeadLetter) {
+				d.Message.Payload = payload
+				d.Origin.Position = name
+			})
+			id := put(t, s, e)[0].ID
+			got := get(t, s, id)
+			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes came back as %d", len(payload), len(got.Body.Payload))
+			require.Equal(t, e.Body.SHA256, got.Body.SHA256)
+			require.Equal(t, int64(len(payload)), got.Size)
+			require.True(t, bytes.Equal(payload, dlq.RedriveMessage(got).Payload))
+		})
+	}
+}
+
+// Headers are lossless; text columns are made fit for a database without losing the letter.
+func testHostileText(t *testing.T, db Database) {
+	s := db.open(t)
+	long := strings.Repeat("x", 200_000)
+	headers := map[string]string{
+		"nul": "a\x00b", "invalid": "\xff\xfe", "\xffkey": "v", "crlf": "a\r\nb", "": "empty key", "empty": "", "long": long,
+		"quote": `'; DROP TABLE dlq_entries; --`, "wide": "\U0001F600 漢字", "line separator": "\u2028", "html": "<script>&",
+	}
+	e := letter(1, func(d *envelope.DeadLetter) {
+		d.Err = envelope.Error{Message: "bad \x00 \xff " + long, Code: "\x00", Trace: "\xff" + long}
+		d.Class, d.Rule, d.Handler = "\xff", "\x00", "'; --\x00"
+		d.Reason = "\u202e"
+		d.Message.UUID = "\xff\x00"
+		d.Origin.RoutingKey, d.Origin.Key = "\xff\x00key", []byte{0, 255}
+		d.Origin.Topic += "\x00\xff"
+		for key, value := range headers {
+			d.Message.Metadata[key] = value
+		}
+		d.Message.Metadata[envelope.KeyMessageID] = "id'; --"
+		d.Message.Metadata["source_id"] = "\x00\xff"
+	})
+	id := put(t, s, e)[0].ID
+	got := get(t, s, id)
+	for key, value := range headers {
+		require.Equal(t, value, got.Body.Headers[key], "header %q", key)
+	}
+	require.Equal(t, "\xff\x00", got.Body.UUID)
+	require.Equal(t, "\xff\x00key", got.Origin.RoutingKey)
+	require.Equal(t, []byte{0, 255}, got.Origin.Key)
+	require.Equal(t, e.ErrorMessage, got.ErrorMessage)
+	require.Contains(t, got.ErrorMessage, `bad \0 `)
+	require.LessOrEqual(t, len(got.ErrorMessage), 8<<10)
+	require.LessOrEqual(t, len(got.Body.Trace), 32<<10)
+	require.Equal(t, []int64{id}, ids(all(t, s, dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
+	require.Equal(t, put(t, s, e)[0], dlq.Receipt{ID: id, Outcome: dlq.Seen})
+}
+
+// Every column of an entry is stored and read back.
+func testEveryField(t *testing.T, db Database) {
+	s := db.open(t)
+	partition, offset := int32(3), int64(1042)
+	e := letter(1, func(d *envelope.DeadLetter) {
+		d.Origin = envelope.Origin{
+			Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Exchange: "hr", RoutingKey: "employee.#", Key: []byte("k"),
+			Partition: &partition, Offset: &offset, Timestamp: noon.Add(-time.Hour), Position: "3/1042",
+		}
+		d.Message.Metadata["correlation_id"] = "corr-1"
+		d.Message.Metadata["x-event"] = "employee.created"
+		d.Message.Metadata["source_table"] = "employee"
+		d.Message.Metadata["source_id"] = "E-17"
+		d.Message.Metadata[envelope.KeyContentType] = "application/json"
+	})
+	id := put(t, s, e)[0].ID
+	got := get(t, s, id)
+	want := *e
+	want.ID = id
+	require.Equal(t, &want, got)
+	require.Equal(t, "employee.created", got.EventType)
+	require.Equal(t, "E-17", got.SourceID)
+	require.Equal(t, "corr-1", got.CorrelationID)
+	require.Equal(t, dlq.DefaultRedriveBudget, got.RedriveBudget)
+
+	listed := all(t, s, dlq.Filter{})
+	want.Body = nil
+	require.Equal(t, []dlq.Entry{want}, listed)
+}
+
+// The same delivery dead-lettered twice is one entry (reliability: idempotent insert).
+func testPutTwice(t *testing.T, db Database) {
+	s := db.open(t)
+	first := put(t, s, letter(1))[0]
+	require.Equal(t, dlq.Stored, first.Outcome)
+	later := letter(1, func(d *envelope.DeadLetter) { d.At = d.At.Add(time.Minute) })
+	require.Equal(t, dlq.Receipt{ID: first.ID, Outcome: dlq.Seen}, put(t, s, later)[0])
+	got := get(t, s, first.ID)
+	require.Equal(t, 2, got.SeenCount)
+	require.Equal(t, noon.Add(time.Second), got.CreatedAt)
+	require.Equal(t, later.DiedAt, got.LastSeenAt)
+	require.Equal(t, int64(1), got.Version)
+
+	// Another position, consumer, handler, message id or payload is another delivery.
+	for i, edit := range []func(*envelope.DeadLetter){
+		func(d *envelope.DeadLetter) { d.Origin.Position = "1/1" },
+		func(d *envelope.DeadLetter) { d.Origin.Consumer = "shipping" },
+		func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" },
+		func(d *envelope.DeadLetter) { d.Handler = "refund" },
+		func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
+		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("another") },
+	} {
+		require.Equal(t, dlq.Stored, put(t, s, letter(1, edit))[0].Outcome, "edit %d", i)
+	}
+	require.Len(t, all(t, s, dlq.Filter{}), 7)
+}
+
+func testPutTwiceInOneCall(t *testing.T, db Database) {
+	s := db.open(t)
+	receipts := put(t, s, letter(1), letter(2), letter(1))
+	require.Equal(t, []dlq.Receipt{
+		{ID: receipts[0].ID, Outcome: dlq.Stored}, {ID: receipts[1].ID, Outcome: dlq.Stored}, {ID: receipts[0].ID, Outcome: dlq.Seen},
+	}, receipts)
+	require.Equal(t, 2, get(t, s, receipts[0].ID).SeenCount)
+	require.Len(t, all(t, s, dlq.Filter{}), 2)
+}
+
+// Two processes dead-letter the same deliveries at once: one entry each.
+func testTwoProcesses(t *testing.T, db Database) {
+	const letters = 40
+	stores := []dlq.Store{db.open(t), db.open(t)}
+	var wg sync.WaitGroup
+	outcomes := make([][]dlq.Receipt, len(stores))
+	for p, s := range stores {
+		outcomes[p] = make([]dlq.Receipt, letters)
+		for n := range letters {
+			wg.Go(func() {
+				receipts, err := s.Put(t.Context(), letter(n))
+				if assert.NoError(t, err) {
+					outcomes[p][n] = receipts[0]
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for n := range letters {
+		require.Equal(t, outcomes[0][n].ID, outcomes[1][n].ID)
+		require.NotEqual(t, outcomes[0][n].Outcome, outcomes[1][n].Outcome, "one of them stored it and the other has seen it")
+	}
+	for _, e := range all(t, stores[0], dlq.Filter{}) {
+		require.Equal(t, 2, e.SeenCount)
+	}
+	require.Len(t, all(t, stores[1], dlq.Filter{}), letters)
+}
+
+// C37 in small: n in, n stored, whoever comes at the same time.
+func testConcurrentPuts(t *testing.T, db Database) {
+	const callers, each = 32, 8
+	s := db.open(t)
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range each {
+				receipts, err := s.Put(t.Context(), letter(c*each+i))
+				if assert.NoError(t, err) {
+					assert.Equal(t, dlq.Stored, receipts[0].Outcome)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	entries := all(t, s, dlq.Filter{})
+	require.Len(t, entries, callers*each)
+	for n, e := range entries {
+		require.Equal(t, fmt.Sprintf("message-%d", n), e.EventID)
+	}
+}
+
+func testPutRefuses(t *testing.T, db Database) {
+	s := db.open(t)
+	noBody := letter(1)
+	noBody.Body = nil
+	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": noBody} {
+		_, err := s.Put(t.Context(), letter(2), e)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+	}
+	require.Empty(t, all(t, s, dlq.Filter{}))
+	receipts, err := s.Put(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, receipts)
+}

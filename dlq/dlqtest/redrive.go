@@ -1,0 +1,172 @@
+package dlqtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// claim redrives an entry and returns it with its body, as the one who publishes has it.
+func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
+	t.Helper()
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: at})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionPublished, IDs: []int64{id}, At: at, Lease: time.Hour})
+	return get(t, s, id)
+}
+
+// C38: the outcome of a redriven message closes its entry by itself.
+func testSuccess(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	sent := claim(t, s, id, noon.Add(time.Hour))
+	succeeded := dlq.Change{
+		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour), MessageID: sent.EventID,
+	}
+	wrong := succeeded
+	wrong.MessageID = "of another store"
+	_, err := change(t, s, wrong)
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
+
+	mustChange(t, s, succeeded)
+	got := get(t, s, id)
+	require.Equal(t, dlq.Resolved, got.Status)
+	require.Equal(t, "redrive", got.ResolvedBy)
+	require.Equal(t, noon.Add(2*time.Hour), got.ResolvedAt)
+	require.Equal(t, 1, got.RedriveCount)
+
+	// Reported twice, or once more after an operator restored the entry: old news.
+	_, err = change(t, s, succeeded)
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
+	_, err = change(t, s, succeeded)
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	require.Equal(t, dlq.Pending, get(t, s, id).Status)
+}
+
+// A redriven message that dies again is the same entry, PENDING, one redrive older.
+func testSecondDeath(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	for round := 1; round <= 3; round++ {
+		at := noon.Add(time.Duration(round) * time.Hour)
+		sent := claim(t, s, id, at)
+		died := redriven(sent, at.Add(time.Minute), func(d *envelope.DeadLetter) {
+			d.Err.Message = "still closed"
+			d.Reason, d.Class, d.Attempts = envelope.ReasonPermanent, "*main.Closed", round
+		})
+		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, put(t, s, died)[0])
+		got := get(t, s, id)
+		require.Equal(t, dlq.Pending, got.Status)
+		require.Equal(t, round, got.RedriveCount)
+		require.Equal(t, round, got.DeathRedrive)
+		require.Equal(t, "still closed", got.ErrorMessage)
+		require.Equal(t, died.Fingerprint, got.Fingerprint)
+		require.Equal(t, envelope.ReasonPermanent, got.Reason)
+		require.Equal(t, noon.Add(time.Second), got.CreatedAt)
+		require.Equal(t, at.Add(time.Minute), got.DiedAt)
+		require.Equal(t, "consumer billing", got.ChangedBy)
+
+		// The same death reported once more, also after the next redrive has begun, changes no status.
+		require.Equal(t, dlq.Seen, put(t, s, died)[0].Outcome)
+		again := claim(t, s, id, at.Add(2*time.Minute))
+		require.Equal(t, dlq.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, dlq.Retrying, get(t, s, id).Status)
+		mustChange(t, s, dlq.Change{Action: dlq.ActionRelease, IDs: []int64{id}, Version: again.Version, At: at.Add(3 * time.Minute)})
+	}
+	require.Len(t, all(t, s, dlq.Filter{}), 1)
+}
+
+// Without a position the same message may be sent once more after its entry was closed; that death is not to be lost.
+func testResent(t *testing.T, db Database) {
+	s := db.open(t)
+	resend := func(at time.Time, position string) *dlq.Entry {
+		return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position = at, position })
+	}
+	for _, close := range []dlq.Action{dlq.ActionResolve, dlq.ActionDiscard} {
+		position := string(close)
+		closed := noon.Add(time.Hour)
+		with := put(t, s, resend(noon, position))[0].ID
+		without := put(t, s, letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
+		mustChange(t, s, dlq.Change{Action: close, IDs: []int64{with}, At: closed})
+		mustChange(t, s, dlq.Change{Action: close, IDs: []int64{without}, At: closed})
+		again := func(at time.Time) *dlq.Entry {
+			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
+		}
+		require.Equal(t, dlq.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Outcome, "the same position is the same delivery")
+		require.Equal(t, dlq.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Outcome, "a report from before the closing is old")
+		require.Equal(t, dlq.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Outcome)
+		require.Equal(t, dlq.Pending, get(t, s, without).Status)
+		require.True(t, get(t, s, without).ResolvedAt.IsZero())
+	}
+}
+
+// A handler that copies the headers of a redriven message to what it sends does not hide the deaths of that.
+func testCopiedHeaders(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	sent := claim(t, s, id, noon.Add(time.Hour))
+	for name, edit := range map[string]func(*envelope.DeadLetter){
+		"topic":    func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" },
+		"consumer": func(d *envelope.DeadLetter) { d.Origin.Consumer = "mail" },
+		"message":  func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
+		"no entry": func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveID] = "4711" },
+	} {
+		receipt := put(t, s, redriven(sent, noon.Add(2*time.Hour), edit))[0]
+		require.Equal(t, dlq.Stored, receipt.Outcome, name)
+		require.NotEqual(t, id, receipt.ID)
+	}
+	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
+}
+
+// A body that changed on its way is a new revision beside the original.
+func testChangedBody(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	sent := claim(t, s, id, noon.Add(time.Hour))
+	changed := redriven(sent, noon.Add(2*time.Hour), func(d *envelope.DeadLetter) { d.Message.Payload = []byte("changed") })
+	require.Equal(t, dlq.DiedAgain, put(t, s, changed)[0].Outcome)
+	got := get(t, s, id)
+	require.Equal(t, 1, got.Revision)
+	require.Equal(t, int64(len("changed")), got.Size)
+	require.Equal(t, "changed", string(got.Body.Payload))
+	original, err := s.Body(t.Context(), id, 0)
+	require.NoError(t, err)
+	require.Equal(t, `{"n":1}`, string(original.Payload))
+	_, err = s.Body(t.Context(), id, 2)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+}
+
+// A redrive whose process died can be done again when its lease is over, not before.
+func testLease(t *testing.T, db Database) {
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	at := noon.Add(time.Hour)
+	redrive := dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: at, Lease: time.Minute, Actor: "who died"}
+	claimed := mustChange(t, s, redrive)
+	redrive.Actor = "ana"
+	for _, action := range []dlq.Action{dlq.ActionRedrive, dlq.ActionResolve, dlq.ActionDiscard} {
+		early := redrive
+		early.Action, early.At = action, at.Add(time.Minute-time.Microsecond)
+		_, err := change(t, s, early)
+		require.ErrorContains(t, err, "who died")
+	}
+	redrive.At = at.Add(time.Minute)
+	again := mustChange(t, s, redrive)
+	require.Equal(t, 2, again.RedriveCount)
+	// The one who was late gives nothing back and extends nothing.
+	for _, action := range []dlq.Action{dlq.ActionRelease, dlq.ActionPublished} {
+		_, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute)})
+		require.ErrorIs(t, err, dlq.ErrConflict)
+	}
+	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
+	// Of two copies that are out, the first's death is old once the second's is there.
+	first, second := *get(t, s, id), *get(t, s, id)
+	first.RedriveCount = 1
+	require.Equal(t, dlq.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
+	require.Equal(t, dlq.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
+}

@@ -1,0 +1,81 @@
+// Package dlqtest is the suite that every dlq.Store passes: run it from the tests of a store of your own.
+//
+//	func TestStore(t *testing.T) {
+//		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
+//			url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db")
+//			return func(t *testing.T) dlq.Store { ... open url ... }
+//		})
+//	}
+package dlqtest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Database is one database. Each call opens one more store on it, as another process would; the suite closes them.
+type Database func(t *testing.T) dlq.Store
+
+// Run runs the suite. fresh is called for each test and gives it an empty database.
+func Run(t *testing.T, fresh func(t *testing.T) Database) {
+	t.Helper()
+	tests := []struct {
+		name string
+		run  func(t *testing.T, db Database)
+	}{
+		{"ExactBytes", testExactBytes},
+		{"HostileText", testHostileText},
+		{"EveryField", testEveryField},
+		{"PutTwiceIsOneEntry", testPutTwice},
+		{"PutTwiceInOneCall", testPutTwiceInOneCall},
+		{"TwoProcessesSameDelivery", testTwoProcesses},
+		{"ConcurrentPuts", testConcurrentPuts},
+		{"PutRefusesWhatIsNoLetter", testPutRefuses},
+		{"Transitions", testTransitions},
+		{"CompareAndSet", testCompareAndSet},
+		{"VersionMustMatch", testVersion},
+		{"ChangeManyAtOnce", testChangeMany},
+		{"ChangeRefusesNonsense", testChangeRefuses},
+		{"SuccessClosesTheEntry", testSuccess},
+		{"SecondDeathComesBack", testSecondDeath},
+		{"ResentAfterItWasClosed", testResent},
+		{"CopiedRedriveHeaders", testCopiedHeaders},
+		{"ChangedBodyIsKept", testChangedBody},
+		{"LeaseRunsOut", testLease},
+		{"Filters", testFilters},
+		{"FilterRefusesNonsense", testFilterRefuses},
+		{"Paging", testPaging},
+		{"PagingUnderInserts", testPagingUnderInserts},
+		{"PagingSameInstant", testPagingSameInstant},
+		{"ForgedCursor", testForgedCursor},
+		{"Count", testCount},
+		{"Groups", testGroups},
+		{"Stats", testStats},
+		{"StatsEqualRecount", testRecount},
+		{"Audit", testAudit},
+		{"Purge", testPurge},
+		{"PurgeRefusesWhatWaits", testPurgeRefuses},
+		{"IDsAreNotReused", testIDsNotReused},
+		{"NotFound", testNotFound},
+		{"CancelledContext", testCancelled},
+		{"SurvivesReopen", testReopen},
+		{"Close", testClose},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, fresh(t))
+		})
+	}
+}
+
+// open opens a store and closes it when the test ends.
+func (db Database) open(t *testing.T) dlq.Store {
+	t.Helper()
+	s := db(t)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}

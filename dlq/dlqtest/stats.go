@@ -1,0 +1,135 @@
+package dlqtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// C27: an operator sees three causes, not a hundred messages.
+func testGroups(t *testing.T, db Database) {
+	s := db.open(t)
+	timeouts := putMany(t, s, 0, 6)
+	cpfs := putMany(t, s, 10, 14, func(d *envelope.DeadLetter) { d.Err.Message = "invalid CPF \"" + d.Message.UUID + "\"" })
+	ages := putMany(t, s, 20, 21, func(d *envelope.DeadLetter) { d.Err.Message = "employee is 15, minimum 16" })
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: timeouts[:1]})
+	_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: timeouts[1:4], Actor: "ana", At: noon})
+	require.NoError(t, err)
+
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Len(t, groups, 3)
+	require.Equal(t, dlq.Group{
+		Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "payment 1: timeout after 2ms"),
+		Cause:       "payment ?: timeout after ?", Sample: groups[0].Sample, ErrorClass: "*main.TimeoutError", Handler: "charge",
+		Counts:    dlq.Counts{Pending: 2, Resolved: 1, Discarded: 3},
+		FirstSeen: noon, LastSeen: noon.Add(5 * time.Second), LastEntry: timeouts[5],
+	}, groups[0])
+	require.Contains(t, groups[0].Sample, "timeout after")
+	require.Equal(t, []int64{cpfs[3], ages[0]}, []int64{groups[1].LastEntry, groups[2].LastEntry})
+
+	pending, err := s.Groups(t.Context(), dlq.GroupQuery{Status: dlq.Pending, Limit: 2})
+	require.NoError(t, err)
+	require.Equal(t, []int64{4, 2}, []int64{pending[0].Counts.Pending, pending[1].Counts.Pending})
+	cpf, err := s.Groups(t.Context(), dlq.GroupQuery{CauseText: "cpf", Handler: "charge", ErrorClass: "*main.TimeoutError"})
+	require.NoError(t, err)
+	require.Equal(t, groups[1:2], cpf)
+	require.Len(t, all(t, s, dlq.Filter{Fingerprint: cpf[0].Fingerprint}), 4)
+	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: dlq.MaxPage + 1}, {Status: "x; DROP TABLE"}} {
+		_, err := s.Groups(t.Context(), q)
+		require.ErrorIs(t, err, dlq.ErrInvalid)
+	}
+}
+
+// C28-C30, C40 from the kept statistics.
+func testStats(t *testing.T, db Database) {
+	s := db.open(t)
+	empty, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Zero(t, empty.Counts.Total())
+	require.Zero(t, empty.MeanResolution)
+	require.True(t, empty.OldestPending.IsZero())
+
+	orders := putMany(t, s, 0, 3)
+	putMany(t, s, 3, 5, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices"; d.At = d.At.Add(-3 * time.Hour) })
+	putMany(t, s, 5, 6, func(d *envelope.DeadLetter) { d.At = noon.Add(-10 * 24 * time.Hour) })
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: orders[:1], At: noon.Add(time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: orders[1:2], At: noon.Add(time.Second + 3*time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: orders[2:3]})
+
+	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Counts{Pending: 3, Retrying: 1, Resolved: 2}, stats.Counts)
+	require.Equal(t, 2*time.Hour, stats.MeanResolution)
+	require.Equal(t, noon.Add(-10*24*time.Hour), stats.OldestPending)
+	require.Equal(t, []dlq.HourCount{
+		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2}, {Hour: noon.Truncate(time.Hour), Count: 3},
+	}, stats.Hourly)
+	require.Equal(t, []dlq.NamedCounts{
+		{Name: "orders", Counts: dlq.Counts{Pending: 1, Retrying: 1, Resolved: 2}}, {Name: "invoices", Counts: dlq.Counts{Pending: 2}},
+	}, stats.ByTopic)
+	require.Equal(t, stats.ByTopic, stats.ByType, "the event type defaults to the topic")
+	require.Len(t, stats.TopCauses, 1)
+	require.Equal(t, int64(3), stats.TopCauses[0].Counts.Pending)
+
+	all, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour), Since: noon.Add(-30 * 24 * time.Hour)})
+	require.NoError(t, err)
+	require.Len(t, all.Hourly, 3)
+}
+
+// The statistics that every change keeps up to date are those that a count of the entries gives.
+func testRecount(t *testing.T, db Database) {
+	s := db.open(t)
+	list := putMany(t, s, 0, 30, func(d *envelope.DeadLetter) {
+		n := d.At.Second()
+		d.At = d.At.Add(time.Duration(n) * 20 * time.Minute)
+		d.Origin.Topic = []string{"orders", "invoices", "mails"}[n%3]
+		d.Handler = []string{"charge", "send"}[n%2]
+	})
+	put(t, s, letter(100), letter(101))
+	closed := noon.Add(100 * time.Hour)
+	for i, id := range list {
+		switch i % 5 {
+		case 0:
+			mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, At: closed.Add(time.Duration(i) * time.Hour)})
+		case 1:
+			mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{id}, At: closed})
+			if i%2 == 0 {
+				mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, At: closed})
+			}
+		case 2:
+			sent := claim(t, s, id, closed)
+			died := redriven(sent, closed.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "another cause" })
+			require.Equal(t, dlq.DiedAgain, put(t, s, died)[0].Outcome)
+			put(t, s, died)
+		case 3:
+			claim(t, s, id, closed)
+		}
+	}
+	purged, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(6 * time.Hour), Actor: "cron", At: closed})
+	require.NoError(t, err)
+	require.Equal(t, 2, purged)
+
+	read := func() (dlq.Stats, []dlq.Group) {
+		stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
+		require.NoError(t, err)
+		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: 100})
+		require.NoError(t, err)
+		return stats, groups
+	}
+	keptStats, keptGroups := read()
+	require.Equal(t, int64(30), keptStats.Counts.Total())
+	require.NoError(t, s.Recount(t.Context()))
+	countedStats, countedGroups := read()
+	require.Equal(t, countedStats, keptStats)
+	require.Equal(t, countedGroups, keptGroups)
+	var listed dlq.Counts
+	for _, e := range all(t, s, dlq.Filter{}) {
+		listed.Add(e.Status, 1)
+	}
+	require.Equal(t, listed, keptStats.Counts)
+}

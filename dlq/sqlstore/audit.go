@@ -1,0 +1,96 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/huandu/go-sqlbuilder"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+var auditColumns = []string{
+	"at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail",
+}
+
+func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []dlq.AuditRecord) error {
+	for chunk := range chunks(records) {
+		args := make([]any, 0, len(chunk)*len(auditColumns))
+		for _, r := range chunk {
+			var detail any
+			if len(r.Detail) > 0 {
+				data, err := json.Marshal(r.Detail)
+				if err != nil {
+					return fmt.Errorf("audit: %w", err)
+				}
+				detail = string(data)
+			}
+			args = append(args, s.dialect.time(r.At), r.EntryID, null(r.Run), r.Actor, string(r.Action), r.Note,
+				string(r.From), string(r.To), r.Version, detail)
+		}
+		if _, err := s.statements.exec(ctx, tx, insertInto("dlq_audit", auditColumns, len(chunk)), args...); err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
+	}
+	return nil
+}
+
+// Audit returns a page of the audit log.
+func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+	if err := s.open("audit"); err != nil {
+		return nil, "", err
+	}
+	p, cursor, err := p.Resolve()
+	if err != nil {
+		return nil, "", fmt.Errorf("sqlstore: audit: %w", err)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("id", "at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail").
+		From("dlq_audit")
+	if f.EntryID != 0 {
+		b.Where(b.EQ("entry_id", f.EntryID))
+	}
+	whereText(b, "run_id", f.Run)
+	whereText(b, "actor", f.Actor)
+	whereText(b, "action", string(f.Action))
+	s.whereTimes(b, "at", f.From, f.To)
+	s.page(b, "at", p, cursor)
+	records, err := s.scanAudit(ctx, b)
+	if err != nil {
+		return nil, "", fmt.Errorf("sqlstore: audit: %w", err)
+	}
+	if len(records) <= p.Limit {
+		return records, "", nil
+	}
+	records = records[:p.Limit]
+	last := records[p.Limit-1]
+	return records, dlq.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String(), nil
+}
+
+func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]dlq.AuditRecord, error) {
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	var records []dlq.AuditRecord
+	for rows.Next() {
+		var r dlq.AuditRecord
+		var detail string
+		err := rows.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From, &r.To,
+			&r.Version, textValue{&detail})
+		if err != nil {
+			return nil, err
+		}
+		if detail != "" {
+			if err := json.Unmarshal([]byte(detail), &r.Detail); err != nil {
+				return nil, fmt.Errorf("detail of record %d: %w", r.ID, err)
+			}
+		}
+		records = append(records, r)
+	}
+	return records, rows.Err()
+}

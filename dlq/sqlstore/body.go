@@ -1,0 +1,126 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+var bodyColumns = []string{
+	"entry_id", "revision", "message_uuid", "payload", "payload_json", "payload_sha256", "content_type", "headers", "stack_trace",
+}
+
+func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
+	headers, err := encodeHeaders(b.Headers)
+	if err != nil {
+		return nil, err
+	}
+	projected := 0
+	if json.Valid(b.Payload) && utf8.Valid(b.Payload) && d.jsonReadable(b.Payload) {
+		projected = 1
+	}
+	payload := b.Payload
+	if payload == nil {
+		payload = []byte{} // nil would be NULL
+	}
+	return []any{
+		entryID, b.Revision, append([]byte{}, b.UUID...), payload, projected, b.SHA256[:], null(b.ContentType), headers, null(b.Trace),
+	}, nil
+}
+
+// Body returns one revision of an entry's body.
+func (s *Store) Body(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
+	if err := s.open("body"); err != nil {
+		return nil, err
+	}
+	b, err := readBody(ctx, s.read, id, revision)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = dlq.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: body %d of entry %d: %w", revision, id, err)
+	}
+	return b, nil
+}
+
+type rowQuerier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func readBody(ctx context.Context, q rowQuerier, id int64, revision int) (*dlq.Body, error) {
+	b := &dlq.Body{Revision: revision}
+	var uuid, digest []byte
+	var headers string
+	err := q.QueryRowContext(ctx, "SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace"+
+		" FROM dlq_bodies WHERE entry_id = ? AND revision = ?", id, revision).
+		Scan(&uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
+	if err != nil {
+		return nil, err
+	}
+	if b.Payload == nil {
+		b.Payload = []byte{}
+	}
+	b.UUID = string(uuid)
+	copy(b.SHA256[:], digest)
+	b.Headers, err = decodeHeaders(headers)
+	return b, err
+}
+
+// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go beside it in base64.
+type storedHeaders struct {
+	Text   map[string]string `json:"text"`
+	Binary [][2][]byte       `json:"binary,omitempty"`
+}
+
+func encodeHeaders(headers map[string]string) (string, error) {
+	stored := storedHeaders{Text: make(map[string]string, len(headers))}
+	for key, value := range headers {
+		if utf8.ValidString(key) && utf8.ValidString(value) {
+			stored.Text[key] = value
+		} else {
+			stored.Binary = append(stored.Binary, [2][]byte{[]byte(key), []byte(value)})
+		}
+	}
+	data, err := json.Marshal(stored)
+	return string(data), err
+}
+
+func decodeHeaders(data string) (map[string]string, error) {
+	var stored storedHeaders
+	if err := json.Unmarshal([]byte(data), &stored); err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
+	}
+	headers := stored.Text
+	if headers == nil {
+		headers = make(map[string]string, len(stored.Binary))
+	}
+	for _, pair := range stored.Binary {
+		headers[string(pair[0])] = string(pair[1])
+	}
+	return headers, nil
+}
+
+// jsonDepth is how deep the arrays and objects of valid JSON are nested.
+func jsonDepth(data []byte) int {
+	depth, deepest, inString := 0, 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
+}

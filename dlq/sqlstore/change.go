@@ -1,0 +1,62 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Change does one action on some entries, in one transaction.
+func (s *Store) Change(ctx context.Context, c dlq.Change) ([]dlq.Result, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: %w", err)
+	}
+	var results []dlq.Result
+	err := s.inTx(ctx, string(c.Action), func(tx *sql.Tx) (err error) {
+		results, err = s.changeTx(ctx, tx, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.Result, error) {
+	rows, err := s.lockEntries(ctx, tx, c.IDs)
+	if err != nil {
+		return nil, err
+	}
+	var counted deltas
+	var audit []dlq.AuditRecord
+	results := make([]dlq.Result, len(c.IDs))
+	for i, id := range c.IDs {
+		before := rows[id]
+		if before == nil {
+			results[i] = dlq.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
+			continue
+		}
+		after, err := c.Apply(*before)
+		results[i] = dlq.Result{ID: id, Entry: after, Err: err}
+		if err != nil {
+			continue
+		}
+		if err := s.updateEntry(ctx, tx, &after); err != nil {
+			return nil, err
+		}
+		counted.change(before, &after)
+		rows[id] = &after // should the id be named twice
+		if c.Audited() {
+			audit = append(audit, dlq.AuditRecord{
+				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: c.Run,
+				From: before.Status, To: after.Status, Version: after.Version,
+			})
+		}
+	}
+	if err := s.insertAudit(ctx, tx, audit); err != nil {
+		return nil, err
+	}
+	return results, counted.apply(ctx, s, tx)
+}

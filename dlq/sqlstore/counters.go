@@ -1,0 +1,176 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// deltas gathers what a transaction changes in the kept statistics. They are written once at its end, in the order of their keys:
+// the rows are few and everybody wants them, so they are locked briefly, and never in two orders.
+type deltas struct {
+	groups map[string]*groupDelta
+	counts map[countKey]*countDelta
+	hours  map[hourKey]int64
+}
+
+type groupDelta struct {
+	entry       *dlq.Entry // for the texts of a group that is new
+	first, last time.Time
+	counts      dlq.Counts
+}
+
+type countKey struct{ eventType, topic string }
+
+type countDelta struct {
+	counts       dlq.Counts
+	resolutionMS int64
+}
+
+type hourKey struct {
+	hour        time.Time
+	fingerprint string
+}
+
+// add counts an entry that came.
+func (d *deltas) add(e *dlq.Entry) { d.count(e, 1) }
+
+// remove counts an entry that went.
+func (d *deltas) remove(e *dlq.Entry) { d.count(e, -1) }
+
+// change counts an entry that became another.
+func (d *deltas) change(before, after *dlq.Entry) {
+	d.remove(before)
+	d.add(after)
+}
+
+func (d *deltas) count(e *dlq.Entry, n int64) {
+	if d.groups == nil {
+		d.groups, d.counts, d.hours = map[string]*groupDelta{}, map[countKey]*countDelta{}, map[hourKey]int64{}
+	}
+	g := d.groups[e.Fingerprint]
+	if g == nil {
+		g = &groupDelta{entry: e, first: e.CreatedAt, last: e.DiedAt}
+		d.groups[e.Fingerprint] = g
+	}
+	if !e.DiedAt.Before(g.last) {
+		g.last, g.entry = e.DiedAt, e
+	}
+	if e.CreatedAt.Before(g.first) {
+		g.first = e.CreatedAt
+	}
+	g.counts.Add(e.Status, n)
+
+	key := countKey{e.EventType, e.Origin.Topic}
+	c := d.counts[key]
+	if c == nil {
+		c = &countDelta{}
+		d.counts[key] = c
+	}
+	c.counts.Add(e.Status, n)
+	if e.Status == dlq.Resolved {
+		c.resolutionMS += n * e.ResolvedAt.Sub(e.CreatedAt).Milliseconds()
+	}
+	d.hours[hourKey{e.CreatedAt.Truncate(time.Hour), e.Fingerprint}] += n
+}
+
+var statusColumns = []string{"pending", "retrying", "resolved", "discarded"}
+
+func statusValues(c dlq.Counts) []any { return []any{c.Pending, c.Retrying, c.Resolved, c.Discarded} }
+
+// apply writes the deltas.
+func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
+	if err := d.applyGroups(ctx, s, tx); err != nil {
+		return err
+	}
+	for _, key := range sortedKeys(d.counts, func(a, b countKey) int {
+		return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
+	}) {
+		c := d.counts[key]
+		if *c == (countDelta{}) {
+			continue
+		}
+		query := s.dialect.upsert("dlq_counts", slices.Concat([]string{"event_type", "topic"}, statusColumns, []string{"resolution_ms"}),
+			[]string{"event_type", "topic"}, slices.Concat(statusColumns, []string{"resolution_ms"}), nil)
+		args := slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts), []any{c.resolutionMS})
+		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
+			return err
+		}
+	}
+	for _, key := range sortedKeys(d.hours, func(a, b hourKey) int {
+		return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
+	}) {
+		if d.hours[key] == 0 {
+			continue
+		}
+		query := s.dialect.upsert("dlq_hours", []string{"hour", "fingerprint", "entries"}, []string{"hour", "fingerprint"},
+			[]string{"entries"}, nil)
+		if _, err := s.statements.exec(ctx, tx, query, s.dialect.time(key.hour), key.fingerprint, d.hours[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *deltas) applyGroups(ctx context.Context, s *Store, tx *sql.Tx) error {
+	columns := slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
+		[]string{"first_seen", "last_seen", "last_entry_id"})
+	query := s.dialect.upsert("dlq_groups", columns, []string{"fingerprint"}, statusColumns, []string{"last_seen", "last_entry_id"})
+	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
+		g := d.groups[key]
+		if g.counts == (dlq.Counts{}) {
+			continue
+		}
+		args := slices.Concat([]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
+			statusValues(g.counts), []any{s.dialect.time(g.first), s.dialect.time(g.last), g.entry.ID})
+		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
+	keys := make([]K, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, order)
+	return keys
+}
+
+// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction.
+func (s *Store) Recount(ctx context.Context) error {
+	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
+		var all deltas
+		rows, err := tx.QueryContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries")
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // Err below has it
+		for rows.Next() {
+			e, err := scanEntry(rows)
+			if err != nil {
+				return err
+			}
+			all.add(&e)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for _, query := range []string{
+			"DELETE FROM dlq_counts",
+			"DELETE FROM dlq_hours",
+			"UPDATE dlq_groups SET pending = 0, retrying = 0, resolved = 0, discarded = 0", // their first and last death stay
+		} {
+			if _, err := tx.ExecContext(ctx, query); err != nil {
+				return err
+			}
+		}
+		return all.apply(ctx, s, tx)
+	})
+}

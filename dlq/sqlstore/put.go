@@ -1,0 +1,262 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Put stores dead letters. Concurrent calls are joined into one transaction.
+func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+	if err := checkLetters(letters); err != nil {
+		return nil, err
+	}
+	if len(letters) == 0 {
+		return nil, nil
+	}
+	if err := s.open("put"); err != nil {
+		return nil, err
+	}
+	receipts, err := s.writer.put(ctx, letters)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: put: %w", err)
+	}
+	return receipts, nil
+}
+
+// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits (C13). Do not
+// use the transaction of business work that has failed: it will be rolled back, and the dead letter with it.
+func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+	if err := checkLetters(letters); err != nil {
+		return nil, err
+	}
+	receipts, err := s.putTx(ctx, tx, letters)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: put: %w", err)
+	}
+	return receipts, nil
+}
+
+func checkLetters(letters []*dlq.Entry) error {
+	for _, e := range letters {
+		if e == nil || e.Body == nil || e.CreatedAt.IsZero() || e.Key == (dlq.Key{}) {
+			return fmt.Errorf("sqlstore: put: %w: a dead letter needs a body, a key and a time; make it with dlq.NewEntry", dlq.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// putting is one transaction of dead letters.
+type putting struct {
+	store    *Store
+	tx       *sql.Tx
+	deltas   deltas
+	audit    []dlq.AuditRecord
+	receipts []dlq.Receipt
+	// rows are the entries that were there already and changed, as they are now; before is as they were.
+	rows, before map[int64]*dlq.Entry
+}
+
+func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []*dlq.Entry) ([]dlq.Receipt, error) {
+	p := &putting{
+		store: s, tx: tx, receipts: make([]dlq.Receipt, len(letters)),
+		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
+	}
+	fresh, err := p.bringBack(ctx, letters)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.insert(ctx, letters, fresh); err != nil {
+		return nil, err
+	}
+	if err := p.finish(ctx); err != nil {
+		return nil, err
+	}
+	return p.receipts, nil
+}
+
+// bringBack takes the redriven messages to the entries that they belong to, and returns the indexes of the others.
+func (p *putting) bringBack(ctx context.Context, letters []*dlq.Entry) (fresh []int, err error) {
+	var ids []int64
+	for _, d := range letters {
+		if d.RedriveOf != 0 {
+			ids = append(ids, d.RedriveOf)
+		}
+	}
+	owners, err := p.store.lockEntries(ctx, p.tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range letters {
+		owner := owners[d.RedriveOf]
+		if owner == nil || !d.Belongs(owner) {
+			fresh = append(fresh, i)
+			continue
+		}
+		if err := p.die(ctx, i, owner, d); err != nil {
+			return nil, err
+		}
+	}
+	return fresh, nil
+}
+
+// insert stores new entries; those whose key is there already have been seen before.
+func (p *putting) insert(ctx context.Context, letters []*dlq.Entry, fresh []int) error {
+	ids := make(map[dlq.Key]int64, len(fresh))
+	var first, again []int // the first letter with a key, and those that repeat it
+	seen := make(map[dlq.Key]bool, len(fresh))
+	for _, i := range fresh {
+		if key := letters[i].Key; !seen[key] {
+			seen[key] = true
+			first = append(first, i)
+		} else {
+			again = append(again, i)
+		}
+	}
+	for chunk := range chunks(first) {
+		if err := p.insertChunk(ctx, letters, chunk, ids); err != nil {
+			return err
+		}
+	}
+	var bodies []int
+	for _, i := range first {
+		id, isNew := ids[letters[i].Key]
+		if !isNew {
+			again = append(again, i)
+			continue
+		}
+		p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Stored}
+		stored := *letters[i]
+		stored.ID = id
+		p.deltas.add(&stored)
+		bodies = append(bodies, i)
+	}
+	for chunk := range chunks(bodies) {
+		if err := p.insertBodies(ctx, letters, chunk); err != nil {
+			return err
+		}
+	}
+	slices.Sort(again)
+	for _, i := range again {
+		row, err := p.entryByKey(ctx, letters[i].Key)
+		if err != nil {
+			return err
+		}
+		if err := p.die(ctx, i, row, letters[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *putting) insertChunk(ctx context.Context, letters []*dlq.Entry, chunk []int, ids map[dlq.Key]int64) error {
+	args := make([]any, 0, len(chunk)*len(entryColumns))
+	for _, i := range chunk {
+		args = append(args, entryValues(p.store.dialect, letters[i])...)
+	}
+	query := p.store.dialect.insertIgnore("dlq_entries", entryColumns, len(chunk), "dedup_key")
+	rows, err := p.store.statements.query(ctx, p.tx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	for rows.Next() {
+		var id int64
+		var key []byte
+		if err := rows.Scan(&id, &key); err != nil {
+			return err
+		}
+		ids[dlq.Key(key)] = id
+	}
+	return rows.Err()
+}
+
+func (p *putting) insertBodies(ctx context.Context, letters []*dlq.Entry, chunk []int) error {
+	args := make([]any, 0, len(chunk)*len(bodyColumns))
+	for _, i := range chunk {
+		values, err := bodyValues(p.store.dialect, p.receipts[i].ID, letters[i].Body)
+		if err != nil {
+			return err
+		}
+		args = append(args, values...)
+	}
+	_, err := p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, len(chunk)), args...)
+	return err
+}
+
+// die applies a death to an entry that is there.
+func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
+	if now := p.rows[row.ID]; now != nil {
+		row = now // it was changed by an earlier letter of this transaction
+	} else {
+		p.before[row.ID] = row
+	}
+	after, outcome := row.Die(d)
+	p.receipts[i] = dlq.Receipt{ID: row.ID, Outcome: outcome}
+	if outcome == dlq.DiedAgain {
+		if err := p.keepBody(ctx, &after, d.Body); err != nil {
+			return err
+		}
+		p.audit = append(p.audit, dlq.AuditRecord{
+			At: d.DiedAt, Actor: after.ChangedBy, Action: dlq.ActionDie, EntryID: row.ID, Run: row.Run,
+			From: row.Status, To: after.Status, Version: after.Version,
+			Detail: map[string]string{"error": after.ErrorMessage, "previous_error": row.ErrorMessage},
+		})
+	}
+	p.rows[row.ID] = &after
+	return nil
+}
+
+// keepBody adds a revision when the message that died again is not, byte for byte, the one that we have.
+func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
+	var digest []byte
+	err := p.tx.QueryRowContext(ctx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID, e.Revision).
+		Scan(&digest)
+	if err != nil {
+		return fmt.Errorf("body of entry %d: %w", e.ID, err)
+	}
+	if bytes.Equal(digest, died.SHA256[:]) {
+		return nil
+	}
+	var last int
+	err = p.tx.QueryRowContext(ctx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last)
+	if err != nil {
+		return err
+	}
+	e.Revision, e.Size = last+1, int64(len(died.Payload))
+	revised := *died
+	revised.Revision = e.Revision
+	values, err := bodyValues(p.store.dialect, e.ID, &revised)
+	if err != nil {
+		return err
+	}
+	_, err = p.tx.ExecContext(ctx, insertInto("dlq_bodies", bodyColumns, 1), values...)
+	return err
+}
+
+func (p *putting) entryByKey(ctx context.Context, key dlq.Key) (*dlq.Entry, error) {
+	row := p.tx.QueryRowContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE dedup_key = ?"+p.store.dialect.forUpdate(), key[:])
+	e, err := scanEntry(row)
+	if err != nil {
+		return nil, fmt.Errorf("entry by key: %w", err)
+	}
+	return &e, nil
+}
+
+// finish writes what changed in entries that were there, the audit records and the statistics.
+func (p *putting) finish(ctx context.Context) error {
+	for _, id := range sortedKeys(p.rows, compareIDs) {
+		if err := p.store.updateEntry(ctx, p.tx, p.rows[id]); err != nil {
+			return err
+		}
+		p.deltas.change(p.before[id], p.rows[id])
+	}
+	if err := p.store.insertAudit(ctx, p.tx, p.audit); err != nil {
+		return err
+	}
+	return p.deltas.apply(ctx, p.store, p.tx)
+}

@@ -1,0 +1,169 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/huandu/go-sqlbuilder"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Get returns an entry with the body that a redrive would send.
+func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
+	if err := s.open("get"); err != nil {
+		return nil, err
+	}
+	e, err := scanEntry(s.read.QueryRowContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?", id))
+	if err == nil {
+		e.Body, err = readBody(ctx, s.read, id, e.Revision)
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		err = dlq.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: get entry %d: %w", id, err)
+	}
+	return &e, nil
+}
+
+// List returns a page of the entries that the filter picks.
+func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+	if err := s.open("list"); err != nil {
+		return dlq.Listing{}, err
+	}
+	p, cursor, err := p.Resolve()
+	if err == nil {
+		err = f.Validate()
+	}
+	if err != nil {
+		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select(selectEntry).From("dlq_entries")
+	s.where(b, &f)
+	s.page(b, "created_at", p, cursor)
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+	}
+	entries, err := scanEntries(rows)
+	if err != nil {
+		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+	}
+	if len(entries) <= p.Limit {
+		return dlq.Listing{Entries: entries}, nil
+	}
+	entries = entries[:p.Limit]
+	last := &entries[p.Limit-1]
+	return dlq.Listing{Entries: entries, Next: dlq.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()}, nil
+}
+
+// Count returns how many entries the filter picks, up to a limit.
+func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
+	if err := s.open("count"); err != nil {
+		return 0, err
+	}
+	if err := f.Validate(); err != nil {
+		return 0, fmt.Errorf("sqlstore: count: %w", err)
+	}
+	inner := s.dialect.flavor().NewSelectBuilder()
+	inner.Select("1").From("dlq_entries")
+	s.where(inner, &f)
+	if limit > 0 {
+		inner.Limit(int(limit))
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("count(*)").From(b.BuilderAs(inner, "counted"))
+	query, args := b.Build()
+	var n int64
+	if err := s.read.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("sqlstore: count: %w", err)
+	}
+	return n, nil
+}
+
+// where writes the filter. Every value is a parameter; the column names are ours.
+func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
+	if f.IDs != nil {
+		whereIn(b, "id", f.IDs)
+	}
+	if len(f.Statuses) > 0 {
+		names := make([]string, len(f.Statuses))
+		for i, status := range f.Statuses {
+			names[i] = string(status)
+		}
+		whereIn(b, "status", names)
+	}
+	for column, value := range map[string]string{
+		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),
+		"error_class": f.ErrorClass, "error_code": f.ErrorCode, "fingerprint": f.Fingerprint, "event_id": f.EventID,
+		"source_table": f.SourceTable, "source_id": f.SourceID, "correlation_id": f.CorrelationID, "run_id": f.Run,
+	} {
+		whereText(b, column, value)
+	}
+	s.whereTimes(b, "created_at", f.From, f.To)
+	if !f.ResolvedBefore.IsZero() {
+		b.Where(b.LT("resolved_at", s.dialect.time(f.ResolvedBefore)))
+	}
+	if f.CauseText != "" {
+		b.Where("fingerprint IN (SELECT fingerprint FROM dlq_groups WHERE " +
+			s.dialect.contains("cause", b.Var(s.dialect.containsArg(f.CauseText))) + ")")
+	}
+	if f.ErrorText != "" {
+		b.Where(s.dialect.contains("error_message", b.Var(s.dialect.containsArg(f.ErrorText))))
+	}
+	if f.PayloadText != "" {
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
+			s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))) + ")")
+	}
+}
+
+func whereText(b *sqlbuilder.SelectBuilder, column, value string) {
+	if value != "" {
+		b.Where(b.EQ(column, value))
+	}
+}
+
+func whereIn[T any](b *sqlbuilder.SelectBuilder, column string, values []T) {
+	if len(values) == 0 {
+		b.Where("1 = 0") // asked for none
+		return
+	}
+	if len(values) == 1 {
+		b.Where(b.EQ(column, values[0])) // an equality keeps the order of the index
+		return
+	}
+	list := make([]any, len(values))
+	for i, v := range values {
+		list[i] = v
+	}
+	b.Where(b.In(column, list...))
+}
+
+func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to time.Time) {
+	if !from.IsZero() {
+		b.Where(b.GE(column, s.dialect.time(from)))
+	}
+	if !to.IsZero() {
+		b.Where(b.LT(column, s.dialect.time(to)))
+	}
+}
+
+// page writes the order and the place in it. One row more than asked tells whether there is another page.
+func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *dlq.Cursor) {
+	direction, compare := "DESC", "<"
+	if p.Order == dlq.OldestFirst {
+		direction, compare = "ASC", ">"
+	}
+	if c != nil {
+		at := s.dialect.time(c.At)
+		b.Where(strings.Join([]string{"(" + column + ", id)", compare, "(" + b.Var(at) + ", " + b.Var(c.ID) + ")"}, " "))
+	}
+	b.OrderBy(column+" "+direction, "id "+direction).Limit(p.Limit + 1)
+}

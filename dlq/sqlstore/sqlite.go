@@ -1,0 +1,258 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/huandu/go-sqlbuilder"
+	"github.com/pressly/goose/v3"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+//go:embed migrations/sqlite/*.sql
+var sqliteMigrations embed.FS
+
+// sqliteDrivers are the names under which the known SQLite drivers register themselves, and their import paths.
+var sqliteDrivers = []struct{ name, path string }{
+	{"sqlite", "modernc.org/sqlite"},
+	{"sqlite3", "github.com/mattn/go-sqlite3"},
+}
+
+// sqliteConfig is what a sqlite URL says.
+type sqliteConfig struct {
+	path        string
+	driver      string
+	busyTimeout time.Duration
+	synchronous string
+	readers     int
+}
+
+// openSQLite opens a file with one connection that writes and a few that read. SQLite has one writer at a time anyway: a second
+// connection of ours would only wait in its busy handler, which polls, instead of in our queue.
+func openSQLite(ctx context.Context, u *url.URL) (*Store, error) {
+	cfg, err := parseSQLite(u)
+	if err != nil {
+		return nil, err
+	}
+	drv, err := sqlDriver(cfg.driver)
+	if err != nil {
+		return nil, err
+	}
+	memory := cfg.path == ":memory:"
+	dsn := "file:" + (&url.URL{Path: filepath.ToSlash(cfg.path)}).EscapedPath() + "?_txlock=immediate"
+	if memory {
+		dsn = ":memory:?_txlock=immediate"
+	}
+	pragmas := []string{
+		"busy_timeout=" + strconv.FormatInt(cfg.busyTimeout.Milliseconds(), 10),
+		"synchronous=" + cfg.synchronous,
+		"cache_size=-16000",
+	}
+	write := sql.OpenDB(&pragmaConnector{driver: drv, dsn: dsn, pragmas: append(slices.Clone(pragmas), "journal_mode=WAL")})
+	write.SetMaxOpenConns(1)
+	write.SetConnMaxIdleTime(0)
+	read := write
+	if !memory {
+		read = sql.OpenDB(&pragmaConnector{driver: drv, dsn: dsn, pragmas: append(slices.Clone(pragmas), "query_only=1")})
+		read.SetMaxOpenConns(cfg.readers)
+		read.SetMaxIdleConns(cfg.readers)
+	}
+	s := &Store{dialect: sqlite{}, write: write, read: read}
+	if !memory {
+		s.spoolDir = cfg.path + "-spool"
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, fmt.Errorf("sqlstore: open sqlite file %s: %w", cfg.path, err)
+	}
+	return s, nil
+}
+
+func parseSQLite(u *url.URL) (sqliteConfig, error) {
+	cfg := sqliteConfig{busyTimeout: 5 * time.Second, synchronous: "FULL", readers: 4}
+	raw, query := u.Opaque, u.RawQuery
+	if raw == "" {
+		raw = u.Host + u.Path
+	} else if path, rest, found := strings.Cut(raw, "?"); found { // a path without a scheme is not split yet
+		raw, query = path, rest
+	}
+	cfg.path = raw
+	if cfg.path == "" {
+		return cfg, errors.New("sqlstore: sqlite URL without a file: write sqlite:///var/lib/app/dead.db, or sqlite:dead.db")
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return cfg, fmt.Errorf("sqlstore: sqlite URL: parameters: %w", err)
+	}
+	return cfg, cfg.read(values)
+}
+
+func (c *sqliteConfig) read(values url.Values) error {
+	var errs []error
+	for name, all := range values {
+		value := all[len(all)-1]
+		var err error
+		switch strings.TrimPrefix(name, "x-") {
+		case "driver":
+			c.driver = value
+		case "busy_timeout":
+			c.busyTimeout, err = time.ParseDuration(value)
+			if err == nil && c.busyTimeout < 0 {
+				err = errors.New("must not be negative")
+			}
+		case "synchronous":
+			c.synchronous = strings.ToUpper(value)
+			if c.synchronous != "FULL" && c.synchronous != "NORMAL" && c.synchronous != "EXTRA" {
+				err = errors.New("must be full, extra or normal; normal may lose the last dead letters on a power loss")
+			}
+		case "readers":
+			c.readers, err = strconv.Atoi(value)
+			if err == nil && (c.readers < 1 || c.readers > 256) {
+				err = errors.New("must be from 1 to 256")
+			}
+		default:
+			err = errors.New("unknown; known are busy_timeout, driver, readers, synchronous, each also with x- before it")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sqlstore: sqlite URL: parameter %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sqlDriver finds the SQL driver that the program imports.
+func sqlDriver(name string) (driver.Driver, error) {
+	registered := sql.Drivers()
+	for _, known := range sqliteDrivers {
+		if (name == "" || name == known.name) && slices.Contains(registered, known.name) {
+			name = known.name
+			break
+		}
+	}
+	if name == "" || !slices.Contains(registered, name) {
+		return nil, fmt.Errorf("sqlstore: no SQL driver for SQLite is in this program (registered: %s); forgotten import? add _ %q",
+			orNone(registered), sqliteDrivers[0].path)
+	}
+	db, err := sql.Open(name, ":memory:") // opens nothing yet: it is the way to the registered driver
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: SQL driver %s: %w", name, err)
+	}
+	return db.Driver(), db.Close()
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// pragmaConnector opens connections and sets their pragmas, with any SQLite driver: they have no common DSN syntax for that.
+type pragmaConnector struct {
+	driver  driver.Driver
+	dsn     string
+	pragmas []string
+}
+
+func (c *pragmaConnector) Driver() driver.Driver { return c.driver }
+
+func (c *pragmaConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.driver.Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	for _, pragma := range c.pragmas {
+		if err := execConn(ctx, conn, "PRAGMA "+pragma); err != nil {
+			return nil, errors.Join(fmt.Errorf("pragma %s: %w", pragma, err), conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+func execConn(ctx context.Context, conn driver.Conn, query string) error {
+	if execer, ok := conn.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
+	}
+	stmt, err := conn.Prepare(query)
+	if err != nil {
+		return err
+	}
+	_, err = stmt.Exec(nil) //nolint:staticcheck // of drivers without ExecerContext
+	return errors.Join(err, stmt.Close())
+}
+
+// sqlite is the dialect of SQLite 3.35 and later.
+type sqlite struct{}
+
+func (sqlite) flavor() sqlbuilder.Flavor { return sqlbuilder.SQLite }
+
+func (sqlite) migrations() (fs.FS, goose.Dialect, []goose.ProviderOption) {
+	sub, err := fs.Sub(sqliteMigrations, "migrations/sqlite")
+	if err != nil {
+		panic(err) // the directory is embedded above
+	}
+	return sub, goose.DialectSQLite3, nil
+}
+
+func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transaction has the write lock from its start
+
+func (sqlite) insertIgnore(table string, columns []string, rows int, key string) string {
+	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows) +
+		" ON CONFLICT (" + key + ") DO NOTHING RETURNING id, " + key
+}
+
+func (sqlite) upsert(table string, columns, key, add, latest []string) string {
+	sets := make([]string, 0, len(add)+len(latest))
+	for _, c := range add {
+		sets = append(sets, c+" = "+table+"."+c+" + excluded."+c)
+	}
+	for _, c := range latest {
+		sets = append(sets, c+" = max("+table+"."+c+", excluded."+c+")")
+	}
+	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), 1) +
+		" ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", ")
+}
+
+// sqliteTime sorts as text in the order of time, and is what SQLite's date functions read.
+const sqliteTime = "2006-01-02 15:04:05.000000"
+
+func (sqlite) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format(sqliteTime)
+}
+
+func (sqlite) contains(column, parameter string) string {
+	return column + " LIKE " + parameter + ` ESCAPE '\'`
+}
+
+var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+func (sqlite) containsArg(text string) any { return "%" + likeEscaper.Replace(text) + "%" }
+
+func (sqlite) containsBytes(column, parameter string) string {
+	return "instr(" + column + ", " + parameter + ") > 0"
+}
+
+// jsonReadable: SQLite's JSON functions stop at a nesting of 1,000 in older versions, and one row that they cannot read fails a
+// whole query.
+func (sqlite) jsonReadable(payload []byte) bool { return jsonDepth(payload) <= 500 }
+
+func (sqlite) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
+	return runTx(ctx, db, nil, fn)
+}
+
+var _ dlq.Driver = driverFunc(nil)

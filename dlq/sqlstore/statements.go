@@ -1,0 +1,80 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// statements keeps the prepared statements of the write path, which are few and long and the same all the time.
+//
+// A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So a new one
+// runs unprepared the first time, and is prepared between two transactions.
+type statements struct {
+	mu       sync.Mutex
+	prepared map[string]*sql.Stmt // nil for one that is wanted
+}
+
+func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
+	if stmt := p.get(query); stmt != nil {
+		return tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+	}
+	return tx.ExecContext(ctx, query, args...)
+}
+
+func (p *statements) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
+	if stmt := p.get(query); stmt != nil {
+		return tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
+	}
+	return tx.QueryContext(ctx, query, args...)
+}
+
+func (p *statements) get(query string) *sql.Stmt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stmt, known := p.prepared[query]
+	if !known {
+		if p.prepared == nil {
+			p.prepared = make(map[string]*sql.Stmt)
+		}
+		p.prepared[query] = nil
+	}
+	return stmt
+}
+
+// prepare prepares what was wanted since the last time. Not to be called with a transaction open.
+func (p *statements) prepare(ctx context.Context, db *sql.DB) error {
+	p.mu.Lock()
+	var wanted []string
+	for query, stmt := range p.prepared {
+		if stmt == nil {
+			wanted = append(wanted, query)
+		}
+	}
+	p.mu.Unlock()
+	for _, query := range wanted {
+		stmt, err := db.PrepareContext(ctx, query)
+		if err != nil {
+			return fmt.Errorf("prepare: %w", err)
+		}
+		p.mu.Lock()
+		p.prepared[query] = stmt
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+func (p *statements) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, stmt := range p.prepared {
+		if stmt != nil {
+			errs = append(errs, stmt.Close())
+		}
+	}
+	p.prepared = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,167 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+const (
+	defaultTop    = 10
+	defaultWindow = 7 * 24 * time.Hour
+)
+
+// Groups returns the causes, those with the most entries first.
+func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
+	if err := s.open("groups"); err != nil {
+		return nil, err
+	}
+	if q.Limit == 0 {
+		q.Limit = defaultTop
+	}
+	if q.Limit < 1 || q.Limit > dlq.MaxPage {
+		return nil, fmt.Errorf("sqlstore: groups: %w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, dlq.MaxPage)
+	}
+	rank := "pending + retrying + resolved + discarded"
+	if q.Status != "" {
+		status, err := dlq.ParseStatus(string(q.Status))
+		if err != nil {
+			return nil, fmt.Errorf("sqlstore: groups: %w", err)
+		}
+		rank = strings.ToLower(string(status)) // one of the columns, it was checked
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "resolved", "discarded",
+		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
+	whereText(b, "handler", q.Handler)
+	whereText(b, "error_class", q.ErrorClass)
+	if q.CauseText != "" {
+		b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(q.CauseText))))
+	}
+	b.OrderBy(rank+" DESC", "fingerprint").Limit(q.Limit)
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: groups: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	var groups []dlq.Group
+	for rows.Next() {
+		var g dlq.Group
+		err := rows.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
+			&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Resolved, &g.Counts.Discarded,
+			timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
+		if err != nil {
+			return nil, fmt.Errorf("sqlstore: groups: %w", err)
+		}
+		groups = append(groups, g)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqlstore: groups: %w", err)
+	}
+	return groups, nil
+}
+
+// Stats returns the numbers of a dashboard from the kept statistics.
+func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+	var stats dlq.Stats
+	if q.Now.IsZero() {
+		q.Now = time.Now()
+	}
+	if q.Since.IsZero() {
+		q.Since = q.Now.Add(-defaultWindow)
+	}
+	groups, err := s.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, Limit: q.TopCauses})
+	if err != nil {
+		return stats, err
+	}
+	stats.TopCauses = groups
+	for _, read := range []func(context.Context, dlq.StatsQuery, *dlq.Stats) error{s.readCounts, s.readHours, s.readOldest} {
+		if err := read(ctx, q, &stats); err != nil {
+			return dlq.Stats{}, fmt.Errorf("sqlstore: stats: %w", err)
+		}
+	}
+	return stats, nil
+}
+
+func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
+	rows, err := s.read.QueryContext(ctx,
+		"SELECT event_type, topic, pending, retrying, resolved, discarded, resolution_ms FROM dlq_counts")
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	byType, byTopic := map[string]dlq.Counts{}, map[string]dlq.Counts{}
+	var resolutionMS int64
+	for rows.Next() {
+		var eventType, topic string
+		var c dlq.Counts
+		var ms int64
+		if err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Resolved, &c.Discarded, &ms); err != nil {
+			return err
+		}
+		stats.Counts = sum(stats.Counts, c)
+		byType[eventType] = sum(byType[eventType], c)
+		byTopic[topic] = sum(byTopic[topic], c)
+		resolutionMS += ms
+	}
+	stats.ByType, stats.ByTopic = named(byType), named(byTopic)
+	if stats.Counts.Resolved > 0 {
+		stats.MeanResolution = time.Duration(resolutionMS/stats.Counts.Resolved) * time.Millisecond
+	}
+	return rows.Err()
+}
+
+func sum(a, b dlq.Counts) dlq.Counts {
+	for _, status := range dlq.Statuses() {
+		a.Add(status, b.Of(status))
+	}
+	return a
+}
+
+func named(counts map[string]dlq.Counts) []dlq.NamedCounts {
+	list := make([]dlq.NamedCounts, 0, len(counts))
+	for name, c := range counts {
+		if c.Total() > 0 {
+			list = append(list, dlq.NamedCounts{Name: name, Counts: c})
+		}
+	}
+	slices.SortFunc(list, func(a, b dlq.NamedCounts) int {
+		return cmp.Or(cmp.Compare(b.Counts.Total(), a.Counts.Total()), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
+	rows, err := s.read.QueryContext(ctx,
+		"SELECT hour, sum(entries) FROM dlq_hours WHERE hour >= ? AND hour <= ? GROUP BY hour HAVING sum(entries) > 0 ORDER BY hour",
+		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	for rows.Next() {
+		var h dlq.HourCount
+		if err := rows.Scan(timeValue{&h.Hour}, &h.Count); err != nil {
+			return err
+		}
+		stats.Hourly = append(stats.Hourly, h)
+	}
+	return rows.Err()
+}
+
+func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
+	err := s.read.QueryRowContext(ctx, "SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1", string(dlq.Pending)).
+		Scan(timeValue{&stats.OldestPending})
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
+}
