@@ -1,0 +1,244 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func breakerConfig(b middleware.Breaker) middleware.Config {
+	return middleware.Config{Breaker: &b, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 10, Backoff: middleware.Constant(time.Hour)}}
+}
+
+// D40: five failures in a row open the circuit for 60 s. What arrives then is deferred for the rest of it, without an
+// attempt, and nothing is lost.
+func TestBreaker_OpensDefersAndCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		h := newHarness(t, breakerConfig(middleware.Breaker{}), func(*message.Message) ([]*message.Message, error) {
+			if down {
+				return nil, errTimeout
+			}
+			return nil, nil
+		})
+		h.start = time.Now()
+		for range 5 {
+			h.deliver(order(t))
+		}
+		require.Len(t, h.runs, 5)
+		require.Contains(t, h.logs.String(), `"msg":"circuit opened","circuit":"billing-handler"`)
+
+		time.Sleep(20 * s)
+		h.deliver(order(t))
+		require.Len(t, h.runs, 5, "not called")
+		deferred := h.rescheduled[5]
+		require.Equal(t, 40*s, deferred.delay)
+		require.Equal(t, "0", orZero(deferred.message.Metadata[envelope.KeyRetryCount]))
+		require.Contains(t, h.logs.String(), `message deferred, scheduled`)
+
+		down = false
+		time.Sleep(40 * s)
+		synctest.Wait()
+		require.Len(t, h.runs, 6, "the deferred message closes the circuit")
+		require.Contains(t, h.logs.String(), `"msg":"circuit closed"`)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		require.Len(t, h.runs, 11)
+		require.Empty(t, h.letters)
+	})
+}
+
+func TestBreaker_HalfOpenLetsOneThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}), func(*message.Message) ([]*message.Message, error) {
+			time.Sleep(s)
+			return nil, errTimeout
+		})
+		h.deliver(order(t))
+		time.Sleep(60 * s)
+		for range 20 {
+			go h.deliver(order(t))
+		}
+		time.Sleep(2 * s)
+		synctest.Wait()
+		require.Len(t, h.runs, 2, "one of twenty")
+		deliveries := h.deliveries
+		time.Sleep(50 * s)
+		synctest.Wait()
+		require.Less(t, h.deliveries-deliveries, 60, "the others do not come back in a hot loop")
+		require.Len(t, h.runs, 2, "its failure has opened the circuit again")
+		h.pipelineStop(t)
+	})
+}
+
+// pipelineStop ends what is still scheduled, so that a bubble can end.
+func (s *harness) pipelineStop(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, timer := range s.timers {
+		timer.Stop()
+	}
+}
+
+// Only what a retry may cure says something about the dependency: Watermill's breaker opens on invalid orders.
+func TestBreaker_CountsOnlyRetryableErrors(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		open bool
+	}{
+		"retryable": {errTimeout, true},
+		"unknown":   {errors.New("no idea"), true},
+		"permanent": {middleware.Permanent(errTimeout), false},
+		"skip":      {middleware.Skip(errTimeout), false},
+		"defer":     {middleware.Defer(errTimeout, s), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 3}), failing(tt.err))
+			for range 6 {
+				h.sendNow(order(t))
+			}
+			want := 6
+			if tt.open {
+				want = 3
+			}
+			require.Len(t, h.runs, want)
+		})
+	}
+}
+
+func TestBreaker_SuccessResets(t *testing.T) {
+	n := 0
+	h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 3}), func(*message.Message) ([]*message.Message, error) {
+		if n++; n%3 == 0 {
+			return nil, nil
+		}
+		return nil, errTimeout
+	})
+	for range 12 {
+		h.sendNow(order(t))
+	}
+	require.Len(t, h.runs, 12)
+}
+
+func TestBreaker_PausesIntake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}), func(*message.Message) ([]*message.Message, error) {
+			if down {
+				return nil, errTimeout
+			}
+			return nil, nil
+		})
+		h.start = time.Now()
+		h.deliver(order(t))
+		down = false
+		time.Sleep(10 * s)
+		h.deliver(order(t))
+		require.Equal(t, []time.Duration{0, 30 * s}, h.runs, "it waited where it was")
+		require.Len(t, h.rescheduled, 1, "and was not deferred")
+		h.pipelineStop(t)
+	})
+}
+
+func TestBreaker_PauseEndsAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, WhenOpen: middleware.OpenPause}), failing(errTimeout))
+		h.ctx = ctx
+		h.deliver(order(t))
+		go h.deliver(order(t))
+		time.Sleep(10 * s)
+		stop()
+		synctest.Wait()
+		require.Equal(t, 1, h.nacked)
+		require.Len(t, h.rescheduled, 1)
+		h.pipelineStop(t)
+	})
+}
+
+func TestBreaker_SkipsOnlyWhenAskedTo(t *testing.T) {
+	skipped := 0
+	cfg := breakerConfig(middleware.Breaker{Failures: 1, WhenOpen: middleware.OpenSkip})
+	cfg.Hooks.OnSkip = func(_ context.Context, p middleware.SkipParams) error {
+		skipped++
+		require.ErrorIs(t, p.Decision.Err, middleware.ErrCircuitOpen)
+		return nil
+	}
+	h := newHarness(t, cfg, failing(errTimeout))
+	h.sendNow(order(t))
+	h.sendNow(order(t))
+	require.Equal(t, 1, skipped)
+	require.Len(t, h.runs, 1)
+}
+
+func TestBreaker_Keys(t *testing.T) {
+	cfg := breakerConfig(middleware.Breaker{Failures: 1, Key: func(m *message.Message) string {
+		if m.Metadata["service"] == "" {
+			panic("no service")
+		}
+		return m.Metadata["service"]
+	}})
+	h := newHarness(t, cfg, failing(errTimeout))
+	for _, service := range []string{"payment", "mail", "payment", "mail", "", ""} {
+		m := order(t)
+		if service != "" {
+			m.Metadata["service"] = service
+		}
+		h.sendNow(m)
+	}
+	require.Len(t, h.runs, 3, "one failure for payment, one for mail, one for the handler itself")
+	require.Contains(t, h.logs.String(), "Breaker.Key panicked")
+}
+
+// A permit that is not given back would keep the circuit half-open, and the handler uncalled, for ever.
+func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
+	for name, end := range map[string]func(*message.Message, context.CancelFunc) error{
+		"deferred": func(*message.Message, context.CancelFunc) error { return middleware.Defer(errTimeout, s) },
+		"panic":    func(*message.Message, context.CancelFunc) error { panic("x") },
+		"skip":     func(*message.Message, context.CancelFunc) error { return middleware.Skip(errTimeout) },
+		"shutdown": func(_ *message.Message, stop context.CancelFunc) error { stop(); return context.Canceled },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				n := 0
+				h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}), func(m *message.Message) ([]*message.Message, error) {
+					switch n++; n {
+					case 1:
+						return nil, errTimeout
+					case 2:
+						return nil, end(m, stop)
+					default:
+						return nil, nil
+					}
+				})
+				h.deliver(order(t))
+				time.Sleep(60 * s)
+				h.ctx = ctx
+				h.deliver(order(t))
+				h.pipelineStop(t)
+				h.ctx = t.Context()
+				time.Sleep(60 * s)
+				h.deliver(order(t))
+				require.Equal(t, 3, n, "the circuit lets messages through again")
+				h.pipelineStop(t)
+			})
+		})
+	}
+}
+
+func TestCircuitOpenError(t *testing.T) {
+	err := fmt.Errorf("x: %w", &middleware.CircuitOpenError{Key: "payment", Remaining: 40 * s})
+	require.ErrorIs(t, err, middleware.ErrCircuitOpen)
+	require.ErrorContains(t, err, `circuit of "payment" is open for another 40s`)
+}

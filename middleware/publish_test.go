@@ -1,0 +1,203 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func TestPipeline_PublishingHealsWithinAFewTries(t *testing.T) {
+	for name, err := range map[string]error{"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2}}, failing(err))
+				h.reschedules.n, h.sinks.n = 2, 2
+				h.send(order(t), time.Minute)
+				require.Zero(t, h.nacked)
+				require.Len(t, h.letters, 1)
+				require.NotContains(t, h.letter().Message.Metadata, "spoiled", "each try gets a message of its own")
+				for _, r := range h.rescheduled {
+					require.NotContains(t, r.message.Metadata, "spoiled")
+				}
+			})
+		})
+	}
+}
+
+// No hot loop: a message whose retry cannot be published is nacked, and every broker redelivers a nacked message at
+// once. The pauses bound the runs: three tries in 300 ms, then 1, 2, 4 ... 30 s.
+func TestPipeline_NoHotLoopWhenNothingCanBePublished(t *testing.T) {
+	for name, err := range map[string]error{"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout), "defer": middleware.Defer(errTimeout, 0)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, middleware.Config{}, failing(err))
+				h.reschedules.n, h.sinks.n = -1, -1
+				ctx, stop := context.WithCancel(t.Context())
+				h.ctx = ctx
+				h.send(order(t), 10*time.Minute)
+				require.LessOrEqual(t, h.deliveries, 26, "in ten minutes")
+				require.GreaterOrEqual(t, h.deliveries, 20)
+				require.Zero(t, h.acked, "not settled, so never acked")
+				require.Contains(t, h.logs.String(), `"level":"ERROR+4","msg":"message could not be settled and is nacked"`)
+
+				// It heals: the message arrives, once.
+				h.mu.Lock()
+				h.reschedules.n, h.sinks.n = 0, 0
+				h.mu.Unlock()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Positive(t, h.acked)
+				require.Positive(t, len(h.letters)+len(h.rescheduled))
+				stop()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+func TestPipeline_PauseEndsWithOneMoreTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}, NackDelay: 5 * s}, failing(errTimeout))
+		h.sinks.n = 3 // as many as there are quick tries
+		h.send(order(t), time.Minute)
+		require.Len(t, h.runs, 1, "a broker that is back costs no second run")
+		require.Equal(t, 4, h.sinks.calls)
+		require.Equal(t, 1, h.acked)
+	})
+}
+
+// C14: the sink is away, the fallback takes the dead letter, the message is acked.
+func TestPipeline_Fallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var spooled []*envelope.DeadLetter
+		var params []middleware.DeadLetterParams
+		cfg := middleware.StoreOnly()
+		cfg.Fallback = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+			spooled = append(spooled, d)
+			return nil
+		})
+		cfg.Hooks.OnDeadLetter = func(_ context.Context, p middleware.DeadLetterParams) error {
+			params = append(params, p)
+			return nil
+		}
+		h := newHarness(t, cfg, failing(errors.New("invalid CPF")))
+		h.sinks.n = -1
+		h.send(order(t), time.Minute)
+		require.Len(t, spooled, 1)
+		require.Equal(t, 1, h.acked)
+		require.Zero(t, h.nacked)
+		require.True(t, params[0].Fallback)
+		require.Contains(t, h.logs.String(), `"level":"ERROR+4","msg":"dead letter sink failed, using the fallback"`)
+	})
+}
+
+func TestPipeline_FallbackFailsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := middleware.StoreOnly()
+		cfg.Fallback = middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { panic("disk full") })
+		h := newHarness(t, cfg, failing(errors.New("invalid CPF")))
+		h.sinks.n = -1
+		ctx, stop := context.WithCancel(t.Context())
+		h.ctx = ctx
+		h.send(order(t), time.Minute)
+		require.Zero(t, h.acked)
+		require.LessOrEqual(t, h.deliveries, 7)
+		stop()
+		synctest.Wait()
+	})
+}
+
+func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var queue, store faults
+		store.n = 2
+		sink := func(f *faults) middleware.DeadLetterSink {
+			return middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return f.next() })
+		}
+		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{sink(&store), sink(&queue)}}, failing(middleware.Permanent(errTimeout)))
+		h.send(order(t), time.Minute)
+		require.Equal(t, 1, queue.calls, "the sink that worked is not asked again")
+		require.Equal(t, 3, store.calls)
+		require.Equal(t, 1, h.acked)
+
+		err := middleware.Sinks{sink(&faults{n: -1}), keep}.DeadLetter(t.Context(), nil)
+		require.ErrorContains(t, err, "broker is away")
+	})
+}
+
+// The message's context is cancelled while its retry is being published, which is when it matters most.
+func TestPipeline_ShutdownDuringPublishing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var published error
+		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
+			stop()
+			time.Sleep(2 * s) // a slow confirm
+			published = ctx.Err()
+			return ctx.Err()
+		})}
+		h := newHarness(t, cfg, failing(errTimeout))
+		h.ctx = ctx
+		h.send(order(t), time.Minute)
+		require.NoError(t, published)
+		require.Equal(t, 1, h.acked)
+	})
+}
+
+func TestPipeline_ShutdownWhileNothingCanBePublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		h := newHarness(t, middleware.Config{NackDelay: time.Hour}, failing(errTimeout))
+		h.reschedules.n = -1
+		h.ctx = ctx
+		go h.deliver(order(t))
+		time.Sleep(10 * s) // it is in its pause now
+		require.Zero(t, h.nacked)
+		stop()
+		synctest.Wait()
+		require.Equal(t, 1, h.nacked, "at once")
+	})
+}
+
+func TestPipeline_PublishTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		cfg := middleware.Config{
+			PublishTimeout: 3 * s,
+			Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
+				if calls++; calls > 1 {
+					return nil
+				}
+				<-ctx.Done() // a broker that does not answer
+				return ctx.Err()
+			}),
+		}
+		h := newHarness(t, cfg, failing(errTimeout))
+		start := time.Now()
+		h.sendNow(order(t))
+		require.Equal(t, 3*s+100*time.Millisecond, time.Since(start))
+		require.Equal(t, 1, h.acked)
+	})
+}
+
+func TestPipeline_ReschedulerThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { panic("driver bug") })}
+		h := newHarness(t, cfg, failing(errTimeout))
+		ctx, stop := context.WithCancel(t.Context())
+		h.ctx = ctx
+		h.send(order(t), time.Minute)
+		require.Zero(t, h.acked)
+		require.Contains(t, h.logs.String(), "panic: driver bug")
+		stop()
+		synctest.Wait()
+	})
+}
