@@ -1,0 +1,91 @@
+package middleware_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Every fault is named at once, and none waits for the first failure to panic.
+func TestNew_NamesEveryFault(t *testing.T) {
+	_, err := middleware.New(middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{
+			MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeGiveBack, OnUnknown: 99, BuiltinRules: 9,
+			Rules: []middleware.Rule{{Name: "half"}},
+		},
+		Handlers: map[string]middleware.HandlerConfig{
+			"orders": {MaxAttempts: 1_000_001, Backoff: middleware.WithCap(middleware.WithJitter(nil, 7), -s)},
+		},
+		DeferDelay: -s, MaxDeferAge: -s, HookTimeout: -s, PublishTimeout: -s, PublishTries: -1, NackDelay: -s,
+		SystemEvents: map[string]message.NoPublishHandlerFunc{"system.ping.1": nil},
+		Breaker:      &middleware.Breaker{Failures: -1, Delay: -s, WhenOpen: 7},
+	})
+	for _, want := range []string{
+		"middleware: invalid config: ",
+		"DeadLetters is required: pass the broker",
+		"MaxAttempts is -1: it counts runs including the first",
+		"Backoff: Steps needs at least one delay",
+		"OnPermanent is give_back",
+		"OnUnknown is Outcome(99)",
+		"BuiltinRules is 9",
+		`Rules 1 ("half"): Match is required`,
+		`Handlers["orders"].MaxAttempts is 1000001`,
+		`Handlers["orders"].Backoff: backoff capped at -1s`,
+		"unknown jitter 7",
+		"backoff is nil",
+		"DeferDelay is -1s", "MaxDeferAge is -1s", "HookTimeout is -1s", "PublishTimeout is -1s", "PublishTries is -1", "NackDelay is -1s",
+		`SystemEvents["system.ping.1"]`,
+		"Breaker.Failures is -1", "Breaker.Delay is -1s", "Breaker.WhenOpen is 7",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
+	for want, cfg := range map[string]middleware.Config{
+		"Sinks is empty":    {DeadLetters: middleware.Sinks{}},
+		"sink 2 is nil":     {DeadLetters: middleware.Sinks{keep, nil}},
+		"step 2 is -1s":     {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Steps(s, -s)}},
+		"constant backoff":  {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(-s)}},
+		"from -1s":          {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.FromOriginalDelay(-s)}},
+		"with factor 0.5":   {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Exponential(s, 0.5)}},
+		"MaxAttempts is -1": middleware.Laravel(-1),
+	} {
+		_, err := middleware.New(cfg)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestNew_DoesNotKeepTheCallersConfig(t *testing.T) {
+	delays := []time.Duration{s}
+	cfg := middleware.Config{DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Steps(delays...)}}
+	p, err := middleware.New(cfg)
+	require.NoError(t, err)
+	delays[0], cfg.MaxAttempts = time.Hour, 1
+	require.Equal(t, s, p.Decide(order(t), errTimeout).Delay)
+}
+
+// A handler's own rules are asked before the general ones; what it leaves out it inherits.
+func TestConfig_HandlersInherit(t *testing.T) {
+	h := newHarness(t, middleware.Config{
+		HandlerConfig: middleware.HandlerConfig{
+			OnPermanent: middleware.OutcomeSkip,
+			Rules:       []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindSkip, "general")},
+		},
+		Handlers: map[string]middleware.HandlerConfig{"billing-handler": {Rules: []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindPermanent, "own")}}},
+	}, failing(errTimeout))
+	d := h.pipeline.Decide(order(t), errTimeout)
+	require.Equal(t, "own", d.Verdict.Rule)
+	require.Equal(t, middleware.OutcomeSkip, d.Outcome)
+}
+
+func TestConfig_HandlerNameThatPanics(t *testing.T) {
+	cfg := middleware.Config{HandlerName: panickyName, Handlers: map[string]middleware.HandlerConfig{"x": {MaxAttempts: 1}}}
+	h := newHarness(t, cfg, failing(middleware.Permanent(errTimeout)))
+	h.sendNow(order(t))
+	require.Empty(t, h.letter().Handler)
+}
