@@ -59,6 +59,9 @@ func (s *subscriber) register(ctx context.Context, topic string) (queue int64, e
 			err = checkName("group", s.cfg.Group)
 		}
 	}
+	if err == nil && s.ctx.Err() != nil {
+		err = brokers.ErrClosed
+	}
 	if err == nil && len(s.cfg.Patterns) > 0 {
 		err = fmt.Errorf("%w: topic patterns", brokers.ErrUnsupported)
 	}

@@ -1,0 +1,35 @@
+package sqlqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+)
+
+// TestConformance runs the suite on SQLite; PostgreSQL and MariaDB pass it in the integration module.
+func TestConformance(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			url := fileURL(t, "")
+			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+				cfg.URL = url
+				return brokers.OpenConfig(t.Context(), cfg)
+			}}
+		},
+		Factor: 0.004, // ten seconds of a timeline take 40 ms
+		Quiet:  200 * time.Millisecond,
+		Volume: 300,
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}
