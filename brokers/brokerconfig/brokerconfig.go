@@ -1,0 +1,108 @@
+// Package brokerconfig reads broker configuration from YAML, strictly: a key that nobody knows is an error with its
+// line, and durations are written as in Go.
+//
+//	url: amqp://rabbit.internal:5672/prod
+//	username: orders
+//	password: ${BROKER_PASSWORD}
+//	group: billing
+//	concurrency: 8
+//	drain_timeout: 20s
+//	naming: {preset: service-bus, project: easyweek}
+//	params: {prefetch: 50}
+//
+// Values may take secrets from elsewhere: ${NAME} is an environment variable, ${NAME:-default} one that may be unset,
+// ${file:/run/secrets/broker} the content of a file without its last line break, and $${ a literal ${. They are
+// replaced after the YAML is parsed, so that no value can change its structure.
+//
+// It is a package of its own so that programs without a configuration file compile no YAML. The keys are those of
+// [brokers.Config]; they say what a URL's parameters say.
+package brokerconfig
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Load reads a broker's configuration from a file. Open it with brokers.OpenConfig, which checks what only the driver
+// can know.
+func Load(path string) (brokers.Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return brokers.Config{}, fmt.Errorf("brokerconfig: %w", err)
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return brokers.Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads a broker's configuration.
+func Parse(data []byte) (brokers.Config, error) {
+	var c brokers.Config
+	if err := Decode(data, &c); err != nil {
+		return brokers.Config{}, err
+	}
+	return c, nil
+}
+
+// Decode reads YAML into the value that into points to, with the same strictness and the same replacements, for
+// programs whose configuration has a brokers.Config among other things. Errors name lines and keys, and show none of
+// the values around them.
+func Decode(data []byte, into any) error {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return fmt.Errorf("brokerconfig: %w", located(err))
+	}
+	if len(file.Docs) > 1 {
+		return errors.New("brokerconfig: the file holds several documents; write one")
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return nil
+	}
+	body := file.Docs[0].Body
+	var replace replacer
+	ast.Walk(&replace, body)
+	if err := errors.Join(replace.faults...); err != nil {
+		return fmt.Errorf("brokerconfig: %w", err)
+	}
+	if err := yaml.NodeToValue(body, into, yaml.Strict()); err != nil {
+		if duration := checkDurations(body, err); duration != nil {
+			err = duration
+		} else {
+			err = located(err)
+		}
+		return fmt.Errorf("brokerconfig: %w", err)
+	}
+	return nil
+}
+
+// checkDurations finds the value that time.ParseDuration refused, which goccy/go-yaml 1.19 passes on without its line.
+func checkDurations(body ast.Node, err error) error {
+	var fault error
+	for _, n := range ast.Filter(ast.StringType, body) {
+		value := n.(*ast.StringNode).Value
+		if _, refused := time.ParseDuration(value); refused != nil && refused.Error() == err.Error() {
+			fault = fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m", n.GetToken().Position.Line, value)
+		}
+	}
+	return fault
+}
+
+// located renders an error of the YAML library as line and message. Its own text quotes the lines around, and with
+// them a password.
+func located(err error) error {
+	var fault yaml.Error
+	if !errors.As(err, &fault) || fault.GetToken() == nil {
+		return errors.New("the YAML cannot be read")
+	}
+	return fmt.Errorf("line %d: %s", fault.GetToken().Position.Line, fault.GetMessage())
+}

@@ -1,0 +1,155 @@
+package brokerconfig_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokerconfig"
+	_ "github.com/redrive-go/redrive/brokers/memory"
+)
+
+var params = []brokers.Param{
+	{Name: "prefetch", Kind: brokers.Int, Default: "20"},
+	{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms"},
+	{Name: "mandatory", Kind: brokers.Bool, Default: "true"},
+}
+
+// Whatever a URL says, a file can say, and both resolve to the same configuration.
+func TestParse_SaysWhatAURLSays(t *testing.T) {
+	for name, tc := range map[string]struct{ url, yaml string }{
+		"nothing but the broker": {"mem://", "url: mem://"},
+		"every common parameter": {
+			"amqp://app:p%40ss@h:5672/vh?x-name=orders&x-group=billing&x-concurrency=8&x-drain=20s&x-publish-timeout=3s&x-delays=10s,1m0s" +
+				"&x-naming=service-bus&x-project=easyweek&x-exchange={project}.events&x-queue={project}-{group}&x-retry={queue}.r[.{delay}]" +
+				"&x-retry-exchange={queue}.rx&x-delayed={queue}.d&x-dead={queue}.x&x-dead-exchange={queue}.dx",
+			`
+url: amqp://h:5672/vh
+username: app
+password: p@ss
+name: orders
+group: billing
+concurrency: 8
+drain_timeout: 20s
+publish_timeout: 3s
+delays: [10s, 1m]
+naming:
+  preset: service-bus
+  project: easyweek
+  exchange: "{project}.events"
+  queue: "{project}-{group}"
+  retry: "{queue}.r[.{delay}]"
+  retry_exchange: "{queue}.rx"
+  delayed: "{queue}.d"
+  dead: "{queue}.x"
+  dead_exchange: "{queue}.dx"
+`,
+		},
+		"the driver's own": {
+			"amqp://h/?prefetch=50&nack-pause=1s&mandatory=false",
+			"url: amqp://h/\nparams: {prefetch: 50, nack-pause: 1s, mandatory: false}",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fromURL, err := brokers.Config{URL: tc.url}.Resolve(params)
+			require.NoError(t, err)
+			parsed, err := brokerconfig.Parse([]byte(tc.yaml))
+			require.NoError(t, err)
+			fromFile, err := parsed.Resolve(params)
+			require.NoError(t, err)
+			// The user name and the password may stand in either place.
+			fromFile.Username, fromFile.Password = "", ""
+			require.Equal(t, fromURL, fromFile)
+		})
+	}
+}
+
+func TestParse_NamesTheLineOfAFault(t *testing.T) {
+	for name, tc := range map[string]struct{ yaml, want string }{
+		"unknown key":      {"url: mem://\npassword: hush\ngruop: a\n", `brokerconfig: line 3: unknown field "gruop"`},
+		"unknown name key": {"url: mem://\nnaming:\n  preset: laravel\n  ded: x\n", `line 4: unknown field "ded"`},
+		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: "},
+		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: "soon" is not a duration such as 250ms`},
+		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
+		"twice":            {"group: a\npassword: hush\ngroup: b\n", "line 3: "},
+		"not YAML":         {"password: hush\nurl: [mem://\n", "brokerconfig: "},
+		"a list":           {"- password: hush\n", "brokerconfig: "},
+		"two documents":    {"url: mem://\n---\npassword: hush\n", "the file holds several documents; write one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := brokerconfig.Parse([]byte(tc.yaml))
+			require.ErrorContains(t, err, tc.want)
+			require.NotContains(t, err.Error(), "hush", "the lines around a fault may hold a password")
+		})
+	}
+}
+
+func TestParse_ReplacesReferences(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("from a file\n"), 0o600))
+	t.Setenv("REDRIVE_TEST_PASSWORD", "a: {b}\n- ${HOME}")
+	t.Setenv("REDRIVE_TEST_CONCURRENCY", "7")
+
+	c, err := brokerconfig.Parse([]byte(`
+url: amqp://${REDRIVE_TEST_HOST:-localhost}:5672/
+password: ${REDRIVE_TEST_PASSWORD}
+concurrency: ${REDRIVE_TEST_CONCURRENCY}
+group: "$${literal}"
+params:
+  token: ${file:` + secret + `}
+`))
+	require.NoError(t, err)
+	require.Equal(t, "amqp://localhost:5672/", c.URL)
+	require.Equal(t, "a: {b}\n- ${HOME}", c.Password, "a value is neither YAML nor read for references again")
+	require.Equal(t, 7, c.Concurrency)
+	require.Equal(t, "${literal}", c.Group)
+	require.Equal(t, "from a file", c.Params["token"])
+}
+
+func TestParse_SaysWhichReferenceIsWrong(t *testing.T) {
+	_, err := brokerconfig.Parse([]byte("url: mem://\ngroup: ${REDRIVE_TEST_UNSET}\nname: ${open\nusername: ${a b}\npassword: ${file:/nonexistent/redrive}\n"))
+	for _, want := range []string{
+		"line 2: ${REDRIVE_TEST_UNSET}: the environment variable is not set; set it, or write ${REDRIVE_TEST_UNSET:-default}",
+		"line 3: a ${ is not closed by }",
+		"line 4: ${a b} is not a reference",
+		"line 5: ${file:...}: open /nonexistent/redrive: no such file",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestDecode_IntoALargerConfiguration(t *testing.T) {
+	var c struct {
+		Broker brokers.Config `yaml:"broker"`
+		Limit  time.Duration  `yaml:"limit"`
+	}
+	require.NoError(t, brokerconfig.Decode([]byte("broker: {url: mem://, group: billing}\nlimit: 5s\n"), &c))
+	require.Equal(t, "billing", c.Broker.Group)
+	require.Equal(t, 5*time.Second, c.Limit)
+
+	b, err := brokers.OpenConfig(t.Context(), c.Broker)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+
+	require.NoError(t, brokerconfig.Decode(nil, &c), "an empty file says nothing")
+	require.ErrorContains(t, brokerconfig.Decode([]byte("broker: {uri: mem://}"), &c), `line 1: unknown field "uri"`)
+}
+
+func TestLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "broker.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("url: mem://\n"), 0o600))
+	c, err := brokerconfig.Load(path)
+	require.NoError(t, err)
+	require.Equal(t, "mem://", c.URL)
+
+	require.NoError(t, os.WriteFile(path, []byte("uri: mem://\n"), 0o600))
+	_, err = brokerconfig.Load(path)
+	require.EqualError(t, err, path+`: brokerconfig: line 1: unknown field "uri"`)
+
+	_, err = brokerconfig.Load(path + ".missing")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
