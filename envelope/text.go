@@ -52,16 +52,20 @@ func headerText(s string, limit int) string {
 	return escapeText(boundText(s, limit), limit, false)
 }
 
-// escapeText escapes control characters, and the backslash if the text is to be read back by unescapeText. It stops in front
-// of the first rune that would pass the limit.
+// escapeText escapes control characters, and the backslash if the text is to be read back by unescapeText. If that makes it
+// longer than the limit, it is cut between two runes and ends in three dots.
 func escapeText(s string, limit int, reversible bool) string {
 	plain := func(r rune) bool { return r >= ' ' && r != 0x7f && (r != '\\' || !reversible) }
 	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
 	}
+	const cut = "..."
 	b := make([]byte, 0, len(s)+16)
+	kept := 0
 	for _, r := range s {
-		kept := len(b)
+		if len(b)+len(cut) <= limit {
+			kept = len(b)
+		}
 		switch {
 		case plain(r):
 			b = utf8.AppendRune(b, r)
@@ -78,7 +82,7 @@ func escapeText(s string, limit int, reversible bool) string {
 			b = append(b, hexDigits[r>>4], hexDigits[r&15])
 		}
 		if len(b) > limit {
-			return string(b[:kept])
+			return string(append(b[:kept], cut...))
 		}
 	}
 	return string(b)
