@@ -171,7 +171,7 @@ func (s *Spool) Close() error {
 		<-s.stopped
 		s.draining.Lock()
 		defer s.draining.Unlock()
-		s.closeErr = s.lock.Close() // which unlocks it
+		s.closeErr = errors.Join(unlockFile(s.lock), s.lock.Close())
 	})
 	return s.closeErr
 }

@@ -17,3 +17,9 @@ func lockFile(f *os.File) error {
 	}
 	return err
 }
+
+// unlockFile gives the file back at once. Closing it alone would not, while a child process that is just being started still has a
+// copy of the descriptor.
+func unlockFile(f *os.File) error {
+	return unix.Flock(int(f.Fd()), unix.LOCK_UN) //nolint:gosec // a file descriptor
+}
