@@ -103,6 +103,12 @@ func (r *lineReader) next() ([][]byte, error) {
 			return nil, io.EOF
 		}
 		data, good := decodeLines(bytes.TrimSuffix(line, []byte{'\n'}))
+		if !whole && !good {
+			// A whole line whose line feed is another byte now, at the end of the file?
+			if last, err := decodeLine(line[:len(line)-1]); err == nil {
+				data, whole = [][]byte{last}, true
+			}
+		}
 		switch {
 		case !whole && !good:
 			r.torn = true // the end of a write that never returned: nothing was promised
