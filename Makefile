@@ -28,13 +28,21 @@ race: ## run the library's tests five times over, to find races and flakes
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL and MariaDB; fails if one is missing
-	cd integration && REQUIRE_SERVICES=1 $(GOTEST) -race -shuffle=on -p 1 -timeout 30m ./...
+	cd integration && REQUIRE_SERVICES=1 $(GOTEST) -race -shuffle=on -p 1 -timeout 15m ./...
 
 .PHONY: lint
 lint: ## run go vet and golangci-lint in every module (the first run builds the linter, 1 to 3 minutes)
 	@set -e; for m in $(LINTED); do \
 	  echo "lint $$m"; (cd $$m && go vet ./... && $(GOTOOL) golangci-lint run -c $(CURDIR)/.golangci.yml ./...); \
 	done
+
+.PHONY: deadcode
+deadcode: ## list functions that neither a program nor a test reaches
+	$(GOTOOL) deadcode -test ./...
+
+.PHONY: vuln
+vuln: ## look for known vulnerabilities in what the library calls (asks the Go vulnerability database)
+	$(GOTOOL) govulncheck ./...
 
 .PHONY: fmt
 fmt: ## rewrite the sources with gofumpt and goimports

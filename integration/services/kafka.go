@@ -3,15 +3,10 @@ package services
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,115 +153,3 @@ func (k *KafkaServer) closeProxy() error {
 	}
 	return k.Proxy.Close()
 }
-
-// kafkaInstalled returns the directory of Kafka's jars and the Java that runs them.
-func kafkaInstalled() (libs, java string, err error) {
-	if !nativeSupported {
-		return "", "", errors.New("servers are started natively only on Linux")
-	}
-	if libs = os.Getenv("REDRIVE_KAFKA_LIBS"); libs == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", "", err
-		}
-		libs = filepath.Join(cache, "redrive", "kafka-"+kafkaVersion)
-	}
-	if _, err := os.Stat(filepath.Join(libs, "kafka-clients-"+kafkaVersion+".jar")); err != nil {
-		return "", "", err
-	}
-	java, err = exec.LookPath("java")
-	return libs, java, err
-}
-
-// kafkaNode is where one broker lives. It runs as we do: Kafka does not mind root, and its jars may be in our home.
-type kafkaNode struct {
-	dir, libs, java string
-}
-
-func (n kafkaNode) settings(ports []int, proxy *Proxy, extra map[string]string) map[string]string {
-	direct, controller, proxied := loopback(ports[0]), loopback(ports[1]), loopback(ports[2])
-	listeners := "PLAINTEXT://" + direct + ",CONTROLLER://" + controller
-	advertised := "PLAINTEXT://" + direct
-	if proxy != nil {
-		listeners += ",PROXIED://" + proxied
-		advertised += ",PROXIED://" + proxy.Addr
-	}
-	settings := map[string]string{
-		"process.roles":                  "broker,controller",
-		"node.id":                        "1",
-		"controller.quorum.voters":       "1@" + controller,
-		"controller.listener.names":      "CONTROLLER",
-		"listeners":                      listeners,
-		"advertised.listeners":           advertised,
-		"inter.broker.listener.name":     "PLAINTEXT",
-		"listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
-		"log.dirs":                       filepath.Join(n.dir, "data"),
-
-		// One node keeps one copy of everything.
-		"default.replication.factor":                       "1",
-		"min.insync.replicas":                              "1",
-		"offsets.topic.replication.factor":                 "1",
-		"offsets.topic.num.partitions":                     "1",
-		"transaction.state.log.replication.factor":         "1",
-		"transaction.state.log.min.isr":                    "1",
-		"transaction.state.log.num.partitions":             "1",
-		"share.coordinator.state.topic.replication.factor": "1",
-		"share.coordinator.state.topic.min.isr":            "1",
-		"share.coordinator.state.topic.num.partitions":     "1",
-
-		"num.partitions":                   "3",
-		"auto.create.topics.enable":        "true",
-		"group.initial.rebalance.delay.ms": "0",
-		"group.min.session.timeout.ms":     "100",  // tests of lost consumers do not want to wait 6 s
-		"broker.session.timeout.ms":        "3000", // a killed broker may register again only after it; 9 s by default
-		"broker.heartbeat.interval.ms":     "500",
-		"num.network.threads":              "1",
-		"num.io.threads":                   "2",
-		"log.cleaner.dedupe.buffer.size":   "2097152", // 128 MB by default, a third of our heap
-	}
-	maps.Copy(settings, extra)
-	return settings
-}
-
-func (n kafkaNode) format(ctx context.Context, settings map[string]string) error {
-	var text strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s=%s\n", name, settings[name])
-	}
-	if err := os.WriteFile(n.properties(), []byte(text.String()), 0o600); err != nil {
-		return err
-	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	id[0] &= 0x7f           // an id that begins with "-" would be taken for an option
-	cmd := n.run(ctx, "kafka.tools.StorageTool", "format", "-c", n.properties(), "-t", base64.RawURLEncoding.EncodeToString(id[:]))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("format: %w: %s", err, out)
-	}
-	return nil
-}
-
-func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
-	return n.run(ctx, "kafka.Kafka", n.properties())
-}
-
-// run returns the command for one of Kafka's classes.
-func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
-	java := []string{
-		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", // starts in half the time, runs at half the speed
-		"-XX:ActiveProcessorCount=2",
-		"-Djava.awt.headless=true",
-		"-Djava.io.tmpdir=" + n.dir,
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"-Dorg.slf4j.simpleLogger.showDateTime=true",
-		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-		"-cp", filepath.Join(n.libs, "*"), class,
-	}
-	cmd := exec.CommandContext(ctx, n.java, append(java, args...)...)
-	cmd.Dir = n.dir
-	cmd.Env = []string{"HOME=" + n.dir, "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	account{}.prepare(cmd, syscall.SIGKILL)
-	return cmd
-}
-
-func (n kafkaNode) properties() string { return filepath.Join(n.dir, "server.properties") }

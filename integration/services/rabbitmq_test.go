@@ -64,6 +64,14 @@ func TestSharedRabbitMQ_VHost(t *testing.T) {
 
 func TestRabbitMQ_KilledKeepsDurableMessages(t *testing.T) {
 	r := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: time.Minute, DeadLetterConfirmTimeout: 2 * time.Second})
+	for setting, want := range map[string]string{
+		"consumer_timeout": "{ok,60000}",
+		"dead_letter_worker_publisher_confirm_timeout": "{ok,2000}",
+	} {
+		got, err := r.Ctl(t.Context(), "eval", "application:get_env(rabbit, "+setting+").")
+		require.NoError(t, err)
+		require.Equal(t, want, strings.TrimSpace(got), setting)
+	}
 	ch := dialRabbit(t, r.URL)
 	for _, kind := range []string{"classic", "quorum"} {
 		_, err := ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind})

@@ -1,0 +1,105 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// rabbitNode is where one broker lives.
+type rabbitNode struct {
+	dir                          string
+	owner                        account
+	amqp, management, dist, epmd int
+}
+
+func (n rabbitNode) configure(cfg RabbitConfig) error {
+	conf := []string{
+		"listeners.tcp.1 = " + loopback(n.amqp),
+		"management.tcp.ip = 127.0.0.1",
+		"management.tcp.port = " + strconv.Itoa(n.management),
+		"collect_statistics_interval = 1000", // 5 s by default: tests read counts
+		"log.console = true",
+		"log.console.level = warning",
+		"log.file = false",
+		"vm_memory_high_watermark.absolute = 1GB",
+		"disk_free_limit.absolute = 50MB",
+	}
+	if cfg.ConsumerTimeout > 0 {
+		conf = append(conf, fmt.Sprintf("consumer_timeout = %d", cfg.ConsumerTimeout.Milliseconds()))
+	}
+	advanced := "[]."
+	if cfg.DeadLetterConfirmTimeout > 0 {
+		advanced = fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].", cfg.DeadLetterConfirmTimeout.Milliseconds())
+	}
+	plugins := append([]string{"rabbitmq_management"}, cfg.Plugins...)
+	files := map[string]string{
+		"rabbitmq.conf":   strings.Join(conf, "\n") + "\n" + cfg.Conf + "\n",
+		"advanced.config": advanced + "\n",
+		"enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n",
+	}
+	for name, text := range files {
+		path := filepath.Join(n.dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+		if err := n.owner.own(path); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"mnesia", "log", "home"} {
+		path := filepath.Join(n.dir, name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		if err := n.owner.own(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n rabbitNode) startEPMD(ctx context.Context, path string) (*process, error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), path, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+	cmd.Dir = n.dir
+	cmd.Env = []string{"HOME=" + filepath.Join(n.dir, "home")}
+	n.owner.prepare(cmd, syscall.SIGKILL)
+	return startProcess(cmd, filepath.Join(n.dir, "epmd.txt"))
+}
+
+func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(rabbitBin, "rabbitmq-server"))
+	n.prepare(cmd)
+	return cmd
+}
+
+// prepare gives a command of RabbitMQ's the node's environment and account.
+func (n rabbitNode) prepare(cmd *exec.Cmd) {
+	in := func(name string) string { return filepath.Join(n.dir, name) }
+	cmd.Dir = n.dir
+	cmd.Env = []string{
+		"HOME=" + in("home"), // with the node's own cookie
+		"PATH=" + rabbitBin + ":/usr/bin:/bin",
+		"LC_ALL=C.UTF-8",
+		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server then becomes the broker by exec, and our pid is the broker's
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		fmt.Sprintf("ERL_EPMD_PORT=%d", n.epmd),
+		fmt.Sprintf("RABBITMQ_NODENAME=redrive%d@localhost", n.amqp),
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", n.dist),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE=/dev/null",
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
+		"RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_LOGS=-",
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+	}
+	n.owner.prepare(cmd, syscall.SIGKILL)
+}
