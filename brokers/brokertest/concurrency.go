@@ -19,7 +19,7 @@ func concurrentHandlers(w *world) {
 	}
 	topic := w.topic("orders")
 	var running, most atomic.Int32
-	gate := make(chan struct{})
+	gate, open := newGate()
 	c := w.consume(b, topic, middleware.Config{}, func(run) error {
 		now := running.Add(1)
 		defer running.Add(-1)
@@ -28,6 +28,7 @@ func concurrentHandlers(w *world) {
 		<-gate
 		return nil
 	})
+	w.Cleanup(open)
 	var batch []*message.Message
 	for i := range 4 * n {
 		batch = append(batch, newMessage(strconv.Itoa(i)))
@@ -36,7 +37,7 @@ func concurrentHandlers(w *world) {
 	c.waitRuns(n)
 	c.quiet()
 	require.EqualValues(w, n, most.Load())
-	close(gate)
+	open()
 	c.waitRuns(4 * n)
 	require.EqualValues(w, n, most.Load(), "handlers at once")
 	require.ElementsMatch(w, ids(batch), runIDs(c.seen()))

@@ -174,7 +174,7 @@ func hugeErrorText(w *world) {
 func publishCopies(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	gate := make(chan struct{})
+	gate, open := newGate()
 	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}, func(r run) error {
 		<-gate
 		if r.Attempt == 1 {
@@ -182,12 +182,13 @@ func publishCopies(w *world) {
 		}
 		return nil
 	})
+	w.Cleanup(open)
 	m := newMessage("as published")
 	m.Metadata.Set("k", "as published")
 	w.publish(b, topic, m)
 	m.Payload[0] = 'X'
 	m.Metadata.Set("k", "changed")
-	close(gate)
+	open()
 	for _, r := range c.waitRuns(2) {
 		require.Equal(w, "as published", string(r.Message.Payload))
 		require.Equal(w, "as published", r.Message.Metadata.Get("k"))

@@ -19,7 +19,7 @@ func drainFinishesHandlers(w *world) {
 	const atOnce, n = 3, 10
 	first := w.open(concurrency(atOnce))
 	topic, results := w.topic("orders"), w.topic("results")
-	gate := make(chan struct{})
+	gate, open := newGate()
 
 	outcome := first.Subscriber(brokers.WithGroup("watcher"))
 	out, err := outcome.Subscribe(w.Context(), results)
@@ -35,6 +35,7 @@ func drainFinishesHandlers(w *world) {
 		return []*message.Message{message.NewMessage(m.UUID, nil)}, nil
 	})
 	c.start()
+	w.Cleanup(open)
 	batch := w.batch(n)
 	w.publish(first, topic, batch...)
 	c.waitRuns(atOnce)
@@ -49,7 +50,7 @@ func drainFinishesHandlers(w *world) {
 	for _, r := range handled {
 		require.NoError(w, r.Context.Err(), "a running handler keeps its context")
 	}
-	close(gate)
+	open()
 	<-stopped
 	require.Len(w, c.seen(), atOnce, "nothing was handed out after the stop")
 

@@ -265,3 +265,10 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 func newMessage(payload string) *message.Message {
 	return message.NewMessage(watermill.NewUUID(), []byte(payload))
 }
+
+// newGate returns a channel that holds handlers back until open is called. The case opens it at its end too, so that a
+// failure does not leave handlers behind that the router would wait for.
+func newGate() (gate chan struct{}, open func()) {
+	gate = make(chan struct{})
+	return gate, sync.OnceFunc(func() { close(gate) })
+}
