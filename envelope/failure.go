@@ -191,13 +191,14 @@ func keepInvalidCount(md message.Metadata, s *body) {
 // adopt gives a binary message what an envelope has and it has not, from what is known of the delivery.
 func adopt(md message.Metadata, m *message.Message, now time.Time) {
 	adoptID(md, m)
+	if md[KeyVersion] != "" {
+		return // what it has not was left out on purpose
+	}
 	origin, ok := OriginFrom(m.Context())
 	if !ok {
 		origin = &Origin{}
 	}
-	if md[KeyVersion] == "" {
-		md[KeyVersion] = LayoutVersion
-	}
+	md[KeyVersion] = LayoutVersion
 	if md[KeyTimestamp] == "" {
 		created := now
 		if !origin.Timestamp.IsZero() {
