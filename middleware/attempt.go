@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Tag says which of a message's runs an attempt is, in three values, for metrics and logs.
@@ -41,6 +43,26 @@ func (a Attempt) IsLast() bool { return a.Number >= a.Max }
 // String returns "attempt 2 of 4".
 func (a Attempt) String() string { return fmt.Sprintf("attempt %d of %d", a.Number, a.Max) }
 
+func (c *attemptContext) attempt() Attempt {
+	number := c.control.RetryCount + 1
+	return Attempt{
+		Number:        number,
+		Max:           c.limit,
+		Tag:           tagOf(number, c.limit),
+		MessageID:     c.control.MessageID,
+		OriginalDelay: c.control.OriginalDelay,
+		RedriveID:     c.control.RedriveID,
+	}
+}
+
+// limitOf is one for a message whose counter is unreadable: taken for 0, it could go round for ever.
+func limitOf(c *envelope.Control, p *policy) int {
+	if c.RetryCountInvalid {
+		return 1
+	}
+	return p.MaxAttempts
+}
+
 func tagOf(number, limit int) Tag {
 	switch {
 	case number <= 1:
@@ -61,7 +83,7 @@ func AttemptFrom(ctx context.Context) (Attempt, bool) {
 	if !ok {
 		return Attempt{}, false
 	}
-	return c.attempt, true
+	return c.attempt(), true
 }
 
 // attemptContext is a context with a deadline that costs one allocation. Most handlers finish without asking for Done,
@@ -70,7 +92,8 @@ func AttemptFrom(ctx context.Context) (Attempt, bool) {
 type attemptContext struct {
 	parent   context.Context
 	deadline time.Time // zero for none
-	attempt  Attempt
+	control  envelope.Control
+	limit    int // the attempts that this message has
 
 	// live is nil until Done is needed, then a real context with the same deadline. Once the handler has returned it
 	// is ended, unless there was none: then it becomes ended, so that who kept the context finds it over.
@@ -124,7 +147,7 @@ func (c *attemptContext) Value(key any) any {
 
 // String keeps %v of a context from printing the message.
 func (c *attemptContext) String() string {
-	return fmt.Sprintf("%v.Attempt(%d)", c.parent, c.attempt.Number)
+	return fmt.Sprintf("%v.Attempt(%d)", c.parent, c.control.RetryCount+1)
 }
 
 func (c *attemptContext) wake() *liveContext {

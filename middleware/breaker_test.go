@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +24,10 @@ func breakerConfig(b middleware.Breaker) middleware.Config {
 // attempt, and nothing is lost.
 func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		h := newHarness(t, breakerConfig(middleware.Breaker{}), func(*message.Message) ([]*message.Message, error) {
-			if down {
+			if down.Load() {
 				return nil, errTimeout
 			}
 			return nil, nil
@@ -34,25 +36,27 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 		for range 5 {
 			h.deliver(order(t))
 		}
-		require.Len(t, h.runs, 5)
+		require.Len(t, h.ran(), 5)
 		require.Contains(t, h.logs.String(), `"msg":"circuit opened","circuit":"billing-handler"`)
 
 		time.Sleep(20 * s)
 		h.deliver(order(t))
-		require.Len(t, h.runs, 5, "not called")
+		require.Len(t, h.ran(), 5, "not called")
+		h.mu.Lock()
 		deferred := h.rescheduled[5]
+		h.mu.Unlock()
 		require.Equal(t, 40*s, deferred.delay)
 		require.Equal(t, "0", orZero(deferred.message.Metadata[envelope.KeyRetryCount]))
 		require.Contains(t, h.logs.String(), `message deferred, scheduled`)
 
-		down = false
+		down.Store(false)
 		time.Sleep(40 * s)
 		synctest.Wait()
-		require.Len(t, h.runs, 6, "the deferred message closes the circuit")
+		require.Len(t, h.ran(), 6, "the deferred message closes the circuit")
 		require.Contains(t, h.logs.String(), `"msg":"circuit closed"`)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		require.Len(t, h.runs, 11)
+		require.Len(t, h.ran(), 11)
 		require.Empty(t, h.letters)
 	})
 }
@@ -70,12 +74,12 @@ func TestBreaker_HalfOpenLetsOneThrough(t *testing.T) {
 		}
 		time.Sleep(2 * s)
 		synctest.Wait()
-		require.Len(t, h.runs, 2, "one of twenty")
-		deliveries := h.deliveries
+		require.Len(t, h.ran(), 2, "one of twenty")
+		deliveries := h.count(&h.deliveries)
 		time.Sleep(50 * s)
 		synctest.Wait()
-		require.Less(t, h.deliveries-deliveries, 60, "the others do not come back in a hot loop")
-		require.Len(t, h.runs, 2, "its failure has opened the circuit again")
+		require.Less(t, h.count(&h.deliveries)-deliveries, 60, "the others do not come back in a hot loop")
+		require.Len(t, h.ran(), 2, "its failure has opened the circuit again")
 		h.pipelineStop(t)
 	})
 }
@@ -111,7 +115,7 @@ func TestBreaker_CountsOnlyRetryableErrors(t *testing.T) {
 			if tt.open {
 				want = 3
 			}
-			require.Len(t, h.runs, want)
+			require.Len(t, h.ran(), want)
 		})
 	}
 }
@@ -127,7 +131,7 @@ func TestBreaker_SuccessResets(t *testing.T) {
 	for range 12 {
 		h.sendNow(order(t))
 	}
-	require.Len(t, h.runs, 12)
+	require.Len(t, h.ran(), 12)
 }
 
 func TestBreaker_PausesIntake(t *testing.T) {
@@ -144,7 +148,7 @@ func TestBreaker_PausesIntake(t *testing.T) {
 		down = false
 		time.Sleep(10 * s)
 		h.deliver(order(t))
-		require.Equal(t, []time.Duration{0, 30 * s}, h.runs, "it waited where it was")
+		require.Equal(t, []time.Duration{0, 30 * s}, h.ran(), "it waited where it was")
 		require.Len(t, h.rescheduled, 1, "and was not deferred")
 		h.pipelineStop(t)
 	})
@@ -178,7 +182,7 @@ func TestBreaker_SkipsOnlyWhenAskedTo(t *testing.T) {
 	h.sendNow(order(t))
 	h.sendNow(order(t))
 	require.Equal(t, 1, skipped)
-	require.Len(t, h.runs, 1)
+	require.Len(t, h.ran(), 1)
 }
 
 func TestBreaker_Keys(t *testing.T) {
@@ -196,7 +200,7 @@ func TestBreaker_Keys(t *testing.T) {
 		}
 		h.sendNow(m)
 	}
-	require.Len(t, h.runs, 3, "one failure for payment, one for mail, one for the handler itself")
+	require.Len(t, h.ran(), 3, "one failure for payment, one for mail, one for the handler itself")
 	require.Contains(t, h.logs.String(), "Breaker.Key panicked")
 }
 

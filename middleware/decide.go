@@ -17,11 +17,11 @@ const minDefer = 100 * time.Millisecond
 func (p *Pipeline) Decide(m *message.Message, err error) Decision {
 	policy := p.policyOf(m.Context())
 	control, malformed := envelope.ReadControl(m)
-	a := newAttempt(control, policy)
+	a := (&attemptContext{control: control, limit: limitOf(&control, policy)}).attempt()
 	if malformed != nil {
 		return decideMalformed(a, malformed)
 	}
-	return p.decide(m, policy, control, a, err, time.Now())
+	return p.decide(m, policy, &control, a, err, time.Now())
 }
 
 func decideMalformed(a Attempt, err error) Decision {
@@ -34,7 +34,7 @@ func decideMalformed(a Attempt, err error) Decision {
 	}
 }
 
-func (p *Pipeline) decide(m *message.Message, policy *policy, c envelope.Control, a Attempt, err error, now time.Time) Decision {
+func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Control, a Attempt, err error, now time.Time) Decision {
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a, Err: err}
 	kind := d.Verdict.Kind
 	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
@@ -71,7 +71,7 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, c envelope.Control
 	return d
 }
 
-func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, c envelope.Control, now time.Time) {
+func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, c *envelope.Control, now time.Time) {
 	if d.Attempt.IsLast() {
 		d.Outcome, d.Reason = OutcomeDeadLetter, envelope.ReasonExhausted
 		d.Err = &ExhaustedError{Attempts: d.Attempt.Number, Err: d.Err}

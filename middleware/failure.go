@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strings"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -58,12 +59,12 @@ func errorTrace(err error) (trace string) {
 func errorClass(err error) (class string) {
 	defer func() {
 		if recover() != nil {
-			class = fmt.Sprintf("%T", err)
+			class = typeName(err)
 		}
 	}()
 	err = lastError(err)
 	for range deepest {
-		class = fmt.Sprintf("%T", err)
+		class = typeName(err)
 		if _, ours := err.(*MarkedError); !ours && !isWrapper(class) {
 			return class
 		}
@@ -83,6 +84,13 @@ func errorClass(err error) (class string) {
 		err = inner
 	}
 	return class
+}
+
+func typeName(err error) string {
+	if t := reflect.TypeOf(err); t != nil {
+		return t.String()
+	}
+	return "<nil>"
 }
 
 func isWrapper(class string) bool {

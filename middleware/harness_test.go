@@ -200,6 +200,27 @@ func (s *harness) deliver(m *message.Message) {
 	}
 }
 
+// count reads a number that the deliveries write.
+func (s *harness) count(n *int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *n
+}
+
+// ran returns when the handler has run so far.
+func (s *harness) ran() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Duration(nil), s.runs...)
+}
+
+// heal lets all later calls succeed.
+func (f *faults) heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n = 0
+}
+
 // send delivers m as a new message and waits until nothing moves any more for d of virtual time.
 func (s *harness) send(m *message.Message, d time.Duration) {
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 // observed is the delivery as an observer sees it.
 func (p *Pipeline) observed(r *running) Delivery {
 	parent := r.message.Context()
-	return Delivery{Message: r.message, Handler: p.handlerName(parent), Origin: originOf(parent), Attempt: r.context.attempt, Payload: len(r.message.Payload)}
+	return Delivery{Message: r.message, Handler: p.handlerName(parent), Origin: originOf(parent), Attempt: r.context.attempt(), Payload: len(r.message.Payload)}
 }
 
 func (d *delivery) observed() Delivery {
@@ -60,7 +60,7 @@ func (p *Pipeline) observerPanic(ctx context.Context) {
 
 func (p *Pipeline) logSuccess(r *running) {
 	parent := r.message.Context()
-	d := &delivery{message: r.message, parent: parent, control: r.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt}
+	d := &delivery{message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt()}
 	attrs := p.deliveryAttrs(d)
 	if !r.start.IsZero() {
 		attrs = append(attrs, slog.Duration("duration", time.Since(r.start)))

@@ -91,7 +91,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	policy := p.policyOf(parent)
 	control, err := envelope.ReadControl(m)
 	if err != nil {
-		return nil, settled, p.malformed(m, policy, control, err)
+		return nil, settled, p.malformed(m, policy, &control, err)
 	}
 	if p.special {
 		if handled, err := p.handleSpecial(m); handled {
@@ -103,13 +103,16 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	if p.circuits != nil {
 		var refusal *CircuitOpenError
 		if circuit, refusal = p.circuits.admit(parent, m); refusal != nil {
-			wait, err := p.refused(m, policy, control, refusal)
+			wait, err := p.refused(m, policy, &control, refusal)
 			return nil, wait, err
 		}
 	}
 
-	ctx := &attemptContext{parent: parent, attempt: newAttempt(control, policy)}
-	run := running{pipeline: p, message: m, context: ctx, policy: policy, control: control, circuit: circuit}
+	ctx := &attemptContext{parent: parent, control: control, limit: limitOf(&control, policy)}
+	run := running{pipeline: p, message: m, context: ctx, policy: policy, circuit: circuit}
+	if control.MessageID == "" {
+		ctx.control.MessageID, run.newID = envelope.NewID(), true
+	}
 	if policy.Timeout > 0 || p.cfg.Observer != nil {
 		run.start = time.Now()
 	}
@@ -136,28 +139,10 @@ type running struct {
 	message  *message.Message
 	context  *attemptContext
 	policy   *policy
-	control  envelope.Control
 	circuit  *circuit
 	before   *snapshot
 	start    time.Time
-}
-
-func newAttempt(c envelope.Control, p *policy) Attempt {
-	a := Attempt{
-		Number:        c.RetryCount + 1,
-		Max:           p.MaxAttempts,
-		MessageID:     c.MessageID,
-		OriginalDelay: c.OriginalDelay,
-		RedriveID:     c.RedriveID,
-	}
-	if c.RetryCountInvalid {
-		a.Max = 1 // one run and no retries: a counter taken for 0 could go round for ever
-	}
-	if a.MessageID == "" {
-		a.MessageID = envelope.NewID()
-	}
-	a.Tag = tagOf(a.Number, a.Max)
-	return a
+	newID    bool // the message had none
 }
 
 // handler runs next. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its message
@@ -200,8 +185,8 @@ func (p *Pipeline) succeeded(r *running, produced []*message.Message) {
 		correlate(r.message, produced)
 	}
 	parent := r.message.Context()
-	if r.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(parent, r.context.attempt)
+	if r.context.control.RedriveID != "" && p.redrives != nil {
+		p.redriven(parent, r.context.attempt())
 	}
 	if p.cfg.Observer != nil {
 		p.observeFinished(parent, Finished{Delivery: p.observed(r), Outcome: OutcomeSuccess, Duration: time.Since(r.start)})

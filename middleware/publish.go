@@ -16,9 +16,7 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 	detached := context.WithoutCancel(parent)
 	pause := firstPause
 	for n := 1; ; n++ {
-		ctx, cancel := context.WithTimeout(detached, p.cfg.PublishTimeout)
-		err := guarded(func() error { return publish(ctx) })
-		cancel()
+		err := p.publish(detached, publish)
 		if err == nil {
 			return nil
 		}
@@ -53,12 +51,17 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		// The subscriber's deadline has passed, which is no reason to hurry.
 		wait(context.WithoutCancel(d.parent), pause-time.Since(start))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.parent), p.cfg.PublishTimeout)
-	defer cancel()
-	if err = guarded(func() error { return publish(ctx) }); err == nil {
+	if err = p.publish(context.WithoutCancel(d.parent), publish); err == nil {
 		p.unpublished.Store(0)
 	}
 	return err
+}
+
+// publish is one try, under its deadline and guarded against panics.
+func (p *Pipeline) publish(detached context.Context, f func(context.Context) error) error {
+	ctx := &attemptContext{parent: detached, deadline: time.Now().Add(p.cfg.PublishTimeout)}
+	defer ctx.release()
+	return guarded(func() error { return f(ctx) })
 }
 
 // nackPause doubles from first with every delivery in a row that could not be settled.

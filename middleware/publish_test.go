@@ -49,9 +49,8 @@ func TestPipeline_NoHotLoopWhenNothingCanBePublished(t *testing.T) {
 				require.Contains(t, h.logs.String(), `"level":"ERROR+4","msg":"message could not be settled and is nacked"`)
 
 				// It heals: the message arrives, once.
-				h.mu.Lock()
-				h.reschedules.n, h.sinks.n = 0, 0
-				h.mu.Unlock()
+				h.reschedules.heal()
+				h.sinks.heal()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				require.Positive(t, h.acked)

@@ -32,17 +32,28 @@ type delivery struct {
 	duration time.Duration
 }
 
-func (p *Pipeline) newDelivery(m *message.Message, c envelope.Control, a Attempt, at time.Time) *delivery {
+func (p *Pipeline) newDelivery(m *message.Message, c *attemptContext, at time.Time) *delivery {
 	parent := m.Context()
+	return &delivery{message: m, parent: parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: c.attempt(), at: at}
+}
+
+// unstarted is the attempt of a message whose handler is not called.
+func unstarted(m *message.Message, policy *policy, c *envelope.Control) *attemptContext {
+	a := &attemptContext{control: *c, limit: limitOf(c, policy)}
 	if c.MessageID == "" {
-		// A foreign message has got its id now and keeps it in the retry and the dead letter.
-		m.Metadata = maps.Clone(m.Metadata)
-		if m.Metadata == nil {
-			m.Metadata = make(message.Metadata, 1)
-		}
-		m.Metadata[envelope.KeyMessageID] = a.MessageID
+		a.control.MessageID = envelope.NewID()
+		setID(m, a.control.MessageID)
 	}
-	return &delivery{message: m, parent: parent, control: c, handler: p.handlerName(parent), origin: originOf(parent), attempt: a, at: at}
+	return a
+}
+
+// setID gives a foreign message the id that it has got now, so that it keeps it in the retry and the dead letter.
+func setID(m *message.Message, id string) {
+	m.Metadata = maps.Clone(m.Metadata)
+	if m.Metadata == nil {
+		m.Metadata = make(message.Metadata, 1)
+	}
+	m.Metadata[envelope.KeyMessageID] = id
 }
 
 // originOf is what the driver has attached, or what a plain Watermill subscriber's router knows.
@@ -56,12 +67,15 @@ func originOf(ctx context.Context) envelope.Origin {
 // failed is the end of an attempt that failed. The message is as it was received again before anything is decided.
 func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	f.before.restore(f.message)
+	if f.newID {
+		setID(f.message, f.context.control.MessageID)
+	}
 	now := time.Now()
-	d := p.newDelivery(f.message, f.control, f.context.attempt, now)
+	d := p.newDelivery(f.message, f.context, now)
 	if !f.start.IsZero() {
 		d.duration = now.Sub(f.start)
 	}
-	dec := p.decide(f.message, f.policy, f.control, d.attempt, f.err, now)
+	dec := p.decide(f.message, f.policy, &f.context.control, d.attempt, f.err, now)
 	if f.circuit != nil {
 		f.circuit.failed(dec)
 	}
@@ -72,22 +86,23 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 }
 
 // malformed dead-letters a message that cannot even be read, with its exact bytes.
-func (p *Pipeline) malformed(m *message.Message, policy *policy, c envelope.Control, err error) error {
-	a := newAttempt(c, policy)
-	_, err = p.settle(p.newDelivery(m, c, a, time.Now()), decideMalformed(a, err))
+func (p *Pipeline) malformed(m *message.Message, policy *policy, c *envelope.Control, err error) error {
+	d := p.newDelivery(m, unstarted(m, policy, c), time.Now())
+	_, err = p.settle(d, decideMalformed(d.attempt, err))
 	return err
 }
 
 // refused is a delivery that met an open circuit: the handler was not called and no attempt is consumed.
-func (p *Pipeline) refused(m *message.Message, policy *policy, c envelope.Control, refusal *CircuitOpenError) (time.Duration, error) {
+func (p *Pipeline) refused(m *message.Message, policy *policy, c *envelope.Control, refusal *CircuitOpenError) (time.Duration, error) {
 	if isShutdown(m.Context()) {
 		return settled, p.giveBack(m.Context(), m.Context().Err())
 	}
 	now := time.Now()
+	d := p.newDelivery(m, unstarted(m, policy, c), now)
 	dec := Decision{
 		Outcome: OutcomeDefer,
 		Verdict: Verdict{Kind: KindDefer, Rule: "circuit open", After: refusal.Remaining, HasAfter: true},
-		Attempt: newAttempt(c, policy),
+		Attempt: d.attempt,
 		Err:     refusal,
 	}
 	if p.cfg.Breaker.WhenOpen == OpenSkip {
@@ -95,7 +110,7 @@ func (p *Pipeline) refused(m *message.Message, policy *policy, c envelope.Contro
 	} else {
 		p.decideDefer(&dec, m, now)
 	}
-	return p.settle(p.newDelivery(m, c, dec.Attempt, now), dec)
+	return p.settle(d, dec)
 }
 
 // settle does what was decided. It returns settled and nil to ack, settled and an error to nack, or how long to hold

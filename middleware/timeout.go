@@ -16,8 +16,8 @@ func Timeout(d time.Duration) message.HandlerMiddleware {
 		return func(m *message.Message) ([]*message.Message, error) {
 			parent := m.Context()
 			ctx := &attemptContext{parent: parent, deadline: time.Now().Add(d)}
-			if outer, ok := AttemptFrom(parent); ok {
-				ctx.attempt = outer
+			if outer, ok := parent.Value(attemptKey{}).(*attemptContext); ok {
+				ctx.control, ctx.limit = outer.control, outer.limit
 			}
 			m.SetContext(ctx)
 			defer func() {
