@@ -63,6 +63,15 @@ packages() {
   quietly as_root apt-get -qq -o DPkg::Lock::Timeout=120 update
   quietly as_root apt-get -qq -y -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confold \
     install --no-install-recommends "${missing[@]}"
+  # Where systemd runs, the next boot would start them all the same. What was installed before us stays as it was.
+  if [ -d /run/systemd/system ]; then
+    for p in "${missing[@]}"; do
+      case $p in
+        rabbitmq-server | postgresql | prometheus) as_root systemctl --quiet disable "$p" || true ;;
+        mariadb-server) as_root systemctl --quiet disable mariadb || true ;;
+      esac
+    done
+  fi
 }
 
 kafka_jars() {
