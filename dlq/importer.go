@@ -29,7 +29,8 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is taken for down; nil while it is not
 
-	// Of the goroutine alone: the record that the store refuses, and how often it did.
+	// Of the goroutine alone: whether the spools of processes that are gone are done, and the record that the store refuses.
+	adopted  bool
 	refused  string
 	refusals int
 }
@@ -90,21 +91,23 @@ func (i *importer) stop() {
 
 func (i *importer) run(ctx context.Context) {
 	defer close(i.stopped)
-	i.adopt(ctx)
-	wait := time.Duration(0)
-	if i.spool.Empty() {
-		wait = -1
-	}
-	backoff := i.opts.importBackoff
-	for {
-		if !i.sleep(ctx, wait) {
-			return
-		}
+	wait, backoff := time.Duration(0), i.opts.importBackoff // at the start there may be something of an earlier process
+	for i.sleep(ctx, wait) {
 		err := i.drain(ctx, i.spool)
+		if err == nil && !i.adopted {
+			err = i.adopt(ctx)
+			i.adopted = err == nil
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		i.setFailing(err)
+		// A file that cannot be read does not make the store one that does not answer.
+		var fromStore *storeError
+		if errors.As(err, &fromStore) {
+			i.setFailing(fromStore.err)
+		} else {
+			i.setFailing(nil)
+		}
 		switch {
 		case err != nil:
 			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in", backoff)
@@ -136,26 +139,31 @@ func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // adopt imports what processes that are gone have left beside our spool. A spool that is in use is its owner's.
-func (i *importer) adopt(ctx context.Context) {
+func (i *importer) adopt(ctx context.Context) error {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {
-		return
+		return fmt.Errorf("dlq: spool: %w", err)
 	}
 	for _, entry := range entries {
 		dir := filepath.Join(i.dir, entry.Name())
-		if _, err := strconv.Atoi(entry.Name()); err != nil || dir == i.spool.Dir() || ctx.Err() != nil {
+		if _, err := strconv.Atoi(entry.Name()); err != nil || dir == i.spool.Dir() {
 			continue
 		}
 		cfg := i.opts.spool
 		cfg.Dir = dir
 		orphan, err := OpenSpool(cfg)
-		if err != nil {
+		if errors.Is(err, ErrSpoolLocked) {
+			continue
+		}
+		if err != nil { // another user's, perhaps
+			i.opts.logger.WarnContext(ctx, "a spool beside ours cannot be opened", "spool", dir, "error", err)
 			continue
 		}
 		if err := errors.Join(i.drain(ctx, orphan), orphan.Close()); err != nil {
-			i.opts.logger.WarnContext(ctx, "the spool of a process that is gone is left for the next start", "spool", dir, "error", err)
+			return err
 		}
 	}
+	return nil
 }
 
 // drain imports a spool, and says how that went.
@@ -164,7 +172,12 @@ func (i *importer) drain(ctx context.Context, s *Spool) error {
 	if before.Bytes == 0 {
 		s.sealNow()
 	}
-	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error { return i.take(ctx, s, lines) })
+	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error {
+		if err := i.take(ctx, s, lines); err != nil {
+			return &storeError{err}
+		}
+		return nil
+	})
 	after := s.Stats()
 	if n := after.Imported - before.Imported; n > 0 {
 		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
@@ -175,6 +188,12 @@ func (i *importer) drain(ctx context.Context, s *Spool) error {
 	}
 	return err
 }
+
+// storeError says that the store did not take what was read.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string { return e.err.Error() }
+func (e *storeError) Unwrap() error { return e.err }
 
 // take brings a batch into the store.
 func (i *importer) take(ctx context.Context, s *Spool, lines [][]byte) error {

@@ -1,0 +1,402 @@
+package dlq_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func newStore(t testing.TB) dlq.Store {
+	t.Helper()
+	s, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// faultyStore is a store that can be taken away.
+type faultyStore struct {
+	dlq.Store
+	away   atomic.Bool
+	lost   atomic.Bool                   // writes are done, but their confirmation is lost
+	refuse func(*dlq.Entry) bool         // letters that the store never takes, though it answers
+	puts   atomic.Int64                  // calls of Put
+	hold   atomic.Pointer[chan struct{}] // Put waits for it, or for its context
+}
+
+var errAway = errors.New("the database is away")
+
+func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+	s.puts.Add(1)
+	if hold := s.hold.Load(); hold != nil {
+		select {
+		case <-*hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if s.away.Load() {
+		return nil, errAway
+	}
+	for _, e := range letters {
+		if s.refuse != nil && s.refuse(e) {
+			return nil, errors.New("value out of range")
+		}
+	}
+	receipts, err := s.Store.Put(ctx, letters...)
+	if s.lost.Load() {
+		return nil, errors.Join(errAway, err)
+	}
+	return receipts, err
+}
+
+func (s *faultyStore) Change(ctx context.Context, c dlq.Change) ([]dlq.Result, error) {
+	if s.away.Load() {
+		return nil, errAway
+	}
+	return s.Store.Change(ctx, c)
+}
+
+func (s *faultyStore) Ping(ctx context.Context) error {
+	if s.away.Load() {
+		return errAway
+	}
+	return s.Store.Ping(ctx)
+}
+
+func (s *faultyStore) Close() error { return nil } // newStore closes it, so that a test can look into it at the end
+
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq.Letters, *logBuffer) {
+	t.Helper()
+	logs := &logBuffer{}
+	l, err := dlq.NewLetters(s, append([]dlq.Option{
+		dlq.WithSpool(dir), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
+		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),
+	}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l, logs
+}
+
+func death(n int) *envelope.DeadLetter {
+	m := message.NewMessage(fmt.Sprintf("uuid-%d", n), fmt.Appendf(nil, `{"n":%d}`, n))
+	m.Metadata[envelope.KeyMessageID] = fmt.Sprintf("message-%d", n)
+	m.Metadata[envelope.KeyRetryCount] = "3"
+	m.Metadata["tenant"] = "acme"
+	return &envelope.DeadLetter{
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("order %d: timeout", n), Code: "504"},
+		Class: "*main.Timeout", Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+		Attempts: 4, At: time.Now(),
+	}
+}
+
+func count(t *testing.T, s dlq.Store, f dlq.Filter) int64 {
+	t.Helper()
+	n, err := s.Count(t.Context(), f, 0)
+	require.NoError(t, err)
+	return n
+}
+
+// eventually waits for a condition that the background import brings about.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, 10*time.Second, 2*time.Millisecond, what)
+}
+
+func TestLetters_Stored(t *testing.T) {
+	t.Parallel()
+	store, dir := newStore(t), t.TempDir()
+	l, logs := newLetters(t, &faultyStore{Store: store}, dir)
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{EventID: "message-1", Topic: "orders"}))
+	require.Empty(t, files(t, filepath.Join(dir, "0"), "dlq-*"))
+	require.Empty(t, logs.String())
+	require.ErrorIs(t, l.DeadLetter(t.Context(), nil), dlq.ErrInvalid)
+	require.ErrorIs(t, l.DeadLetter(t.Context(), &envelope.DeadLetter{}), dlq.ErrInvalid)
+}
+
+// C14: the store is away: CRITICAL, the fallback file, and import by itself when it is back.
+func TestLetters_StoreAway(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	l, logs := newLetters(t, store, t.TempDir())
+	store.away.Store(true)
+	for n := range 5 {
+		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+	}
+	stats := l.Stats()
+	require.True(t, stats.StoreDown)
+	require.ErrorIs(t, stats.LastError, errAway)
+	require.Equal(t, int64(5), stats.Appended)
+	require.Positive(t, stats.Bytes)
+	var first struct {
+		Level string `json:"level"`
+		Msg   string `json:"msg"`
+		ID    string `json:"message_id"`
+		Error string `json:"error"`
+		Spool string `json:"spool"`
+	}
+	require.NoError(t, json.NewDecoder(bytes.NewBufferString(logs.String())).Decode(&first))
+	require.Equal(t, dlq.LevelCritical.String(), first.Level)
+	require.Equal(t, []string{"message-0", errAway.Error()}, []string{first.ID, first.Error})
+	require.NotEmpty(t, first.Spool)
+
+	store.away.Store(false)
+	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 && !l.Stats().StoreDown })
+	require.Equal(t, int64(5), count(t, store, dlq.Filter{}))
+	require.Equal(t, int64(5), l.Stats().Imported)
+	require.NoError(t, l.DeadLetter(t.Context(), death(9)), "and straight to the store again")
+	require.Equal(t, int64(6), count(t, store, dlq.Filter{}))
+	require.Equal(t, int64(5), l.Stats().Appended)
+}
+
+// What the spool gives back is what the store would have got.
+func TestLetters_SpoolIsLossless(t *testing.T) {
+	t.Parallel()
+	direct, spooled := newStore(t), &faultyStore{Store: newStore(t)}
+	l, _ := newLetters(t, spooled, t.TempDir())
+	spooled.away.Store(true)
+	partition, offset := int32(2), int64(77)
+	for name, payload := range dlqtest.Payloads() {
+		d := death(1)
+		d.Message.Payload = payload
+		d.Message.Metadata["hostile\xff"] = "\x00\xfe\u2028"
+		d.Message.UUID = "\xff"
+		d.Err.Trace = "main.go:1\x00"
+		d.Origin.Position, d.Origin.Partition, d.Origin.Offset = name, &partition, &offset
+		d.Origin.Key, d.Origin.RoutingKey, d.Origin.Timestamp = []byte{0, 1}, "\xffkey", time.Now()
+		require.NoError(t, l.DeadLetter(t.Context(), d))
+		_, err := direct.Put(t.Context(), dlq.NewEntry(d))
+		require.NoError(t, err)
+	}
+	spooled.away.Store(false)
+	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 })
+	for name := range dlqtest.Payloads() {
+		find := func(s dlq.Store) *dlq.Entry {
+			listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: dlq.MaxPage})
+			require.NoError(t, err)
+			for _, e := range listing.Entries {
+				if e.Origin.Position == name {
+					full, err := s.Get(t.Context(), e.ID)
+					require.NoError(t, err)
+					full.ID = 0
+					return full
+				}
+			}
+			require.Fail(t, "not found", name)
+			return nil
+		}
+		want, got := find(direct), find(spooled)
+		require.True(t, bytes.Equal(want.Body.Payload, got.Body.Payload), name)
+		want.Body.Payload, got.Body.Payload = nil, nil
+		require.Equal(t, want, got, name)
+	}
+}
+
+// The store comes and goes under load, and loses confirmations: every dead letter is stored exactly once.
+func TestLetters_StoreComesAndGoesUnderLoad(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	l, _ := newLetters(t, store, t.TempDir())
+	const callers, each = 16, 100
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range each {
+				n := c*each + i
+				assert.NoError(t, l.DeadLetter(t.Context(), death(n)))
+				switch n % 97 {
+				case 10:
+					store.away.Store(true)
+				case 20:
+					store.lost.Store(true)
+				case 40:
+					store.away.Store(false)
+				case 50:
+					store.lost.Store(false)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	store.away.Store(false)
+	store.lost.Store(false)
+	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 })
+	require.Equal(t, int64(callers*each), count(t, store, dlq.Filter{}))
+	for n := range callers * each {
+		require.Equal(t, int64(1), count(t, store, dlq.Filter{EventID: fmt.Sprintf("message-%d", n)}))
+	}
+	require.Positive(t, l.Stats().Appended, "some went through the spool")
+}
+
+// A store that hangs is bounded by the timeout, and is waited for once, not by every letter.
+func TestLetters_StoreHangs(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	l, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(20*time.Millisecond), dlq.WithImportBackoff(time.Hour, time.Hour))
+	hold := make(chan struct{})
+	store.hold.Store(&hold)
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	before := store.puts.Load()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for n := range 20 {
+		require.NoError(t, l.DeadLetter(ctx, death(n)), "also for a caller whose context is over: at shutdown it matters most")
+	}
+	require.LessOrEqual(t, store.puts.Load(), before+1, "nobody waits for a store that is known to hang, but the importer")
+	require.Equal(t, int64(21), l.Stats().Appended)
+	close(hold)
+	store.hold.Store(nil)
+}
+
+func TestLetters_NeitherStoreNorSpool(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	l, logs := newLetters(t, store, t.TempDir(), dlq.WithSpoolLimit(100))
+	store.away.Store(true)
+	err := l.DeadLetter(t.Context(), death(1))
+	require.ErrorIs(t, err, errAway)
+	require.ErrorIs(t, err, dlq.ErrSpoolFull)
+	require.Contains(t, logs.String(), "neither in the store nor in the spool")
+
+	bare, err := dlq.NewLetters(store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	require.ErrorIs(t, bare.DeadLetter(t.Context(), death(1)), errAway)
+	require.Equal(t, dlq.SpoolStats{}, bare.Stats())
+	require.NoError(t, bare.Close())
+}
+
+// The process ends while the store is away: the next one imports what it left, also from the place of another process.
+func TestLetters_ImportedAtTheNextStart(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	store.away.Store(true)
+	first, _ := newLetters(t, store, dir)
+	second, _ := newLetters(t, store, dir) // a replica in the same directory has a place of its own
+	require.NoError(t, first.DeadLetter(t.Context(), death(1)))
+	require.NoError(t, second.DeadLetter(t.Context(), death(2)))
+	require.NoError(t, first.Close())
+	require.NoError(t, second.Close())
+	require.NoError(t, first.Close())
+	require.ErrorIs(t, first.DeadLetter(t.Context(), death(3)), dlq.ErrClosed)
+	require.Len(t, append(files(t, filepath.Join(dir, "0"), "*.log"), files(t, filepath.Join(dir, "1"), "*.log")...), 2)
+
+	store.away.Store(false)
+	newLetters(t, store, dir)
+	eventually(t, "both imported", func() bool { return count(t, store, dlq.Filter{}) == 2 })
+}
+
+// An orphan's spool is imported although the store was away at the start.
+func TestLetters_OrphanIsImportedLater(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	store.away.Store(true)
+	first, _ := newLetters(t, store, dir)
+	second, _ := newLetters(t, store, dir)
+	require.NoError(t, second.DeadLetter(t.Context(), death(2)))
+	require.NoError(t, second.Close())
+	require.NoError(t, first.Close())
+	third, _ := newLetters(t, store, dir)
+	require.NoError(t, third.DeadLetter(t.Context(), death(3)))
+	eventually(t, "it has looked", func() bool { return third.Stats().LastError != nil })
+	store.away.Store(false)
+	eventually(t, "both imported", func() bool { return count(t, store, dlq.Filter{}) == 2 })
+}
+
+// One record that the store never takes is put aside, for a person, and does not stop the others.
+func TestLetters_RefusedRecord(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	store.refuse = func(e *dlq.Entry) bool { return e.EventID == "message-3" }
+	l, logs := newLetters(t, store, dir)
+	store.away.Store(true)
+	for n := range 7 {
+		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+	}
+	store.away.Store(false)
+	eventually(t, "the others are imported", func() bool { return l.Stats().Bytes == 0 })
+	require.Equal(t, int64(6), count(t, store, dlq.Filter{}))
+	require.Equal(t, int64(1), l.Stats().Refused)
+	kept, err := os.ReadFile(filepath.Join(dir, "0", "refused.damaged"))
+	require.NoError(t, err)
+	require.Contains(t, string(kept), "message-3")
+	require.Contains(t, logs.String(), "put aside for a person")
+}
+
+// The outcome of a redrive that the store cannot record goes through the spool, too.
+func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	l, logs := newLetters(t, store, t.TempDir())
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	sent := make(chan *message.Message, 1)
+	manager := l.Manager(dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+		sent <- m
+		return nil
+	}))
+	entry, err := manager.Redrive(t.Context(), 1, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	m := <-sent
+	id := m.Metadata[envelope.KeyRedriveID]
+	require.Equal(t, dlq.FormatID(entry.ID), id)
+
+	store.away.Store(true)
+	require.NoError(t, l.Redriven(t.Context(), id, "message-1", time.Now()))
+	require.Contains(t, logs.String(), "redrive outcome kept in the spool")
+	store.away.Store(false)
+	eventually(t, "recorded", func() bool { return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1 })
+
+	// What is not ours, gone, or old news is no failure of a message that was handled well.
+	for _, outcome := range [][2]string{{id, "message-1"}, {id, "message-2"}, {"4711", "message-1"}, {"x", "message-1"}, {"", ""}} {
+		require.NoError(t, l.Redriven(t.Context(), outcome[0], outcome[1], time.Now()))
+	}
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
+}
+
+func TestNewLetters_BadOptions(t *testing.T) {
+	t.Parallel()
+	_, err := dlq.NewLetters(nil)
+	require.Error(t, err)
+	_, err = dlq.NewLetters(&faultyStore{}, dlq.WithStoreTimeout(0), dlq.WithRedriveBudget(-1), dlq.WithLogger(nil),
+		dlq.WithImportBackoff(2, 1))
+	for _, fault := range []string{"store timeout", "redrive budget", "logger", "import backoff"} {
+		require.ErrorContains(t, err, fault, "every fault is told at once")
+	}
+}

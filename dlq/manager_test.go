@@ -1,0 +1,267 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// outbox is a Redriver that keeps what it is given, or fails.
+type outbox struct {
+	mu   sync.Mutex
+	sent []*message.Message
+	to   []envelope.Origin
+	fail error
+}
+
+func (o *outbox) Reschedule(_ context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.fail != nil {
+		return o.fail
+	}
+	if delay != 0 {
+		return fmt.Errorf("redrive asked for a delay of %s", delay)
+	}
+	o.sent, o.to = append(o.sent, m), append(o.to, origin)
+	return nil
+}
+
+func stored(t *testing.T, s dlq.Store, d *envelope.DeadLetter) int64 {
+	t.Helper()
+	receipts, err := s.Put(t.Context(), dlq.NewEntry(d))
+	require.NoError(t, err)
+	return receipts[0].ID
+}
+
+var ana = dlq.By{Actor: "ana", Note: "the bank is back"}
+
+func TestManager_Redrive(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{}
+	m := dlq.NewManager(store, out)
+	d := death(1)
+	failed, err := envelope.RecordFailure(d.Message, envelope.Failure{Err: d.Err, Class: d.Class, At: d.At, Retry: 4, Reason: d.Reason})
+	require.NoError(t, err)
+	failed.Metadata[envelope.KeyOriginalDelay] = "10000"
+	failed.Metadata[envelope.KeyCorrelationID] = "c-1"
+	d.Message = failed
+	d.Origin.RoutingKey, d.Origin.Key = "orders.created", []byte("k")
+	id := stored(t, store, d)
+
+	e, err := m.Redrive(t.Context(), id, ana)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Retrying, e.Status)
+	require.Equal(t, 1, e.RedriveCount)
+	require.Greater(t, time.Until(e.LeaseUntil), 50*time.Minute, "the outcome may take its time")
+
+	require.Len(t, out.sent, 1)
+	sent := out.sent[0]
+	require.Equal(t, d.Origin, out.to[0])
+	require.Equal(t, string(d.Message.Payload), string(sent.Payload))
+	for key, want := range map[string]string{
+		envelope.KeyRedriveID: dlq.FormatID(id), envelope.KeyRedriveCount: "1", envelope.KeyMessageID: "message-1", "tenant": "acme",
+		envelope.KeyOriginalDelay: "10000", envelope.KeyCorrelationID: "c-1",
+	} {
+		require.Equal(t, want, sent.Metadata[key], key)
+	}
+	control, err := envelope.ReadControl(sent)
+	require.NoError(t, err)
+	require.Zero(t, control.RetryCount, "its retries start anew")
+	require.NotContains(t, sent.Metadata, envelope.KeyDeadLetterReason)
+	require.NotContains(t, sent.Metadata, envelope.KeyRedriveRun)
+
+	// A second click.
+	_, err = m.Redrive(t.Context(), id, dlq.By{Actor: "bob"})
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	require.ErrorContains(t, err, "by ana")
+	require.Len(t, out.sent, 1)
+}
+
+// A structured message goes back with its own body's counter at 0 and every other byte as it was.
+func TestManager_RedriveStructured(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{}
+	m := dlq.NewManager(store, out)
+	d := death(1)
+	d.Message = message.NewMessage("u", []byte(`{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
+		`"queue":"orders","data":{"n": 9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
+	id := stored(t, store, d)
+	_, err := m.Redrive(t.Context(), id, ana)
+	require.NoError(t, err)
+	require.Contains(t, string(out.sent[0].Payload), `"retry_count":0`)
+	require.Contains(t, string(out.sent[0].Payload), `{"n": 9007199254740993}`)
+	e, err := m.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, "m-1", e.EventID)
+	require.Equal(t, string(d.Message.Payload), string(e.Body.Payload), "the store keeps what died")
+}
+
+// Two operators, many clicks, two processes: it is sent once.
+func TestManager_RedriveOnce(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{}
+	id := stored(t, store, death(1))
+	var wg sync.WaitGroup
+	errs := make([]error, 16)
+	for i := range errs {
+		wg.Go(func() {
+			_, errs[i] = dlq.NewManager(store, out).Redrive(t.Context(), id, dlq.By{Actor: fmt.Sprintf("operator %d", i)})
+		})
+	}
+	wg.Wait()
+	require.Len(t, out.sent, 1)
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+			continue
+		}
+		require.ErrorIs(t, err, dlq.ErrConflict)
+	}
+	require.Equal(t, 1, won)
+}
+
+// What cannot be published is PENDING again, with the reason in the audit log.
+func TestManager_PublishFails(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{fail: errors.New("broker is away")}
+	m := dlq.NewManager(store, out)
+	id := stored(t, store, death(1))
+	_, err := m.Redrive(t.Context(), id, ana)
+	require.ErrorIs(t, err, out.fail)
+	e, err := m.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Pending, e.Status)
+	require.Zero(t, e.RedriveCount)
+	records, err := m.Audit(t.Context(), id)
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+	require.Equal(t, dlq.ActionRelease, records[1].Action)
+	require.Contains(t, records[1].Note, "broker is away")
+	out.fail = nil
+	_, err = m.Redrive(t.Context(), id, ana)
+	require.NoError(t, err)
+}
+
+// The caller goes away while the message is published: the entry does not stay claimed by nobody.
+func TestManager_CallerGoesAway(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	m := dlq.NewManager(store, dlq.RedriverFunc(
+		func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		}))
+	id := stored(t, store, death(1))
+	_, err := m.Redrive(ctx, id, ana)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}))
+}
+
+// The process dies between claim and publish: after the lease the entry can be redriven, by anyone, and not before.
+func TestManager_CrashBetweenClaimAndPublish(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{}
+	id := stored(t, store, death(1))
+	const lease = 60 * time.Millisecond
+	claimed := time.Now()
+	_, err := store.Change(t.Context(), dlq.Change{
+		Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "who died", At: claimed, Lease: lease,
+	})
+	require.NoError(t, err)
+	m := dlq.NewManager(store, out)
+	eventually(t, "the lease runs out", func() bool {
+		_, err := m.Redrive(t.Context(), id, ana)
+		if err != nil {
+			require.ErrorIs(t, err, dlq.ErrConflict)
+		}
+		return err == nil
+	})
+	require.GreaterOrEqual(t, time.Since(claimed), lease)
+	require.Len(t, out.sent, 1)
+	require.Equal(t, "2", out.sent[0].Metadata[envelope.KeyRedriveCount])
+}
+
+// The outcome is faster than the record of the publish: it stands.
+func TestManager_OutcomeBeforeTheRecord(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	l, _ := newLetters(t, &faultyStore{Store: store}, t.TempDir())
+	m := l.Manager(dlq.RedriverFunc(func(ctx context.Context, _ envelope.Origin, sent *message.Message, _ time.Duration) error {
+		return l.Redriven(ctx, sent.Metadata[envelope.KeyRedriveID], sent.Metadata[envelope.KeyMessageID], time.Now())
+	}))
+	id := stored(t, store, death(1))
+	_, err := m.Redrive(t.Context(), id, ana)
+	require.NoError(t, err)
+	e, err := m.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Resolved, e.Status)
+	require.Equal(t, "redrive", e.ResolvedBy)
+}
+
+func TestManager_ResolveDiscardRestore(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	m := dlq.NewManager(store, nil)
+	id := stored(t, store, death(1))
+	e, err := m.Resolve(t.Context(), id, ana)
+	require.NoError(t, err)
+	require.Equal(t, []any{dlq.Resolved, "ana"}, []any{e.Status, e.ResolvedBy})
+	_, err = m.Discard(t.Context(), id, dlq.By{Actor: "bob"})
+	require.ErrorContains(t, err, "cannot discard: it is RESOLVED")
+	require.ErrorContains(t, err, "by ana")
+	_, err = m.Restore(t.Context(), id, dlq.By{Actor: "bob", Version: 1})
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	e, err = m.Restore(t.Context(), id, dlq.By{Actor: "bob", Version: e.Version})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Pending, e.Status)
+	e, err = m.Discard(t.Context(), id, ana)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Discarded, e.Status)
+
+	_, err = m.Redrive(t.Context(), id, ana)
+	require.ErrorIs(t, err, dlq.ErrInvalid, "it has nothing to publish with")
+	_, err = m.Resolve(t.Context(), id, dlq.By{})
+	require.ErrorIs(t, err, dlq.ErrInvalid, "nobody did it")
+	_, err = m.Get(t.Context(), 4711)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	records, err := m.Audit(t.Context(), id)
+	require.NoError(t, err)
+	require.Len(t, records, 3)
+	require.Equal(t, "the bank is back", records[0].Note)
+}
+
+// C34: more than one transaction's worth.
+func TestManager_Purge(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	m := dlq.NewManager(store, nil)
+	for n := range 25 {
+		_, err := m.Resolve(t.Context(), stored(t, store, death(n)), ana)
+		require.NoError(t, err)
+	}
+	n, err := m.Purge(t.Context(), dlq.Purge{ClosedBefore: time.Now().Add(time.Minute), Limit: 10, Actor: "cron"})
+	require.NoError(t, err)
+	require.Equal(t, 25, n)
+	require.Zero(t, count(t, store, dlq.Filter{}))
+	_, err = m.Purge(t.Context(), dlq.Purge{Actor: "cron"})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+}
+
+func TestNewManager_PanicsForProgrammers(t *testing.T) {
+	t.Parallel()
+	require.Panics(t, func() { dlq.NewManager(nil, nil) })
+	require.Panics(t, func() { dlq.NewManager(newStore(t), nil, dlq.WithPublishTimeout(0)) })
+}
