@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -35,6 +36,7 @@ type Broker struct {
 	wakeups  *wakeups
 	leases   *leases
 	settler  *settler
+	mover    *mover
 	listener *listener // nil without notifications
 
 	mu          sync.Mutex
@@ -129,7 +131,9 @@ func (b *Broker) start(name Dialect) {
 	b.abandon, b.stop = abandon, stop
 	b.leases = &leases{store: b.store, log: b.log, held: map[int64]*delivery{}}
 	b.settler = &settler{ctx: settling, store: b.store, leases: b.leases, wakeup: b.wakeups, log: b.log}
-	b.settler.batcher = batcher[outcome]{flush: b.settler.settle, max: maxRows}
+	b.settler.batcher = batcher[outcome]{flush: b.settler.settle, max: maxRows, linger: ackLinger}
+
+	b.mover = newMover(b.store, b.cfg.PublishTimeout)
 
 	b.background.Go(func() { b.leases.run(running) })
 	if b.store.retention > 0 {
@@ -222,8 +226,13 @@ func (b *Broker) reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	defer cancel()
 	r := newRow(m, delay)
 	if origin.Offset != nil && origin.Broker == b.scheme {
-		if d := b.leases.get(*origin.Offset); d != nil && d.subscription.isOrigin(origin) && d.carries(m) && d.settle() {
-			return b.move(ctx, d, r)
+		if d := b.leases.get(*origin.Offset); d != nil && d.subscription.isOrigin(origin) && d.carries(m) {
+			if d.isLost() {
+				return ErrLeaseLost
+			}
+			if d.settle() {
+				return b.move(ctx, d, r)
+			}
 		}
 	}
 	group := origin.Consumer
@@ -246,17 +255,15 @@ func (b *Broker) reschedule(ctx context.Context, origin envelope.Origin, m *mess
 
 // move changes the row of a delivery that is being handled.
 func (b *Broker) move(ctx context.Context, d *delivery, r row) error {
-	ok, err := b.store.moveRow(ctx, moved{row: r, id: d.row.id, queue: d.subscription.queue})
-	switch {
-	case err != nil:
+	err := b.mover.move(ctx, moved{row: r, id: d.row.id, queue: d.subscription.queue})
+	if err != nil {
+		// Should the row have been moved nevertheless, the next attempt finds the lease gone, and makes no second message.
 		if o := d.unsettle(); o != nil {
 			b.settler.add(*o)
+		} else if errors.Is(err, ErrLeaseLost) {
+			d.lose()
 		}
 		return err
-	case !ok:
-		d.end(ErrLeaseLost)
-		b.leases.drop(d)
-		return ErrLeaseLost
 	}
 	b.leases.drop(d)
 	b.wakeups.wake(d.subscription.queue, r.delay)

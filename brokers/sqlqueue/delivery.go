@@ -25,12 +25,16 @@ type delivery struct {
 	row          claimed
 	subscription *subscription
 
-	mu       sync.Mutex
-	expires  time.Time // of the lease, by this process's clock, counted from before the database began to count
-	cancel   context.CancelCauseFunc
-	uuid     string
-	settled  bool     // somebody decides on the row's fate: nobody else may
-	answered *outcome // the handler's answer, which came while somebody else was deciding
+	mu      sync.Mutex
+	expires time.Time // of the lease, by this process's clock, counted from before the database began to count
+	cancel  context.CancelCauseFunc
+	uuid    string
+	// settled says that somebody decides, or has decided, on the row's fate: nobody else may.
+	settled bool
+	// lost says that the row is another worker's, while the handler here may still be running.
+	lost bool
+	// answered is the handler's answer, when it came while somebody else was deciding.
+	answered *outcome
 }
 
 type deliveryKey struct{}
@@ -67,25 +71,30 @@ func (d *delivery) origin() *envelope.Origin {
 	}
 }
 
-// settle gives the caller the right to decide on the row, unless somebody has it.
+// settle gives the caller the right to decide on the row, unless somebody has it or the row is lost.
 func (d *delivery) settle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	first := !d.settled
+	if d.settled || d.lost {
+		return false
+	}
 	d.settled = true
-	return first
+	return true
 }
 
-// answer is settle for the handler's answer. When it reports false, the answer is kept for unsettle.
-func (d *delivery) answer(o outcome) bool {
+// answer is settle for the handler's answer. It also reports whether the delivery is to be forgotten, because it is lost.
+func (d *delivery) answer(o outcome) (decides, forget bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	first := !d.settled
-	d.settled = true
-	if !first {
+	switch {
+	case d.lost:
+		return false, true
+	case d.settled:
 		d.answered = &o
+		return false, false
 	}
-	return first
+	d.settled = true
+	return true, false
 }
 
 // unsettle gives the right back: what the caller tried has failed. It returns the answer that came meanwhile, which then
@@ -95,6 +104,34 @@ func (d *delivery) unsettle() *outcome {
 	defer d.mu.Unlock()
 	d.settled = d.answered != nil
 	return d.answered
+}
+
+// lose marks the row as another worker's and cancels the handler, unless somebody is deciding on it, who will find out.
+// The delivery is kept until the handler answers, so that a second attempt to reschedule makes no second message.
+func (d *delivery) lose() (marked bool) {
+	d.mu.Lock()
+	if !d.settled {
+		d.lost, marked = true, true
+	}
+	d.mu.Unlock()
+	if marked {
+		d.end(ErrLeaseLost)
+	}
+	return marked
+}
+
+// revive gives a row back to the handler that still works on it: nobody else had taken it, or is done with it.
+func (d *delivery) revive(expires time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lost, d.expires = false, expires
+}
+
+// isLost tells whether the row is another worker's.
+func (d *delivery) isLost() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost
 }
 
 // end ends the message's context.

@@ -38,8 +38,8 @@ type dialect interface {
 	// publish inserts rows once for every group of topic, and reports whether it has any. notify asks the database to
 	// wake consumers at commit, where it can.
 	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
-	// claim leases up to n rows that are due, in the order of delivery.
-	claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) ([]claimed, error)
+	// claim leases up to n rows that are due, in the order of delivery, and not before from in the index.
+	claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error)
 	// move gives leased rows a new due time and content, and drops their leases. It reports the ids of rows it moved.
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error)
 	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.

@@ -24,7 +24,7 @@ func (l *leases) take(list []*delivery) []*delivery {
 	fresh := list[:0]
 	for _, d := range list {
 		if known := l.held[d.row.id]; known != nil {
-			known.extend(d.expires)
+			known.revive(d.expires)
 			continue
 		}
 		l.held[d.row.id] = d
@@ -73,7 +73,7 @@ func (l *leases) renew(ctx context.Context) {
 	var ids []int64
 	l.mu.Lock()
 	for id, d := range l.held {
-		if d.leaseEnd().Before(aging) {
+		if d.leaseEnd().Before(aging) && !d.isLost() {
 			ids = append(ids, id)
 		}
 	}
@@ -111,11 +111,8 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, ids []int64) {
 
 // lose ends a delivery whose row belongs to another worker, or is gone.
 func (l *leases) lose(ctx context.Context, d *delivery) {
-	if !d.settle() {
-		return // an ack is on its way; it finds out by itself
+	if d.lose() {
+		l.log.WarnContext(ctx, "sqlqueue: a lease was lost, another worker has the message",
+			"topic", d.subscription.topic, "group", d.subscription.group, "id", d.row.id)
 	}
-	l.log.WarnContext(ctx, "sqlqueue: a lease was lost, another worker has the message",
-		"topic", d.subscription.topic, "group", d.subscription.group, "id", d.row.id)
-	d.end(ErrLeaseLost)
-	l.drop(d)
 }

@@ -58,13 +58,13 @@ func insertInto(ctx context.Context, db DB, now string, queue int64, rows []row,
 	return err
 }
 
-func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) (list []claimed, err error) {
+func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
 	// At READ COMMITTED only the rows taken are locked. REPEATABLE READ would lock the gaps between them, and every
 	// publish into one would wait.
 	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
 		list, err = queryClaimed(ctx, tx, `SELECT `+columns+` FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`
-			FOR UPDATE SKIP LOCKED`, queue)
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`
+			FOR UPDATE SKIP LOCKED`, queue, from)
 		if err != nil || len(list) == 0 {
 			return err
 		}

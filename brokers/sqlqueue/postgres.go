@@ -71,11 +71,12 @@ func publishPostgres(n int, notify bool) string {
 
 // claim takes the rows by the primary key from an array that a subquery makes: whatever the statistics say, the planner
 // has no reason to read the table.
-func (p postgres) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) ([]claimed, error) {
+func (p postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error) {
 	query := `UPDATE redrive_queue_messages SET lease = $1, visible_at = ` + p.now() + ` + $2, deliveries = deliveries + 1
-		WHERE id = ANY (ARRAY(SELECT id FROM redrive_queue_messages WHERE queue_id = $3 AND visible_at <= ` + p.now() + `
+		WHERE id = ANY (ARRAY(SELECT id FROM redrive_queue_messages WHERE queue_id = $3
+		AND visible_at >= $4 AND visible_at <= ` + p.now() + `
 		ORDER BY visible_at, id LIMIT ` + strconv.Itoa(claimSize(n)) + ` FOR UPDATE SKIP LOCKED)) RETURNING ` + columns
-	list, err := queryClaimed(ctx, db, query, worker, lease.Microseconds(), queue)
+	list, err := queryClaimed(ctx, db, query, worker, lease.Microseconds(), queue, from)
 	sortClaimed(list)
 	return list, err
 }

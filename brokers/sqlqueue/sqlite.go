@@ -34,12 +34,12 @@ func (s *sqlite) publish(ctx context.Context, db DB, topic string, rows []row, _
 	return publishInto(ctx, db, s.now(), topic, rows, sqliteTick)
 }
 
-func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker int64, lease time.Duration, n int) (list []claimed, err error) {
+func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
 	err = s.write(func() error {
 		list, err = queryClaimed(ctx, db, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+s.now()+` + ?,
 			deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`)
-			RETURNING `+columns, worker, lease.Microseconds(), queue)
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`)
+			RETURNING `+columns, worker, lease.Microseconds(), queue, from)
 		return err
 	})
 	sortClaimed(list)

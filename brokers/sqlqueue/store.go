@@ -226,9 +226,3 @@ func (s *store) ping(ctx context.Context) error {
 	}
 	return errors.Join(rows.Err(), rows.Close())
 }
-
-// moveRow gives a leased row a new due time and content, and reports whether it still was ours.
-func (s *store) moveRow(ctx context.Context, m moved) (bool, error) {
-	done, err := s.move(ctx, s.db, s.worker, []moved{m})
-	return done[m.id], err
-}

@@ -84,7 +84,10 @@ func (s *subscription) awaitSettled() {
 
 // fetch claims rows until ctx ends.
 func (s *subscription) fetch(ctx context.Context) {
-	var pace pace
+	var (
+		pace pace
+		mark lowWater
+	)
 	idle := idleness{longest: s.broker.poll}
 	pause := 50 * time.Millisecond
 	for {
@@ -99,7 +102,7 @@ func (s *subscription) fetch(ctx context.Context) {
 			}
 		}
 		began := time.Now()
-		list, err := s.claim(n)
+		list, err := s.claim(n, mark.from(began))
 		switch {
 		case ctx.Err() != nil:
 			s.hold(list, began)
@@ -117,7 +120,9 @@ func (s *subscription) fetch(ctx context.Context) {
 		if len(list) > 0 {
 			idle.reset()
 		}
-		if len(list) >= claimSize(n) {
+		full := len(list) >= claimSize(n)
+		mark.update(list, full, began, time.Now())
+		if full {
 			continue // there may be more
 		}
 		if !s.sleep(ctx, &idle) {
@@ -128,11 +133,11 @@ func (s *subscription) fetch(ctx context.Context) {
 
 // claim takes up to n rows. It does not heed the end of Subscribe's context: rows whose claim is cancelled on its way
 // back from the database would be nobody's until their lease ends.
-func (s *subscription) claim(n int) ([]claimed, error) {
+func (s *subscription) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.broker.cfg.PublishTimeout)
 	defer cancel()
 	store := s.broker.store
-	return store.claim(ctx, store.db, s.queue, store.worker, store.lease, n)
+	return store.claim(ctx, store.db, s.queue, store.worker, from, store.lease, n)
 }
 
 // hold puts claimed rows into the buffer, which has room for all that free allows.
@@ -254,8 +259,11 @@ func (s *subscription) nackDelay(d *delivery) time.Duration {
 func (s *subscription) finish(d *delivery, kind outcomeKind, delay time.Duration) {
 	s.handled.Add(1)
 	s.outstanding.Add(-1)
-	if o := (outcome{delivery: d, kind: kind, delay: delay}); d.answer(o) {
+	o := outcome{delivery: d, kind: kind, delay: delay}
+	if decides, forget := d.answer(o); decides {
 		s.broker.settler.add(o)
+	} else if forget {
+		s.broker.leases.drop(d)
 	}
 	if s.free() > 0 {
 		select {

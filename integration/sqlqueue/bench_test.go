@@ -30,15 +30,6 @@ func batch(n int) []*message.Message {
 	return list
 }
 
-func openDB(tb testing.TB, url string) *sql.DB {
-	tb.Helper()
-	db, err := sql.Open("pgx", url)
-	require.NoError(tb, err)
-	db.SetMaxIdleConns(64)
-	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
-	return db
-}
-
 // handTable is what one writes by hand for a queue: one row per message, an index on the due time.
 const handTable = `CREATE TABLE IF NOT EXISTS hand_queue (id bigserial PRIMARY KEY, due_at timestamptz NOT NULL DEFAULT now(),
 	uuid text NOT NULL, headers text NOT NULL, payload bytea NOT NULL);
@@ -119,7 +110,7 @@ func BenchmarkConsume(b *testing.B) {
 		require.NoError(b, err)
 		queue, err := sqlqueue.New(b.Context(), db, sqlqueue.PostgreSQL)
 		require.NoError(b, err)
-		sub := queue.Subscriber(brokers.WithConcurrency(256), brokers.WithParam("prefetch", "8000"))
+		sub := queue.Subscriber(brokers.WithConcurrency(128))
 		require.NoError(b, sub.(message.SubscribeInitializer).SubscribeInitialize("bench"))
 		pub := queue.Publisher()
 		var ours, hand time.Duration

@@ -2,6 +2,8 @@
 package sqlqueue_test
 
 import (
+	"database/sql"
+	"os"
 	"strings"
 	"testing"
 
@@ -14,7 +16,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+// TestMain is also the main function of the worker processes that tests start and kill.
+func TestMain(m *testing.M) {
+	if url := os.Getenv(workerURL); url != "" {
+		os.Exit(worker(url))
+	}
+	services.Main(m)
+}
 
 // servers are the databases that every test of the queue runs on. Each call of database makes an empty one.
 var servers = map[string]func(t testing.TB) (url string){
@@ -39,6 +47,30 @@ func with(url, params string) string {
 		return url + "&" + params
 	}
 	return url + "?" + params
+}
+
+// openDB opens the database of a URL that servers gave, as an application would.
+func openDB(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	driver, dsn := "pgx", url
+	if strings.HasPrefix(url, "mysql:") {
+		var err error
+		driver = "mysql"
+		dsn, err = services.MySQLDSN(url)
+		require.NoError(t, err)
+	}
+	db, err := sql.Open(driver, dsn)
+	require.NoError(t, err)
+	db.SetMaxIdleConns(16)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// count runs a query that returns one number.
+func count(t testing.TB, db *sql.DB, query string) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+	return n
 }
 
 // openQueue opens a broker that the test closes.

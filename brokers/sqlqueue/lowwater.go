@@ -1,0 +1,46 @@
+package sqlqueue
+
+import "time"
+
+// lowWater remembers how far into a queue's index the claims have come, while they come back full.
+//
+// A row that was claimed or deleted stays in the index until nobody's snapshot can see it. One forgotten transaction,
+// anywhere in the database, keeps all of them, and each claim would read through the whole growing heap of them again. The
+// mark lets it begin behind them. Rows can turn up before the mark (a transaction that commits late, a lease that is given
+// back), so now and then a claim reads from the beginning, for a bounded share of the time.
+type lowWater struct {
+	mark     int64 // microseconds since 1970, by the database's clock
+	whole    time.Time
+	interval time.Duration
+}
+
+const (
+	lowWaterOverlap  = 100 * time.Millisecond
+	lowWaterInterval = 100 * time.Millisecond
+)
+
+// from returns where the claim that begins now is to start reading.
+func (l *lowWater) from(now time.Time) int64 {
+	if l.mark > 0 && now.Sub(l.whole) < l.interval {
+		return l.mark
+	}
+	l.mark = 0
+	return 0
+}
+
+// update takes note of a claim. One that was not full has seen the end of what is due: the next starts over.
+func (l *lowWater) update(list []claimed, full bool, began, ended time.Time) {
+	if !full {
+		l.mark = 0
+		return
+	}
+	if l.mark == 0 {
+		l.whole = ended
+		l.interval = max(lowWaterInterval, 10*ended.Sub(began))
+	}
+	first := list[0].dueAt
+	for _, c := range list {
+		first = min(first, c.dueAt)
+	}
+	l.mark = max(first-lowWaterOverlap.Microseconds(), 1)
+}

@@ -1,0 +1,304 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// workerURL is set for worker processes.
+const workerURL = "REDRIVE_TEST_WORKER_URL"
+
+// worker consumes "jobs" until it is killed, and writes down each message that it has handled.
+func worker(url string) int {
+	ctx := context.Background()
+	b, err := brokers.Open(ctx, url)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	queue, _ := b.(*sqlqueue.Broker)
+	messages, err := queue.Subscriber(brokers.WithConcurrency(4)).Subscribe(ctx, "jobs")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var handlers sync.WaitGroup
+	for m := range messages {
+		handlers.Go(func() {
+			if err := queue.Publisher().Publish("handled", message.NewMessage(m.UUID, []byte(strconv.Itoa(os.Getpid())))); err != nil {
+				m.Nack()
+				return
+			}
+			m.Ack()
+		})
+	}
+	return 0
+}
+
+// startWorker starts a worker process, which does not outlive the test.
+func startWorker(t *testing.T, url string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), workerURL+"="+url)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have been killed
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// handled reads the ledger "handled" until it has n different messages, and returns how often each is in it.
+func handled(t *testing.T, queue *sqlqueue.Broker, n int, each func(done int)) map[string]int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	messages, err := queue.Subscriber(brokers.WithConcurrency(32)).Subscribe(ctx, "handled")
+	require.NoError(t, err)
+	runs := map[string]int{}
+	for m := range messages {
+		runs[m.UUID]++
+		m.Ack()
+		each(len(runs))
+		if len(runs) == n {
+			return runs
+		}
+	}
+	require.Len(t, runs, n, "messages are lost")
+	return nil
+}
+
+// Ten workers, one of them killed with its messages in hand: every message is handled, the dead one's after its lease.
+func TestTenWorkers_OneIsKilled(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		const n = 3000
+		url = with(url, "x-lease=2s&x-max-connections=4")
+		queue := openQueue(t, url)
+		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+
+		workers := make([]*exec.Cmd, 10)
+		for i := range workers {
+			workers[i] = startWorker(t, url)
+		}
+		published := make(chan error, 1)
+		go func() {
+			for range n / 50 {
+				if err := queue.Publisher().Publish("jobs", batch(50)...); err != nil {
+					published <- err
+					return
+				}
+			}
+			published <- nil
+		}()
+		killed := false
+		runs := handled(t, queue, n, func(done int) {
+			if done >= n/10 && !killed {
+				killed = true
+				require.NoError(t, workers[0].Process.Kill()) // SIGKILL
+			}
+		})
+		require.NoError(t, <-published)
+		require.True(t, killed)
+		twice := 0
+		for _, times := range runs {
+			twice += times - 1
+		}
+		// What the dead worker had handled and not acked, and no more: 4 handlers, and acks under way.
+		require.LessOrEqual(t, twice, 600)
+		t.Logf("%d messages, %d handled twice", n, twice)
+	})
+}
+
+// server is a database server that a test may kill.
+type server interface {
+	Kill() error
+	Start(ctx context.Context) error
+	Database(t testing.TB) string
+}
+
+// A database that is killed and comes back, three times, under load: what was confirmed is handled.
+func TestDatabaseRestart_UnderLoad(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) server{
+		"PostgreSQL": func(t *testing.T) server {
+			t.Helper()
+			return services.Postgres(t, services.PostgresConfig{Durable: true})
+		},
+		"MariaDB": func(t *testing.T) server {
+			t.Helper()
+			return services.MariaDB(t, services.MariaDBConfig{Durable: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			restartUnderLoad(t, start(t))
+		})
+	}
+}
+
+func restartUnderLoad(t *testing.T, s server) {
+	t.Helper()
+	url := with(s.Database(t), "x-lease=3s&x-publish-timeout=3s")
+	queue := openQueue(t, url)
+	messages, err := queue.Subscriber(brokers.WithConcurrency(16)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+
+	var (
+		mu        sync.Mutex
+		confirmed = map[string]bool{}
+		runs      = map[string]int{}
+		failures  int
+	)
+	producing, stop := context.WithCancel(t.Context())
+	var producers, consumers sync.WaitGroup
+	for range 8 {
+		producers.Go(func() {
+			pub := queue.Publisher()
+			for producing.Err() == nil {
+				m := message.NewMessage(watermill.NewUUID(), payload)
+				err := pub.Publish("jobs", m)
+				mu.Lock()
+				if err == nil {
+					confirmed[m.UUID] = true
+				} else {
+					failures++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for range 16 {
+		consumers.Go(func() {
+			for m := range messages {
+				mu.Lock()
+				runs[m.UUID]++
+				mu.Unlock()
+				m.Ack()
+			}
+		})
+	}
+	missing := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for id := range confirmed {
+			if runs[id] == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	handledMore := func(than int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(runs) > than
+		}
+	}
+	for range 3 {
+		mu.Lock()
+		before := len(runs)
+		mu.Unlock()
+		require.Eventually(t, handledMore(before+200), 30*time.Second, 5*time.Millisecond)
+		require.NoError(t, s.Kill())
+		require.NoError(t, s.Start(t.Context()))
+	}
+	mu.Lock()
+	before := len(runs)
+	mu.Unlock()
+	require.Eventually(t, handledMore(before+200), 30*time.Second, 5*time.Millisecond, "work goes on after the last restart")
+	stop()
+	producers.Wait()
+	require.Eventually(t, func() bool { return missing() == 0 }, 30*time.Second, 10*time.Millisecond, "confirmed messages are lost")
+
+	mu.Lock()
+	twice := 0
+	for _, times := range runs {
+		twice += times - 1
+	}
+	t.Logf("%d confirmed, %d publishes failed, %d handled, %d twice", len(confirmed), failures, len(runs), twice)
+	require.Positive(t, failures, "the server was never missed: the test shows nothing")
+	require.Less(t, twice, len(runs)/2)
+	mu.Unlock()
+	require.NoError(t, queue.Close())
+	consumers.Wait()
+}
+
+// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile.
+func TestSlowHandler_RenewsItsLease(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		db := openDB(t, url)
+		url = with(url, "x-lease=400ms&x-poll=10ms")
+		first, second := openQueue(t, url), openQueue(t, url)
+		require.NoError(t, first.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+		mine, err := first.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		require.NoError(t, first.Publisher().Publish("jobs", message.NewMessage("slow", payload)))
+		m := <-mine
+
+		others, err := second.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		select {
+		case other := <-others:
+			require.Failf(t, "a second worker got the message", "delivery of %s", other.UUID)
+		case <-time.After(2 * time.Second): // five leases: the time is what is tested
+		}
+		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
+		m.Ack()
+		require.Eventually(t, func() bool {
+			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
+		}, 5*time.Second, 20*time.Millisecond)
+	})
+}
+
+// A process that stops answering loses its lease: another worker gets the message, and the first one's ack, when it comes
+// back, changes nothing.
+func TestStuckProcess_LosesItsLease(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		proxied := services.NewProxy(t, url)
+		stuck := openQueue(t, with(proxied.URL(t, url), "x-lease=400ms&x-poll=10ms&x-drain=100ms&x-publish-timeout=500ms"))
+		healthy := openQueue(t, with(url, "x-lease=400ms&x-poll=10ms"))
+		mine, err := stuck.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		require.NoError(t, healthy.Publisher().Publish("jobs", message.NewMessage("m", payload)))
+		m := <-mine
+		require.NoError(t, proxied.Freeze())
+
+		others, err := healthy.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		other := <-others
+		require.Equal(t, "m", other.UUID)
+		<-m.Context().Done()
+		require.ErrorIs(t, context.Cause(m.Context()), sqlqueue.ErrLeaseLost)
+
+		require.NoError(t, proxied.Heal())
+		origin, ok := envelope.OriginFrom(m.Context())
+		require.True(t, ok)
+		require.Eventually(t, func() bool {
+			err := stuck.Reschedule(t.Context(), *origin, m.Copy(), 0)
+			return errors.Is(err, sqlqueue.ErrLeaseLost)
+		}, 10*time.Second, 50*time.Millisecond, "the stuck process must not make a second message")
+		m.Ack()
+		require.NoError(t, other.Context().Err())
+		other.Ack()
+		db := openDB(t, url)
+		require.Eventually(t, func() bool {
+			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
+		}, 5*time.Second, 20*time.Millisecond)
+	})
+}

@@ -1,0 +1,232 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// receive waits for one message.
+func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case m := <-messages:
+		require.NotNil(t, m, "the subscription has ended")
+		return m
+	case <-time.After(15 * time.Second):
+		require.FailNow(t, "no message came")
+		return nil
+	}
+}
+
+// A state change and its event are one transaction (C13): both or neither.
+func TestTxPublisher_Outbox(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		db := openDB(t, url)
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY)")
+		require.NoError(t, err)
+		queue := openQueue(t, url)
+		messages, err := queue.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+
+		for _, order := range []struct {
+			id     string
+			commit bool
+		}{{"lost", false}, {"kept", true}} {
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), "INSERT INTO orders VALUES ('"+order.id+"')")
+			require.NoError(t, err)
+			require.NoError(t, queue.TxPublisher(tx).Publish("orders", message.NewMessage(order.id, payload)))
+			if order.commit {
+				require.NoError(t, tx.Commit())
+			} else {
+				require.NoError(t, tx.Rollback())
+			}
+		}
+		m := receive(t, messages)
+		require.Equal(t, "kept", m.UUID)
+		m.Ack()
+		require.Equal(t, 1, count(t, db, "SELECT count(*) FROM orders"))
+	})
+}
+
+// What a handler does in InTx happens once, although the message is delivered until it succeeds.
+func TestInTx_EffectHappensOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		db := openDB(t, url)
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE account (balance INT)")
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), "INSERT INTO account VALUES (0)")
+		require.NoError(t, err)
+		queue := openQueue(t, with(url, "x-nack-delay=10ms"))
+		messages, err := queue.Subscriber().Subscribe(t.Context(), "deposits")
+		require.NoError(t, err)
+		require.NoError(t, queue.Publisher().Publish("deposits", message.NewMessage("d", payload)))
+		results, err := queue.Subscriber().Subscribe(t.Context(), "results")
+		require.NoError(t, err)
+
+		deposit := func(m *message.Message, fail error) error {
+			return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+				if _, err := tx.ExecContext(m.Context(), "UPDATE account SET balance = balance + 10"); err != nil {
+					return err
+				}
+				return errors.Join(queue.TxPublisher(tx).Publish("results", message.NewMessage("r", nil)), fail)
+			})
+		}
+		boom := errors.New("boom")
+		m := receive(t, messages)
+		require.ErrorIs(t, deposit(m, boom), boom)
+		m.Nack()
+		m = receive(t, messages)
+		require.NoError(t, deposit(m, nil))
+		require.ErrorIs(t, deposit(m, nil), sqlqueue.ErrNoDelivery, "the message is acked")
+		m.Ack()
+		receive(t, results).Ack()
+		require.Equal(t, 10, count(t, db, "SELECT balance FROM account"))
+		require.Eventually(t, func() bool {
+			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
+		}, 5*time.Second, 10*time.Millisecond)
+	})
+}
+
+// Sessions in other time zones see the same due times.
+func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
+	for name, c := range map[string]struct {
+		database  func(t testing.TB) string
+		east, far string
+	}{
+		"PostgreSQL": {servers["PostgreSQL"], "timezone=Asia/Tokyo", "timezone=America/Sao_Paulo"},
+		"MariaDB":    {servers["MariaDB"], "time_zone=%27%2B09:00%27", "time_zone=%27-03:00%27"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := c.database(t)
+			tokyo, saoPaulo := openQueue(t, with(url, c.east)), openQueue(t, with(url, c.far))
+			for _, pair := range [][2]*sqlqueue.Broker{{tokyo, saoPaulo}, {saoPaulo, tokyo}} {
+				ctx, cancel := context.WithCancel(t.Context())
+				messages, err := pair[1].Subscriber().Subscribe(ctx, "reminders")
+				require.NoError(t, err)
+				m := message.NewMessage("m", payload)
+				envelope.SetDelay(m, 700*time.Millisecond)
+				began := time.Now()
+				require.NoError(t, pair[0].Publisher().Publish("reminders", m))
+				stored := time.Since(began)
+				got := receive(t, messages)
+				took := time.Since(began)
+				got.Ack()
+				cancel()
+				require.GreaterOrEqual(t, took, 700*time.Millisecond, "early")
+				require.Less(t, took-stored, 1200*time.Millisecond)
+			}
+		})
+	}
+}
+
+// A transaction that somebody forgot to end stops nothing, and costs little: watermill-sql's subscribers stand still behind
+// it (TestWatermillSQL_StallsBehindATransaction).
+func TestForeignTransaction_DoesNotStall(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		const n = 5000
+		db := openDB(t, url)
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE other (id INT)")
+		require.NoError(t, err)
+		forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, forgotten.Rollback()) }()
+		_, err = forgotten.ExecContext(t.Context(), "INSERT INTO other VALUES (1)")
+		require.NoError(t, err)
+
+		queue := openQueue(t, url)
+		messages, err := queue.Subscriber(brokers.WithConcurrency(16)).Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		began := time.Now()
+		go func() {
+			for range n / 100 {
+				_ = queue.Publisher().Publish("jobs", batch(100)...) // a failure shows as a message that does not come
+			}
+		}()
+		for range n {
+			receive(t, messages).Ack()
+		}
+		t.Logf("%d messages in %s", n, time.Since(began))
+	})
+}
+
+// Ten processes that start at once make one schema.
+func TestMigrate_TenAtOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		dbs := make([]*sql.DB, 10)
+		for i := range dbs {
+			dbs[i] = openDB(t, url)
+		}
+		dialect := sqlqueue.PostgreSQL
+		if strings.HasPrefix(url, "mysql:") {
+			dialect = sqlqueue.MySQL
+		}
+		faults := make([]error, len(dbs))
+		var processes sync.WaitGroup
+		for i, db := range dbs {
+			processes.Go(func() { faults[i] = sqlqueue.Migrate(t.Context(), db, dialect) })
+		}
+		processes.Wait()
+		require.NoError(t, errors.Join(faults...))
+		require.Equal(t, 1, count(t, dbs[0], "SELECT count(*) FROM redrive_queue_schema WHERE version_id > 0"))
+	})
+}
+
+// With polling out of the picture, it is the notification that brings a message, over processes and out of transactions.
+func TestNotify_WakesIdleConsumers(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
+	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("first", payload)))
+	receive(t, messages).Ack() // by now it listens, or found this one when it began to
+
+	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
+		m := message.NewMessage("m", payload)
+		envelope.SetDelay(m, delay)
+		require.NoError(t, producer.Publisher().Publish("jobs", m))
+		receive(t, messages).Ack()
+	}
+	db := openDB(t, url)
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, producer.TxPublisher(tx).Publish("jobs", message.NewMessage("in tx", payload)))
+	require.NoError(t, tx.Commit())
+	receive(t, messages).Ack()
+}
+
+// Acked messages are kept for as long as asked, and no longer.
+func TestRetention_KeepsAckedMessages(t *testing.T) {
+	onEach(t, func(t *testing.T, url string) {
+		db := openDB(t, url)
+		queue := openQueue(t, with(url, "x-retention=1500ms"))
+		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("m", payload)))
+		receive(t, messages).Ack()
+		archived := func(n int) func() bool {
+			return func() bool {
+				return count(t, db, "SELECT count(*) FROM redrive_queue_archive WHERE uuid = 'm'") == n &&
+					count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
+			}
+		}
+		require.Eventually(t, archived(1), 1200*time.Millisecond, 10*time.Millisecond)
+		require.Eventually(t, archived(0), 10*time.Second, 20*time.Millisecond)
+	})
+}
