@@ -118,6 +118,16 @@ func (e Envelope) data() []byte {
 	return e.payload
 }
 
+// DataContentType returns the media type of the data as their producer gave it, or "".
+func (e Envelope) DataContentType() string {
+	for _, key := range [...]string{KeyDataContentType, KeyContentType, KeyAMQPContentType} {
+		if t := e.headers[key]; t != "" && !isStructuredType(t) {
+			return t
+		}
+	}
+	return ""
+}
+
 // Metadata returns a copy of the metadata. Values that are not JSON strings are the JSON text that they are written as.
 func (e Envelope) Metadata() map[string]string {
 	entries := e.entries()

@@ -1,0 +1,230 @@
+package cloudevents
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// The extensions that an envelope's fields become.
+const (
+	extVersion       = "envelopeversion"
+	extRetryCount    = "retrycount"
+	extErrorMessage  = "errormessage"
+	extErrorCode     = "errorcode"
+	extErrorTrace    = "errortrace"
+	extOriginalDelay = "originaldelay"
+	extFirstFailure  = "firstfailure"
+	extCorrelationID = "correlationid"
+	extMetadata      = "metadata"
+)
+
+// unknownSource stands for a source that nobody told; CloudEvents require one.
+const unknownSource = "/"
+
+// FromEnvelope returns the envelope as a CloudEvent. The error says what of it no CloudEvent can hold, such as neither an event
+// name nor a queue for its type.
+func FromEnvelope(e envelope.Envelope) (event.Event, error) {
+	ev := event.New(event.CloudEventsVersionV1)
+	ev.SetID(e.MessageID())
+	ev.SetSource(firstOf(e.Source(), unknownSource))
+	ev.SetType(firstOf(e.Event(), e.Queue()))
+	if queue := e.Queue(); queue != "" {
+		ev.SetSubject(queue)
+	}
+	if t := e.Timestamp(); !t.IsZero() {
+		ev.SetTime(t)
+	}
+	if contentType := e.DataContentType(); contentType != "" {
+		ev.SetDataContentType(contentType)
+	}
+	ev.DataEncoded = e.Data()
+	ev.DataBase64 = !isExactJSON(ev.DataMediaType(), ev.DataEncoded)
+
+	ev.SetExtension(extVersion, e.Version())
+	if n := e.RetryCount(); n > 0 {
+		ev.SetExtension(extRetryCount, n)
+	}
+	if err := e.Err(); err != nil {
+		ev.SetExtension(extErrorMessage, quote(err.Message))
+		ev.SetExtension(extErrorCode, quote(err.Code))
+		ev.SetExtension(extErrorTrace, quote(err.Trace))
+	}
+	if d := e.OriginalDelay(); d > 0 {
+		ev.SetExtension(extOriginalDelay, formatDuration(d))
+	}
+	if t := e.FirstFailure(); !t.IsZero() {
+		ev.SetExtension(extFirstFailure, t)
+	}
+	if err := setMetadata(&ev, e); err != nil {
+		return event.Event{}, err
+	}
+	if err := ev.Validate(); err != nil {
+		return event.Event{}, fmt.Errorf("cloudevents: the envelope makes no valid event: %w", err)
+	}
+	return ev, nil
+}
+
+func setMetadata(ev *event.Event, e envelope.Envelope) error {
+	rest := make(map[string]string)
+	for key, value := range e.Metadata() {
+		switch {
+		case key == envelope.KeyCorrelationID:
+		case isExtension(key):
+			ev.SetExtension(key, value)
+		default:
+			rest[key] = value
+		}
+	}
+	if id := e.CorrelationID(); id != "" {
+		ev.SetExtension(extCorrelationID, id)
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(rest)
+	if err != nil {
+		return fmt.Errorf("cloudevents: metadata: %w", err)
+	}
+	ev.SetExtension(extMetadata, string(text))
+	return nil
+}
+
+// isExtension reports whether a metadata name can be an extension of its own.
+func isExtension(name string) bool {
+	switch name {
+	case "id", "source", "specversion", "type", "subject", "time", "datacontenttype", "dataschema", "data",
+		extVersion, extRetryCount, extErrorMessage, extErrorCode, extErrorTrace, extOriginalDelay, extFirstFailure, extCorrelationID, extMetadata:
+		return false
+	}
+	return event.IsExtensionNameValid(name) && strings.ToLower(name) == name
+}
+
+// isExactJSON reports whether data of that type can stand in a JSON event and come out byte for byte.
+func isExactJSON(mediaType string, data []byte) bool {
+	return isJSONType(mediaType) && len(data) > 0 && data[0] > ' ' && data[len(data)-1] > ' ' && json.Valid(data) && utf8.Valid(data)
+}
+
+func isJSONType(mediaType string) bool {
+	return mediaType == "" || strings.HasSuffix(mediaType, "/json") || strings.HasSuffix(mediaType, "+json")
+}
+
+// ToEnvelope returns a CloudEvent as an envelope in binary mode. The error says what makes the event invalid.
+func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
+	if err := ev.Validate(); err != nil {
+		return envelope.Envelope{}, fmt.Errorf("cloudevents: not a valid event: %w", err)
+	}
+	m := message.NewMessage(ev.ID(), ev.Data())
+	set := func(key, value string) {
+		if value != "" {
+			m.Metadata[key] = value
+		}
+	}
+	var failure envelope.Error
+	failed := false
+	for name, value := range ev.Extensions() {
+		text, err := types.Format(value)
+		if err != nil {
+			return envelope.Envelope{}, fmt.Errorf("cloudevents: extension %s: %w", name, err)
+		}
+		switch name {
+		case extVersion:
+		case extRetryCount:
+			set(envelope.KeyRetryCount, text) // read as strictly as every retry count
+		case extErrorMessage:
+			failure.Message, failed = unquote(text), true
+		case extErrorCode:
+			failure.Code, failed = unquote(text), true
+		case extErrorTrace:
+			failure.Trace, failed = unquote(text), true
+		case extOriginalDelay:
+			d, err := parseDuration(text)
+			if err != nil {
+				return envelope.Envelope{}, err
+			}
+			set(envelope.KeyOriginalDelay, strconv.FormatInt(d.Milliseconds(), 10))
+		case extFirstFailure:
+			set(envelope.KeyFirstFailure, text)
+		case extCorrelationID:
+			set(envelope.KeyCorrelationID, text)
+		case extMetadata:
+			addMetadata(m.Metadata, text)
+		default:
+			if !envelope.IsOurs(name) {
+				m.Metadata[name] = text
+			}
+		}
+	}
+	set(envelope.KeyMessageID, ev.ID())
+	if source := ev.Source(); source != unknownSource {
+		set(envelope.KeySource, source)
+	}
+	set(envelope.KeyEvent, ev.Type())
+	set(envelope.KeyQueue, firstOf(ev.Subject(), ev.Type()))
+	set(envelope.KeyContentType, ev.DataContentType())
+	if t := ev.Time(); !t.IsZero() {
+		set(envelope.KeyTimestamp, t.Format(time.RFC3339Nano))
+	}
+	set(envelope.KeyVersion, envelope.LayoutVersion)
+	e, err := envelope.FromMessage(m)
+	if err == nil && failed {
+		e = e.WithError(failure)
+	}
+	return e, err
+}
+
+// addMetadata reads the extension that holds what no extension could be named after. Another producer's "metadata" is kept as
+// an ordinary value.
+func addMetadata(md message.Metadata, text string) {
+	var rest map[string]string
+	if json.Unmarshal([]byte(text), &rest) != nil {
+		md[extMetadata] = text
+		return
+	}
+	for key, value := range rest {
+		if !envelope.IsOurs(key) {
+			md[key] = value
+		}
+	}
+}
+
+// quote makes a text fit for an attribute, in which control characters are not allowed.
+func quote(s string) string {
+	if strings.IndexFunc(s, unicode.IsControl) < 0 && !strings.HasPrefix(s, `"`) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+func unquote(s string) string {
+	if strings.HasPrefix(s, `"`) {
+		if plain, err := strconv.Unquote(s); err == nil {
+			return plain
+		}
+	}
+	return s
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// isMediaType reports whether a content type is the given media type, with whatever parameters.
+func isMediaType(contentType, want string) bool {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	return err == nil && mediaType == want
+}
