@@ -49,6 +49,7 @@ type Broker struct {
 	mu          sync.Mutex
 	closed      bool
 	subscribers map[*subscriber]struct{}
+	releasing   sync.Once
 }
 
 func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err error) {
@@ -67,7 +68,7 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 	}
 	defer func() {
 		if err != nil {
-			b.release()
+			b.releasing.Do(b.release)
 		}
 	}()
 	if b.client, err = b.connect(ctx, func(*sarama.Config) {}); err != nil {
@@ -178,7 +179,7 @@ func (b *Broker) Close() error {
 		wg.Go(func() { _ = s.Close() })
 	}
 	wg.Wait()
-	b.release()
+	b.releasing.Do(b.release)
 	return nil
 }
 

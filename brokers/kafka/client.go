@@ -74,6 +74,7 @@ func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error
 	c.Producer.Partitioner = newPartitioner(partitioners[p.String("partitioner")])
 
 	c.Consumer.Return.Errors = true
+	c.Consumer.MaxWaitTime = 250 * time.Millisecond // a partition that is given up waits for the answer under way
 	c.Consumer.Retry.Backoff = 100 * time.Millisecond
 	c.Consumer.Offsets.AutoCommit.Enable = false // the committer does it, for main and retry topics alike
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest

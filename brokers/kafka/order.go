@@ -300,7 +300,7 @@ func (o *order) write(batch []parkRequest) {
 
 // restore learns what holds keys back before the first message of the topic is handled: what is parked, and what waits
 // in the retry topics.
-func (o *order) restore(_ sarama.ConsumerGroupSession) error {
+func (o *order) restore() error {
 	sub := o.p.sub
 	tiers, err := sub.b.topics.list(sub.kinds...)
 	if err != nil {

@@ -20,6 +20,7 @@ type partition struct {
 	ctx       context.Context // ends when the partition has to be given up
 	stop      context.CancelFunc
 	abandoned chan struct{} // closed when running handlers are no longer waited for
+	idle      chan struct{} // closed when none runs any more
 
 	lanes *lanes
 	order *order // nil unless order=key
@@ -32,7 +33,7 @@ type partition struct {
 }
 
 func newPartition(sub *subscription, id int32) *partition {
-	p := &partition{sub: sub, id: id, abandoned: make(chan struct{}), open: map[string]bool{}}
+	p := &partition{sub: sub, id: id, abandoned: make(chan struct{}), idle: make(chan struct{}), open: map[string]bool{}}
 	p.ctx, p.stop = context.WithCancel(sub.closing)
 	run := p.handle
 	if sub.strict {
@@ -50,7 +51,8 @@ func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.Consu
 
 	main := p.track(claim.Topic(), claim.InitialOffset())
 	if p.order != nil {
-		if err := p.order.restore(sess); err != nil {
+		if err := p.order.restore(); err != nil {
+			close(p.idle)
 			return err
 		}
 	}
@@ -61,7 +63,7 @@ func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.Consu
 	return nil
 }
 
-// watch ends the partition at once when it is revoked. The channel of messages closes too, but only behind what sarama
+// watch ends the partition at once when it is revoked, and then bounds the wait for its handlers. The channel of messages closes too, but only behind what sarama
 // has fetched ahead, and all of that would be handled while the whole group waits for us.
 func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
 	revoked := make(chan struct{})
@@ -81,6 +83,15 @@ func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.Consume
 	case <-p.ctx.Done():
 	}
 	p.stop()
+
+	grace := time.NewTimer(p.sub.grace())
+	defer grace.Stop()
+	select {
+	case <-p.idle:
+	case <-grace.C:
+		close(p.abandoned)
+		p.sub.log.Warn("handlers did not finish in time; their messages come again", "partition", p.id)
+	}
 }
 
 // track begins the account of what is settled of a topic's partition.
@@ -137,27 +148,15 @@ func (p *partition) readTier(topic string, wait time.Duration) {
 	p.pumps.Go(func() { (&pump{p: p, topic: topic, wait: wait}).run() })
 }
 
-// giveUp waits for what is running, within the grace, and commits it.
+// giveUp waits for what is running, for as long as watch allows, and commits it.
 func (p *partition) giveUp(sess sarama.ConsumerGroupSession) {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 
-	idle := make(chan struct{})
-	go func() {
-		p.pumps.Wait()
-		p.lanes.wait()
-		close(idle)
-	}()
-	grace := time.NewTimer(p.sub.grace())
-	defer grace.Stop()
-	select {
-	case <-idle:
-	case <-grace.C:
-		close(p.abandoned)
-		p.sub.log.Warn("handlers did not finish in time; their messages come again", "partition", p.id)
-		<-idle
-	}
+	p.pumps.Wait()
+	p.lanes.wait()
+	close(p.idle)
 	points := p.sub.disown(p)
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()

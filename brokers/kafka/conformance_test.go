@@ -1,0 +1,41 @@
+package kafka_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+)
+
+func TestConformance(t *testing.T) {
+	// sarama counts with go-metrics, which starts one goroutine for the life of the process: let it be there before the
+	// suite counts ours.
+	require.NoError(t, open(t, cluster(t)).Close())
+
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			c := cluster(t, kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+				cfg.URL = "kafka://" + strings.Join(c.ListenAddrs(), ",")
+				return brokers.OpenConfig(context.Background(), cfg)
+			}}
+		},
+		Factor: 0.02,
+		Quiet:  200 * time.Millisecond,
+		Late:   time.Second,
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}
