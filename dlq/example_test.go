@@ -1,0 +1,162 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "modernc.org/sqlite" // the SQL driver is the program's choice
+
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// openExample opens letters in a directory of their own. A program needs only dlq.Open(ctx, os.Getenv("DLQ_URL")).
+func openExample(ctx context.Context) (letters *dlq.Letters, remove func()) {
+	dir, err := os.MkdirTemp("", "redrive-example-")
+	if err != nil {
+		panic(err)
+	}
+	letters, err = dlq.Open(ctx, "sqlite:"+filepath.Join(dir, "dead.db"), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		panic(err)
+	}
+	return letters, func() { _ = os.RemoveAll(dir) }
+}
+
+// deadOrder is what the pipeline hands to its sink when a handler has given up.
+func deadOrder(id, problem string) *envelope.DeadLetter {
+	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
+	m.Metadata[envelope.KeyMessageID] = id
+	return &envelope.DeadLetter{
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: problem}, Class: "*pay.Error", Handler: "charge",
+		Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
+		At: time.Date(2026, time.February, 28, 22, 53, 42, 0, time.UTC),
+	}
+}
+
+// Dead letters go into a SQLite file; the same delivery twice is one entry.
+func ExampleOpen() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close() //nolint:errcheck // an example
+
+	for range 2 {
+		if err := letters.DeadLetter(ctx, deadOrder("A-17", "card 4711 declined")); err != nil {
+			fmt.Println(err) // neither store nor spool: do not ack
+		}
+	}
+	listing, err := letters.Store().List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}, Topic: "orders"}, dlq.Page{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, e := range listing.Entries {
+		fmt.Printf("%d %s %s: %s (%s, seen %d times)\n", e.ID, e.Status, e.EventID, e.ErrorMessage, e.Reason, e.SeenCount)
+	}
+	// Output:
+	// 1 PENDING A-17: card 4711 declined (exhausted, seen 2 times)
+}
+
+// A redrive puts the message in front of its consumer again, and its outcome closes the entry by itself.
+func ExampleManager_Redrive() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close()                                            //nolint:errcheck // an example
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "bank is closed")) //nolint:errcheck // an example
+	broker := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
+		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload, m.Metadata[envelope.KeyRedriveCount])
+		// The pipeline that consumes it says so when the handler succeeds.
+		return letters.Redriven(ctx, m.Metadata[envelope.KeyRedriveID], m.Metadata[envelope.KeyMessageID], time.Now())
+	})
+
+	manager := letters.Manager(broker)
+	if _, err := manager.Redrive(ctx, 1, dlq.By{Actor: "ana", Note: "the bank is open"}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	e, err := manager.Get(ctx, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(e.Status, "by", e.ResolvedBy)
+	records, err := manager.Audit(ctx, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range records {
+		fmt.Println(strings.TrimSpace(fmt.Sprint(r.Actor, " ", r.Action, " ", r.From, " -> ", r.To, " ", r.Note)))
+	}
+	// Output:
+	// to billing of orders: {"order":"A-17"}, redrive 1
+	// RESOLVED by redrive
+	// ana redrive PENDING -> RETRYING the bank is open
+	// redrive succeed RETRYING -> RESOLVED
+}
+
+// Of two operators one wins, and the other hears who that was.
+func ExampleConflictError() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close()                                        //nolint:errcheck // an example
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "test order")) //nolint:errcheck // an example
+
+	manager := letters.Manager(nil)
+	_, _ = manager.Discard(ctx, 1, dlq.By{Actor: "ana", Note: "a test"}) //nolint:errcheck // an example
+	_, err := manager.Resolve(ctx, 1, dlq.By{Actor: "bob"})
+	var conflict *dlq.ConflictError
+	if errors.As(err, &conflict) {
+		fmt.Println(conflict.By, "was faster: it is", conflict.Status)
+	}
+	e, _ := manager.Restore(ctx, 1, dlq.By{Actor: "bob", Note: "it was not"}) //nolint:errcheck // an example
+	fmt.Println(e.Status)
+	// Output:
+	// ana was faster: it is DISCARDED
+	// PENDING
+}
+
+// An operator sees two causes, not four messages.
+func ExampleManager_Groups() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close() //nolint:errcheck // an example
+	for id, problem := range map[string]string{
+		"A-1": "card 4711 of 'Ana' declined", "A-2": "card 4712 of 'Bob' declined", "A-3": "card 99 of 'Eve' declined",
+		"B-1": "dial tcp 10.0.0.1:443: connection refused",
+	} {
+		_ = letters.DeadLetter(ctx, deadOrder(id, problem)) //nolint:errcheck // an example
+	}
+	groups, err := letters.Manager(nil).Groups(ctx, dlq.GroupQuery{Status: dlq.Pending})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, g := range groups {
+		fmt.Println(g.Counts.Pending, g.Cause)
+	}
+	// Output:
+	// 3 card ? of '?' declined
+	// 1 dial tcp ?: connection refused
+}
+
+func ExampleNormalize() {
+	fmt.Println(dlq.Normalize(`order 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e of "Ana": timeout after 250ms at 2026-02-28T22:53:42Z`))
+	fmt.Println(dlq.Fingerprint("charge", "*pay.Error", "504", "order 17: timeout") ==
+		dlq.Fingerprint("charge", "*pay.Error", "504", "order 18: timeout"))
+	// Output:
+	// order ? of "?": timeout after ? at ?
+	// true
+}
