@@ -89,28 +89,26 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 		return nil, settled, p.giveBack(parent, parent.Err())
 	}
 	policy := p.policyOf(parent)
-	control, err := envelope.ReadControl(m)
+	ctx := &attemptContext{parent: parent}
+	run := running{pipeline: p, message: m, context: ctx, policy: policy}
+	run.before, err = takeSnapshot(m, &ctx.control)
+	ctx.limit = limitOf(&ctx.control, policy)
 	if err != nil {
-		return nil, settled, p.malformed(m, policy, &control, err)
+		return nil, settled, p.malformed(m, ctx, err)
 	}
 	if p.special {
 		if handled, err := p.handleSpecial(m); handled {
 			return nil, settled, err
 		}
 	}
-
-	var circuit *circuit
 	if p.circuits != nil {
 		var refusal *CircuitOpenError
-		if circuit, refusal = p.circuits.admit(parent, m); refusal != nil {
-			wait, err := p.refused(m, policy, &control, refusal)
+		if run.circuit, refusal = p.circuits.admit(parent, m); refusal != nil {
+			wait, err := p.refused(m, ctx, refusal)
 			return nil, wait, err
 		}
 	}
-
-	ctx := &attemptContext{parent: parent, control: control, limit: limitOf(&control, policy)}
-	run := running{pipeline: p, message: m, context: ctx, policy: policy, circuit: circuit}
-	if control.MessageID == "" {
+	if ctx.control.MessageID == "" {
 		ctx.control.MessageID, run.newID = envelope.NewID(), true
 	}
 	if policy.Timeout > 0 || p.cfg.Observer != nil {
@@ -122,7 +120,6 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	if p.cfg.Observer != nil {
 		ctx.parent = p.observeStarted(parent, &run)
 	}
-	run.before = takeSnapshot(m)
 	produced, err = run.handler(next)
 	if err != nil {
 		wait, err := p.failed(&failure{running: run, err: err})

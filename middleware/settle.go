@@ -37,14 +37,13 @@ func (p *Pipeline) newDelivery(m *message.Message, c *attemptContext, at time.Ti
 	return &delivery{message: m, parent: parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: c.attempt(), at: at}
 }
 
-// unstarted is the attempt of a message whose handler is not called.
-func unstarted(m *message.Message, policy *policy, c *envelope.Control) *attemptContext {
-	a := &attemptContext{control: *c, limit: limitOf(c, policy)}
-	if c.MessageID == "" {
-		a.control.MessageID = envelope.NewID()
-		setID(m, a.control.MessageID)
+// unstarted is the delivery of a message whose handler is not called.
+func (p *Pipeline) unstarted(m *message.Message, c *attemptContext) *delivery {
+	if c.control.MessageID == "" {
+		c.control.MessageID = envelope.NewID()
+		setID(m, c.control.MessageID)
 	}
-	return a
+	return p.newDelivery(m, c, time.Now())
 }
 
 // setID gives a foreign message the id that it has got now, so that it keeps it in the retry and the dead letter.
@@ -86,19 +85,18 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 }
 
 // malformed dead-letters a message that cannot even be read, with its exact bytes.
-func (p *Pipeline) malformed(m *message.Message, policy *policy, c *envelope.Control, err error) error {
-	d := p.newDelivery(m, unstarted(m, policy, c), time.Now())
+func (p *Pipeline) malformed(m *message.Message, c *attemptContext, err error) error {
+	d := p.unstarted(m, c)
 	_, err = p.settle(d, decideMalformed(d.attempt, err))
 	return err
 }
 
 // refused is a delivery that met an open circuit: the handler was not called and no attempt is consumed.
-func (p *Pipeline) refused(m *message.Message, policy *policy, c *envelope.Control, refusal *CircuitOpenError) (time.Duration, error) {
+func (p *Pipeline) refused(m *message.Message, c *attemptContext, refusal *CircuitOpenError) (time.Duration, error) {
 	if isShutdown(m.Context()) {
 		return settled, p.giveBack(m.Context(), m.Context().Err())
 	}
-	now := time.Now()
-	d := p.newDelivery(m, unstarted(m, policy, c), now)
+	d := p.unstarted(m, c)
 	dec := Decision{
 		Outcome: OutcomeDefer,
 		Verdict: Verdict{Kind: KindDefer, Rule: "circuit open", After: refusal.Remaining, HasAfter: true},
@@ -108,7 +106,7 @@ func (p *Pipeline) refused(m *message.Message, policy *policy, c *envelope.Contr
 	if p.cfg.Breaker.WhenOpen == OpenSkip {
 		dec.Outcome = OutcomeSkip
 	} else {
-		p.decideDefer(&dec, m, now)
+		p.decideDefer(&dec, m, d.at)
 	}
 	return p.settle(d, dec)
 }

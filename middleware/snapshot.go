@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // snapshot remembers a message as it was received, so that what is retried or dead-lettered does not depend on what
@@ -25,21 +27,55 @@ var snapshots = sync.Pool{New: func() any { return new(snapshot) }}
 // maxPooled keeps one huge message from pinning its size in the pool.
 const maxPooled = 1 << 20
 
-func takeSnapshot(m *message.Message) *snapshot {
+// takeSnapshot also reads the control data, as it walks over the headers anyway.
+func takeSnapshot(m *message.Message, c *envelope.Control) (*snapshot, error) {
 	s := snapshots.Get().(*snapshot)
 	s.uuid, s.payload, s.noMap = m.UUID, m.Payload, m.Metadata == nil
 	s.bytes = append(s.bytes[:0], m.Payload...)
+	var id, redrive string
+	binary, state := false, false
 	for k, v := range m.Metadata {
 		s.headers = append(s.headers, header{k, v})
+		switch k {
+		case envelope.KeyVersion:
+			binary = v != ""
+		case envelope.KeyMessageID:
+			id = v
+		case envelope.KeyRedriveID:
+			redrive = v
+		case envelope.KeyRetryCount:
+			state = state || v != "0"
+		case envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor:
+			state = true
+		}
 	}
-	return s
+	if binary && !state && isPlain(id) {
+		// A new message of our own making says no more than this, and it is by far the most frequent one.
+		c.MessageID, c.RedriveID = id, redrive
+		return s, nil
+	}
+	var err error
+	*c, err = envelope.ReadControl(m)
+	return s, err
+}
+
+// isPlain reports whether an id is one that [envelope.Identify] leaves as it is.
+func isPlain(id string) bool {
+	if len(id) == 0 || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // free gives the memory back. Nothing may use s afterwards.
 func (s *snapshot) free() {
 	s.payload = nil
-	clear(s.headers) // the strings must not be kept alive by the pool
-	s.headers = s.headers[:0]
+	s.headers = s.headers[:0] // not cleared: the pool keeps one message's headers alive, until the collector empties it
 	if cap(s.bytes) > maxPooled {
 		s.bytes = nil
 	}
