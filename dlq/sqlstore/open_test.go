@@ -1,0 +1,129 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+)
+
+func TestOpen_Settings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		params      string
+		synchronous int64
+	}{
+		"defaults": {"", 2},
+		"prefixed": {"?x-busy_timeout=250ms&x-readers=2&x-synchronous=extra", 3},
+		"plain":    {"?busy_timeout=1s&synchronous=normal&driver=sqlite", 1},
+	} {
+		s, db := newFile(t, c.params)
+		require.Equal(t, [][]any{{"wal"}}, rowsOf(t, db, "PRAGMA journal_mode"), name)
+		require.Equal(t, c.synchronous, s.Pragma(t, "synchronous"), name)
+	}
+}
+
+func TestOpen_Refuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	notADatabase := filepath.Join(dir, "text.db")
+	require.NoError(t, os.WriteFile(notADatabase, []byte("this is no database, and long enough to say so in its header"), 0o600))
+	for url, want := range map[string]string{
+		"sqlite:":                               "without a file",
+		"sqlite:a.db?bussy_timeout=5s":          "known are busy_timeout, driver, readers, synchronous",
+		"sqlite:a.db?busy_timeout=5":            "missing unit",
+		"sqlite:a.db?busy_timeout=-5s":          "negative",
+		"sqlite:a.db?synchronous=off":           "may lose the last dead letters",
+		"sqlite:a.db?readers=0":                 "from 1 to 256",
+		"sqlite:a.db?driver=oracle":             `add _ "modernc.org/sqlite"`,
+		"sqlite:" + dir + "/none/dead.db":       "none/dead.db",
+		"sqlite:" + notADatabase:                "not a database",
+		"sqlite:a.db?readers=x&synchronous=off": "readers",
+	} {
+		_, err := sqlstore.Open(t.Context(), url)
+		require.ErrorContains(t, err, want, url)
+	}
+	require.NoFileExists(t, "a.db")
+}
+
+// Schema of an older version, with letters in it: nothing to do yet, and an application's own migrations are left alone.
+func TestOpen_BesideAnApplication(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE goose_db_version (id INTEGER); CREATE TABLE orders (id INTEGER)")
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	for range 2 {
+		s := open(t, path)
+		_, err := s.Put(t.Context(), entry(1, time.Now()))
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+}
+
+// C13: in the caller's transaction, the dead letter is there when that commits, and not when it is rolled back.
+func TestPutTx(t *testing.T) {
+	t.Parallel()
+	s, db := newFile(t, "")
+	for _, commit := range []bool{false, true} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		receipts, err := s.PutTx(t.Context(), tx, entry(1, time.Now()))
+		require.NoError(t, err)
+		require.Equal(t, dlq.Stored, receipts[0].Outcome)
+		if commit {
+			require.NoError(t, tx.Commit())
+		} else {
+			require.NoError(t, tx.Rollback())
+		}
+		n, err := s.Count(t.Context(), dlq.Filter{}, 0)
+		require.NoError(t, err)
+		require.Equal(t, commit, n == 1)
+		stats, err := s.Stats(t.Context(), dlq.StatsQuery{})
+		require.NoError(t, err)
+		require.Equal(t, n, stats.Counts.Pending)
+	}
+}
+
+// The database is locked by somebody else for longer than the timeout: an error in time, and no harm to what follows.
+func TestPut_Busy(t *testing.T) {
+	t.Parallel()
+	s, db := newFile(t, "?busy_timeout=50ms")
+	conn, err := db.Conn(t.Context())
+	require.NoError(t, err)
+	_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	require.NoError(t, err)
+	_, err = s.Put(t.Context(), entry(1, time.Now()))
+	require.ErrorContains(t, err, "locked")
+	require.Error(t, s.Ping(t.Context()))
+	_, err = s.Get(t.Context(), 1)
+	require.ErrorIs(t, err, dlq.ErrNotFound, "readers do not wait for writers")
+	_, err = conn.ExecContext(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.NoError(t, s.Ping(t.Context()))
+	_, err = s.Put(t.Context(), entry(1, time.Now()))
+	require.NoError(t, err)
+}
+
+func TestOpen_InMemory(t *testing.T) {
+	t.Parallel()
+	s := open(t, "sqlite::memory:")
+	defer s.Close() //nolint:errcheck // a test of something else
+	for range 3 {
+		_, err := s.Put(t.Context(), entry(1, time.Now()))
+		require.NoError(t, err)
+	}
+	e, err := s.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, 3, e.SeenCount)
+	require.Empty(t, s.SpoolDir())
+}
