@@ -35,7 +35,7 @@ func (s *body) scan(raw []byte) bool {
 	if len(raw) >= len(bom) && string(raw[:len(bom)]) == bom {
 		start = len(bom)
 	}
-	o, ok := openObject(raw, start, 1)
+	o, ok := openObject(raw, start)
 	if !ok {
 		return false
 	}
@@ -207,7 +207,7 @@ func (s *body) lastError() *Error {
 	if !s.err.ok() || s.isNull(s.err) {
 		return nil
 	}
-	o, ok := openObject(s.raw, s.err.start, 1)
+	o, ok := openObject(s.raw, s.err.start)
 	if !ok {
 		return &Error{Message: s.plain(s.err)}
 	}
@@ -256,7 +256,7 @@ func (s *body) entries() map[string]entry {
 	if !s.metadata.ok() {
 		return nil
 	}
-	o, ok := openObject(s.raw, s.metadata.start, 1)
+	o, ok := openObject(s.raw, s.metadata.start)
 	if !ok {
 		return nil
 	}

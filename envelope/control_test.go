@@ -2,6 +2,7 @@ package envelope_test
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,7 +112,7 @@ func TestReadControl_Malformed(t *testing.T) {
 		headers  message.Metadata
 		contains string
 	}{
-		"cut off in the data":         {body: whole[:strings.Index(whole, `"a"`)], contains: "complete JSON object"},
+		"cut off in the data":         {body: envelopeBody(`{"a":1}`, `{}`)[:118], contains: "complete JSON object"},
 		"cut off before the end":      {body: whole[:len(whole)-1], contains: "complete JSON object"},
 		"bytes behind the end":        {body: whole + "x", contains: "complete JSON object"},
 		"broken syntax in the data":   {body: envelopeBody(`{"a":01}`, `{}`), contains: "complete JSON object"},
@@ -131,9 +132,7 @@ func TestReadControl_Malformed(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			m := message.NewMessage("uuid-1", []byte(test.body))
-			for key, value := range test.headers {
-				m.Metadata[key] = value
-			}
+			maps.Copy(m.Metadata, test.headers)
 			m.Metadata[envelope.KeyRetryCount] = "2"
 			c, err := envelope.ReadControl(m)
 			require.ErrorIs(t, err, envelope.ErrMalformed)

@@ -9,8 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Envelope is a message with everything that the five parts of its contract say of it (A17), whoever produced it and in
-// whichever mode it travels. It is an immutable value: the With methods return copies (A6), and it shares no memory with the
+// Envelope is a message with everything that A17 says of one, whoever produced it and in whichever mode it travels. It is an immutable value: the With methods return copies (A6), and it shares no memory with the
 // message it came from or the messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
 	mode    Mode // in which headers and payload are
@@ -42,20 +41,20 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	if mode == Structured && err == nil {
 		_, err = s.payload()
 	}
-	if mode == Binary || err != nil {
-		adopt(e.headers, m, time.Now().Truncate(time.Second))
+	switch {
+	case err != nil:
+		adoptID(e.headers, m) // no more: it must stay recognisable as malformed
 		return e, err
+	case mode == Binary:
+		adopt(e.headers, m, time.Now().Truncate(time.Second))
+		return e, nil
 	}
 	s.raw = e.payload
-	if s.text(s.id) == "" {
-		id := headerID(m)
-		if id == "" {
-			id = NewID()
-		}
-		e.mode, e.want, e.body = Structured, Structured, s
-		return e.edited(s.set(s.id, "message_id", appendString(nil, id))), nil
-	}
 	e.mode, e.want, e.body = Structured, Structured, s
+	if s.text(s.id) == "" {
+		id := firstOf(headerID(m), NewID())
+		e = e.edited(s.set(s.id, "message_id", appendString(nil, id)))
+	}
 	return e, nil
 }
 

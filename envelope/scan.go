@@ -15,24 +15,22 @@ func (s span) ok() bool           { return s.end > s.start }
 func (s span) of(b []byte) []byte { return b[s.start:s.end] }
 
 // object walks over the members of a JSON object without decoding them. It checks the syntax of what it passes, as strictly as
-// encoding/json, in one pass and without recursion.
+// encoding/json, in one pass and without recursion; the limit of nesting counts from the object.
 type object struct {
-	b   []byte
-	pos int
-	// state
-	started bool
-	done    bool // the closing brace was seen
+	b       []byte
+	pos     int
 	last    int  // end of the last member's value, or just behind the opening brace
-	depth   int  // levels of nesting around the members
+	started bool // a member was seen
+	done    bool // the closing brace was seen
 }
 
 // openObject begins at the first byte that is not white space; it reports false if that is not an opening brace.
-func openObject(b []byte, pos, depth int) (object, bool) {
+func openObject(b []byte, pos int) (object, bool) {
 	pos = skipSpace(b, pos)
 	if pos >= len(b) || b[pos] != '{' {
 		return object{}, false
 	}
-	return object{b: b, pos: pos + 1, last: pos + 1, depth: depth}, true
+	return object{b: b, pos: pos + 1, last: pos + 1}, true
 }
 
 // next returns the next member: its key between the quotes, still escaped, and its value. It reports false at the end of the
@@ -66,7 +64,7 @@ func (o *object) next() (key, value span, ok bool) {
 		return span{}, span{}, false
 	}
 	i = skipSpace(o.b, i+1)
-	end := skipValue(o.b, i, o.depth+1)
+	end := skipValue(o.b, i, 1)
 	if end < 0 {
 		return span{}, span{}, false
 	}
@@ -119,15 +117,16 @@ func skipValue(b []byte, i, outer int) int {
 		case '"':
 			i = skipString(b, i+1)
 		case '{', '[':
+			if nest.depth+outer >= maxDepth {
+				return -1
+			}
 			i = skipSpace(b, i+1)
 			if i < len(b) && b[i] == c+2 { // the closing one is two further in ASCII
 				i++
 				break
 			}
 			isObject := uint64(c>>5) & 1
-			if nest.push(isObject); nest.depth+outer > maxDepth {
-				return -1
-			}
+			nest.push(isObject)
 			if isObject == 1 {
 				if i = skipKey(b, i); i < 0 {
 					return -1
@@ -291,7 +290,7 @@ func skipEscape(b []byte, i int) int {
 			return -1
 		}
 		for _, c := range b[i+2 : i+6] {
-			if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
+			if c-'0' > 9 && c|0x20-'a' > 5 {
 				return -1
 			}
 		}
