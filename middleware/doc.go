@@ -1,3 +1,61 @@
 // Package middleware retries, defers, skips or dead-letters messages whose handler fails, without blocking the messages
-// behind them and without losing one.
+// behind them and without losing one. It is one Watermill middleware, [Pipeline.Middleware], made by [New]:
+//
+//	pipeline, err := middleware.New(middleware.Config{
+//		Rescheduler: broker,  // a broker of this module, or anything that brings a message back later
+//		DeadLetters: letters, // a store, a broker, or both by Sinks
+//	})
+//	router.AddMiddleware(pipeline.Middleware)
+//
+// # What becomes of a message
+//
+// For each delivery the pipeline reads the control data (who is it, how often did it fail), runs the handler under a
+// deadline with panics turned into errors, and on an error comes to exactly one [Outcome]:
+//
+//	success      the handler's messages are published, ack
+//	retry        the failure is counted and recorded, the message comes back after the backoff, ack
+//	dead letter  permanent, malformed, expired or exhausted: kept with the reason, ack
+//	skip         logged, counted, ack
+//	defer        not now: it comes back later, no attempt consumed, ack
+//	give back    this consumer is shutting down: nack, no attempt consumed
+//
+// A retry or dead letter is confirmed before the message is acked, on a context that outlives the message's own. A
+// crash in between delivers twice, never zero times. What is retried and kept is the message as it was received,
+// whatever the handler did to it: headers, payload and id are restored, even from writes into the payload's bytes. Only
+// messages that could be published nowhere are nacked with an error, after a pause, because brokers redeliver at once.
+//
+// # How errors are understood
+//
+// The first that applies decides: what the handler has marked ([Permanent], [Retryable], [Skip], [Defer], [RetryAfter]);
+// the rules of the configuration in their order ([MatchError], [MatchType], [MatchFunc]); the built-in rules, in this
+// order:
+//
+//	panic, Goexit                        retryable
+//	Permanent() bool, Retryable() bool   what the error says of itself
+//	backoff.Permanent, .RetryAfter       permanent; retryable after its delay (cenkalti/backoff)
+//	malformed envelope or JSON           permanent
+//	StatusError, StatusCode() int,       408, 423, 425, 429 and most 5xx retryable, other 4xx permanent;
+//	HTTPStatusCode() int                 Retry-After honoured
+//	gRPC status                          Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, Internal, Canceled
+//	                                     retryable; Unknown is unknown; the others permanent
+//	SQLState() string                    classes 08, 40, 53, 57, 58, XX, locks, failover, 23503 retryable;
+//	                                     0A, 21, 22, 23, 28, 3D, 3F, 42, 44, 54, P0 permanent
+//	MySQL error number                   the same by number
+//	sql.ErrNoRows                        permanent (not found)
+//	driver.ErrBadConn and the like       retryable
+//	failsafe-go                          open circuit, full bulkhead, rate limit defer; timeout, retries retryable
+//	context.DeadlineExceeded, Canceled   retryable; of the message's own context: give back
+//	connections, network, DNS, disk      retryable
+//	Timeout() bool, Temporary() bool     retryable if true
+//
+// Everything else is unknown and goes where [HandlerConfig.OnUnknown] says: it is retried.
+//
+// # Composition
+//
+// Pipeline.Middleware does Normalize(Decide(Recover(Timeout(handler)))) in one function, which costs one allocation on
+// success. The parts can be had apart: [Recover], [Timeout], [Classifier], [Pipeline.Decide], [Backoff]. Watermill's
+// Retry and PoisonQueue must not stand inside a pipeline; its other middlewares may stand on either side.
+//
+// A handler learns about its attempt by [AttemptFrom]. Its context ends with its return. A deadline is no more than the
+// context's: a handler that ignores it keeps its message, and if it succeeds late it has succeeded.
 package middleware
