@@ -27,7 +27,8 @@ type Harness struct {
 	Late time.Duration
 	// Wait bounds the wait for anything that must happen. Defaults to 30 s.
 	Wait time.Duration
-	// Quiet is how long the suite watches that nothing more happens. Defaults to 500 ms.
+	// Quiet is how long the suite watches that nothing more happens, and six times as long that it does not happen too
+	// often. Defaults to 500 ms.
 	Quiet time.Duration
 	// Volume is the number of messages of the cases that are about many. Defaults to 1000.
 	Volume int
@@ -161,6 +162,7 @@ var cases = []testCase{
 	{"LargeBatch_IsProcessedOrDead", largeBatch},
 	// shutdown.go
 	{"Shutdown_HandlersFinishAndTheirResultsArePublished", drainFinishesHandlers},
+	{"Shutdown_ByTheContextOfRunDrainsToo", drainByContext},
 	{"Shutdown_GivesBackWithoutAnAttempt", giveBackAtShutdown},
 	{"Shutdown_KeepsWaitingRetries", closeWhileWaiting},
 	{"Close_TwiceIsFine", closeTwice},

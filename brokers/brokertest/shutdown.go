@@ -15,7 +15,17 @@ import (
 )
 
 // Watermill's router cancels handlers and closes their publishers at once; the subscriber holds both off.
-func drainFinishesHandlers(w *world) {
+func drainFinishesHandlers(w *world) { w.drain((*consumer).stop) }
+
+// The router's Close is not always called: signal.NotifyContext ends Run's context.
+func drainByContext(w *world) {
+	w.drain(func(c *consumer) {
+		c.cancel()
+		<-c.ended
+	})
+}
+
+func (w *world) drain(stop func(c *consumer)) {
 	const atOnce, n = 3, 10
 	first := w.open(concurrency(atOnce))
 	topic, results := w.topic("orders"), w.topic("results")
@@ -43,7 +53,7 @@ func drainFinishesHandlers(w *world) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		c.stop()
+		stop(c)
 	}()
 	<-time.After(300 * time.Millisecond) // well within the drain timeout
 	handled := c.seen()

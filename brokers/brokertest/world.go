@@ -86,6 +86,7 @@ func (r run) id() string { return r.Message.UUID }
 type consumer struct {
 	w      *world
 	router *message.Router
+	cancel context.CancelFunc // of Run's context
 	ended  chan struct{}
 
 	mu      sync.Mutex
@@ -124,9 +125,11 @@ func (w *world) newConsumer(b brokers.Broker, cfg middleware.Config) *consumer {
 
 func (c *consumer) start() {
 	c.w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
 	go func() {
 		defer close(c.ended)
-		if err := c.router.Run(context.Background()); err != nil {
+		if err := c.router.Run(ctx); err != nil {
 			c.w.Errorf("router: %v", err)
 		}
 	}()
@@ -146,6 +149,7 @@ func (c *consumer) stop() {
 		c.w.Errorf("close router: %v", err)
 	}
 	<-c.ended
+	c.cancel()
 }
 
 func (c *consumer) record(m *message.Message) run {

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
@@ -46,5 +47,18 @@ func TestConformance(t *testing.T) {
 			Persistent:                          true,
 			ForceShort:                          true,
 		},
+	})
+}
+
+// The same in real time, with ten seconds scaled to 20 ms, as servers are tested.
+func TestConformance_InRealTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	brokertest.Run(t, brokertest.Harness{
+		Backend: backend,
+		Factor:  0.002,
+		Quiet:   100 * time.Millisecond,
+		Volume:  200,
 	})
 }
