@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -106,7 +105,7 @@ func maybeStructured(payload []byte) bool {
 
 // read finds out which mode the message is in and, if it is structured, where its body's members are.
 func (s *body) read(m *message.Message) (Mode, error) {
-	if m.Metadata[KeyVersion] != "" {
+	if declaredBinary(m.Metadata) {
 		return Binary, nil
 	}
 	declared := isStructuredType(m.Metadata[KeyContentType]) || isStructuredType(m.Metadata[KeyAMQPContentType])
@@ -122,6 +121,9 @@ func (s *body) read(m *message.Message) (Mode, error) {
 	}
 	return Structured, nil
 }
+
+// declaredBinary reports whether a header says that the payload is data, whatever it looks like.
+func declaredBinary(md message.Metadata) bool { return md[KeyVersion] != "" }
 
 // isStructuredType reports whether a content type is ours, with or without parameters.
 func isStructuredType(contentType string) bool {
@@ -272,39 +274,4 @@ func (s *body) entries() map[string]entry {
 			entries[unquote(key.of(s.raw))] = entry{value: string(value.of(s.raw)), isJSON: true}
 		}
 	}
-}
-
-// edit replaces the bytes of a span; an empty span at the end of the members inserts.
-type edit struct {
-	at   span
-	text []byte
-}
-
-// set returns the edit that gives a member a new value.
-func (s *body) set(at span, name string, value []byte) edit {
-	if at.ok() {
-		return edit{at, value}
-	}
-	text := make([]byte, 0, len(name)+len(value)+4)
-	text = strconv.AppendQuote(append(text, ','), name)
-	text = append(append(text, ':'), value...)
-	return edit{span{s.end, s.end}, text}
-}
-
-// splice returns the body with the edits done and every other byte as it was. The edits must not overlap.
-func (s *body) splice(edits ...edit) []byte {
-	size := len(s.raw)
-	for i, e := range edits {
-		size += len(e.text) - (e.at.end - e.at.start)
-		for j := i; j > 0 && edits[j].at.start < edits[j-1].at.start; j-- {
-			edits[j], edits[j-1] = edits[j-1], edits[j]
-		}
-	}
-	out := make([]byte, 0, size)
-	from := 0
-	for _, e := range edits {
-		out = append(append(out, s.raw[from:e.at.start]...), e.text...)
-		from = e.at.end
-	}
-	return append(out, s.raw[from:]...)
 }

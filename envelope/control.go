@@ -39,17 +39,28 @@ func ReadControl(m *message.Message) (Control, error) {
 	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
 	c.RedriveID = m.Metadata[KeyRedriveID]
 
-	var s body
-	mode, err := s.read(m)
-	if mode == Structured && err == nil {
-		c.Mode = Structured
-		c.MessageID = s.messageID(m)
-		c.setRetryCount(retryCount(m.Metadata, &s))
+	if declaredBinary(m.Metadata) { // most messages: do not even clear the space for the places in a body
+		c.MessageID = headerID(m)
+		c.setRetryCount(retryCount(m.Metadata, nil))
 		return c, nil
 	}
-	c.MessageID = headerID(m)
-	c.setRetryCount(retryCount(m.Metadata, nil))
+	err := c.readBody(m)
 	return c, err
+}
+
+// readBody reads what a message that may be structured has in its body.
+func (c *Control) readBody(m *message.Message) error {
+	var s body
+	mode, err := s.read(m)
+	if mode == Binary || err != nil {
+		c.MessageID = headerID(m)
+		c.setRetryCount(retryCount(m.Metadata, nil))
+		return err
+	}
+	c.Mode = Structured
+	c.MessageID = s.messageID(m)
+	c.setRetryCount(retryCount(m.Metadata, &s))
+	return nil
 }
 
 func (c *Control) setRetryCount(n int, valid bool) { c.RetryCount, c.RetryCountInvalid = n, !valid }

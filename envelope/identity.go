@@ -71,7 +71,7 @@ func foreignID(m *message.Message) string {
 func carriable(id string) string {
 	if len(id) <= maxName {
 		i := 0
-		for i < len(id) && id[i] >= ' ' && id[i] < 0x7f {
+		for i < len(id) && id[i]-' ' <= '~'-' ' {
 			i++
 		}
 		if i == len(id) || carriableText(id[i:]) {

@@ -1,0 +1,48 @@
+package envelope
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// adopt gives a binary message what an envelope has and it has not, from what is known of the delivery.
+func adopt(md message.Metadata, m *message.Message, now time.Time) {
+	adoptID(md, m)
+	if md[KeyVersion] != "" {
+		return // what it has not was left out on purpose
+	}
+	origin, ok := OriginFrom(m.Context())
+	if !ok {
+		origin = &Origin{}
+	}
+	md[KeyVersion] = LayoutVersion
+	if md[KeyTimestamp] == "" {
+		created := now
+		if !origin.Timestamp.IsZero() {
+			created = origin.Timestamp
+		}
+		if t, ok := timeHeader(md, KeyAMQPTimestamp); ok {
+			created = t
+		}
+		md[KeyTimestamp] = formatTimestamp(created)
+	}
+	if md[KeySource] == "" {
+		setOrDelete(md, KeySource, headerText(md[KeyAMQPAppID], maxName))
+	}
+	if md[KeyQueue] == "" {
+		setOrDelete(md, KeyQueue, headerText(firstOf(origin.Topic, message.SubscribeTopicFromCtx(m.Context())), maxName))
+	}
+}
+
+// adoptID gives a message without an id the one that Identify finds, else a new one.
+func adoptID(md message.Metadata, m *message.Message) {
+	if md[KeyMessageID] != "" {
+		return
+	}
+	id := foreignID(m)
+	if id == "" {
+		id = NewID()
+	}
+	md[KeyMessageID] = id
+}
