@@ -21,7 +21,11 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 	if err := s.open("put"); err != nil {
 		return nil, err
 	}
-	receipts, err := s.writer.put(ctx, letters)
+	rows, err := s.makeRows(letters)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: put: %w", err)
+	}
+	receipts, err := s.writer.put(ctx, rows)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
@@ -34,7 +38,11 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	if err := checkLetters(letters); err != nil {
 		return nil, err
 	}
-	receipts, err := s.putTx(ctx, tx, letters)
+	rows, err := s.makeRows(letters)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: put: %w", err)
+	}
+	receipts, err := s.putTx(ctx, tx, rows)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
@@ -50,6 +58,24 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
+// letterRow is a dead letter with its parameters, which are made by the caller: the writer, for which everybody waits, only sends them.
+type letterRow struct {
+	*dlq.Entry
+	entry, body []any
+}
+
+func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
+	rows := make([]letterRow, len(letters))
+	for i, e := range letters {
+		body, err := bodyValues(s.dialect, 0, e.Body)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = letterRow{Entry: e, entry: entryValues(s.dialect, e), body: body}
+	}
+	return rows, nil
+}
+
 // putting is one transaction of dead letters.
 type putting struct {
 	store    *Store
@@ -61,7 +87,7 @@ type putting struct {
 	rows, before map[int64]*dlq.Entry
 }
 
-func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) ([]dlq.Receipt, error) {
 	p := &putting{
 		store: s, tx: tx, receipts: make([]dlq.Receipt, len(letters)),
 		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
@@ -80,7 +106,7 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []*dlq.Entry) ([]
 }
 
 // bringBack takes the redriven messages to the entries that they belong to, and returns the indexes of the others.
-func (p *putting) bringBack(ctx context.Context, letters []*dlq.Entry) (fresh []int, err error) {
+func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []int, err error) {
 	var ids []int64
 	for _, d := range letters {
 		if d.RedriveOf != 0 {
@@ -97,7 +123,7 @@ func (p *putting) bringBack(ctx context.Context, letters []*dlq.Entry) (fresh []
 			fresh = append(fresh, i)
 			continue
 		}
-		if err := p.die(ctx, i, owner, d); err != nil {
+		if err := p.die(ctx, i, owner, d.Entry); err != nil {
 			return nil, err
 		}
 	}
@@ -105,7 +131,7 @@ func (p *putting) bringBack(ctx context.Context, letters []*dlq.Entry) (fresh []
 }
 
 // insert stores new entries; those whose key is there already have been seen before.
-func (p *putting) insert(ctx context.Context, letters []*dlq.Entry, fresh []int) error {
+func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) error {
 	ids := make(map[dlq.Key]int64, len(fresh))
 	var first, again []int // the first letter with a key, and those that repeat it
 	seen := make(map[dlq.Key]bool, len(fresh))
@@ -130,7 +156,7 @@ func (p *putting) insert(ctx context.Context, letters []*dlq.Entry, fresh []int)
 			continue
 		}
 		p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Stored}
-		stored := *letters[i]
+		stored := *letters[i].Entry
 		stored.ID = id
 		p.deltas.add(&stored)
 		bodies = append(bodies, i)
@@ -146,17 +172,17 @@ func (p *putting) insert(ctx context.Context, letters []*dlq.Entry, fresh []int)
 		if err != nil {
 			return err
 		}
-		if err := p.die(ctx, i, row, letters[i]); err != nil {
+		if err := p.die(ctx, i, row, letters[i].Entry); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *putting) insertChunk(ctx context.Context, letters []*dlq.Entry, chunk []int, ids map[dlq.Key]int64) error {
+func (p *putting) insertChunk(ctx context.Context, letters []letterRow, chunk []int, ids map[dlq.Key]int64) error {
 	args := make([]any, 0, len(chunk)*len(entryColumns))
 	for _, i := range chunk {
-		args = append(args, entryValues(p.store.dialect, letters[i])...)
+		args = append(args, letters[i].entry...)
 	}
 	query := p.store.dialect.insertIgnore("dlq_entries", entryColumns, len(chunk), "dedup_key")
 	rows, err := p.store.statements.query(ctx, p.tx, query, args...)
@@ -175,14 +201,10 @@ func (p *putting) insertChunk(ctx context.Context, letters []*dlq.Entry, chunk [
 	return rows.Err()
 }
 
-func (p *putting) insertBodies(ctx context.Context, letters []*dlq.Entry, chunk []int) error {
+func (p *putting) insertBodies(ctx context.Context, letters []letterRow, chunk []int) error {
 	args := make([]any, 0, len(chunk)*len(bodyColumns))
 	for _, i := range chunk {
-		values, err := bodyValues(p.store.dialect, p.receipts[i].ID, letters[i].Body)
-		if err != nil {
-			return err
-		}
-		args = append(args, values...)
+		args = append(append(args, p.receipts[i].ID), letters[i].body[1:]...)
 	}
 	_, err := p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, len(chunk)), args...)
 	return err

@@ -11,7 +11,7 @@ import (
 )
 
 // chunkSizes are the numbers of rows that one statement has. A few fixed ones, so that the statements can be prepared.
-var chunkSizes = []int{64, 16, 4, 1}
+var chunkSizes = []int{64, 32, 16, 8, 4, 2, 1}
 
 // chunks cuts items into parts of these sizes.
 func chunks[T any](items []T) iter.Seq[[]T] {

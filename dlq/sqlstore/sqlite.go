@@ -59,6 +59,7 @@ func openSQLite(ctx context.Context, u *url.URL) (*Store, error) {
 		"busy_timeout=" + strconv.FormatInt(cfg.busyTimeout.Milliseconds(), 10),
 		"synchronous=" + cfg.synchronous,
 		"cache_size=-16000",
+		"wal_autocheckpoint=4000", // small commits write the same pages again and again: copy them home less often
 	}
 	write := sql.OpenDB(&pragmaConnector{driver: drv, dsn: dsn, pragmas: append(slices.Clone(pragmas), "journal_mode=WAL")})
 	write.SetMaxOpenConns(1)

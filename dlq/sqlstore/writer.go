@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"runtime"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ const (
 	maxJoinedRows  = 1000
 	maxJoinedBytes = 16 << 20
 	joinedTimeout  = time.Minute
+	maxIdle        = 16 // how often the writer steps aside without anybody coming
 )
 
 // writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A commit costs a
@@ -24,10 +26,12 @@ type writer struct {
 	quit    chan struct{}
 	stopped chan struct{}
 	once    sync.Once
+
+	previous int // calls in the last group; of the goroutine alone
 }
 
 type putCall struct {
-	letters []*dlq.Entry
+	letters []letterRow
 	size    int64
 	done    chan putAnswer
 }
@@ -44,7 +48,7 @@ func startWriter(s *Store) *writer {
 }
 
 // put hands letters to the writer. A caller whose context ends does not stop the transaction that others share.
-func (w *writer) put(ctx context.Context, letters []*dlq.Entry) ([]dlq.Receipt, error) {
+func (w *writer) put(ctx context.Context, letters []letterRow) ([]dlq.Receipt, error) {
 	call := &putCall{letters: letters, done: make(chan putAnswer, 1)}
 	for _, e := range letters {
 		call.size += e.Size
@@ -81,25 +85,35 @@ func (w *writer) run() {
 	}
 }
 
+// gather adds the callers that wait already to the first. Those of the group before have just been answered and are about to come
+// back: without a chance to run they would miss this commit, and two halves of the callers would take turns, each waiting for a
+// whole commit of the other. So the writer steps aside a few times before it commits; after a group of one it does not.
 func (w *writer) gather(first *putCall) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size
-	for rows < maxJoinedRows && size < maxJoinedBytes {
+	for idle := 0; rows < maxJoinedRows && size < maxJoinedBytes; {
 		select {
 		case call := <-w.calls:
 			group = append(group, call)
 			rows += len(call.letters)
 			size += call.size
+			idle = 0
 		default:
-			return group
+			if w.previous == 1 && len(group) == 1 || idle == maxIdle {
+				w.previous = len(group)
+				return group
+			}
+			idle++
+			runtime.Gosched()
 		}
 	}
+	w.previous = len(group)
 	return group
 }
 
 // commit writes a group. When that fails each call is tried alone, so that one letter that the database does not take does not
 // fail its neighbours; when a second one fails too it is the database, and the others get the same answer at once.
 func (w *writer) commit(group []*putCall) {
-	var joined []*dlq.Entry
+	var joined []letterRow
 	for _, call := range group {
 		joined = append(joined, call.letters...)
 	}
@@ -126,7 +140,7 @@ func (w *writer) commit(group []*putCall) {
 	}
 }
 
-func (w *writer) transact(letters []*dlq.Entry) ([]dlq.Receipt, error) {
+func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
 	s := w.store
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
