@@ -112,6 +112,7 @@ var ended = func() *liveContext {
 	return &liveContext{ctx, cancel}
 }()
 
+// Deadline is known at once.
 func (c *attemptContext) Deadline() (time.Time, bool) {
 	if at, ok := c.parent.Deadline(); ok && (c.deadline.IsZero() || at.Before(c.deadline)) {
 		return at, true
@@ -119,6 +120,7 @@ func (c *attemptContext) Deadline() (time.Time, bool) {
 	return c.deadline, !c.deadline.IsZero()
 }
 
+// Done makes the live context.
 func (c *attemptContext) Done() <-chan struct{} { return c.wake().Done() }
 
 // Err is right against the clock even though no timer runs. As soon as it has an error to tell the live context is

@@ -16,14 +16,16 @@ import (
 
 // inHandler runs f with the context that a handler gets, under a deadline of d, and returns that context when the
 // handler is over.
-func inHandler(t testing.TB, parent context.Context, d time.Duration, f func(ctx context.Context)) context.Context {
+func inHandler(t testing.TB, parent context.Context, //nolint:revive // t comes first in tests
+	d time.Duration, f func(ctx context.Context),
+) context.Context {
 	t.Helper()
 	p := benchPipeline(t, func(c *middleware.Config) { c.Timeout = d })
 	m := order(t)
 	m.SetContext(parent)
 	var kept context.Context
 	_, err := p.Middleware(func(m *message.Message) ([]*message.Message, error) {
-		kept = m.Context()
+		kept = m.Context() //nolint:fatcontext // to look at it when the handler is over
 		f(kept)
 		return nil, nil
 	})(m)
@@ -127,7 +129,7 @@ func TestAttemptContext_ReleasedWithTheHandler(t *testing.T) {
 			kept := inHandler(t, parent, time.Hour, func(ctx context.Context) {
 				if askFirst {
 					var stop context.CancelFunc
-					child, stop = context.WithCancel(ctx)
+					child, stop = context.WithCancel(ctx) //nolint:fatcontext // to look at it when the handler is over
 					t.Cleanup(stop)
 				}
 			})
@@ -146,7 +148,7 @@ func TestAttemptContext_ReleasedWithTheHandler(t *testing.T) {
 	}
 }
 
-func mustAttempt(t testing.TB, ctx context.Context) middleware.Attempt {
+func mustAttempt(t testing.TB, ctx context.Context) middleware.Attempt { //nolint:revive // t comes first in tests
 	t.Helper()
 	a, ok := middleware.AttemptFrom(ctx)
 	require.True(t, ok)

@@ -41,6 +41,7 @@ func Constant(d time.Duration) Backoff { return constant(d) }
 
 type constant time.Duration
 
+// Delay implements [Backoff].
 func (c constant) Delay(int, time.Duration) time.Duration { return max(0, time.Duration(c)) }
 
 func (c constant) String() string {
@@ -65,6 +66,7 @@ func Steps(delays ...time.Duration) Backoff {
 
 type steps []time.Duration
 
+// Delay implements [Backoff].
 func (s steps) Delay(retry int, _ time.Duration) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -161,6 +163,7 @@ type capped struct {
 	limit   time.Duration
 }
 
+// Delay implements [Backoff].
 func (c capped) Delay(retry int, original time.Duration) time.Duration {
 	return max(0, min(c.backoff.Delay(retry, original), c.limit))
 }

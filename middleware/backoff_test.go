@@ -95,7 +95,8 @@ func TestBackoff_Properties(t *testing.T) {
 		require.LessOrEqual(t, middleware.WithCap(b, limit).Delay(retry, original), limit)
 
 		full := middleware.WithSeededJitter(b, middleware.FullJitter, seed)
-		require.Equal(t, full.Delay(retry, original), full.Delay(retry, original), "seeded jitter is pure")
+		again := middleware.WithSeededJitter(b, middleware.FullJitter, seed)
+		require.Equal(t, full.Delay(retry, original), again.Delay(retry, original), "seeded jitter is pure")
 		require.GreaterOrEqual(t, full.Delay(retry, original), time.Duration(0))
 		require.LessOrEqual(t, full.Delay(retry, original), d)
 		equal := middleware.WithJitter(b, middleware.EqualJitter).Delay(retry, original)

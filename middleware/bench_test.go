@@ -3,7 +3,6 @@ package middleware_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -28,6 +27,7 @@ func (nowhere) Close() error                              { return nil }
 
 // stockChain is Watermill's own chain for the same job.
 func stockChain(b testing.TB, h message.HandlerFunc) message.HandlerFunc {
+	b.Helper()
 	poison, err := watermill.PoisonQueue(nowhere{}, "poison")
 	require.NoError(b, err)
 	retry := watermill.Retry{MaxRetries: 3, InitialInterval: time.Nanosecond}
@@ -39,7 +39,8 @@ var keep = middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter)
 var rescheduleNowhere = middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 
 func benchPipeline(b testing.TB, change func(*middleware.Config)) *middleware.Pipeline {
-	cfg := middleware.Config{DeadLetters: keep, Rescheduler: rescheduleNowhere, Logger: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 100}))}
+	b.Helper()
+	cfg := middleware.Config{DeadLetters: keep, Rescheduler: rescheduleNowhere, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -50,10 +51,11 @@ func benchPipeline(b testing.TB, change func(*middleware.Config)) *middleware.Pi
 
 // routed is a message's context as it is in a router: the subscriber's, which can be cancelled, with the router's values.
 func routed(b testing.TB) context.Context {
+	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	b.Cleanup(cancel)
 	for _, key := range []string{"handler", "publisher", "subscriber", "topic"} {
-		ctx = context.WithValue(ctx, benchKey(key), "orders")
+		ctx = context.WithValue(ctx, benchKey(key), "orders") //nolint:fatcontext // as deep as a router makes it
 	}
 	return ctx
 }
@@ -61,6 +63,7 @@ func routed(b testing.TB) context.Context {
 type benchKey string
 
 func benchMessage(b testing.TB) *message.Message {
+	b.Helper()
 	m := message.NewMessage("018f0c5e-7d5b-7c3a-9e53-0f1a2b3c4d5e", make([]byte, 512))
 	m.Metadata = message.Metadata{
 		envelope.KeyMessageID:     "018f0c5e-7d5b-7c3a-9e53-0f1a2b3c4d5e",
@@ -130,6 +133,7 @@ func BenchmarkSuccess(b *testing.B) {
 }
 
 func structuredMessage(b testing.TB) *message.Message {
+	b.Helper()
 	m := message.NewMessage("u", []byte(`{"message_id":"018f0c5e-7d5b-7c3a-9e53-0f1a2b3c4d5e","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
 		`"queue":"orders","data":{"text":"`+strings.Repeat("x", 2000)+`"},"metadata":{},"error":null,"retry_count":0}`))
 	m.SetContext(routed(b))

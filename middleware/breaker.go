@@ -79,7 +79,7 @@ func newCircuits(p *Pipeline, b Breaker) *circuits {
 
 // admit returns the circuit that must be told how the attempt ended, or why there is none to be made.
 func (c *circuits) admit(ctx context.Context, m *message.Message) (*circuit, *CircuitOpenError) {
-	own := c.circuit(c.key(ctx, m))
+	own := c.circuit(c.key(ctx, m)) //nolint:contextcheck // a change of state belongs to no single message
 	if own.breaker.TryAcquirePermit() {
 		return own, nil
 	}
@@ -141,14 +141,12 @@ func (c *circuits) circuit(key string) *circuit {
 
 func (c *circuits) changed(key string, e circuitbreaker.StateChangedEvent) {
 	p := c.pipeline
-	level, text := slog.LevelInfo, "circuit "+e.NewState.String()
+	level := slog.LevelInfo
 	if e.NewState == circuitbreaker.OpenState {
-		level, text = slog.LevelWarn, "circuit opened"
-	} else if e.NewState == circuitbreaker.ClosedState {
-		text = "circuit closed"
+		level = slog.LevelWarn
 	}
 	ctx := e.Context()
-	p.cfg.Logger.LogAttrs(ctx, level, text, slog.String("circuit", key), slog.String("from", e.OldState.String()), slog.Duration("delay", c.config.Delay))
+	p.cfg.Logger.LogAttrs(ctx, level, "circuit changed", slog.String("circuit", key), slog.String("to", e.NewState.String()), slog.String("from", e.OldState.String()), slog.Duration("delay", c.config.Delay))
 	if p.cfg.Observer != nil {
 		p.observeBreaker(ctx, BreakerChanged{Key: key, From: e.OldState.String(), To: e.NewState.String()})
 	}

@@ -37,7 +37,7 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 			h.deliver(order(t))
 		}
 		require.Len(t, h.ran(), 5)
-		require.Contains(t, h.logs.String(), `"msg":"circuit opened","circuit":"billing-handler"`)
+		require.Contains(t, h.logs.String(), `"level":"WARN","msg":"circuit changed","circuit":"billing-handler","to":"open"`)
 
 		time.Sleep(20 * s)
 		h.deliver(order(t))
@@ -53,7 +53,7 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 		time.Sleep(40 * s)
 		synctest.Wait()
 		require.Len(t, h.ran(), 6, "the deferred message closes the circuit")
-		require.Contains(t, h.logs.String(), `"msg":"circuit closed"`)
+		require.Contains(t, h.logs.String(), `"to":"closed"`)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		require.Len(t, h.ran(), 11)
@@ -70,7 +70,8 @@ func TestBreaker_HalfOpenLetsOneThrough(t *testing.T) {
 		h.deliver(order(t))
 		time.Sleep(60 * s)
 		for range 20 {
-			go h.deliver(order(t))
+			m := order(t)
+			go h.deliver(m)
 		}
 		time.Sleep(2 * s)
 		synctest.Wait()
@@ -160,7 +161,8 @@ func TestBreaker_PauseEndsAtShutdown(t *testing.T) {
 		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, WhenOpen: middleware.OpenPause}), failing(errTimeout))
 		h.ctx = ctx
 		h.deliver(order(t))
-		go h.deliver(order(t))
+		m := order(t)
+		go h.deliver(m)
 		time.Sleep(10 * s)
 		stop()
 		synctest.Wait()

@@ -41,16 +41,21 @@ var builtinRules = []func(error) (Verdict, bool){
 }
 
 func retryable(rule string) (Verdict, bool) { return Verdict{Kind: KindRetryable, Rule: rule}, true }
+
 func permanent(rule string) (Verdict, bool) { return Verdict{Kind: KindPermanent, Rule: rule}, true }
 func noVerdict() (Verdict, bool)            { return Verdict{}, false }
 
+func has[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
 // panics are tried again, within the limit: a nil map that a race left behind may be there next time.
 func panics(err error) (Verdict, bool) {
-	var p *PanicError
-	switch {
-	case errors.As(err, &p):
+	if _, ok := errors.AsType[*PanicError](err); ok {
 		return retryable("panic")
-	case errors.Is(err, ErrGoexit):
+	}
+	if errors.Is(err, ErrGoexit) {
 		return retryable("goexit")
 	}
 	return noVerdict()
@@ -58,16 +63,20 @@ func panics(err error) (Verdict, bool) {
 
 // ownWord is for errors that say of themselves what they are.
 func ownWord(err error) (Verdict, bool) {
-	var p interface{ Permanent() bool }
-	if errors.As(err, &p) {
-		if p.Permanent() {
+	if e, ok := errors.AsType[interface {
+		error
+		Permanent() bool
+	}](err); ok {
+		if e.Permanent() {
 			return permanent("error says Permanent")
 		}
 		return retryable("error says not Permanent")
 	}
-	var r interface{ Retryable() bool }
-	if errors.As(err, &r) {
-		if r.Retryable() {
+	if e, ok := errors.AsType[interface {
+		error
+		Retryable() bool
+	}](err); ok {
+		if e.Retryable() {
 			return retryable("error says Retryable")
 		}
 		return permanent("error says not Retryable")
@@ -76,12 +85,10 @@ func ownWord(err error) (Verdict, bool) {
 }
 
 func backoffErrors(err error) (Verdict, bool) {
-	var p *backoff.PermanentError
-	if errors.As(err, &p) {
+	if _, ok := errors.AsType[*backoff.PermanentError](err); ok {
 		return permanent("backoff.Permanent")
 	}
-	var after *backoff.RetryAfterError
-	if errors.As(err, &after) {
+	if after, ok := errors.AsType[*backoff.RetryAfterError](err); ok {
 		return Verdict{Kind: KindRetryable, Rule: "backoff.RetryAfter", After: max(0, after.Duration), HasAfter: true}, true
 	}
 	return noVerdict()
@@ -89,20 +96,13 @@ func backoffErrors(err error) (Verdict, bool) {
 
 // malformed is about bytes that will not get better by reading them again.
 func malformed(err error) (Verdict, bool) {
-	var (
-		syntax  *json.SyntaxError
-		kind    *json.UnmarshalTypeError
-		target  *json.InvalidUnmarshalError
-		typ     *json.UnsupportedTypeError
-		value   *json.UnsupportedValueError
-		marshal *json.MarshalerError
-	)
 	switch {
 	case errors.Is(err, envelope.ErrMalformed):
 		return permanent("malformed envelope")
-	case errors.As(err, &syntax), errors.As(err, &kind):
+	case has[*json.SyntaxError](err), has[*json.UnmarshalTypeError](err):
 		return permanent("malformed JSON")
-	case errors.As(err, &target), errors.As(err, &typ), errors.As(err, &value), errors.As(err, &marshal):
+	case has[*json.InvalidUnmarshalError](err), has[*json.UnsupportedTypeError](err), has[*json.UnsupportedValueError](err),
+		has[*json.MarshalerError](err):
 		return permanent("JSON of an impossible Go value")
 	}
 	return noVerdict()
@@ -156,8 +156,8 @@ func contextErrors(err error) (Verdict, bool) {
 
 // syscallErrors are refused and broken connections, and resources that come back: descriptors, memory, disk space.
 func syscallErrors(err error) (Verdict, bool) {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
 		return noVerdict()
 	}
 	switch errno {
@@ -174,14 +174,10 @@ func syscallErrors(err error) (Verdict, bool) {
 }
 
 func networkErrors(err error) (Verdict, bool) {
-	var (
-		dns *net.DNSError
-		op  *net.OpError
-	)
 	switch {
-	case errors.As(err, &dns):
+	case has[*net.DNSError](err):
 		return retryable("name resolution")
-	case errors.As(err, &op), errors.Is(err, net.ErrClosed):
+	case has[*net.OpError](err), errors.Is(err, net.ErrClosed):
 		return retryable("network")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrClosedPipe), errors.Is(err, io.EOF):
 		return retryable("connection ended early")
@@ -191,12 +187,16 @@ func networkErrors(err error) (Verdict, bool) {
 
 // timeouts is the convention of net.Error, which many clients follow. A false answer says nothing.
 func timeouts(err error) (Verdict, bool) {
-	var t interface{ Timeout() bool }
-	if errors.As(err, &t) && t.Timeout() {
+	if e, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err); ok && e.Timeout() {
 		return retryable("timeout")
 	}
-	var temporary interface{ Temporary() bool }
-	if errors.As(err, &temporary) && temporary.Temporary() {
+	if e, ok := errors.AsType[interface {
+		error
+		Temporary() bool
+	}](err); ok && e.Temporary() {
 		return retryable("temporary")
 	}
 	return noVerdict()

@@ -69,12 +69,12 @@ func (c *Classifier) Classify(err error) (v Verdict) {
 }
 
 func (c *Classifier) kind(err error, rulePanic *string) Verdict {
-	var m *MarkedError
-	if errors.As(err, &m) {
+	if m, ok := errors.AsType[*MarkedError](err); ok {
 		v := Verdict{Kind: m.Kind, Rule: "marked " + m.Kind.String(), After: m.After, HasAfter: m.HasAfter}
-		var status *StatusError
-		if m.Kind == KindRetryable && !m.HasAfter && errors.As(m.Err, &status) {
-			v.After, v.HasAfter = status.RetryAfter, status.HasRetryAfter
+		if m.Kind == KindRetryable && !m.HasAfter {
+			if status, ok := errors.AsType[*StatusError](m.Err); ok {
+				v.After, v.HasAfter = status.RetryAfter, status.HasRetryAfter
+			}
 		}
 		return v
 	}
@@ -110,7 +110,7 @@ func (r *Rule) matches(err error, rulePanic *string) (ok bool) {
 // chain itself, because errors.As would walk it once for every method.
 func errorCode(err error) string {
 	for depth := 0; err != nil && depth < deepest; depth++ {
-		switch e := err.(type) {
+		switch e := err.(type) { //nolint:errorlint // walks the chain itself
 		case interface{ Code() string }:
 			return e.Code()
 		case interface{ SQLState() string }:

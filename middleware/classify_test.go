@@ -73,8 +73,8 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 		{"D37 503", middleware.HTTPStatus(503, nil), retryable, "503"},
 		{"D37 request timeout", middleware.HTTPStatus(408, nil), retryable, "408"},
 		{"501 will not change", middleware.HTTPStatus(501, nil), permanent, "501"},
-		{"a client's own status error", statusCoder(502), retryable, "502"},
-		{"a client's status that is none", statusCoder(0), unknown, ""},
+		{"a client's own status error", clientError(502), retryable, "502"},
+		{"a client's status that is none", clientError(0), unknown, ""},
 		{"D37 deadline", context.DeadlineExceeded, retryable, ""},
 		{"D37 i/o deadline", os.ErrDeadlineExceeded, retryable, ""},
 		{"cancelled inside the handler", context.Canceled, retryable, ""},
@@ -116,8 +116,8 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 		{"backoff.RetryAfter", backoff.RetryAfter(3), retryable, ""},
 		{"says Permanent", says{permanent: true}, permanent, ""},
 		{"says not Permanent", says{}, retryable, ""},
-		{"says Timeout", timedOut(true), retryable, ""},
-		{"says no Timeout", timedOut(false), unknown, ""},
+		{"says Timeout", timeoutError(true), retryable, ""},
+		{"says no Timeout", timeoutError(false), unknown, ""},
 		{"gRPC unavailable", grpcError(14), retryable, "Unavailable"},
 		{"gRPC deadline", fmt.Errorf("x: %w", grpcError(4)), retryable, "DeadlineExceeded"},
 		{"gRPC exhausted", grpcError(8), retryable, "ResourceExhausted"},
@@ -127,7 +127,7 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 		{"gRPC unauthenticated", grpcError(16), permanent, "Unauthenticated"},
 		{"gRPC unknown", grpcError(2), unknown, ""},
 		{"gRPC code of the future", grpcError(99), unknown, ""},
-		{"gRPC of another shape", strangeGRPC{}, unknown, ""},
+		{"gRPC of another shape", strangeError{}, unknown, ""},
 		{"panic", &middleware.PanicError{Value: "x"}, retryable, ""},
 		{"panic with a permanent error", &middleware.PanicError{Value: middleware.Permanent(errors.New("x"))}, permanent, ""},
 		{"D39 unknown", errors.New("no idea"), unknown, ""},
@@ -145,20 +145,20 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 	}
 }
 
-type statusCoder int
+type clientError int
 
-func (statusCoder) Error() string         { return "response" }
-func (s statusCoder) HTTPStatusCode() int { return int(s) }
+func (clientError) Error() string         { return "response" }
+func (s clientError) HTTPStatusCode() int { return int(s) }
 
 type says struct{ permanent bool }
 
 func (says) Error() string     { return "says" }
 func (s says) Permanent() bool { return s.permanent }
 
-type timedOut bool
+type timeoutError bool
 
-func (timedOut) Error() string   { return "timed out" }
-func (t timedOut) Timeout() bool { return bool(t) }
+func (timeoutError) Error() string   { return "timed out" }
+func (t timeoutError) Timeout() bool { return bool(t) }
 
 type coder string
 
@@ -176,10 +176,10 @@ func (s *grpcStatus) Code() grpcCode        { return s.code }
 func (e grpcError) Error() string           { return "rpc error" }
 func (e grpcError) GRPCStatus() *grpcStatus { return &grpcStatus{grpcCode(e)} }
 
-type strangeGRPC struct{}
+type strangeError struct{}
 
-func (strangeGRPC) Error() string         { return "strange" }
-func (strangeGRPC) GRPCStatus(int) string { return "x" }
+func (strangeError) Error() string         { return "strange" }
+func (strangeError) GRPCStatus(int) string { return "x" }
 
 type brokenError struct{ text string }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -159,12 +160,20 @@ func (c *Config) validate() error {
 	if c.DeadLetters == nil {
 		errs = append(errs, errors.New("DeadLetters is required: pass the broker, a dead letter store, or both by Sinks"))
 	}
+	for _, port := range []struct {
+		name  string
+		value any
+	}{{"DeadLetters", c.DeadLetters}, {"Fallback", c.Fallback}, {"Rescheduler", c.Rescheduler}, {"Observer", c.Observer}} {
+		if isTypedNil(port.value) {
+			errs = append(errs, fmt.Errorf("%s is a nil %T: was the error of its constructor checked?", port.name, port.value))
+		}
+	}
 	if sinks, ok := c.DeadLetters.(Sinks); ok {
 		if len(sinks) == 0 {
 			errs = append(errs, errors.New("DeadLetters: Sinks is empty"))
 		}
 		for i, s := range sinks {
-			if s == nil {
+			if s == nil || isTypedNil(s) {
 				errs = append(errs, fmt.Errorf("DeadLetters: sink %d is nil", i+1))
 			}
 		}
@@ -201,6 +210,17 @@ func (c *Config) validate() error {
 		errs = append(errs, c.Breaker.validate())
 	}
 	return errors.Join(errs...)
+}
+
+// isTypedNil finds the nil that is not nil: a nil pointer, or a nil function behind an adapter, in an interface.
+func isTypedNil(port any) bool {
+	v := reflect.ValueOf(port)
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Chan:
+		return v.IsNil()
+	default:
+		return false
+	}
 }
 
 func (h HandlerConfig) validate(where string) error {

@@ -47,6 +47,8 @@ func TestNew_NamesEveryFault(t *testing.T) {
 
 func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 	for want, cfg := range map[string]middleware.Config{
+		"DeadLetters is a nil *middleware_test.harness: was the error of its constructor checked?": {DeadLetters: (*harness)(nil)},
+		"Rescheduler is a nil middleware.ReschedulerFunc":                                          {DeadLetters: keep, Rescheduler: middleware.ReschedulerFunc(nil)},
 		"Sinks is empty":    {DeadLetters: middleware.Sinks{}},
 		"sink 2 is nil":     {DeadLetters: middleware.Sinks{keep, nil}},
 		"step 2 is -1s":     {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Steps(s, -s)}},

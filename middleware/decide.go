@@ -59,14 +59,14 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Contro
 	switch d.Outcome {
 	case OutcomeDeadLetter:
 		d.Reason = envelope.ReasonPermanent
-		var panicked *PanicError
-		if errors.As(err, &panicked) || errors.Is(err, ErrGoexit) {
+		if has[*PanicError](err) || errors.Is(err, ErrGoexit) {
 			d.Reason = envelope.ReasonPanic
 		}
 	case OutcomeRetry:
 		p.decideRetry(&d, m, policy, c, now)
 	case OutcomeDefer:
 		p.decideDefer(&d, m, now)
+	default:
 	}
 	return d
 }

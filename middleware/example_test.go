@@ -173,8 +173,7 @@ func ExampleClassifier() {
 }
 
 func ExampleTimeline() {
-	tenSeconds := 10 * time.Second
-	fmt.Println(middleware.Timeline(middleware.FromOriginalDelay(time.Second), middleware.Retries(3), tenSeconds))
+	fmt.Println(middleware.Timeline(middleware.FromOriginalDelay(time.Second), middleware.Retries(3), 10*time.Second))
 	fmt.Println(middleware.Timeline(middleware.Steps(time.Second, 5*time.Second, time.Minute), middleware.Tries(5), 0))
 	fmt.Println(middleware.Timeline(middleware.Constant(5*time.Second), middleware.Cycles(3), 0))
 	fmt.Println(middleware.Timeline(middleware.WithCap(middleware.Exponential(time.Second, 3), 10*time.Second), 5, 0))
@@ -188,15 +187,15 @@ func ExampleTimeline() {
 func ExampleWithSeededJitter() {
 	b := middleware.WithSeededJitter(middleware.Constant(time.Minute), middleware.EqualJitter, 1)
 	fmt.Println(b)
-	fmt.Println(b.Delay(1, 0) == b.Delay(1, 0), b.Delay(1, 0) >= 30*time.Second)
+	fmt.Println(b.Delay(1, 0).Round(time.Second), b.Delay(2, 0).Round(time.Second)) // the same in every process
 	// Output:
 	// every 1m0s, equal jitter
-	// true true
+	// 40s 50s
 }
 
 func ExampleServiceBus() {
 	cfg := middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute)
-	cfg.HandlerConfig.Rules = []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindRetryable, "slow")}
+	cfg.Rules = []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindRetryable, "slow")}
 	run(cfg, func(*message.Message) error { return errTimeout })
 	// Output: again in 1s, retry count 1
 }

@@ -13,7 +13,7 @@ import (
 // lastError is the handler's error behind the limit that decided: what the message carries is the error that the
 // handler gave, and the reason stands beside it.
 func lastError(err error) error {
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // the pipeline itself has put it outermost
 	case *ExhaustedError:
 		return e.Err
 	case *ExpiredError:
@@ -40,8 +40,7 @@ func errorTrace(err error) (trace string) {
 			trace = ""
 		}
 	}()
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
+	if panicked, ok := errors.AsType[*PanicError](err); ok {
 		return panicked.Stack
 	}
 	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
@@ -65,7 +64,7 @@ func errorClass(err error) (class string) {
 	err = lastError(err)
 	for range deepest {
 		class = typeName(err)
-		if _, ours := err.(*MarkedError); !ours && !isWrapper(class) {
+		if !isWrapper(class) {
 			return class
 		}
 		var inner error
@@ -95,7 +94,7 @@ func typeName(err error) string {
 
 func isWrapper(class string) bool {
 	switch class {
-	case "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*errors.withStack", "*errors.withMessage":
+	case "*middleware.MarkedError", "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*errors.withStack", "*errors.withMessage":
 		return true
 	default:
 		return false
@@ -103,8 +102,8 @@ func isWrapper(class string) bool {
 }
 
 func stackAttrs(err error) []slog.Attr {
-	var panicked *PanicError
-	if !errors.As(err, &panicked) {
+	panicked, ok := errors.AsType[*PanicError](err)
+	if !ok {
 		return nil
 	}
 	return []slog.Attr{slog.String("stack", panicked.Stack)}

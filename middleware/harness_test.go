@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -259,7 +258,7 @@ func order(t testing.TB, opts ...envelope.Option) *message.Message {
 	return m
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 func failing(err error) message.HandlerFunc {
 	return func(*message.Message) ([]*message.Message, error) { return nil, err }

@@ -65,7 +65,7 @@ func (p *Pipeline) hook(ctx context.Context, name string, f func(context.Context
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := error(ErrGoexit)
+		err := ErrGoexit
 		defer func() {
 			if r := recover(); r != nil {
 				err = newPanicError(r)

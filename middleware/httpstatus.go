@@ -63,8 +63,7 @@ func retryAfter(header map[string][]string, now time.Time) (time.Duration, bool)
 
 // httpStatus knows [StatusError] and the errors of HTTP clients that tell the status by a method.
 func httpStatus(err error) (Verdict, bool) {
-	var ours *StatusError
-	if errors.As(err, &ours) {
+	if ours, ok := errors.AsType[*StatusError](err); ok {
 		v := statusVerdict(ours.StatusCode)
 		if v.Kind == KindRetryable {
 			v.After, v.HasAfter = ours.RetryAfter, ours.HasRetryAfter
@@ -72,13 +71,16 @@ func httpStatus(err error) (Verdict, bool) {
 		return v, true
 	}
 	var status int
-	var aws interface{ HTTPStatusCode() int }
-	var other interface{ StatusCode() int }
-	switch {
-	case errors.As(err, &aws):
-		status = aws.HTTPStatusCode()
-	case errors.As(err, &other):
-		status = other.StatusCode()
+	if e, ok := errors.AsType[interface {
+		error
+		HTTPStatusCode() int
+	}](err); ok {
+		status = e.HTTPStatusCode()
+	} else if e, ok := errors.AsType[interface {
+		error
+		StatusCode() int
+	}](err); ok {
+		status = e.StatusCode()
 	}
 	if status < 400 || status > 599 {
 		return noVerdict() // no status, or an error that is not about the response

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError, which
@@ -49,7 +51,17 @@ func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text strin
 	if p.cfg.LogPayload {
 		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)), slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
 	}
-	p.cfg.Logger.LogAttrs(ctx, level, text, append(attrs, more...)...)
+	p.cfg.Logger.LogAttrs(ctx, level, text, append(attrs, more...)...) //nolint:sloglint // every caller passes a literal
+}
+
+// logUnreadable reports headers that no well-behaved producer writes, whatever becomes of the message.
+func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
+	ctx := m.Context()
+	p.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "message has control headers out of range: an unreadable retry count gets one run and no retries, a delay is clamped",
+		slog.String("handler", p.handlerName(ctx)),
+		slog.String("message_id", logText(c.control.MessageID)),
+		slog.String(envelope.KeyRetryCount, logText(m.Metadata[envelope.KeyRetryCount])),
+		slog.String(envelope.KeyOriginalDelay, logText(m.Metadata[envelope.KeyOriginalDelay])))
 }
 
 func (p *Pipeline) deliveryAttrs(d *delivery) []slog.Attr {

@@ -96,6 +96,9 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	if err != nil {
 		return nil, settled, p.malformed(m, ctx, err)
 	}
+	if ctx.control.Clamped || ctx.control.RetryCountInvalid {
+		p.logUnreadable(m, ctx)
+	}
 	if p.special {
 		if handled, err := p.handleSpecial(m); handled {
 			return nil, settled, err
@@ -157,7 +160,7 @@ func (r *running) handler(next message.HandlerFunc) (produced []*message.Message
 			produced, err = nil, newPanicError(value)
 			return
 		}
-		r.pipeline.exited(*r)
+		r.pipeline.exited(*r) //nolint:contextcheck // the message brings its context
 	}()
 	r.message.SetContext(r.context)
 	produced, err = next(r.message)

@@ -123,7 +123,7 @@ func TestPipeline_Panics(t *testing.T) {
 	}{
 		"text":                  {func() { panic("boom") }, "panic: boom"},
 		"nil":                   {func() { panic(nil) }, "panic: panic called with nil argument"},
-		"runtime error":         {func() { var m map[string]int; m["x"] = 1 }, "panic: assignment to entry in nil map"},
+		"runtime error":         {func() { var m *message.Message; _ = m.UUID }, "panic: runtime error: invalid memory address"},
 		"huge text":             {func() { panic(huge) }, "panic: xxxxx"},
 		"invalid UTF-8":         {func() { panic("a\xffb") }, "panic: a"},
 		"error that panics too": {func() { panic((*brokenError)(nil)) }, "panic: *middleware_test.brokenError (its Error method panicked)"},
@@ -188,6 +188,7 @@ func TestPipeline_UnreadableRetryCount(t *testing.T) {
 			require.Empty(t, h.rescheduled)
 			require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
 			require.Equal(t, text, h.letter().Message.Metadata[envelope.KeyInvalidRetryCount])
+			require.Contains(t, h.logs.String(), `"level":"WARN","msg":"message has control headers out of range`)
 		})
 	}
 }
@@ -529,7 +530,7 @@ func TestPipeline_RestoresTheContext(t *testing.T) {
 	p := benchPipeline(t, nil)
 	for _, err := range []error{nil, errTimeout} {
 		m := order(t)
-		ctx := context.WithValue(t.Context(), struct{}{}, 1)
+		ctx := context.WithValue(t.Context(), valueKey{}, 1)
 		m.SetContext(ctx)
 		_, _ = p.Middleware(failing(err))(m)
 		require.Equal(t, ctx, m.Context())

@@ -79,6 +79,7 @@ func TestPresets_Timelines(t *testing.T) {
 }
 
 func mustControl(t testing.TB, m *message.Message) envelope.Control {
+	t.Helper()
 	c, err := envelope.ReadControl(m)
 	require.NoError(t, err)
 	return c
@@ -103,6 +104,7 @@ func TestPresets_LaravelRewritesTheBody(t *testing.T) {
 		const before = `{"message_id":"3f2a","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"api","queue":"orders",` +
 			`"data":{"order_id": 9007199254740993},"metadata":{},"error":null,"retry_count":0}`
 		h.send(message.NewMessage("3f2a", []byte(before)), time.Minute)
+		//nolint:testifylint // the bytes count, not only what they mean
 		require.Equal(t, `{"message_id":"3f2a","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"api","queue":"orders",`+
 			`"data":{"order_id": 9007199254740993},"metadata":{},"error":{"message":"http status 500","code":"500","trace":""},"retry_count":2}`,
 			string(h.letter().Message.Payload))

@@ -61,7 +61,7 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 func (p *Pipeline) publish(detached context.Context, f func(context.Context) error) error {
 	ctx := &attemptContext{parent: detached, deadline: time.Now().Add(p.cfg.PublishTimeout)}
 	defer ctx.release()
-	return guarded(func() error { return f(ctx) })
+	return guarded(func() error { return f(ctx) }) //nolint:contextcheck // ctx is derived from detached
 }
 
 // nackPause doubles from first with every delivery in a row that could not be settled.

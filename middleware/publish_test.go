@@ -157,7 +157,8 @@ func TestPipeline_ShutdownWhileNothingCanBePublished(t *testing.T) {
 		h := newHarness(t, middleware.Config{NackDelay: time.Hour}, failing(errTimeout))
 		h.reschedules.n = -1
 		h.ctx = ctx
-		go h.deliver(order(t))
+		m := order(t)
+		go h.deliver(m)
 		time.Sleep(10 * s) // it is in its pause now
 		require.Zero(t, h.nacked)
 		stop()

@@ -32,8 +32,7 @@ func MatchError(target error, kind Kind, name string) Rule {
 //	middleware.MatchType[*ValidationError](middleware.KindPermanent, "validation")
 func MatchType[E error](kind Kind, name string) Rule {
 	return Rule{Name: name, Kind: kind, Match: func(err error) bool {
-		var target E
-		return errors.As(err, &target)
+		return has[E](err)
 	}}
 }
 

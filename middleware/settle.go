@@ -160,7 +160,7 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	}
 	publish := func(ctx context.Context) error {
 		// Built anew for each try, because it is given away.
-		next, err := p.again(d, dec)
+		next, err := p.again(d, dec) //nolint:contextcheck // the message brings its context
 		if err != nil {
 			return err
 		}

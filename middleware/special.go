@@ -20,9 +20,9 @@ const KeyIsDebug = "system.is_debug"
 // acked whatever happens. It reports false for all other messages.
 func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	name := envelope.EventName(m)
-	h, what := p.cfg.SystemEvents[name], "system event"
+	h, debug := p.cfg.SystemEvents[name], false
 	if h == nil && p.cfg.Debug != nil && isDebug(m) {
-		h, what = p.cfg.Debug, "debug message"
+		h, debug = p.cfg.Debug, true
 	}
 	if h == nil {
 		return false, nil
@@ -49,7 +49,7 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	if err != nil {
 		level = slog.LevelError
 	}
-	p.cfg.Logger.LogAttrs(parent, level, what+" handled", slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
+	p.cfg.Logger.LogAttrs(parent, level, "message handled in front of user code", slog.Bool("debug", debug), slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
 	return true, nil
 }
 

@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
 // sqlState reads the SQL standard's error code, which pgx, lib/pq and others give by this method.
 func sqlState(err error) (Verdict, bool) {
-	var e interface{ SQLState() string }
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
 		return noVerdict()
 	}
 	code := strings.ToUpper(e.SQLState())
@@ -88,7 +92,7 @@ func mysqlNumber(err error) (Verdict, bool) {
 	if kind == KindUnknown {
 		return noVerdict()
 	}
-	code := fmt.Sprint(number)
+	code := strconv.FormatUint(number, 10)
 	return Verdict{Kind: kind, Rule: fmt.Sprintf("mysql %s: %s", code, why), Code: code}, true
 }
 
@@ -103,7 +107,7 @@ func mysqlErrorNumber(err error, depth int) (uint64, bool) {
 				return f.Uint(), true
 			}
 		}
-		switch e := err.(type) {
+		switch e := err.(type) { //nolint:errorlint // walks the chain itself
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
