@@ -38,7 +38,7 @@ func (s *Store) Body(ctx context.Context, id int64, revision int) (*dlq.Body, er
 	if err := s.open("body"); err != nil {
 		return nil, err
 	}
-	b, err := readBody(ctx, s.read, id, revision)
+	b, err := s.readBody(ctx, id, revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = dlq.ErrNotFound
 	}
@@ -48,16 +48,13 @@ func (s *Store) Body(ctx context.Context, id int64, revision int) (*dlq.Body, er
 	return b, nil
 }
 
-type rowQuerier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func readBody(ctx context.Context, q rowQuerier, id int64, revision int) (*dlq.Body, error) {
+func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
 	b := &dlq.Body{Revision: revision}
 	var uuid, digest []byte
 	var headers string
-	err := q.QueryRowContext(ctx, "SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace"+
-		" FROM dlq_bodies WHERE entry_id = ? AND revision = ?", id, revision).
+	query := s.dialect.rebind("SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
+		" FROM dlq_bodies WHERE entry_id = ? AND revision = ?")
+	err := s.read.QueryRowContext(ctx, query, id, revision).
 		Scan(&uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
 	if err != nil {
 		return nil, err

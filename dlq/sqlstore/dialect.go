@@ -16,6 +16,8 @@ type dialect interface {
 	flavor() sqlbuilder.Flavor
 	// migrations has the schema; goose is how the migrator talks to this database.
 	migrations() (fs.FS, goose.Dialect, []goose.ProviderOption)
+	// rebind turns the ? of a statement that is written by hand into the database's placeholders.
+	rebind(query string) string
 	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction has the whole database.
 	forUpdate() string
 	// insertIgnore is a multi-row INSERT that leaves rows alone whose key is there, and returns id and key of the new ones.

@@ -78,12 +78,12 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	if !p.SkipArchive {
 		columns := strings.Join([]string{archiveColumns, "archived_at"}, ", ")
 		query := "INSERT INTO dlq_events_archive (" + columns + ") SELECT " + archiveColumns + ", ? FROM dlq_events WHERE id" + in
-		if _, err := tx.ExecContext(ctx, query, append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
 	}
 	for _, query := range []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in} {
-		if _, err := tx.ExecContext(ctx, query, ids...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), ids...); err != nil {
 			return err
 		}
 	}

@@ -236,7 +236,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 // keepBody adds a revision when the message that died again is not, byte for byte, the one that we have.
 func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
 	var digest []byte
-	err := p.tx.QueryRowContext(ctx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID, e.Revision).
+	err := p.queryRow(ctx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID, e.Revision).
 		Scan(&digest)
 	if err != nil {
 		return fmt.Errorf("body of entry %d: %w", e.ID, err)
@@ -245,7 +245,7 @@ func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) er
 		return nil
 	}
 	var last int
-	err = p.tx.QueryRowContext(ctx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last)
+	err = p.queryRow(ctx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last)
 	if err != nil {
 		return err
 	}
@@ -256,12 +256,16 @@ func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) er
 	if err != nil {
 		return err
 	}
-	_, err = p.tx.ExecContext(ctx, insertInto("dlq_bodies", bodyColumns, 1), values...)
+	_, err = p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, 1), values...)
 	return err
 }
 
+func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	return p.tx.QueryRowContext(ctx, p.store.dialect.rebind(query), args...)
+}
+
 func (p *putting) entryByKey(ctx context.Context, key dlq.Key) (*dlq.Entry, error) {
-	row := p.tx.QueryRowContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE dedup_key = ?"+p.store.dialect.forUpdate(), key[:])
+	row := p.queryRow(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE dedup_key = ?"+p.store.dialect.forUpdate(), key[:])
 	e, err := scanEntry(row)
 	if err != nil {
 		return nil, fmt.Errorf("entry by key: %w", err)

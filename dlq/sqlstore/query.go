@@ -18,9 +18,9 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	if err := s.open("get"); err != nil {
 		return nil, err
 	}
-	e, err := scanEntry(s.read.QueryRowContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?", id))
+	e, err := scanEntry(s.read.QueryRowContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id))
 	if err == nil {
-		e.Body, err = readBody(ctx, s.read, id, e.Revision)
+		e.Body, err = s.readBody(ctx, id, e.Revision)
 	}
 	if errors.Is(err, sql.ErrNoRows) {
 		err = dlq.ErrNotFound
@@ -43,11 +43,14 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing
 	if err != nil {
 		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select(selectEntry).From("dlq_entries")
-	s.where(b, &f)
-	s.page(b, "created_at", p, cursor)
-	query, args := b.Build()
+	branches, err := s.branches(ctx, f)
+	if err != nil {
+		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+	}
+	if len(branches) == 0 {
+		return dlq.Listing{}, nil
+	}
+	query, args := s.listing(branches, p, cursor)
 	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)

@@ -207,6 +207,8 @@ func (sqlite) migrations() (fs.FS, goose.Dialect, []goose.ProviderOption) {
 	return sub, goose.DialectSQLite3, nil
 }
 
+func (sqlite) rebind(query string) string { return query }
+
 func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transaction has the write lock from its start
 
 func (sqlite) insertIgnore(table string, columns []string, rows int, key string) string {

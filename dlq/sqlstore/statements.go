@@ -13,11 +13,14 @@ import (
 // A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So a new one
 // runs unprepared the first time, and is prepared between two transactions.
 type statements struct {
+	rebind func(query string) string
+
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt // nil for one that is wanted
 }
 
 func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
+	query = p.rebind(query)
 	if stmt := p.get(query); stmt != nil {
 		return tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
 	}
@@ -25,6 +28,7 @@ func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ..
 }
 
 func (p *statements) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
+	query = p.rebind(query)
 	if stmt := p.get(query); stmt != nil {
 		return tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
 	}

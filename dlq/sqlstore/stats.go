@@ -140,8 +140,9 @@ func named(counts map[string]dlq.Counts) []dlq.NamedCounts {
 }
 
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
-	rows, err := s.read.QueryContext(ctx,
-		"SELECT hour, sum(entries) FROM dlq_hours WHERE hour >= ? AND hour <= ? GROUP BY hour HAVING sum(entries) > 0 ORDER BY hour",
+	query := s.dialect.rebind("SELECT hour, sum(entries) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
+		" GROUP BY hour HAVING sum(entries) > 0 ORDER BY hour")
+	rows, err := s.read.QueryContext(ctx, query,
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
 	if err != nil {
 		return err
@@ -158,7 +159,8 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 }
 
 func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
-	err := s.read.QueryRowContext(ctx, "SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1", string(dlq.Pending)).
+	query := s.dialect.rebind("SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1")
+	err := s.read.QueryRowContext(ctx, query, string(dlq.Pending)).
 		Scan(timeValue{&stats.OldestPending})
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil

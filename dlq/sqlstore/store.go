@@ -42,6 +42,7 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 // start checks the connection, brings the schema up to date and starts the writer. On an error it closes what was opened.
 func (s *Store) start(ctx context.Context) error {
 	s.closed = make(chan struct{})
+	s.statements.rebind = s.dialect.rebind
 	err := s.write.PingContext(ctx)
 	if err == nil {
 		err = migrate(ctx, s.write, s.dialect)

@@ -1,0 +1,98 @@
+package sqlstore
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// maxBranches bounds how many ranges of an index one page is put together from.
+const maxBranches = 64
+
+// branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin with status, or
+// with fingerprint or topic and then status: "any status of this topic" is not a range of any of them, and a database would sort
+// the whole topic for a page of 50. The first rows of each part, put in order, are the page, at any size of the table.
+func (s *Store) branches(ctx context.Context, f dlq.Filter) ([]dlq.Filter, error) {
+	parts := []dlq.Filter{f}
+	if f.CauseText != "" && f.Fingerprint == "" {
+		found, err := s.fingerprints(ctx, f.CauseText)
+		if err != nil || len(found)*len(dlq.Statuses()) > maxBranches {
+			return parts, err // a text that is in every other cause is left to the database
+		}
+		parts = parts[:0]
+		for _, fingerprint := range found {
+			part := f
+			part.Fingerprint, part.CauseText = fingerprint, ""
+			parts = append(parts, part)
+		}
+	}
+	statuses := f.Statuses
+	if len(statuses) == 0 && f.Topic == "" && f.Fingerprint == "" && f.CauseText == "" {
+		return parts, nil
+	}
+	if len(statuses) == 0 {
+		statuses = dlq.Statuses()
+	}
+	statuses = slices.Compact(slices.Sorted(slices.Values(statuses))) // one named twice is not two ranges
+	branches := make([]dlq.Filter, 0, len(parts)*len(statuses))
+	for _, part := range parts {
+		for _, status := range statuses {
+			branch := part
+			branch.Statuses = []dlq.Status{status}
+			branches = append(branches, branch)
+		}
+	}
+	return branches, nil
+}
+
+// fingerprints are the groups whose cause holds the text.
+func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error) {
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("fingerprint").From("dlq_groups").
+		Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(text)))).Limit(maxBranches + 1)
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // Err below has it
+	var found []string
+	for rows.Next() {
+		var fingerprint string
+		if err := rows.Scan(&fingerprint); err != nil {
+			return nil, err
+		}
+		found = append(found, fingerprint)
+	}
+	return found, rows.Err()
+}
+
+// listing is the statement for a page of the branches.
+func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *dlq.Cursor) (string, []any) {
+	var query strings.Builder
+	var args []any
+	for i := range branches {
+		b := s.dialect.flavor().NewSelectBuilder()
+		b.Select(selectEntry).From("dlq_entries")
+		s.where(b, &branches[i])
+		s.page(b, "created_at", p, c)
+		var part string
+		part, args = b.BuildWithFlavor(s.dialect.flavor(), args...)
+		if len(branches) == 1 {
+			return part, args
+		}
+		if i > 0 {
+			query.WriteString(" UNION ALL ")
+		}
+		query.WriteString("SELECT * FROM (" + part + ") b" + strconv.Itoa(i))
+	}
+	direction := " DESC"
+	if p.Order == dlq.OldestFirst {
+		direction = " ASC"
+	}
+	query.WriteString(" ORDER BY created_at" + direction + ", id" + direction + " LIMIT " + strconv.Itoa(p.Limit+1))
+	return query.String(), args
+}
