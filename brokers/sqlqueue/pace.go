@@ -1,6 +1,9 @@
 package sqlqueue
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // pace measures how fast handlers are. The zero value is ready for use.
 type pace struct {
@@ -48,4 +51,16 @@ func (i *idleness) next(listening bool) time.Duration {
 	}
 	i.pause = min(max(shortestPause, 2*i.pause), longest)
 	return i.pause
+}
+
+// wait pauses for d or until ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -1,0 +1,72 @@
+package idempotency
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Defaults of a [Config].
+const (
+	DefaultLease     = time.Minute
+	DefaultRetention = 7 * 24 * time.Hour
+)
+
+// Config of a [Guard].
+type Config struct {
+	// Store remembers what is done. Required.
+	Store Store
+	// Consumer is the first half of the keys. Defaults to the name of the router's handler, so that each handler of a
+	// service runs a message once. Services that share a store and name their handlers alike must set it.
+	Consumer string
+	// ID returns a message's id, or "" when it has none. Defaults to envelope.Identify.
+	ID func(m *message.Message) string
+	// Lease is how long an owner that shows no sign of life keeps a message. A handler may take longer: its lease is
+	// renewed. Defaults to one minute.
+	Lease time.Duration
+	// Retention is how long a message stays done. It must exceed the time in which a duplicate can come: the longest
+	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
+	Retention time.Duration
+	// Busy turns the error for a message that another owner is handling, which should be looked at again after d, into
+	// the handler's error. middleware.Defer fits: no attempt is consumed. Defaults to returning err, which is retryable.
+	Busy func(err error, d time.Duration) error
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c *Config) setDefaults() {
+	if c.ID == nil {
+		c.ID = envelope.Identify
+	}
+	if c.Lease == 0 {
+		c.Lease = DefaultLease
+	}
+	if c.Retention == 0 {
+		c.Retention = DefaultRetention
+	}
+	if c.Busy == nil {
+		c.Busy = func(err error, _ time.Duration) error { return err }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+func (c *Config) validate() error {
+	var faults []error
+	if c.Store == nil {
+		faults = append(faults, errors.New("Store is required"))
+	}
+	if c.Lease < 0 {
+		faults = append(faults, fmt.Errorf("Lease %s must not be negative", c.Lease))
+	}
+	if c.Retention < 0 {
+		faults = append(faults, fmt.Errorf("Retention %s must not be negative", c.Retention))
+	}
+	return errors.Join(faults...)
+}

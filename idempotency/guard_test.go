@@ -1,0 +1,262 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/idempotency"
+)
+
+func guard(t *testing.T, change ...func(*idempotency.Config)) *idempotency.Guard {
+	t.Helper()
+	cfg := idempotency.Config{Store: idempotency.NewMemory(), Consumer: "billing", Logger: slog.New(slog.DiscardHandler)}
+	for _, c := range change {
+		c(&cfg)
+	}
+	g, err := idempotency.New(cfg)
+	require.NoError(t, err)
+	return g
+}
+
+func order(id string) *message.Message { return message.NewMessage(id, []byte("payload of "+id)) }
+
+var errBoom = errors.New("boom")
+
+func TestGuard_DuplicateDoesNotRunAndReturnsTheSameMessages(t *testing.T) {
+	var runs int
+	h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) {
+		runs++
+		out := message.NewMessage("invoice\xff", []byte{0, 1})
+		out.Metadata.Set("k", "v")
+		return []*message.Message{out}, nil
+	})
+	for range 3 {
+		out, err := h(order("1"))
+		require.NoError(t, err)
+		require.Len(t, out, 1)
+		require.Equal(t, "invoice\xff", out[0].UUID)
+		require.Equal(t, []byte{0, 1}, []byte(out[0].Payload))
+		require.Equal(t, message.Metadata{"k": "v"}, out[0].Metadata)
+	}
+	require.Equal(t, 1, runs)
+}
+
+// Watermill's Deduplicator takes the redelivery of a failed message for a duplicate, and the message is lost.
+func TestGuard_FailedAttemptIsNotDone(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"Error": func() error { return errBoom },
+		"Panic": func() error { panic(errBoom) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := 0
+			h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) {
+				if runs++; runs < 3 {
+					return nil, fail()
+				}
+				return nil, nil
+			})
+			for range 2 {
+				func() {
+					defer func() { _ = recover() }()
+					_, err := h(order("1"))
+					require.ErrorIs(t, err, errBoom)
+				}()
+			}
+			for range 2 {
+				_, err := h(order("1"))
+				require.NoError(t, err)
+			}
+			require.Equal(t, 3, runs)
+		})
+	}
+}
+
+func TestGuard_ConcurrentDeliveriesRunOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			runs, busy atomic.Int32
+			all        sync.WaitGroup
+		)
+		h := guard(t, func(c *idempotency.Config) {
+			c.Busy = func(err error, d time.Duration) error {
+				busy.Add(1)
+				var e *idempotency.BusyError
+				require.ErrorAs(t, err, &e)
+				require.True(t, e.Retryable())
+				require.Positive(t, d)
+				return err
+			}
+		}).Middleware(func(*message.Message) ([]*message.Message, error) {
+			runs.Add(1)
+			time.Sleep(time.Second) // virtual
+			return nil, nil
+		})
+		for range 20 {
+			all.Go(func() { _, _ = h(order("1")) })
+		}
+		all.Wait()
+		require.EqualValues(t, 1, runs.Load())
+		require.EqualValues(t, 19, busy.Load())
+	})
+}
+
+// A handler may take as long as it likes: its lease is renewed, and nobody else starts.
+func TestGuard_SlowHandlerKeepsItsClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, func(c *idempotency.Config) { c.Lease = time.Second })
+		started := make(chan struct{})
+		var runs atomic.Int32
+		h := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+			if runs.Add(1) == 1 {
+				close(started)
+			}
+			time.Sleep(10 * time.Second) // virtual
+			return nil, m.Context().Err()
+		})
+		var first sync.WaitGroup
+		first.Go(func() {
+			_, err := h(order("1"))
+			require.NoError(t, err)
+		})
+		<-started
+		for range 18 {
+			time.Sleep(500 * time.Millisecond) // virtual
+			_, err := h(order("1"))
+			var busy *idempotency.BusyError
+			require.ErrorAs(t, err, &busy)
+		}
+		first.Wait()
+		_, err := h(order("1"))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
+// The owner of a claim crashed: its lease ends, and the next delivery runs.
+func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemory()
+		_, err := store.Claim(t.Context(), idempotency.Key{Consumer: "billing", MessageID: "1"}, 42, time.Minute)
+		require.NoError(t, err)
+		runs := 0
+		h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(
+			func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
+
+		_, err = h(order("1"))
+		require.Error(t, err)
+		time.Sleep(time.Minute) // virtual
+		_, err = h(order("1"))
+		require.NoError(t, err)
+		require.Equal(t, 1, runs)
+	})
+}
+
+// failing is a store that is out of reach.
+type failing struct {
+	idempotency.Store
+	renew, complete error
+}
+
+func (s failing) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
+	if s.renew != nil {
+		return s.renew
+	}
+	return s.Store.Renew(ctx, key, owner, lease)
+}
+
+func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, d time.Duration) error {
+	if s.complete != nil {
+		return s.complete
+	}
+	return s.Store.Complete(ctx, key, owner, outcome, d)
+}
+
+// A store that is out of reach for as long as the lease may have given the message to another worker: the handler is told.
+func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
+	for name, fault := range map[string]error{"Lost": idempotency.ErrLost, "Unreachable": errBoom} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := guard(t, func(c *idempotency.Config) {
+					c.Lease = 9 * time.Second
+					c.Store = failing{Store: c.Store, renew: fault}
+				})
+				began := time.Now()
+				_, err := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+					<-m.Context().Done()
+					return nil, context.Cause(m.Context())
+				})(order("1"))
+				require.ErrorIs(t, err, idempotency.ErrLost)
+				require.LessOrEqual(t, time.Since(began), 9*time.Second)
+			})
+		})
+	}
+}
+
+// The effect has happened: an error would only make it happen again.
+func TestGuard_MarkThatFailsDoesNotFailTheMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, func(c *idempotency.Config) { c.Store = failing{Store: c.Store, complete: errBoom} })
+		_, err := g.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(order("1"))
+		require.NoError(t, err)
+	})
+}
+
+func TestGuard_KeysAreOfConsumerAndMessage(t *testing.T) {
+	store := idempotency.NewMemory()
+	runs := map[string]int{}
+	for _, consumer := range []string{"billing", "mail"} {
+		g := guard(t, func(c *idempotency.Config) { c.Store, c.Consumer = store, consumer })
+		h := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+			runs[consumer+m.UUID]++
+			return nil, nil
+		})
+		for _, id := range []string{"1", "2", "1", "2"} {
+			_, err := h(order(id))
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, map[string]int{"billing1": 1, "billing2": 1, "mail1": 1, "mail2": 1}, runs)
+}
+
+func TestGuard_MessageWithoutIDRuns(t *testing.T) {
+	runs := 0
+	h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
+	for range 2 {
+		_, err := h(order(""))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, runs)
+}
+
+// The handler's own context comes back, and the claim's ends.
+func TestGuard_RestoresTheContext(t *testing.T) {
+	var inner context.Context
+	m := order("1")
+	before := m.Context()
+	_, err := guard(t).Middleware(func(m *message.Message) ([]*message.Message, error) {
+		inner = m.Context()
+		claim, ok := idempotency.ClaimFrom(inner)
+		require.True(t, ok)
+		require.Equal(t, idempotency.Key{Consumer: "billing", MessageID: "1"}, claim.Key)
+		return nil, nil
+	})(m)
+	require.NoError(t, err)
+	require.Equal(t, before, m.Context())
+	require.Error(t, inner.Err())
+}
+
+func TestNew_ReportsEveryFault(t *testing.T) {
+	_, err := idempotency.New(idempotency.Config{Lease: -1, Retention: -1})
+	require.ErrorContains(t, err, "Store is required")
+	require.ErrorContains(t, err, "Lease")
+	require.ErrorContains(t, err, "Retention")
+}

@@ -1,0 +1,23 @@
+// Package sqlstore keeps the records of package idempotency in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql
+// and with a driver that the user brings.
+//
+// A handler that works on the same database marks its message in its own transaction, and so makes its effect happen
+// exactly once:
+//
+//	func (h *Handler) Handle(m *message.Message) error {
+//		tx, err := h.db.BeginTx(m.Context(), nil)
+//		if err != nil {
+//			return err
+//		}
+//		defer tx.Rollback()
+//		if _, err := tx.ExecContext(m.Context(), "UPDATE accounts SET ..."); err != nil {
+//			return err
+//		}
+//		if err := h.processed.CompleteTx(m.Context(), tx); err != nil {
+//			return err
+//		}
+//		return tx.Commit()
+//	}
+//
+// [Store.InTx] does these steps.
+package sqlstore

@@ -1,0 +1,21 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"io/fs"
+
+	"github.com/redrive-go/redrive/internal/sqlmigrate"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+func migrate(ctx context.Context, db *sql.DB, name Dialect) error {
+	dir, err := fs.Sub(migrations, "migrations/"+string(name))
+	if err != nil {
+		return err
+	}
+	return sqlmigrate.Up(ctx, db, string(name), dir, "redrive_processed_schema")
+}

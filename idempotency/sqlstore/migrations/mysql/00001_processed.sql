@@ -1,0 +1,16 @@
+-- +goose Up
+-- One row per message that a consumer handles or has handled. Times are microseconds since 1970 by the database's clock.
+CREATE TABLE IF NOT EXISTS redrive_processed (
+    consumer   VARBINARY(255) NOT NULL,
+    message_id VARBINARY(255) NOT NULL,
+    done       SMALLINT NOT NULL, -- 1 when the effect has happened
+    owner      BIGINT NOT NULL,
+    until      BIGINT NOT NULL, -- end of the owner's lease, or of the retention
+    outcome    LONGBLOB NULL,     -- messages that the handler produced
+    PRIMARY KEY (consumer, message_id),
+    KEY redrive_processed_until (until)
+) ENGINE = InnoDB;
+
+
+-- +goose Down
+DROP TABLE redrive_processed;

@@ -1,0 +1,136 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/idempotency/storetest"
+)
+
+func openFile(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func openStore(t *testing.T) (*sqlstore.Store, *sql.DB) {
+	t.Helper()
+	db := openFile(t, filepath.Join(t.TempDir(), "processed.db"))
+	s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
+	require.NoError(t, err)
+	return s, db
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) idempotency.Store {
+		t.Helper()
+		s, _ := openStore(t)
+		return s
+	})
+}
+
+func TestNew_TenAtOnceMakeOneTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "processed.db")
+	faults := make([]error, 10)
+	var processes sync.WaitGroup
+	for i := range faults {
+		db := openFile(t, path)
+		processes.Go(func() { _, faults[i] = sqlstore.New(t.Context(), db, sqlstore.SQLite) })
+	}
+	processes.Wait()
+	require.NoError(t, errors.Join(faults...))
+}
+
+func TestNew_UnknownDialect(t *testing.T) {
+	_, err := sqlstore.New(t.Context(), nil, "oracle")
+	require.ErrorContains(t, err, "known are postgres, mysql, sqlite")
+}
+
+var errBoom = errors.New("boom")
+
+// The effect and the mark are one transaction: a failure between them undoes both, and a duplicate finds both (D41).
+func TestInTx_EffectHappensOnce(t *testing.T) {
+	s, db := openStore(t)
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")
+	require.NoError(t, err)
+	g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+	require.NoError(t, err)
+	fail := errBoom
+	h := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		return nil, s.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges VALUES (?)", m.UUID)
+			return errors.Join(err, fail)
+		})
+	})
+	charges := func() (n int) {
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM charges").Scan(&n))
+		return n
+	}
+	_, err = h(message.NewMessage("1", nil))
+	require.ErrorIs(t, err, errBoom)
+	require.Zero(t, charges())
+
+	fail = nil
+	for range 3 {
+		_, err = h(message.NewMessage("1", nil))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, charges())
+}
+
+// An owner whose lease has ended while it worked cannot commit: another one may have.
+func TestInTx_LostClaimUndoesTheEffect(t *testing.T) {
+	s, db := openStore(t)
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")
+	require.NoError(t, err)
+	g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+	require.NoError(t, err)
+	_, err = g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		claim, _ := idempotency.ClaimFrom(m.Context())
+		require.NoError(t, s.Release(t.Context(), claim.Key, claim.Owner))
+		_, err := s.Claim(t.Context(), claim.Key, claim.Owner+1, time.Minute)
+		require.NoError(t, err)
+		return nil, s.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges VALUES (?)", m.UUID)
+			return err
+		})
+	})(message.NewMessage("1", nil))
+	require.ErrorIs(t, err, idempotency.ErrLost)
+	var n int
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM charges").Scan(&n))
+	require.Zero(t, n)
+}
+
+func TestInTx_OutsideOfAGuard(t *testing.T) {
+	s, _ := openStore(t)
+	require.ErrorContains(t, s.InTx(t.Context(), func(*sql.Tx) error { return nil }), "no message under a guard")
+}
+
+func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
+	s, db := openStore(t)
+	for i, retention := range []time.Duration{0, time.Hour} {
+		key := idempotency.Key{Consumer: "c", MessageID: string(rune('a' + i))}
+		_, err := s.Claim(t.Context(), key, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, s.Complete(t.Context(), key, 1, nil, retention))
+	}
+	require.Eventually(t, func() bool {
+		_, err := s.Purge(t.Context())
+		require.NoError(t, err)
+		var n int
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM redrive_processed").Scan(&n))
+		return n == 1
+	}, 5*time.Second, 5*time.Millisecond)
+}

@@ -1,0 +1,201 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/idempotency"
+)
+
+// Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes too.
+type Store struct {
+	db *sql.DB
+	d  dialect
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// New makes the table, unless it is there, and returns a store on db, which the caller opens and closes. Any number of
+// processes may do so at once.
+func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
+	d, ok := dialects[name]
+	if !ok {
+		return nil, fmt.Errorf("idempotency/sqlstore: unknown dialect %q: known are %s, %s, %s", name, PostgreSQL, MySQL, SQLite)
+	}
+	if err := migrate(ctx, db, name); err != nil {
+		return nil, fmt.Errorf("idempotency/sqlstore: migrate: %w", err)
+	}
+	return &Store{db: db, d: d}, nil
+}
+
+// key is the condition on, and the arguments of, a key.
+const where = " WHERE consumer = ? AND message_id = ?"
+
+func keyArgs(key idempotency.Key) []any { return []any{[]byte(key.Consumer), []byte(key.MessageID)} }
+
+// Claim implements idempotency.Store. A new message takes one statement.
+func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) (idempotency.Record, error) {
+	claimed := idempotency.Record{State: idempotency.Claimed}
+	for range 3 {
+		n, err := s.exec(ctx, s.d.insertIgnore("INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
+			s.d.now+" + ?)"), append(keyArgs(key), owner, lease.Microseconds())...)
+		if err != nil {
+			return idempotency.Record{}, fault("claim", err)
+		}
+		if n > 0 {
+			return claimed, nil
+		}
+		record, known, err := s.read(ctx, key)
+		if err != nil {
+			return idempotency.Record{}, fault("claim", err)
+		}
+		if !known || record.Remaining <= 0 {
+			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one changes
+			// the row.
+			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.now+" + ?"+where+
+				" AND until <= "+s.d.now, append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
+			if err != nil {
+				return idempotency.Record{}, fault("claim", err)
+			}
+			if n > 0 {
+				return claimed, nil
+			}
+			continue
+		}
+		return record, nil
+	}
+	// Others were faster three times.
+	return idempotency.Record{State: idempotency.Busy, Remaining: lease}, nil
+}
+
+// read returns what is known about a key, and whether anything is.
+func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempotency.Record, known bool, err error) {
+	var (
+		done  bool
+		until int64
+	)
+	err = s.db.QueryRowContext(ctx, s.d.bind("SELECT done = 1, outcome, until - "+s.d.now+" FROM redrive_processed"+where),
+		keyArgs(key)...).Scan(&done, &record.Outcome, &until)
+	if errors.Is(err, sql.ErrNoRows) {
+		return record, false, nil
+	}
+	record.State, record.Remaining = idempotency.Busy, time.Duration(until)*time.Microsecond
+	if done {
+		record.State = idempotency.Done
+	}
+	return record, true, err
+}
+
+// Renew implements idempotency.Store.
+func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
+	n, err := s.exec(ctx, "UPDATE redrive_processed SET until = "+s.d.now+" + ?"+where+" AND owner = ? AND done = 0",
+		append([]any{lease.Microseconds()}, append(keyArgs(key), owner)...)...)
+	return owned("renew", n, err)
+}
+
+// Complete implements idempotency.Store.
+func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, retention time.Duration) error {
+	n, err := s.complete(ctx, s.db, key, owner, outcome, retention)
+	return owned("complete", n, err)
+}
+
+func (s *Store) complete(ctx context.Context, db execer, key idempotency.Key, owner int64, outcome []byte, retention time.Duration) (int64, error) {
+	return exec(ctx, db, s.d.bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.now+" + ?"+where+" AND owner = ?"),
+		append([]any{outcome, retention.Microseconds()}, append(keyArgs(key), owner)...)...)
+}
+
+// Release implements idempotency.Store.
+func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) error {
+	if _, err := s.exec(ctx, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0", append(keyArgs(key), owner)...); err != nil {
+		return fault("release", err)
+	}
+	return nil
+}
+
+// CompleteTx marks the message that the handler of ctx is working on as done, in the handler's transaction: the mark and
+// the effect are committed together or not at all. produced are the messages that the handler is going to return; they
+// are kept, so that a duplicate returns them again.
+//
+// It returns idempotency.ErrLost when another worker has taken the message over, and an error outside of a guard; then the
+// transaction must be rolled back. After a failing Commit the handler must return an error.
+func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message.Message) error {
+	claim, ok := idempotency.ClaimFrom(ctx)
+	if !ok {
+		return errors.New("idempotency/sqlstore: the context belongs to no message under a guard")
+	}
+	outcome, err := idempotency.EncodeOutcome(produced)
+	if err != nil {
+		return err
+	}
+	n, err := s.complete(ctx, tx, claim.Key, claim.Owner, outcome, claim.Retention)
+	if err := owned("complete", n, err); err != nil {
+		return err
+	}
+	claim.MarkCompleted(len(produced))
+	return nil
+}
+
+// InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. Nothing has happened when it
+// returns an error, unless Commit failed without an answer.
+func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fault("begin", err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing after Commit
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := s.CompleteTx(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fault("commit", err)
+	}
+	return nil
+}
+
+// Purge forgets up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call it
+// from time to time until it returns 0: nothing else shrinks the table.
+func (s *Store) Purge(ctx context.Context) (int, error) {
+	n, err := s.exec(ctx, s.d.purge)
+	if err != nil {
+		return 0, fault("purge", err)
+	}
+	return int(n), nil
+}
+
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return exec(ctx, s.db, s.d.bind(query), args...)
+}
+
+func exec(ctx context.Context, db execer, query string, args ...any) (int64, error) {
+	result, err := db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func owned(what string, n int64, err error) error {
+	if err != nil {
+		return fault(what, err)
+	}
+	if n == 0 {
+		return fmt.Errorf("idempotency/sqlstore: %s: %w", what, idempotency.ErrLost)
+	}
+	return nil
+}
+
+func fault(what string, err error) error {
+	return fmt.Errorf("idempotency/sqlstore: %s: %w", what, err)
+}

@@ -1,0 +1,129 @@
+// Package storetest is the conformance suite for idempotency stores, ours and third parties'.
+package storetest
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/idempotency"
+)
+
+// lease is short, because the suite waits for its end.
+const lease = 150 * time.Millisecond
+
+// Run runs the suite as subtests of t. open makes an empty store, or returns one that several subtests share.
+func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
+	t.Helper()
+	for name, run := range map[string]func(t *testing.T, s idempotency.Store, key idempotency.Key){
+		"Claim_IsExclusiveUntilReleased":     exclusive,
+		"Claim_OfManyAtOnceHasOneWinner":     oneWinner,
+		"Complete_IsRememberedWithItsResult": completed,
+		"Lease_OfACrashedOwnerEnds":          crashedOwner,
+		"Lease_IsRenewed":                    renewed,
+		"Retention_Ends":                     retentionEnds,
+		"Keys_OfAnyTextAreKeptApart":         keysApart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, open(t), idempotency.Key{Consumer: t.Name(), MessageID: "m"})
+		})
+	}
+}
+
+func claim(t *testing.T, s idempotency.Store, key idempotency.Key, owner int64, d time.Duration) idempotency.Record {
+	t.Helper()
+	r, err := s.Claim(t.Context(), key, owner, d)
+	require.NoError(t, err)
+	return r
+}
+
+func exclusive(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	require.Equal(t, idempotency.Claimed, claim(t, s, key, 1, time.Minute).State)
+	busy := claim(t, s, key, 2, time.Minute)
+	require.Equal(t, idempotency.Busy, busy.State)
+	require.Greater(t, busy.Remaining, 30*time.Second)
+	require.LessOrEqual(t, busy.Remaining, time.Minute)
+
+	require.NoError(t, s.Release(t.Context(), key, 2), "releasing somebody else's claim does nothing")
+	require.Equal(t, idempotency.Busy, claim(t, s, key, 2, time.Minute).State)
+	require.NoError(t, s.Release(t.Context(), key, 1))
+	require.Equal(t, idempotency.Claimed, claim(t, s, key, 2, time.Minute).State)
+	require.ErrorIs(t, s.Complete(t.Context(), key, 1, nil, time.Minute), idempotency.ErrLost)
+}
+
+func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	var (
+		mu      sync.Mutex
+		winners int
+		all     sync.WaitGroup
+	)
+	for owner := range int64(20) {
+		all.Go(func() {
+			r, err := s.Claim(t.Context(), key, owner, time.Minute)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && r.State == idempotency.Claimed {
+				winners++
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, 1, winners)
+}
+
+func completed(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	outcome := []byte("\x00\xff result")
+	claim(t, s, key, 1, time.Minute)
+	require.NoError(t, s.Complete(t.Context(), key, 1, outcome, time.Hour))
+	require.NoError(t, s.Complete(t.Context(), key, 1, outcome, time.Hour), "the owner may repeat it")
+	done := claim(t, s, key, 2, time.Minute)
+	require.Equal(t, idempotency.Done, done.State)
+	require.Equal(t, outcome, done.Outcome)
+
+	require.NoError(t, s.Release(t.Context(), key, 1))
+	require.Equal(t, idempotency.Done, claim(t, s, key, 2, time.Minute).State, "what is done stays done")
+	require.ErrorIs(t, s.Renew(t.Context(), key, 1, time.Minute), idempotency.ErrLost)
+}
+
+func crashedOwner(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	claim(t, s, key, 1, lease)
+	require.Equal(t, idempotency.Busy, claim(t, s, key, 2, time.Minute).State)
+	require.Eventually(t, func() bool {
+		return claim(t, s, key, 2, time.Minute).State == idempotency.Claimed
+	}, 5*time.Second, 10*time.Millisecond)
+	require.ErrorIs(t, s.Renew(t.Context(), key, 1, time.Minute), idempotency.ErrLost)
+	require.ErrorIs(t, s.Complete(t.Context(), key, 1, nil, time.Minute), idempotency.ErrLost)
+}
+
+func renewed(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	claim(t, s, key, 1, lease)
+	require.NoError(t, s.Renew(t.Context(), key, 1, time.Minute))
+	busy := claim(t, s, key, 2, time.Minute)
+	require.Equal(t, idempotency.Busy, busy.State)
+	require.Greater(t, busy.Remaining, 30*time.Second)
+}
+
+func retentionEnds(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	claim(t, s, key, 1, time.Minute)
+	require.NoError(t, s.Complete(t.Context(), key, 1, nil, lease))
+	require.Eventually(t, func() bool {
+		return claim(t, s, key, 2, time.Minute).State == idempotency.Claimed
+	}, 5*time.Second, 10*time.Millisecond)
+}
+
+func keysApart(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	for _, k := range []idempotency.Key{
+		{Consumer: key.Consumer, MessageID: "id"},
+		{Consumer: key.Consumer, MessageID: "ID"},
+		{Consumer: key.Consumer, MessageID: "id "},
+		{Consumer: key.Consumer, MessageID: "íd"},
+		{Consumer: key.Consumer + " ", MessageID: "id"},
+		{Consumer: key.Consumer, MessageID: strings.Repeat("x", 255)},
+	} {
+		require.Equal(t, idempotency.Claimed, claim(t, s, k, 1, time.Minute).State, "%q", k)
+	}
+}

@@ -1,0 +1,109 @@
+// Package sqlmigrate applies embedded goose migrations so that any number of processes may start at once.
+package sqlmigrate
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/pressly/goose/v3"
+)
+
+// Up applies what is missing of the migrations in dir. dialect is postgres, mysql or sqlite. Processes take a lock of the
+// database in turn, and all but the first find nothing to do. table is goose's record of what has been applied; a name of
+// its own keeps one part's migrations apart from the application's and from other parts' in the same database.
+//
+// On SQLite, which has no such lock, each migration must do nothing the second time (IF NOT EXISTS).
+func Up(ctx context.Context, db *sql.DB, dialect string, dir fs.FS, table string) error {
+	opts := []goose.ProviderOption{goose.WithTableName(table), goose.WithDisableGlobalRegistry(true)}
+	var kind goose.Dialect
+	switch dialect {
+	case "postgres":
+		kind = goose.DialectPostgres
+		opts = append(opts, goose.WithSessionLocker(postgresLock(table)))
+	case "mysql":
+		kind = goose.DialectMySQL
+		opts = append(opts, goose.WithSessionLocker(mysqlLock(table)))
+	case "sqlite":
+		kind = goose.DialectSQLite3
+	default:
+		return fmt.Errorf("no migrations for %q", dialect)
+	}
+	provider, err := goose.NewProvider(kind, db, dir, opts...)
+	if err != nil {
+		return err
+	}
+	if dialect == "sqlite" {
+		return upSQLite(ctx, provider)
+	}
+	_, err = provider.Up(ctx)
+	return err
+}
+
+// postgresLock waits in the database's own queue for an advisory lock, which the end of the connection releases. goose's
+// lockers ask again every few seconds instead.
+type postgresLock string
+
+func (l postgresLock) key() int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(l)) // a hash takes everything
+	return int64(h.Sum64())   //nolint:gosec // G115: any number will do
+}
+
+func (l postgresLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1)", l.key())
+	return err
+}
+
+func (l postgresLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", l.key())
+	return err
+}
+
+// mysqlLock is a lock whose name is the server's, not the database's.
+type mysqlLock string
+
+// mysqlWait is how long a process waits for the one that migrates, in seconds.
+const mysqlWait = 300
+
+func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	var got sql.NullInt64
+	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(MD5(CONCAT(?, DATABASE())), ?)", string(l), mysqlWait).Scan(&got)
+	if err == nil && got.Int64 != 1 {
+		err = errors.New("another process has held the migration lock for five minutes")
+	}
+	return err
+}
+
+func (l mysqlLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(MD5(CONCAT(?, DATABASE())))", string(l))
+	return err
+}
+
+// sqlite keeps this process's own migrations apart; other processes are met with retries.
+var sqlite sync.Mutex
+
+// upSQLite asks again: two processes that start at once can both find the schema missing, and one of them then fails with
+// "busy" or "exists already".
+func upSQLite(ctx context.Context, provider *goose.Provider) error {
+	sqlite.Lock()
+	defer sqlite.Unlock()
+	for attempt := 1; ; attempt++ {
+		_, err := provider.Up(ctx)
+		if err == nil || attempt == 10 {
+			return err
+		}
+		timer := time.NewTimer(time.Duration(attempt) * 20 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
