@@ -1,0 +1,114 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func TestPipeline_HeldMessagesAreGivenBackAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, middleware.Config{Rescheduler: inMemory, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(time.Hour)}}, failing(errTimeout))
+		ctx, stop := context.WithCancel(t.Context())
+		h.ctx = ctx
+		time.AfterFunc(10*s, stop)
+		h.send(order(t), time.Minute)
+		require.Len(t, h.runs, 1)
+		require.Equal(t, 1, h.nacked)
+		require.Zero(t, h.acked)
+		require.Empty(t, h.letters)
+	})
+}
+
+// Shutdown costs no attempt and dead-letters nothing, whatever error the cancelled client makes of it.
+func TestPipeline_ShutdownDuringTheHandler(t *testing.T) {
+	for name, err := range map[string]error{
+		"context.Canceled":        context.Canceled,
+		"wrapped":                 fmt.Errorf("query: %w", context.Canceled),
+		"a driver's own words":    errors.New("pq: canceling statement due to user request"),
+		"retryable":               errTimeout,
+		"deferred":                middleware.Defer(errTimeout, s),
+		"its very last attempt":   errors.New("x"),
+		"nothing: it has noticed": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}}, func(m *message.Message) ([]*message.Message, error) {
+				stop()
+				<-m.Context().Done()
+				if err == nil {
+					return nil, m.Context().Err()
+				}
+				return nil, err
+			})
+			h.ctx = ctx
+			h.sendNow(order(t))
+			require.Equal(t, 1, h.nacked)
+			require.Zero(t, h.acked)
+			require.Empty(t, h.letters)
+			require.Empty(t, h.rescheduled)
+		})
+	}
+}
+
+func TestPipeline_ShutdownKeepsWhatIsDecided(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err     error
+		letters int
+	}{
+		"success":   {nil, 0},
+		"permanent": {middleware.Permanent(errors.New("invalid")), 1},
+		"skip":      {middleware.Skip(errors.New("known")), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			h := newHarness(t, middleware.Config{}, func(*message.Message) ([]*message.Message, error) {
+				stop()
+				return nil, tt.err
+			})
+			h.ctx = ctx
+			h.sendNow(order(t))
+			require.Equal(t, 1, h.acked)
+			require.Len(t, h.letters, tt.letters, "published on a context that outlives the message's")
+		})
+	}
+}
+
+func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
+	p, err := middleware.New(middleware.Config{DeadLetters: keep, Logger: quiet})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	m := order(t)
+	m.SetContext(ctx)
+	_, err = p.Middleware(func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler was called")
+		return nil, nil
+	})(m)
+	require.ErrorIs(t, err, middleware.ErrGivenBack)
+	require.ErrorIs(t, err, context.Canceled, "keeps Watermill's router from logging it")
+}
+
+// A deadline that the subscriber has set is no shutdown: taken for one, the message would go round for ever.
+func TestPipeline_SubscribersDeadlineCountsAsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {
+			<-m.Context().Done()
+			return nil, m.Context().Err()
+		})
+		ctx, stop := context.WithTimeout(t.Context(), 5*s)
+		defer stop()
+		h.ctx = ctx
+		h.send(order(t), 5*s)
+		require.Len(t, h.rescheduled, 1)
+		require.Equal(t, 1, h.acked)
+	})
+}
