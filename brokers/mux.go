@@ -54,11 +54,18 @@ func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	return defaultMux.OpenConfig(ctx, cfg)
 }
 
-// Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, or scheme is not
-// lower-case: these are mistakes of the program, found at its first start.
+// Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, scheme is not
+// lower-case, or a secret parameter has a name by which nobody could tell: these are mistakes of the program, found at
+// its first start.
 func (m *Mux) Register(scheme string, d Driver) {
 	if d == nil || scheme == "" || scheme != strings.ToLower(scheme) {
 		panic(fmt.Sprintf("brokers: Register(%q, %T): want a lower-case scheme and a driver", scheme, d))
+	}
+	for _, p := range d.Params() {
+		if p.Secret && !secretName(p.Name) {
+			panic(fmt.Sprintf("brokers: parameter %q of scheme %q is secret, and its name does not say so: call it password, "+
+				"secret, token or credential", p.Name, scheme))
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +116,11 @@ func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.Open(ctx, resolved)
+	b, err := d.Open(ctx, resolved)
+	if err != nil {
+		return nil, resolved.hideSecrets(err, d.Params())
+	}
+	return b, nil
 }
 
 func (m *Mux) unknownScheme(scheme string) error {

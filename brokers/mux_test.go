@@ -3,6 +3,7 @@ package brokers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +52,7 @@ func TestRegister_PanicsOnMistakesOfTheProgram(t *testing.T) {
 	require.Panics(t, func() { mux.Register("MEM", memory.Driver{}) })
 	require.Panics(t, func() { mux.Register("", memory.Driver{}) })
 	require.Panics(t, func() { mux.Register("x", nil) })
+	require.Panics(t, func() { mux.Register("x", &misnamed{}) })
 	require.Equal(t, []string{"mem"}, mux.Schemes())
 }
 
@@ -70,6 +72,35 @@ func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, e
 	f.seen = cfg
 	return nil, errUnreachable
 }
+
+// leaky is a driver whose client library quotes the connection string.
+type leaky struct{ failing }
+
+func (*leaky) Params() []brokers.Param {
+	return []brokers.Param{{Name: "sasl-token", Secret: true}, {Name: "sslpassword", Native: true}}
+}
+
+func (*leaky) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return nil, fmt.Errorf("dial %s with %s: %w", cfg.URL, cfg.Params.String("sasl-token"), errUnreachable)
+}
+
+func TestOpen_HidesWhatADriverQuotes(t *testing.T) {
+	var mux brokers.Mux
+	mux.Register("kafka", &leaky{})
+	for _, url := range []string{
+		"kafka://app:hush@h:1/?sslpassword=hush&sasl-token=hush",
+		"kafka://app:hush%2Fhush@h:1/?sslpassword=hush%2Fhush&sasl-token=hush%2Fhush",
+	} {
+		_, err := mux.Open(t.Context(), url)
+		require.ErrorIs(t, err, errUnreachable)
+		require.EqualError(t, err, "dial kafka://app:xxxxx@h:1/?sslpassword=xxxxx with xxxxx: connection refused")
+	}
+}
+
+// misnamed declares a secret that only the driver knows to be one.
+type misnamed struct{ failing }
+
+func (*misnamed) Params() []brokers.Param { return []brokers.Param{{Name: "pin", Secret: true}} }
 
 func TestOpen_GivesTheDriverAResolvedConfig(t *testing.T) {
 	var mux brokers.Mux

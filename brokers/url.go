@@ -85,14 +85,3 @@ func Redact(rawURL string) string {
 	}
 	return redacted
 }
-
-// secretName tells whether a parameter of this name probably holds a secret.
-func secretName(name string) bool {
-	name = strings.ToLower(name)
-	for _, part := range []string{"pass", "secret", "token", "credential", "apikey", "api_key", "api-key"} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
-}

@@ -36,7 +36,7 @@ func open(s *store, cfg brokers.Config) *Broker {
 
 // Connect returns a second broker on the same queues, as a second process or a restarted one would open it. change may
 // alter its configuration and may be nil. Naming stays as it is: it belongs to the queues. Close both; what was not
-// consumed outlives the one closed first.
+// consumed outlives them, as it would on a server, for as long as there is somebody to Connect.
 func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 	cfg := b.cfg
 	if change != nil {

@@ -91,6 +91,26 @@ func TestReschedule_TakesTheLongestDelay(t *testing.T) {
 	require.Greater(t, b.Waiting("orders", "")[0].Due.Year(), 2300)
 }
 
+func TestConnect_AfterAllWereClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := newBroker(t, brokers.Config{})
+		start := time.Now()
+		require.NoError(t, first.Reschedule(t.Context(), envelope.Origin{Topic: "orders"}, message.NewMessage("waits", nil), time.Minute))
+		require.NoError(t, first.Close())
+		time.Sleep(time.Second)
+
+		second, err := first.Connect(nil)
+		require.NoError(t, err)
+		in, err := second.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		m := <-in
+		require.Equal(t, "waits", m.UUID)
+		require.Equal(t, time.Minute, time.Since(start))
+		m.Ack()
+		require.NoError(t, second.Close())
+	})
+}
+
 func TestNack_PauseDoublesAndOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(t, brokers.Config{URL: "mem://?nack-pause=1s"})

@@ -116,6 +116,16 @@ func (q *queue) giveBack(it *item) {
 	q.ready.pushFront(it)
 }
 
+// open starts the timer again after close.
+func (q *queue) open() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = false
+	if len(q.waiting) > 0 {
+		q.setTimer()
+	}
+}
+
 // close stops the timer. What is stored stays readable.
 func (q *queue) close() {
 	q.mu.Lock()

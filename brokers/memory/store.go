@@ -24,7 +24,7 @@ type store struct {
 	byTopic map[string][]*queue // queues by the topic of their subscription; unused with patterns
 	bound   map[consumer][]string
 	orphans map[string][]*item // messages of topics that no group has subscribed to yet
-	brokers int                // open ones; the last to close stops the timers
+	brokers int                // open ones; the last to close stops the timers, the next to connect starts them again
 }
 
 func newStore(cfg brokers.Config) *store {
@@ -144,6 +144,12 @@ func (s *store) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.brokers++
+	if s.brokers > 1 {
+		return
+	}
+	for _, q := range s.queues {
+		q.open()
+	}
 }
 
 func (s *store) disconnect() {
