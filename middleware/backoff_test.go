@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -142,4 +143,17 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, 1, middleware.Retries(0))
 	require.Equal(t, math.MaxInt, middleware.Retries(math.MaxInt))
 	require.Negative(t, middleware.Retries(-1), "left for New to refuse")
+}
+
+// "explain" prints backoffs as words.
+func TestBackoff_String(t *testing.T) {
+	for want, b := range map[string]middleware.Backoff{
+		"at once":                         middleware.None(),
+		"every 5s":                        middleware.Constant(5 * time.Second),
+		"steps 1s, 5s, 1m0s, full jitter": middleware.WithJitter(middleware.Steps(time.Second, 5*time.Second, time.Minute), middleware.FullJitter),
+		"original delay (else 1s) x2 for each retry, at most 1h0m0s": middleware.WithCap(middleware.FromOriginalDelay(time.Second), time.Hour),
+		"2s x1.5 for each retry, decorrelated jitter":                middleware.WithJitter(middleware.Exponential(2*time.Second, 1.5), middleware.DecorrelatedJitter),
+	} {
+		require.Equal(t, want, fmt.Sprint(b))
+	}
 }

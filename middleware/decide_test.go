@@ -122,3 +122,10 @@ func TestPipeline_Decide(t *testing.T) {
 	m.Metadata[envelope.KeyContentType] = envelope.ContentType
 	require.Equal(t, envelope.ReasonMalformed, p.Decide(m, errTimeout).Reason)
 }
+
+func TestPipeline_BackoffThatPanics(t *testing.T) {
+	b := middleware.BackoffFunc(func(int, time.Duration) time.Duration { panic("policy bug") })
+	h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: b}}, failing(errTimeout))
+	h.sendNow(order(t))
+	require.Equal(t, s, h.rescheduled[0].delay)
+}
