@@ -74,7 +74,7 @@ func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, e
 }
 
 // leaky is a driver whose client library quotes the connection string.
-type leaky struct{ failing }
+type leaky struct{}
 
 func (*leaky) Params() []brokers.Param {
 	return []brokers.Param{{Name: "sasl-token", Secret: true}, {Name: "sslpassword", Native: true}}

@@ -3,9 +3,11 @@ package brokertest
 import (
 	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -73,6 +75,44 @@ func shortOvertakesLong(w *world) {
 	require.Equal(w, "long", string(runs[2].Message.Payload))
 	w.onTime(published, runs[1].At, w.scaled(5*time.Second))
 	w.onTime(published, runs[2].At, w.scaled(40*time.Second))
+}
+
+// Jitter and Retry-After ask for delays that no configuration names. They may be a quarter late, and never early.
+func oddDelays(w *world) {
+	b := w.open(concurrency(8))
+	topic := w.topic("orders")
+	var mu sync.Mutex
+	asked := map[string]time.Time{}
+	waits := []time.Duration{
+		w.scaled(1_370 * time.Millisecond), w.scaled(2_990 * time.Millisecond), w.scaled(7_777 * time.Millisecond), w.scaled(31_007 * time.Millisecond),
+	}
+	wait := func(m *message.Message) time.Duration { return waits[m.Payload[0]-'0'] }
+	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, again := asked[r.id()]; again {
+			return nil
+		}
+		asked[r.id()] = time.Now()
+		return middleware.RetryAfter(errFails, wait(r.Message))
+	})
+	w.publish(b, topic, w.batch(len(waits))...)
+	runs := c.waitRuns(2 * len(waits))
+	c.quiet()
+	mu.Lock()
+	defer mu.Unlock()
+	for _, r := range runs {
+		if r.Attempt == 1 {
+			continue
+		}
+		due, took := wait(r.Message), r.At.Sub(asked[r.id()])
+		if w.h.Virtual {
+			require.Equal(w, due, took)
+			continue
+		}
+		require.GreaterOrEqual(w, took, due-time.Millisecond, "early")
+		require.LessOrEqual(w, took, due+due/4+w.tolerance+w.h.Late, "late")
+	}
 }
 
 func delayBeyondLimit(w *world) {

@@ -170,27 +170,3 @@ func hugeErrorText(w *world) {
 	w.publish(b, topic, newMessage("good"))
 	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
 }
-
-func publishCopies(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
-	gate, open := newGate()
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}, func(r run) error {
-		<-gate
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	})
-	w.Cleanup(open)
-	m := newMessage("as published")
-	m.Metadata.Set("k", "as published")
-	w.publish(b, topic, m)
-	m.Payload[0] = 'X'
-	m.Metadata.Set("k", "changed")
-	open()
-	for _, r := range c.waitRuns(2) {
-		require.Equal(w, "as published", string(r.Message.Payload))
-		require.Equal(w, "as published", r.Message.Metadata.Get("k"))
-	}
-}

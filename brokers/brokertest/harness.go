@@ -132,6 +132,7 @@ var cases = []testCase{
 	{"FirstDeliveryDelay_IsKeptApartFromTheRetryDelay", firstDeliveryDelayApart},
 	{"FirstDeliveryDelay_OfWatermillIsHonoured", watermillDelay},
 	{"Delays_AShortOneOvertakesALongOne", shortOvertakesLong},
+	{"Delays_OfAnyLengthAreKept", oddDelays},
 	{"Delays_BeyondTheLimitAreRefused", delayBeyondLimit},
 	{"Delays_ZeroAndNegativeMeanNow", delayZero},
 	// isolation.go
@@ -147,7 +148,12 @@ var cases = []testCase{
 	{"Headers_OfAnyBytesSurvive", rawHeadersSurvive},
 	{"MessageID_IsStableOverRetries", messageIDStable},
 	{"ErrorText_OfAnySizeIsDeadLettered", hugeErrorText},
+	// publishing.go
 	{"Publish_CopiesItsMessages", publishCopies},
+	{"Publish_IsSafeForConcurrentUse", publishConcurrently},
+	{"Publish_WithoutAConsumerKeepsOrRefuses", publishToNobody},
+	{"Publish_OfATooLargeMessageIsRefused", publishTooLarge},
+	{"Publish_OfNothingIsFine", publishNothing},
 	// hostile.go
 	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
 	// concurrency.go

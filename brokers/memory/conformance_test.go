@@ -16,11 +16,17 @@ import (
 // backend gives all brokers of a case the queues of the first one.
 func backend(t *testing.T) brokertest.Backend {
 	t.Helper()
+	return backendWith(t, nil)
+}
+
+func backendWith(t *testing.T, params brokers.Params) brokertest.Backend {
+	t.Helper()
 	var (
 		mu    sync.Mutex
 		first *memory.Broker
 	)
 	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+		cfg.Params = params
 		mu.Lock()
 		defer mu.Unlock()
 		if first == nil {
@@ -56,9 +62,12 @@ func TestConformance_InRealTime(t *testing.T) {
 		t.Skip("takes some seconds")
 	}
 	brokertest.Run(t, brokertest.Harness{
-		Backend: backend,
-		Factor:  0.002,
-		Quiet:   100 * time.Millisecond,
-		Volume:  200,
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			return backendWith(t, brokers.Params{"max-message": "1MiB"})
+		},
+		Factor: 0.002,
+		Quiet:  60 * time.Millisecond,
+		Volume: 200,
 	})
 }
