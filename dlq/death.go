@@ -1,7 +1,6 @@
 package dlq
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -9,11 +8,11 @@ import (
 type Outcome string
 
 const (
-	// Stored: a new entry.
+	// Stored says that it is a new entry.
 	Stored Outcome = "stored"
-	// Seen: the entry is there already, this death was reported before. Nothing but SeenCount changed.
+	// Seen says that the entry is there already and this death was reported before. Nothing but SeenCount changed.
 	Seen Outcome = "seen"
-	// DiedAgain: the entry had been redriven and is PENDING again.
+	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again.
 	DiedAgain Outcome = "died again"
 )
 
@@ -23,11 +22,11 @@ type Receipt struct {
 	Outcome Outcome
 }
 
-// Belongs reports whether the dead letter is the redriven message of entry e. A handler may copy the headers of a redriven
+// Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A handler may copy the headers of a redriven
 // message to the messages that it sends; those belong to other topics, consumers or ids, and are dead letters of their own.
-func (d *Entry) Belongs(e *Entry) bool {
-	return d.RedriveOf == e.ID && d.EventID == e.EventID &&
-		d.Origin.Topic == e.Origin.Topic && d.Origin.Consumer == e.Origin.Consumer
+func (e *Entry) Belongs(owner *Entry) bool {
+	return e.RedriveOf == owner.ID && e.EventID == owner.EventID &&
+		e.Origin.Topic == owner.Origin.Topic && e.Origin.Consumer == owner.Origin.Consumer
 }
 
 // Die is the entry e after the death d of the same message, and whether that is news. It touches nothing; a [Store] calls it on
@@ -66,9 +65,9 @@ func (e Entry) Die(d *Entry) (Entry, Outcome) {
 // actor is who is named in the audit log for a death.
 func (e *Entry) actor() string {
 	if e.Origin.Consumer == "" {
-		return fmt.Sprintf("handler %s", e.Handler)
+		return "handler " + e.Handler
 	}
-	return fmt.Sprintf("consumer %s", e.Origin.Consumer)
+	return "consumer " + e.Origin.Consumer
 }
 
 func later(a, b time.Time) time.Time {

@@ -108,8 +108,7 @@ func parseURL(rawURL string) (*url.URL, error) {
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		var parse *url.Error
-		if errors.As(err, &parse) {
+		if parse, ok := errors.AsType[*url.Error](err); ok {
 			err = parse.Err // without the URL that url.Error quotes
 		}
 		var escape url.EscapeError

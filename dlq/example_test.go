@@ -47,7 +47,7 @@ func ExampleOpen() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
-	defer letters.Close() //nolint:errcheck // an example
+	defer letters.Close()
 
 	for range 2 {
 		if err := letters.DeadLetter(ctx, deadOrder("A-17", "card 4711 declined")); err != nil {
@@ -71,8 +71,8 @@ func ExampleManager_Redrive() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
-	defer letters.Close()                                            //nolint:errcheck // an example
-	_ = letters.DeadLetter(ctx, deadOrder("A-17", "bank is closed")) //nolint:errcheck // an example
+	defer letters.Close()
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "bank is closed"))
 	broker := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
 		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload, m.Metadata[envelope.KeyRedriveCount])
 		// The pipeline that consumes it says so when the handler succeeds.
@@ -110,17 +110,16 @@ func ExampleConflictError() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
-	defer letters.Close()                                        //nolint:errcheck // an example
-	_ = letters.DeadLetter(ctx, deadOrder("A-17", "test order")) //nolint:errcheck // an example
+	defer letters.Close()
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "test order"))
 
 	manager := letters.Manager(nil)
-	_, _ = manager.Discard(ctx, 1, dlq.By{Actor: "ana", Note: "a test"}) //nolint:errcheck // an example
+	_, _ = manager.Discard(ctx, 1, dlq.By{Actor: "ana", Note: "a test"})
 	_, err := manager.Resolve(ctx, 1, dlq.By{Actor: "bob"})
-	var conflict *dlq.ConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*dlq.ConflictError](err); ok {
 		fmt.Println(conflict.By, "was faster: it is", conflict.Status)
 	}
-	e, _ := manager.Restore(ctx, 1, dlq.By{Actor: "bob", Note: "it was not"}) //nolint:errcheck // an example
+	e, _ := manager.Restore(ctx, 1, dlq.By{Actor: "bob", Note: "it was not"})
 	fmt.Println(e.Status)
 	// Output:
 	// ana was faster: it is DISCARDED
@@ -132,12 +131,12 @@ func ExampleManager_Groups() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
-	defer letters.Close() //nolint:errcheck // an example
+	defer letters.Close()
 	for id, problem := range map[string]string{
 		"A-1": "card 4711 of 'Ana' declined", "A-2": "card 4712 of 'Bob' declined", "A-3": "card 99 of 'Eve' declined",
 		"B-1": "dial tcp 10.0.0.1:443: connection refused",
 	} {
-		_ = letters.DeadLetter(ctx, deadOrder(id, problem)) //nolint:errcheck // an example
+		_ = letters.DeadLetter(ctx, deadOrder(id, problem))
 	}
 	groups, err := letters.Manager(nil).Groups(ctx, dlq.GroupQuery{Status: dlq.Pending})
 	if err != nil {

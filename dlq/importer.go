@@ -102,8 +102,7 @@ func (i *importer) run(ctx context.Context) {
 			return
 		}
 		// A file that cannot be read does not make the store one that does not answer.
-		var fromStore *storeError
-		if errors.As(err, &fromStore) {
+		if fromStore, ok := errors.AsType[*storeError](err); ok {
 			i.setFailing(fromStore.err)
 		} else {
 			i.setFailing(nil)

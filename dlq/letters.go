@@ -82,7 +82,7 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
 	}
-	entry := l.opts.capture(d)
+	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a context of its own
 	attrs := []slog.Attr{
 		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
 		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
@@ -134,14 +134,14 @@ func (l *Letters) keep(
 	if err == nil {
 		err = l.spool.Append(context.WithoutCancel(ctx), line)
 	}
-	attrs = append(attrs, slog.Any("error", storeErr))
+	attrs = append(attrs, slog.String("record", what), slog.Any("error", storeErr))
 	if err != nil {
 		attrs = append(attrs, slog.Any("spool_error", err))
-		l.opts.logger.LogAttrs(ctx, LevelCritical, what+" could be kept neither in the store nor in the spool", attrs...)
+		l.opts.logger.LogAttrs(ctx, LevelCritical, "dead letter could be kept neither in the store nor in the spool", attrs...)
 		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
 	}
 	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
-	l.opts.logger.LogAttrs(ctx, LevelCritical, what+" kept in the spool: the store did not take it", attrs...)
+	l.opts.logger.LogAttrs(ctx, LevelCritical, "dead letter kept in the spool: the store did not take it", attrs...)
 	l.importer.wake(storeErr)
 	return nil
 }

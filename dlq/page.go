@@ -87,8 +87,8 @@ func (c Cursor) String() string {
 		order = 'o'
 	}
 	raw = append(raw, cursorVersion, order)
-	raw = binary.BigEndian.AppendUint64(raw, uint64(c.At.UnixMicro())) //nolint:gosec // bits, read back as they are
-	raw = binary.BigEndian.AppendUint64(raw, uint64(c.ID))             //nolint:gosec // bits, read back as they are
+	raw = binary.BigEndian.AppendUint64(raw, uint64(c.At.UnixMicro()))
+	raw = binary.BigEndian.AppendUint64(raw, uint64(c.ID)) //nolint:gosec // bits, read back as they are
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 

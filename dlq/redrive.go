@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,8 +28,6 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 // retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds back.
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
-	for key, value := range e.Body.Headers {
-		m.Metadata[key] = value
-	}
+	maps.Copy(m.Metadata, e.Body.Headers)
 	return envelope.PrepareRedrive(m, envelope.Redrive{ID: FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
 }

@@ -61,7 +61,7 @@ func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(contex
 	if err != nil {
 		return fmt.Errorf("dlq: spool: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	if _, err := f.Seek(seg.imported, io.SeekStart); err != nil {
 		return fmt.Errorf("dlq: spool: %w", err)
 	}

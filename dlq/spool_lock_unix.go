@@ -11,7 +11,7 @@ import (
 
 // lockFile takes the file for this process. The lock goes with the process, however it ends.
 func lockFile(f *os.File) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // a file descriptor
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrSpoolLocked
 	}
@@ -21,5 +21,5 @@ func lockFile(f *os.File) error {
 // unlockFile gives the file back at once. Closing it alone would not, while a child process that is just being started still has a
 // copy of the descriptor.
 func unlockFile(f *os.File) error {
-	return unix.Flock(int(f.Fd()), unix.LOCK_UN) //nolint:gosec // a file descriptor
+	return unix.Flock(int(f.Fd()), unix.LOCK_UN)
 }

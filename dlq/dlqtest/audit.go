@@ -13,6 +13,7 @@ import (
 
 // Every transition is recorded: who, when, what, why, and from which status to which.
 func testAudit(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	other := put(t, s, letter(2))[0].ID
@@ -75,6 +76,7 @@ func testAudit(t *testing.T, db Database) {
 
 // C34: what is RESOLVED and old goes; what waits or was discarded stays.
 func testPurge(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 6)
 	old, young := noon.Add(time.Hour), noon.Add(100*24*time.Hour)
@@ -115,6 +117,7 @@ func testPurge(t *testing.T, db Database) {
 }
 
 func testPurgeRefuses(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	good := dlq.Purge{ClosedBefore: noon, Actor: "cron", At: noon}
 	for name, edit := range map[string]func(*dlq.Purge){
@@ -134,6 +137,7 @@ func testPurgeRefuses(t *testing.T, db Database) {
 
 // A redriven message may be out when its entry is purged: its id must not mean another entry then.
 func testIDsNotReused(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}})

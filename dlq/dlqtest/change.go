@@ -1,7 +1,6 @@
 package dlqtest
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ var paths = map[dlq.Status][]dlq.Action{
 
 // Every action in every state: what is legal moves the entry, what is not changes nothing and says who was there before.
 func testTransitions(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	legal := map[dlq.Status]map[dlq.Action]dlq.Status{
 		dlq.Pending: {
@@ -79,6 +79,7 @@ func testTransitions(t *testing.T, db Database) {
 
 // Many at once do it once, and the losers hear who won.
 func testCompareAndSet(t *testing.T, db Database) {
+	t.Helper()
 	stores := []dlq.Store{db.open(t), db.open(t)}
 	id := put(t, stores[0], letter(1))[0].ID
 	const operators = 16
@@ -116,6 +117,7 @@ func testCompareAndSet(t *testing.T, db Database) {
 }
 
 func testVersion(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	_, err := change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Version: 2})
@@ -128,6 +130,7 @@ func testVersion(t *testing.T, db Database) {
 
 // C45: one call, many entries; those that cannot are told apart.
 func testChangeMany(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	letters := make([]*dlq.Entry, 150)
 	for n := range letters {
@@ -165,6 +168,7 @@ func testChangeMany(t *testing.T, db Database) {
 }
 
 func testChangeRefuses(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	good := dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
@@ -186,6 +190,7 @@ func testChangeRefuses(t *testing.T, db Database) {
 }
 
 func testNotFound(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	_, err := s.Get(t.Context(), 4711)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
@@ -193,5 +198,5 @@ func testNotFound(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	_, err = change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{4711}})
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	require.False(t, errors.Is(err, dlq.ErrConflict))
+	require.NotErrorIs(t, err, dlq.ErrConflict)
 }

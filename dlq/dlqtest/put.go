@@ -3,6 +3,7 @@ package dlqtest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +45,7 @@ func Payloads() map[string][]byte {
 
 // C21, reliability: what died comes back, whatever it is.
 func testExactBytes(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	for name, payload := range Payloads() {
 		t.Run(name, func(t *testing.T) {
@@ -63,6 +65,7 @@ func testExactBytes(t *testing.T, db Database) {
 
 // Headers are lossless; text columns are made fit for a database without losing the letter.
 func testHostileText(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	long := strings.Repeat("x", 200_000)
 	headers := map[string]string{
@@ -76,9 +79,7 @@ func testHostileText(t *testing.T, db Database) {
 		d.Message.UUID = "\xff\x00"
 		d.Origin.RoutingKey, d.Origin.Key = "\xff\x00key", []byte{0, 255}
 		d.Origin.Topic += "\x00\xff"
-		for key, value := range headers {
-			d.Message.Metadata[key] = value
-		}
+		maps.Copy(d.Message.Metadata, headers)
 		d.Message.Metadata[envelope.KeyMessageID] = "id'; --"
 		d.Message.Metadata["source_id"] = "\x00\xff"
 	})
@@ -95,11 +96,12 @@ func testHostileText(t *testing.T, db Database) {
 	require.LessOrEqual(t, len(got.ErrorMessage), 8<<10)
 	require.LessOrEqual(t, len(got.Body.Trace), 32<<10)
 	require.Equal(t, []int64{id}, ids(all(t, s, dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
-	require.Equal(t, put(t, s, e)[0], dlq.Receipt{ID: id, Outcome: dlq.Seen})
+	require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.Seen}, put(t, s, e)[0])
 }
 
 // Every column of an entry is stored and read back.
 func testEveryField(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	partition, offset := int32(3), int64(1042)
 	e := letter(1, func(d *envelope.DeadLetter) {
@@ -130,6 +132,7 @@ func testEveryField(t *testing.T, db Database) {
 
 // The same delivery dead-lettered twice is one entry (reliability: idempotent insert).
 func testPutTwice(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	first := put(t, s, letter(1))[0]
 	require.Equal(t, dlq.Stored, first.Outcome)
@@ -156,6 +159,7 @@ func testPutTwice(t *testing.T, db Database) {
 }
 
 func testPutTwiceInOneCall(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	receipts := put(t, s, letter(1), letter(2), letter(1))
 	require.Equal(t, []dlq.Receipt{
@@ -167,6 +171,7 @@ func testPutTwiceInOneCall(t *testing.T, db Database) {
 
 // Two processes dead-letter the same deliveries at once: one entry each.
 func testTwoProcesses(t *testing.T, db Database) {
+	t.Helper()
 	const letters = 40
 	stores := []dlq.Store{db.open(t), db.open(t)}
 	var wg sync.WaitGroup
@@ -195,6 +200,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 
 // C37 in small: n in, n stored, whoever comes at the same time.
 func testConcurrentPuts(t *testing.T, db Database) {
+	t.Helper()
 	const callers, each = 32, 8
 	s := db.open(t)
 	var wg sync.WaitGroup
@@ -217,6 +223,7 @@ func testConcurrentPuts(t *testing.T, db Database) {
 }
 
 func testPutRefuses(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	noBody := letter(1)
 	noBody.Body = nil

@@ -3,7 +3,6 @@ package dlqtest
 import (
 	"context"
 	"encoding/base64"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 // Every filter alone picks the one letter that differs in it, and nothing else.
 func testFilters(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	common := put(t, s, letter(1))[0].ID
 	cases := map[string]struct {
@@ -72,6 +72,7 @@ func testFilters(t *testing.T, db Database) {
 }
 
 func testFilterRefuses(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	for name, f := range map[string]dlq.Filter{
 		"status":     {Statuses: []dlq.Status{"PENDIGN"}},
@@ -118,6 +119,7 @@ func putMany(t *testing.T, s dlq.Store, from, to int, edits ...func(*envelope.De
 }
 
 func testPaging(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	oldest := putMany(t, s, 0, 23)
 	newest := reversed(oldest)
@@ -141,6 +143,7 @@ func reversed(list []int64) []int64 {
 
 // Entries that arrive and leave while somebody turns pages neither repeat nor hide others.
 func testPagingUnderInserts(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	there := putMany(t, s, 0, 20)
 	n := 100
@@ -156,6 +159,7 @@ func testPagingUnderInserts(t *testing.T, db Database) {
 
 // Letters that died in the same microsecond are told apart by their ids.
 func testPagingSameInstant(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	same := putMany(t, s, 0, 9, func(d *envelope.DeadLetter) { d.At = noon })
 	require.Equal(t, reversed(same), pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
@@ -163,6 +167,7 @@ func testPagingSameInstant(t *testing.T, db Database) {
 }
 
 func testForgedCursor(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	putMany(t, s, 0, 3)
 	listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 1})
@@ -188,12 +193,13 @@ func testForgedCursor(t *testing.T, db Database) {
 }
 
 func testCount(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	putMany(t, s, 0, 7)
 	for limit, want := range map[int64]int64{0: 7, 3: 3, 7: 7, 100: 7} {
 		n, err := s.Count(t.Context(), dlq.Filter{Topic: "orders"}, limit)
 		require.NoError(t, err)
-		require.Equal(t, want, n, fmt.Sprintf("limit %d", limit))
+		require.Equal(t, want, n, "limit %d", limit)
 	}
 	n, err := s.Count(t.Context(), dlq.Filter{Topic: "none"}, 0)
 	require.NoError(t, err)
@@ -201,6 +207,7 @@ func testCount(t *testing.T, db Database) {
 }
 
 func testCancelled(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	ctx, cancel := context.WithCancel(t.Context())
@@ -217,6 +224,7 @@ func testCancelled(t *testing.T, db Database) {
 }
 
 func testReopen(t *testing.T, db Database) {
+	t.Helper()
 	first := db(t)
 	id := put(t, first, letter(1))[0].ID
 	mustChange(t, first, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{id}})
@@ -228,6 +236,7 @@ func testReopen(t *testing.T, db Database) {
 }
 
 func testClose(t *testing.T, db Database) {
+	t.Helper()
 	s := db(t)
 	require.NoError(t, s.Ping(t.Context()))
 	require.NoError(t, s.Close())

@@ -20,6 +20,7 @@ func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 
 // C38: the outcome of a redriven message closes its entry by itself.
 func testSuccess(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
@@ -50,6 +51,7 @@ func testSuccess(t *testing.T, db Database) {
 
 // A redriven message that dies again is the same entry, PENDING, one redrive older.
 func testSecondDeath(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	for round := 1; round <= 3; round++ {
@@ -83,6 +85,7 @@ func testSecondDeath(t *testing.T, db Database) {
 
 // Without a position the same message may be sent once more after its entry was closed; that death is not to be lost.
 func testResent(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	resend := func(at time.Time, position string) *dlq.Entry {
 		return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position = at, position })
@@ -107,6 +110,7 @@ func testResent(t *testing.T, db Database) {
 
 // A handler that copies the headers of a redriven message to what it sends does not hide the deaths of that.
 func testCopiedHeaders(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
@@ -125,6 +129,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 
 // A body that changed on its way is a new revision beside the original.
 func testChangedBody(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
@@ -143,6 +148,7 @@ func testChangedBody(t *testing.T, db Database) {
 
 // A redrive whose process died can be done again when its lease is over, not before.
 func testLease(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	at := noon.Add(time.Hour)

@@ -12,6 +12,7 @@ import (
 
 // C27: an operator sees three causes, not a hundred messages.
 func testGroups(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	timeouts := putMany(t, s, 0, 6)
 	cpfs := putMany(t, s, 10, 14, func(d *envelope.DeadLetter) { d.Err.Message = "invalid CPF \"" + d.Message.UUID + "\"" })
@@ -47,6 +48,7 @@ func testGroups(t *testing.T, db Database) {
 
 // C28-C30, C40 from the kept statistics.
 func testStats(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	empty, err := s.Stats(t.Context(), dlq.StatsQuery{})
 	require.NoError(t, err)
@@ -83,6 +85,7 @@ func testStats(t *testing.T, db Database) {
 
 // The statistics that every change keeps up to date are those that a count of the entries gives.
 func testRecount(t *testing.T, db Database) {
+	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 30, func(d *envelope.DeadLetter) {
 		n := d.At.Second()

@@ -75,7 +75,7 @@ func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]d
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	var records []dlq.AuditRecord
 	for rows.Next() {
 		var r dlq.AuditRecord

@@ -86,7 +86,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (dlq.Entry, error) {
 
 // scanEntries reads and closes rows.
 func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	var entries []dlq.Entry
 	for rows.Next() {
 		e, err := scanEntry(rows)

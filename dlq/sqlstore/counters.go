@@ -151,7 +151,7 @@ func (s *Store) Recount(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer rows.Close() //nolint:errcheck // Err below has it
+		defer rows.Close()
 		for rows.Next() {
 			e, err := scanEntry(rows)
 			if err != nil {

@@ -58,7 +58,7 @@ func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	var found []string
 	for rows.Next() {
 		var fingerprint string

@@ -96,7 +96,7 @@ func TestProcess_StartTogether(t *testing.T) {
 		require.Equal(t, letters, strings.Count(text, "promised"))
 	}
 	s := open(t, "sqlite:"+path)
-	defer s.Close() //nolint:errcheck // a test of others
+	defer s.Close()
 	listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, listing.Entries, letters)
@@ -123,7 +123,7 @@ func TestProcess_Killed(t *testing.T) {
 	}
 	require.Greater(t, len(promised), rounds*30)
 	s := open(t, "sqlite:"+path)
-	defer s.Close() //nolint:errcheck // a test of others
+	defer s.Close()
 	found := map[string]int{}
 	page := dlq.Page{Limit: dlq.MaxPage}
 	for {

@@ -42,7 +42,8 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
-	receipts, err := s.putTx(ctx, tx, rows)
+	plain := &Store{dialect: s.dialect, statements: statements{rebind: s.dialect.rebind, unprepared: true}}
+	receipts, err := plain.putTx(ctx, tx, rows)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
@@ -189,7 +190,7 @@ func (p *putting) insertChunk(ctx context.Context, letters []letterRow, chunk []
 	if err != nil {
 		return err
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	for rows.Next() {
 		var id int64
 		var key []byte

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -75,7 +76,7 @@ func entry(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry 
 	d := &envelope.DeadLetter{
 		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: "Falha na validação: CPF inválido"},
 		Class: "*esocial.ValidationError", Handler: "validate",
-		Origin: envelope.Origin{Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Position: fmt.Sprint(n)},
+		Origin: envelope.Origin{Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Position: strconv.Itoa(n)},
 		At:     at, Attempts: 1,
 	}
 	for _, edit := range edits {
@@ -88,7 +89,7 @@ func rowsOf(t *testing.T, db *sql.DB, query string, args ...any) [][]any {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query, args...)
 	require.NoError(t, err)
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	columns, err := rows.Columns()
 	require.NoError(t, err)
 	var all [][]any
@@ -133,7 +134,8 @@ func TestDlqEvents_TheFiveQueries(t *testing.T) {
 	}, rowsOf(t, db, queryTopErrors))
 	const hour = "2006-01-02 15:00:00"
 	require.Equal(t, [][]any{
-		{now.Add(-3 * time.Hour).Format(hour), int64(1)}, {now.Add(-2 * time.Hour).Format(hour), int64(2)},
+		{now.Add(-3 * time.Hour).Format(hour), int64(1)},
+		{now.Add(-2 * time.Hour).Format(hour), int64(2)},
 		{now.Add(-time.Hour).Format(hour), int64(1)},
 	}, rowsOf(t, db, queryPerHour))
 	require.Equal(t, [][]any{
@@ -148,10 +150,10 @@ func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	_, db := newFile(t, "")
 	rows, err := db.QueryContext(t.Context(), "SELECT * FROM dlq_events")
 	require.NoError(t, err)
+	defer rows.Close()
 	columns, err := rows.Columns()
 	require.NoError(t, err)
 	require.NoError(t, rows.Err())
-	require.NoError(t, rows.Close())
 	require.Equal(t, []string{
 		"id", "event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace", "retry_count",
 		"max_retries", "status", "created_at", "last_retry_at", "resolved_at", "resolved_by", "kafka_offset", "kafka_partition",

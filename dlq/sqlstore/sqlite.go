@@ -166,8 +166,10 @@ type pragmaConnector struct {
 	pragmas []string
 }
 
+// Driver returns the driver below.
 func (c *pragmaConnector) Driver() driver.Driver { return c.driver }
 
+// Connect opens a connection with its pragmas set.
 func (c *pragmaConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.driver.Open(c.dsn)
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 // runs unprepared the first time, and is prepared between two transactions.
 type statements struct {
 	rebind func(query string) string
+	// unprepared is for transactions of a pool that is not ours: a prepared statement belongs to its pool.
+	unprepared bool
 
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt // nil for one that is wanted
@@ -22,7 +24,7 @@ type statements struct {
 func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
 	query = p.rebind(query)
 	if stmt := p.get(query); stmt != nil {
-		return tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+		return tx.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // the transaction closes it
 	}
 	return tx.ExecContext(ctx, query, args...)
 }
@@ -30,12 +32,15 @@ func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ..
 func (p *statements) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
 	query = p.rebind(query)
 	if stmt := p.get(query); stmt != nil {
-		return tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
+		return tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the transaction closes it
 	}
 	return tx.QueryContext(ctx, query, args...)
 }
 
 func (p *statements) get(query string) *sql.Stmt {
+	if p.unprepared {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	stmt, known := p.prepared[query]
@@ -59,7 +64,7 @@ func (p *statements) prepare(ctx context.Context, db *sql.DB) error {
 	}
 	p.mu.Unlock()
 	for _, query := range wanted {
-		stmt, err := db.PrepareContext(ctx, query)
+		stmt, err := db.PrepareContext(ctx, query) //nolint:sqlclosecheck // close does
 		if err != nil {
 			return fmt.Errorf("prepare: %w", err)
 		}

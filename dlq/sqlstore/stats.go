@@ -51,7 +51,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	var groups []dlq.Group
 	for rows.Next() {
 		var g dlq.Group
@@ -97,7 +97,7 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Sta
 	if err != nil {
 		return err
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	byType, byTopic := map[string]dlq.Counts{}, map[string]dlq.Counts{}
 	var resolutionMS int64
 	for rows.Next() {
@@ -147,7 +147,7 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 	if err != nil {
 		return err
 	}
-	defer rows.Close() //nolint:errcheck // Err below has it
+	defer rows.Close()
 	for rows.Next() {
 		var h dlq.HourCount
 		if err := rows.Scan(timeValue{&h.Hour}, &h.Count); err != nil {

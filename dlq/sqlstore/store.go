@@ -50,7 +50,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.closeDB())
 	}
-	s.writer = startWriter(s)
+	s.writer = startWriter(s) //nolint:contextcheck // it outlives the call that opens
 	return nil
 }
 

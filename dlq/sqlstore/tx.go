@@ -44,6 +44,7 @@ func null(text string) any {
 // timeValue reads a time column of any dialect; NULL is the zero time.
 type timeValue struct{ to *time.Time }
 
+// Scan reads what the driver gives: a time, or its text.
 func (v timeValue) Scan(src any) error {
 	switch src := src.(type) {
 	case nil:
@@ -79,6 +80,7 @@ func (v timeValue) parse(text string) error {
 // textValue reads a text column; NULL is empty text.
 type textValue struct{ to *string }
 
+// Scan reads a text or NULL.
 func (v textValue) Scan(src any) error {
 	var text sql.NullString
 	if err := text.Scan(src); err != nil {
