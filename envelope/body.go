@@ -155,7 +155,8 @@ func (s *body) check(whole bool) error {
 	case s.metadata.ok() && !s.isNull(s.metadata) && s.raw[s.metadata.start] != '{' && !s.isEmptyArray(s.metadata):
 		return fmt.Errorf("%w: metadata must be an object", ErrMalformed)
 	}
-	return nil
+	_, err := s.payload()
+	return err
 }
 
 func (s *body) isNull(at span) bool { return string(at.of(s.raw)) == "null" }

@@ -124,6 +124,7 @@ func TestReadControl_Malformed(t *testing.T) {
 		"metadata is a string":        {body: envelopeBody(`1`, `"x"`), contains: "metadata must be an object"},
 		"data and data_base64":        {body: strings.Replace(whole, `{`, `{"data_base64":"",`, 1), contains: "one of data and data_base64"},
 		"data_base64 is a number":     {body: strings.Replace(envelopeBody(`1`, `{}`), `"data"`, `"data_base64"`, 1), contains: "must be a string"},
+		"data_base64 is no base64":    {body: strings.Replace(envelopeBody(`"?"`, `{}`), `"data"`, `"data_base64"`, 1), contains: "illegal base64"},
 		"declared, but empty":         {body: "", headers: declared, contains: "complete JSON object"},
 		"declared, but an array":      {body: "[]", headers: declared, contains: "complete JSON object"},
 		"declared, without an id":     {body: `{"data":1}`, headers: declared, contains: "message_id is missing"},

@@ -139,7 +139,7 @@ func appendRetryCount(b []byte, md message.Metadata) []byte {
 // flattened returns a structured envelope in binary mode, without a frame.
 func (e Envelope) flattened() Envelope {
 	s := &e.body
-	data, _ := s.payload() // FromMessage has checked it
+	data, _ := s.payload() // read has checked it
 	md := maps.Clone(e.headers)
 	for _, key := range [...]string{KeyContentType, KeyAMQPContentType} {
 		if isStructuredType(md[key]) {

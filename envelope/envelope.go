@@ -38,9 +38,6 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	}
 	var s body
 	mode, err := s.read(m)
-	if mode == Structured && err == nil {
-		_, err = s.payload()
-	}
 	switch {
 	case err != nil:
 		adoptID(e.headers, m) // no more: it must stay recognisable as malformed
@@ -111,7 +108,7 @@ func (e Envelope) Data() []byte { return bytes.Clone(e.data()) }
 
 func (e Envelope) data() []byte {
 	if e.mode == Structured {
-		data, _ := e.body.payload() // FromMessage has checked it
+		data, _ := e.body.payload() // read has checked it
 		return data
 	}
 	return e.payload
