@@ -156,6 +156,7 @@ var cases = []testCase{
 	{"Publish_OfNothingIsFine", publishNothing},
 	// hostile.go
 	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
+	{"MalformedEnvelopes_AreDeadWithTheirBytes", malformedEnvelopes},
 	// concurrency.go
 	{"Concurrency_RunsThatManyHandlersAtOnce", concurrentHandlers},
 	{"Concurrency_OneKeepsTheOrder", orderKept},

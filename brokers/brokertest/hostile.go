@@ -90,3 +90,36 @@ func hostileHeaders(w *world) {
 		require.LessOrEqual(w, times[name], attempts, "runs of %q", name)
 	}
 }
+
+// malformed are bodies that claim to be an envelope (A17) and are none.
+var malformed = map[string]string{
+	"empty":         "",
+	"truncated":     `{"message_id": "1", "data": {"order": `,
+	"not an object": `[1, 2, 3]`,
+	"binary":        "\x00\xff\xfe",
+	"deep":          strings.Repeat(`{"data":`, 20_000),
+}
+
+// No handler sees them, none loops, and what is kept is what came (C9, C21).
+func malformedEnvelopes(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	var batch []*message.Message
+	for name, body := range malformed {
+		m := newMessage(body)
+		m.Metadata.Set(envelope.KeyContentType, envelope.ContentType)
+		m.Metadata.Set("case", name)
+		batch = append(batch, m)
+	}
+	w.publish(b, topic, batch...)
+	w.publish(b, topic, newMessage("good"))
+
+	for _, m := range w.deadLetters(b, brokers.NameScheme{}, topic, len(batch)) {
+		name := m.Metadata.Get("case")
+		require.Contains(w, malformed, name)
+		require.Equal(w, malformed[name], string(m.Payload), "bytes of the %s body", name)
+		require.Equal(w, string(envelope.ReasonMalformed), m.Metadata.Get(envelope.KeyDeadLetterReason))
+	}
+	require.Equal(w, "good", string(c.waitRuns(1)[0].Message.Payload))
+}

@@ -93,6 +93,10 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("memory: dead letter: %w", err)
 	}
+	if d.Origin.Topic == "" {
+		return errors.New("memory: dead letter: the origin names no topic, so the naming scheme gives no queue; " +
+			"the message did not come from a subscriber of this module")
+	}
 	topic := b.cfg.Naming.For(d.Origin.Topic, d.Origin.Consumer).Dead
 	if err := b.accept(d.Message); err != nil {
 		return fmt.Errorf("memory: dead letter to %s: %w", topic, err)

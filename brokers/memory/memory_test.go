@@ -82,6 +82,8 @@ func TestReschedule_NeedsATopic(t *testing.T) {
 	b := newBroker(t, brokers.Config{})
 	err := b.Reschedule(t.Context(), envelope.Origin{Consumer: "billing"}, message.NewMessage("1", nil), 0)
 	require.ErrorContains(t, err, "the origin names no topic")
+	err = b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("1", nil)})
+	require.ErrorContains(t, err, "the origin names no topic")
 }
 
 func TestReschedule_TakesTheLongestDelay(t *testing.T) {

@@ -1,0 +1,16 @@
+package all_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all"
+)
+
+func TestAll_OpensEveryScheme(t *testing.T) {
+	b, err := brokers.Open(t.Context(), "mem://")
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+}
