@@ -18,7 +18,7 @@ var errFails = errors.New("the payment service is down")
 type timeline struct {
 	scheme   brokers.NameScheme
 	delay    time.Duration // first-delivery delay
-	policy   middleware.HandlerConfig
+	config   middleware.Config
 	schedule []time.Duration // of the runs, from the first one
 }
 
@@ -26,7 +26,7 @@ type timeline struct {
 func timelineA(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.Laravel(),
-		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(5), Backoff: middleware.None()},
+		config:   middleware.Laravel(5),
 		schedule: []time.Duration{0, 0, 0, 0, 0},
 	})
 }
@@ -36,7 +36,7 @@ func timelineB(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DelayedBackoff(),
 		delay:    10 * time.Second,
-		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Retries(3), Backoff: middleware.FromOriginalDelay(time.Second)},
+		config:   middleware.DelayedBackoff(3, time.Second),
 		schedule: []time.Duration{0, 10 * time.Second, 30 * time.Second, 70 * time.Second},
 	})
 }
@@ -45,7 +45,7 @@ func timelineB(w *world) {
 func timelineD3(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
-		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(3), Backoff: w.steps(time.Second, 5*time.Second, time.Minute)},
+		config:   middleware.ServiceBus(3, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
 		schedule: []time.Duration{0, time.Second, 6 * time.Second},
 	})
 }
@@ -54,7 +54,7 @@ func timelineD3(w *world) {
 func timelineD5(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
-		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Tries(5), Backoff: w.steps(time.Second, 5*time.Second, time.Minute)},
+		config:   middleware.ServiceBus(5, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
 		schedule: []time.Duration{0, time.Second, 6 * time.Second, 66 * time.Second, 126 * time.Second},
 	})
 }
@@ -63,7 +63,7 @@ func timelineD5(w *world) {
 func timelineE(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.TTLCycle(""),
-		policy:   middleware.HandlerConfig{MaxAttempts: middleware.Cycles(3), Backoff: w.steps(5 * time.Second)},
+		config:   middleware.TTLCycle(3, w.scaled(5*time.Second)),
 		schedule: []time.Duration{0, 5 * time.Second, 10 * time.Second, 15 * time.Second},
 	})
 }
@@ -80,7 +80,7 @@ func (w *world) steps(delays ...time.Duration) middleware.Backoff {
 func (w *world) follow(tl timeline) {
 	b := w.open(naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: tl.policy}, func(run) error { return errFails })
+	c := w.consume(b, topic, tl.config, func(run) error { return errFails })
 
 	m := newMessage(`{"order": 1}`)
 	if tl.delay > 0 {
