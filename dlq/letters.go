@@ -34,7 +34,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) 
 	if err != nil {
 		return nil, err
 	}
-	return newLetters(store, o)
+	return newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
 }
 
 // NewLetters makes Letters of a store that is open already, and from now on owns it: Close closes it, as does an error.

@@ -121,7 +121,7 @@ func TestSpool_TruncatedAtEveryByte(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
 	s := openSpool(t, dlq.SpoolConfig{Dir: source})
-	want := lines(5)
+	want := []string{`{"n":1}`, `{"n":22}`, `{}`}
 	var ends []int
 	for _, line := range want {
 		require.NoError(t, s.Append(t.Context(), []byte(line)))
@@ -152,7 +152,7 @@ func TestSpool_EveryBitFlip(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
 	s := openSpool(t, dlq.SpoolConfig{Dir: source})
-	want := lines(3)
+	want := []string{`{"n":1}`, `{}`}
 	for _, line := range want {
 		require.NoError(t, s.Append(t.Context(), []byte(line)))
 	}

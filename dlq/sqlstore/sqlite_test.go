@@ -15,8 +15,13 @@ import (
 func TestSQLite_Conformance(t *testing.T) {
 	t.Parallel()
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
-		path := filepath.Join(t.TempDir(), "dead.db")
-		return func(t *testing.T) dlq.Store { return open(t, "sqlite:"+path) }
+		t.Helper()
+		// The suite kills no process: so it need not wait for the disk. TestProcess_Killed does, with the default.
+		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal"
+		return func(t *testing.T) dlq.Store {
+			t.Helper()
+			return open(t, url)
+		}
 	})
 }
 
