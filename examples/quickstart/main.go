@@ -1,3 +1,4 @@
+// Command quickstart is the program of the README's first screen: one handler that fails once, on a broker in memory.
 package main
 
 import (

@@ -21,7 +21,9 @@ func TestREADME_ShowsThisProgram(t *testing.T) {
 	require.NoError(t, err)
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	body := string(program)[strings.Index(string(program), "func main()"):]
-	body = body[:strings.Index(body, "\nfunc must")]
-	require.Contains(t, string(readme), strings.TrimSpace(body))
+	_, body, found := strings.Cut(string(program), "\nfunc main()")
+	require.True(t, found)
+	body, _, found = strings.Cut(body, "\nfunc must")
+	require.True(t, found)
+	require.Contains(t, string(readme), strings.TrimSpace("func main()"+body))
 }

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/examples/internal/cpf"
+)
+
+// Employee is an employee's record as an event carries it, whole: the registry keeps the one with the highest version,
+// so that events may come twice and in any order.
+type Employee struct {
+	ID          string `json:"id"`
+	Version     int    `json:"version"`
+	Name        string `json:"name"`
+	CPF         string `json:"cpf"`
+	BirthDate   string `json:"birth_date"`
+	HiredOn     string `json:"hired_on"`
+	DismissedOn string `json:"dismissed_on,omitempty"`
+	Unit        string `json:"unit"`
+	SalaryCents int    `json:"salary_cents"`
+}
+
+const minimumAge = 16 // on the day of hiring
+
+// ValidationError says what is wrong with an event. Its text begins as the system's dashboards expect it (C11).
+type ValidationError struct {
+	Kind   string   // cpf, age, dates or required: the first fault
+	Faults []string // all of them, for people
+}
+
+// Error returns all faults in one line.
+func (e *ValidationError) Error() string {
+	return "Falha na validação: " + strings.Join(e.Faults, "; ")
+}
+
+// Permanent says that no retry mends an event that is wrong: the pipeline asks errors for this method (C16).
+func (e *ValidationError) Permanent() bool { return true }
+
+// Code is kept with the dead letter, in error_code, so that faults can be counted by kind.
+func (e *ValidationError) Code() string { return e.Kind }
+
+// validate returns nil or a *ValidationError with everything that is wrong with the employee.
+func (e *Employee) validate() error {
+	var v ValidationError
+	fault := func(wrong bool, kind, text string) {
+		if !wrong {
+			return
+		}
+		if v.Kind == "" {
+			v.Kind = kind
+		}
+		v.Faults = append(v.Faults, text)
+	}
+	fault(e.ID == "" || e.Name == "", "required", "matrícula e nome são obrigatórios")
+	fault(!cpf.Valid(e.CPF), "cpf", "CPF inválido")
+
+	born, bornErr := time.Parse(time.DateOnly, e.BirthDate)
+	hired, hiredErr := time.Parse(time.DateOnly, e.HiredOn)
+	fault(bornErr != nil, "dates", "data de nascimento inválida")
+	fault(hiredErr != nil, "dates", "data de admissão inválida")
+	if bornErr == nil && hiredErr == nil {
+		fault(hired.Before(born), "dates", "admissão anterior ao nascimento")
+		fault(!hired.Before(born) && born.AddDate(minimumAge, 0, 0).After(hired), "age", "idade inferior a 16 anos")
+	}
+	if e.DismissedOn != "" {
+		dismissed, err := time.Parse(time.DateOnly, e.DismissedOn)
+		fault(err != nil, "dates", "data de desligamento inválida")
+		fault(err == nil && hiredErr == nil && dismissed.Before(hired), "dates", "desligamento anterior à admissão")
+	}
+	if len(v.Faults) == 0 {
+		return nil
+	}
+	return &v
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"database/sql"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// employees runs the program with a store of its own, as a stranger would.
+func employees(t *testing.T, stdin string, args ...string) (r result, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "dead.db")
+	t.Setenv("DLQ_URL", "sqlite:"+file)
+	return again(t, stdin, args...), file
+}
+
+func again(t *testing.T, stdin string, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(stdin), &stdout, &stderr)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+func value[T any](t *testing.T, file, query string) (v T) {
+	t.Helper()
+	db, err := sql.Open("sqlite", file)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&v))
+	return v
+}
+
+// C37: 1,000 invalid events are 1,000 rows, and the other 2,000 are processed.
+func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
+	r, file := employees(t, "", "-speed", "100")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	require.Regexp(t, `employee-create\s+1814\s+1215\s+599\s+0`, r.stdout)
+	require.Regexp(t, `employee-update\s+926\s+605\s+321\s+0`, r.stdout)
+	require.Regexp(t, `employee-delete\s+260\s+180\s+80\s+0`, r.stdout)
+	require.Contains(t, r.stdout, "1000 invalid events, 1000 rows in dlq_events")
+
+	for query, want := range map[string]int{
+		`status = 'PENDING'`:                         1000,
+		`error_code = 'cpf'`:                         500, // validation (C9)
+		`error_code = 'age'`:                         200, // validation
+		`error_code = 'dates'`:                       200, // business
+		`event_payload IS NULL`:                      100, // format: not JSON, kept in payload byte for byte
+		`attempts <> 1`:                              0,   // validation is never retried (C16)
+		`reason <> 'permanent'`:                      0,
+		`source_id IS NULL`:                          100,
+		`event_type = kafka_topic`:                   1000,
+		`error_message LIKE 'Falha na validação: %'`: 900, // C11
+	} {
+		require.Equal(t, want, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE `+query), query)
+	}
+	require.Equal(t, "employees", value[string](t, file, `SELECT DISTINCT source_table FROM dlq_events WHERE source_table <> ''`))
+	require.Equal(t, 1, value[int](t, file, `SELECT COUNT(DISTINCT correlation_id) FROM dlq_events`))
+}
+
+// C16, C41: the bad line to Manaus costs two retries an event and no event.
+func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
+	const hire = `{"topic":"employee-create","key":"E1","payload":"{\"id\":\"E1\",\"version\":1,\"name\":\"Ana Lima\",\"cpf\":\"529.982.247-25\",\"birth_date\":\"1990-01-02\",\"hired_on\":\"2020-03-04\",\"unit\":\"Manaus\"}"}`
+	r, file := employees(t, hire, "-speed", "1000", "-")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	require.Contains(t, r.stdout, ", 2 retries:")
+	require.Regexp(t, `employee-create\s+1\s+1\s+0\s+0`, r.stdout)
+	require.Contains(t, r.stdout, "1 employees on the payroll")
+	require.Zero(t, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`))
+}
+
+// C38: an event is corrected, sent back, and processed; C36: a correction that is none comes back to the same entry.
+func TestEmployees_CorrectAndRedrive(t *testing.T) {
+	few := string(bytes.Join(bytes.SplitAfterN(dumpFile, []byte("\n"), 31)[:30], nil)) // 30 events
+	r, file := employees(t, few, "-")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	dead := value[int](t, file, `SELECT COUNT(*) FROM dlq_events`)
+	entry := strconv.Itoa(value[int](t, file, `SELECT MIN(id) FROM dlq_events WHERE error_message = 'Falha na validação: CPF inválido'`))
+	require.Contains(t, r.stdout, "-fix "+entry+" -set cpf=529.982.247-25")
+
+	r = again(t, "", "-fix", entry, "-set", "cpf=111.222.333-44")
+	require.Equal(t, exitFailed, r.code, r.stdout+r.stderr)
+	require.Contains(t, r.stdout, "Entry "+entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF inválido")
+
+	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	require.Contains(t, r.stdout, "Entry "+entry+" is RESOLVED after 2 redrive(s).")
+	require.Contains(t, r.stdout, "1 employees on the payroll")
+	require.Equal(t, dead-1, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
+	require.Equal(t, "redrive", value[string](t, file, `SELECT resolved_by FROM dlq_events WHERE id = `+entry))
+	require.Equal(t, dead, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`), "a redrive makes no second row")
+
+	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, "RESOLVED", "what is done is not done again")
+}
+
+func TestEmployees_BadInput(t *testing.T) {
+	for name, tc := range map[string]struct {
+		broker, stdin string
+		args          []string
+		code          int
+		says          []string
+	}{
+		"no such file":          {"", "", []string{"nowhere.ndjson"}, exitFailed, []string{"read events", "nowhere.ndjson"}},
+		"not a dump":            {"", "hello", []string{"-"}, exitFailed, []string{"record 1", "kcat -J"}},
+		"another topic":         {"", `{"topic":"orders"}`, []string{"-"}, exitFailed, []string{"record 1", `"orders"`, "employee-create"}},
+		"unknown broker scheme": {"gopher://me:secret@localhost", "", nil, exitFailed, []string{`"gopher"`, "mem"}},
+		"impossible speed":      {"", "", []string{"-speed", "0"}, exitUsage, []string{"-speed", "1 is real time"}},
+		"nobody at work":        {"", "", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},
+		"fix what":              {"", "", []string{"-set", "cpf=1"}, exitUsage, []string{"-fix and -set go together"}},
+		"fix how":               {"", "", []string{"-fix", "1"}, exitUsage, []string{"-fix and -set go together"}},
+		"set nothing":           {"", "", []string{"-fix", "1", "-set", "cpf"}, exitUsage, []string{"field=value"}},
+		"no such entry":         {"", "", []string{"-fix", "1", "-set", "cpf=1"}, exitFailed, []string{"no such entry"}},
+		"two files":             {"", "", []string{"a", "b"}, exitUsage, []string{"2 input files"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("BROKER_URL", tc.broker)
+			r, _ := employees(t, tc.stdin, tc.args...)
+			require.Equal(t, tc.code, r.code, r.stdout+r.stderr)
+			for _, text := range tc.says {
+				require.Contains(t, r.stderr, text)
+			}
+			require.NotContains(t, r.stderr+r.stdout, "secret")
+		})
+	}
+}
+
+// A payload that is no JSON object has no fields to set: it says so and changes nothing.
+func TestEmployees_FixNeedsAnObject(t *testing.T) {
+	r, file := employees(t, `{"topic":"employee-create","key":"E1","payload":"<employee/>"}`, "-")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	r = again(t, "", "-fix", "1", "-set", "cpf=529.982.247-25")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.stderr, "entry 1: fields can only be set in a JSON object")
+	require.Equal(t, "PENDING", value[string](t, file, `SELECT status FROM dlq_events`))
+	require.Zero(t, value[int](t, file, `SELECT retry_count FROM dlq_events`))
+}
+
+func TestEmployees_Help(t *testing.T) {
+	var stderr bytes.Buffer
+	require.Zero(t, run(t.Context(), []string{"-h"}, nil, io.Discard, &stderr))
+	require.Contains(t, stderr.String(), "DLQ_URL (default sqlite:employees-dead-letters.db)")
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// report prints what became of the events, and returns whether each has one fate and the store holds the dead ones.
+func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
+	_, _ = fmt.Fprintf(w, "\nEvents after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sv.tally.retries)
+	dead, balanced := sv.printCounts(w)
+	for _, fault := range sv.tally.faults {
+		_, _ = fmt.Fprintln(w, "FAULT:", fault)
+		balanced = false
+	}
+	_, _ = fmt.Fprintf(w, "\n%d employees on the payroll.\n", sv.registry.headcount())
+	if s.fix != 0 {
+		return sv.reportFix(ctx, w, s.fix) && balanced
+	}
+
+	entries, err := sv.entries(ctx)
+	if err != nil {
+		_, _ = fmt.Fprintln(w, "employees:", err)
+		return false
+	}
+	printCauses(w, entries)
+	_, _ = fmt.Fprintf(w, "\n%d invalid events, %d rows in dlq_events of %s.\n", dead, len(entries), place(s.dlqURL))
+	if len(entries) != dead {
+		_, _ = fmt.Fprintln(w, "DOES NOT BALANCE: each dead event must have one row")
+		balanced = false
+	}
+	for _, e := range entries {
+		if e.ErrorMessage == onlyCPF {
+			_, _ = fmt.Fprintf(w, "Correct one and send it back:\n\n    go run ./examples/employees -fix %d -set cpf=529.982.247-25\n\n", e.ID)
+			break
+		}
+	}
+	return balanced
+}
+
+const onlyCPF = "Falha na validação: CPF inválido" // a fault that one field mends
+
+// printCounts prints a line for each topic and returns how many events died, and whether every event ended.
+func (sv *service) printCounts(w io.Writer) (dead int, balanced bool) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(table, "topic\tin\t= processed\t+ dead\tmissing\t")
+	balanced = true
+	for _, topic := range topics {
+		c := sv.tally.counts(topic)
+		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t\n", topic, c.in, c.processed, c.dead, c.missing)
+		dead += c.dead
+		balanced = balanced && c.missing == 0
+	}
+	_ = table.Flush()
+	return dead, balanced
+}
+
+// entries are this run's dead letters, oldest first.
+func (sv *service) entries(ctx context.Context) (all []dlq.Entry, err error) {
+	page := dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst}
+	for {
+		listing, err := sv.letters.Store().List(ctx, dlq.Filter{CorrelationID: sv.run}, page)
+		if err != nil {
+			return nil, fmt.Errorf("list dead letters: %w", err)
+		}
+		all = append(all, listing.Entries...)
+		if page.After = listing.Next; page.After == "" {
+			return all, nil
+		}
+	}
+}
+
+// printCauses is the system's second query, the most frequent errors (C27).
+func printCauses(w io.Writer, entries []dlq.Entry) {
+	occurrences := map[string]int{}
+	for i := range entries {
+		occurrences[entries[i].Cause]++
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "\noccurrences\terror_message")
+	for _, cause := range slices.SortedFunc(maps.Keys(occurrences), func(a, b string) int {
+		return cmp.Or(cmp.Compare(occurrences[b], occurrences[a]), cmp.Compare(a, b))
+	}) {
+		_, _ = fmt.Fprintf(table, "%11d\t%s\n", occurrences[cause], cause)
+	}
+	_ = table.Flush()
+}
+
+// reportFix says how the corrected event went.
+func (sv *service) reportFix(ctx context.Context, w io.Writer, id int64) bool {
+	entry, err := sv.letters.Store().Get(ctx, id)
+	if err != nil {
+		_, _ = fmt.Fprintln(w, "employees:", err)
+		return false
+	}
+	_, _ = fmt.Fprintf(w, "Entry %d is %s after %d redrive(s).\n", id, entry.Status, entry.RedriveCount)
+	if entry.Status != dlq.Resolved {
+		_, _ = fmt.Fprintln(w, "It died again of:", entry.ErrorMessage)
+		return false
+	}
+	return true
+}
+
+// place is what of a store's URL may be shown.
+func place(dlqURL string) string {
+	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
+		return "the SQLite file " + strings.TrimPrefix(path, "//")
+	}
+	return brokers.Redact(dlqURL)
+}

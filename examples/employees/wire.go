@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all"
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// group is the consumer group of this service.
+const group = "payroll"
+
+// topics are what the service consumes (C48).
+var topics = []string{"employee-create", "employee-update", "employee-delete"}
+
+// service is the consumer, wired: this file is what a user of the framework writes.
+type service struct {
+	broker   brokers.Broker
+	letters  *dlq.Letters
+	router   *message.Router
+	registry *registry
+	tally    *tally
+	logger   *slog.Logger
+	run      string // correlation id of everything that this run publishes
+}
+
+func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err error) {
+	sv := &service{registry: newRegistry(), tally: newTally(), logger: logger, run: envelope.NewID()}
+	defer func() { //nolint:contextcheck // closing takes the time it needs
+		if err != nil {
+			err = errors.Join(err, sv.close())
+		}
+	}()
+	if sv.broker, err = brokers.Open(ctx, s.brokerURL, brokers.WithNaming(brokers.StoreOnly())); err != nil {
+		return sv, err
+	}
+	sv.letters, err = dlq.Open(ctx, s.dlqURL, dlq.WithLogger(logger), dlq.WithSource(sourceOf))
+	if err != nil {
+		return sv, err
+	}
+
+	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the store at once (C16)
+	cfg.Rescheduler = scaled(sv.broker, s.speed)
+	cfg.DeadLetters = sv.letters
+	cfg.Observer = sv.tally
+	cfg.Logger = logger
+	pipeline, err := middleware.New(cfg)
+	if err != nil {
+		return sv, err
+	}
+	sv.router, err = message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return sv, err
+	}
+	sv.router.AddMiddleware(pipeline.Middleware)
+	consume := sv.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.concurrency))
+	for _, topic := range topics {
+		sv.router.AddConsumerHandler(topic, topic, consume, envelope.Handle(sv.take))
+	}
+	return sv, nil
+}
+
+// take is the handler: it says what is wrong, and leaves to the pipeline what to do about it.
+func (sv *service) take(ctx context.Context, e Employee) error {
+	if err := e.validate(); err != nil {
+		return err
+	}
+	return sv.registry.save(ctx, e)
+}
+
+// sourceOf fills source_table and source_id of a dead letter, where the event can be read.
+func sourceOf(e envelope.Envelope) (table, id string) {
+	employee, err := envelope.Data[struct {
+		ID string `json:"id"`
+	}](e)
+	if err != nil {
+		return "", ""
+	}
+	return "employees", employee.ID
+}
+
+// scaled divides the delays, so that a demonstration takes less time than the incident.
+func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
+	return middleware.ReschedulerFunc(
+		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
+		})
+}
+
+func (sv *service) close() error {
+	var errs []error
+	if sv.broker != nil {
+		errs = append(errs, sv.broker.Close())
+	}
+	if sv.letters != nil {
+		errs = append(errs, sv.letters.Close())
+	}
+	return errors.Join(errs...)
+}
