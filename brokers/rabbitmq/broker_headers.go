@@ -1,0 +1,97 @@
+package rabbitmq
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// holdLimit is how long a message that came early is held by the consumer instead of being sent to a delay queue.
+const holdLimit = 5 * time.Millisecond
+
+// remaining is how much of a delay is left. The message says when it is due, and how much was left when its delay queue
+// let it go: the smaller counts, so that a clock that is wrong by an hour adds no hour.
+func remaining(headers amqp.Table, now time.Time) time.Duration {
+	due, ok := integer(headers[envelope.KeyNotBefore])
+	if !ok {
+		return 0
+	}
+	if due > now.Add(envelope.MaxDelay).UnixMilli() {
+		due = now.Add(envelope.MaxDelay).UnixMilli()
+	}
+	wait := time.UnixMilli(due).Sub(now)
+	if rest, ok := integer(headers[keyRest]); ok && rest >= 0 && rest < envelope.MaxDelay.Milliseconds() {
+		wait = min(wait, time.Duration(rest)*time.Millisecond)
+	}
+	return wait
+}
+
+// deliveryCount is how often a quorum queue has delivered the message before.
+func deliveryCount(headers amqp.Table) int {
+	n, ok := integer(headers["x-delivery-count"])
+	if !ok || n < 0 || n > 1<<30 {
+		return 0
+	}
+	return int(n)
+}
+
+// countRejections takes over the cycles that consumers before us made by rejecting: without a counter of ours, what
+// RabbitMQ wrote into x-death is the number of failed attempts (E3). It is read from messages that nobody published
+// again, where it is RabbitMQ's own.
+func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
+	if metadata[envelope.KeyRetryCount] != "" {
+		return
+	}
+	deaths, ok := headers["x-death"].([]any)
+	if !ok {
+		return
+	}
+	for _, item := range deaths {
+		death, ok := item.(amqp.Table)
+		if !ok || death["queue"] != queue || death["reason"] != "rejected" {
+			continue
+		}
+		if n, ok := integer(death["count"]); ok && n > 0 {
+			metadata[envelope.KeyRetryCount] = strconv.FormatInt(n, 10)
+			return
+		}
+	}
+}
+
+func integer(value any) (int64, bool) {
+	switch v := value.(type) {
+	case int64:
+		return v, true
+	case int32:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int8:
+		return int64(v), true
+	case uint8:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
+	case string:
+		n, err := strconv.ParseInt(v, 10, 64)
+		return n, err == nil
+	}
+	return 0, false
+}
+
+// recordCrash writes the failure into a copy of m.
+func recordCrash(m *message.Message, text string, at time.Time) (*message.Message, error) {
+	c, err := envelope.ReadControl(m)
+	if err != nil {
+		return nil, err
+	}
+	return envelope.RecordFailure(m, envelope.Failure{
+		Err: envelope.Error{Message: text, Code: "crash"}, Class: "crash", At: at, Retry: c.RetryCount + 1, Reason: envelope.ReasonCrash,
+	})
+}

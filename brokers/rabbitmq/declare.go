@@ -1,0 +1,160 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes some 10 ms for a quorum queue, and
+// for ever for one that has lost its leader.
+const declareTimeout = 30 * time.Second
+
+// ArgumentError says that a queue or exchange exists and differs from what would be declared. RabbitMQ never changes an
+// existing one.
+type ArgumentError struct {
+	Kind     string // queue or exchange
+	Name     string
+	Argument string // x-message-ttl, type, durable, ...
+	Want     string // what would be declared; "none" when the argument would not be given
+	Have     string // what the broker has; "none" when it has no such argument
+}
+
+// Error names the object, the argument and both values, and says the ways out.
+func (e *ArgumentError) Error() string {
+	return fmt.Sprintf("rabbitmq: %s %q exists with %s=%s, and would be declared with %s=%s; RabbitMQ never changes an existing %s. "+
+		"Ways out: adopt it as it is with x-declare=adopt (or x-declare=none); give it another name in the naming scheme and let the old one drain; "+
+		"set the argument by a policy (rabbitmqctl set_policy) and adopt it; or delete it when it is empty",
+		e.Kind, e.Name, e.Argument, e.Have, e.Argument, e.Want, e.Kind)
+}
+
+// inequivalent is how RabbitMQ 3 and 4 explain PRECONDITION_FAILED:
+//
+//	inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received the value '5000' of type 'long' but current is none
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exchange) '(.*)' in vhost '.*': ` +
+	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)`)
+
+// explain makes an ArgumentError of RabbitMQ's refusal of a declaration.
+func explain(err error) error {
+	var refusal *amqp.Error
+	if !errors.As(err, &refusal) || refusal.Code != amqp.PreconditionFailed {
+		return err
+	}
+	m := inequivalent.FindStringSubmatch(refusal.Reason)
+	if m == nil {
+		return err
+	}
+	orNone := func(s string) string {
+		if s == "" {
+			return "none"
+		}
+		return s
+	}
+	return &ArgumentError{Kind: m[2], Name: m[3], Argument: m[1], Want: orNone(m[4]), Have: orNone(m[5])}
+}
+
+// declarer runs AMQP methods that may be refused, each refusal of which ends its channel.
+type declarer struct {
+	link *link
+	ch   *amqp.Channel
+}
+
+func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) error {
+	conn, err := d.link.connection(ctx)
+	if err != nil {
+		return err
+	}
+	if d.ch == nil || d.ch.IsClosed() {
+		if d.ch, err = d.link.channel(ctx); err != nil {
+			return err
+		}
+	}
+	ch := d.ch
+	_, err = call(ctx, conn, func() (struct{}, error) { return struct{}{}, method(ch) })
+	return explain(err)
+}
+
+func (d *declarer) close() {
+	if d.ch != nil && !d.ch.IsClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = d.do(ctx, (*amqp.Channel).Close) // nothing depends on it
+	}
+}
+
+// declare makes p exist. It stops at the first fault.
+func declare(ctx context.Context, l *link, p Plan) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
+	defer cancel()
+	d := &declarer{link: l}
+	defer d.close()
+	for _, name := range p.Adopted {
+		if err := d.do(ctx, passiveQueue(name)); err != nil {
+			return adoptError(name, err)
+		}
+	}
+	for _, e := range p.Exchanges {
+		if err := d.do(ctx, e.declare); err != nil {
+			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
+		}
+	}
+	for _, q := range p.Queues {
+		if err := d.do(ctx, q.declare); err != nil {
+			return fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
+		}
+	}
+	for _, b := range p.Bindings {
+		if err := d.do(ctx, b.declare); err != nil {
+			return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, err)
+		}
+	}
+	return nil
+}
+
+func (e Exchange) declare(ch *amqp.Channel) error {
+	return ch.ExchangeDeclare(e.Name, e.Kind, true, false, false, false, e.Args)
+}
+
+func (q Queue) declare(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args)
+	return err
+}
+
+func (b Binding) declare(ch *amqp.Channel) error {
+	if b.ToExchange {
+		return ch.ExchangeBind(b.To, b.Key, b.Exchange, false, nil)
+	}
+	return ch.QueueBind(b.To, b.Key, b.Exchange, false, nil)
+}
+
+func passiveQueue(name string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	}
+}
+
+func adoptError(name string, err error) error {
+	var refusal *amqp.Error
+	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
+		return fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: create it, correct the name, "+
+			"or set x-declare=all: %w", name, err)
+	}
+	return fmt.Errorf("rabbitmq: look for queue %q: %w", name, err)
+}
+
+// pluginHint says what to do when the broker does not know the exchange type. RabbitMQ ends the connection then.
+func pluginHint(e Exchange, err error) error {
+	var refusal *amqp.Error
+	if e.Kind == "x-delayed-message" && errors.As(err, &refusal) && refusal.Code == amqp.CommandInvalid {
+		return fmt.Errorf("%w: install and enable the plugin (rabbitmq-plugins enable rabbitmq_delayed_message_exchange), "+
+			"which RabbitMQ 4.3 and later no longer run, or open the broker with x-transport=ttl, which needs no plugin", errNoPlugin)
+	}
+	return err
+}
+
+var errNoPlugin = errors.New("the broker has no x-delayed-message exchanges")

@@ -1,0 +1,2 @@
+// Package rabbitmq is the amqp:// and amqps:// driver.
+package rabbitmq

@@ -1,0 +1,161 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Schemes of the URLs that open this broker.
+const (
+	Scheme    = "amqp"
+	SchemeTLS = "amqps"
+)
+
+func init() {
+	brokers.Register(Scheme, Driver{})
+	brokers.Register(SchemeTLS, Driver{})
+}
+
+// Driver opens amqp:// and amqps:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of
+// their own register it there.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param {
+	native := func(name, doc string) brokers.Param { return brokers.Param{Name: name, Native: true, Doc: doc} }
+	return []brokers.Param{
+		{
+			Name: "transport", OneOf: []string{transportTTL, transportPlugin, transportReject},
+			Doc: "how delays are waited for: ttl (delay queues), plugin (x-delayed-message) or reject (the queue's own TTL cycle); " +
+				"ttl unless naming is ttl-cycle",
+		},
+		{
+			Name: "declare", Default: declareAll, OneOf: []string{declareAll, declareAdopt, declareNone},
+			Doc: "what to declare: all, adopt (not the consumers' queues and the producers' exchange) or none",
+		},
+		{
+			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
+			Doc: "messages that the broker sends ahead to one subscription; at least as many as its concurrency",
+		},
+		{Name: "queue-type", Default: quorum, OneOf: []string{quorum, classic}, Doc: "type of the consumers' queues"},
+		{
+			Name: "retry-queue-type", Default: quorum, OneOf: []string{quorum, classic},
+			Doc: "type of delay and dead letter queues; with classic a broker that is killed can lose waiting messages",
+		},
+		{
+			Name: "delivery-limit", Kind: brokers.Int, Default: "20", Min: 1,
+			Doc: "deliveries after which the broker itself dead-letters a message; quorum queues only",
+		},
+		{
+			Name: "crash-limit", Kind: brokers.Int, Default: "5",
+			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the handler; " +
+				"0 means never; needs quorum queues",
+		},
+		{
+			Name: "grid", Kind: brokers.Bool, Default: "true",
+			Doc: "declare queues for delays that x-delays does not name, 21 per consumer; transport ttl only",
+		},
+		{
+			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
+			Doc: "how late a delay may end, in percent of itself; more means fewer hops for jittered delays; transport ttl only",
+		},
+		{
+			Name: "retry-ttl", Kind: brokers.Duration, Default: "5s", Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
+			Doc: "time to live of the wait queue; transport reject only",
+		},
+		{
+			Name: "exchange-type", OneOf: []string{"direct", "topic", "fanout", "headers"},
+			Doc: "type of the producers' exchange; topic with a naming scheme of patterns, else direct",
+		},
+		{
+			Name: "int-headers", Kind: brokers.StringList,
+			Doc: "headers that are sent as integers; x-retry-count and x-original-delay with naming service-bus and delayed-backoff, " +
+				"whose consumers read numbers",
+		},
+		{
+			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
+			Doc: "largest payload that Publish takes, which should be the broker's max_message_size (16 MiB from RabbitMQ 4.0 on, " +
+				"128 MiB before); 0 leaves it to the broker",
+		},
+		{
+			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
+			Doc: "pause before a nacked message goes back to its queue; doubled with each delivery, up to 5s",
+		},
+		native("heartbeat", "seconds between heartbeats"),
+		native("connection_timeout", "milliseconds for connecting"),
+		native("channel_max", "most channels per connection"),
+		native("auth_mechanism", "SASL mechanism"),
+		native("cacertfile", "file with the authority of the server's certificate"),
+		native("certfile", "file with the client's certificate"),
+		native("keyfile", "file with the client's key"),
+		native("server_name_indication", "name expected in the server's certificate"),
+	}
+}
+
+// Open implements brokers.Driver. The broker is a *Broker. Open connects, so that a wrong address or password is found
+// here, and checks what the transport needs.
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	d, err := newDesign(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: open %s: %w", brokers.Redact(cfg.URL), err)
+	}
+	b, err := open(ctx, cfg, d)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: open %s: %w", brokers.Redact(cfg.URL), err)
+	}
+	return b, nil
+}
+
+// newDesign reads the parameters and reports all that do not fit together.
+func newDesign(cfg brokers.Config) (*design, error) {
+	p := cfg.Params
+	d := &design{
+		naming:         cfg.Naming,
+		transport:      p.String("transport"),
+		named:          compactDelays(cfg.Delays),
+		ladder:         newLadder(cfg.Delays, p.Bool("grid"), p.Int("tolerance")),
+		declare:        p.String("declare"),
+		queueType:      p.String("queue-type"),
+		retryQueueType: p.String("retry-queue-type"),
+		deliveryLimit:  p.Int("delivery-limit"),
+		retryTTL:       p.Duration("retry-ttl"),
+		exchangeType:   p.String("exchange-type"),
+		intHeaders:     p.Strings("int-headers"),
+		crashLimit:     p.Int("crash-limit"),
+		maxMessage:     p.Bytes("max-message"),
+	}
+	preset := cfg.Naming.Preset
+	if d.transport == "" {
+		d.transport = transportTTL
+		if preset == "ttl-cycle" {
+			d.transport = transportReject
+		}
+	}
+	if d.exchangeType == "" {
+		d.exchangeType = "direct"
+		if cfg.Naming.Patterns {
+			d.exchangeType = "topic"
+		}
+	}
+	if d.intHeaders == nil && (preset == "service-bus" || preset == "delayed-backoff") {
+		d.intHeaders = []string{envelope.KeyRetryCount, envelope.KeyOriginalDelay}
+	}
+
+	var faults []error
+	if d.queueType == quorum && d.crashLimit >= d.deliveryLimit {
+		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters first", d.crashLimit, d.deliveryLimit))
+	}
+	for _, delay := range cfg.Delays {
+		if delay > envelope.MaxDelay {
+			faults = append(faults, fmt.Errorf("delay %s: the longest is %s", delay, envelope.MaxDelay))
+		}
+	}
+	return d, errors.Join(faults...)
+}

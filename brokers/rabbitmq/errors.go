@@ -1,0 +1,72 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// UnroutableError says that RabbitMQ has no queue for a publication, or not even the exchange. Nothing was stored.
+// errors.Is(err, brokers.ErrUnroutable) is true for it.
+type UnroutableError struct {
+	// Exchange that the message was published to; "" is the default exchange, where the key is a queue's name.
+	Exchange string
+	// RoutingKey of the publication.
+	RoutingKey string
+	// Reason is RabbitMQ's own text.
+	Reason string
+}
+
+// Error names what is missing.
+func (e *UnroutableError) Error() string {
+	if e.Exchange == "" {
+		return fmt.Sprintf("rabbitmq: publish to queue %q: %v (%s): declare the queue, or correct the name",
+			e.RoutingKey, brokers.ErrUnroutable, e.Reason)
+	}
+	return fmt.Sprintf("rabbitmq: publish to exchange %q with routing key %q: %v (%s): declare the exchange and bind a queue with this key",
+		e.Exchange, e.RoutingKey, brokers.ErrUnroutable, e.Reason)
+}
+
+// Is makes errors.Is(err, brokers.ErrUnroutable) true.
+func (e *UnroutableError) Is(target error) bool { return target == brokers.ErrUnroutable }
+
+var (
+	// ErrRefused says that RabbitMQ refused to store a publication, most often because a queue with
+	// x-overflow=reject-publish is full. The message is not stored; trying again later can help.
+	ErrRefused = errors.New("refused by the broker, is the queue full?")
+	// ErrUnconfirmed says that no confirm came in time. The message may be stored or not.
+	ErrUnconfirmed = errors.New("not confirmed in time")
+	// ErrBlocked says that RabbitMQ takes no publications because it is short of memory or disk.
+	ErrBlocked = errors.New("the broker takes no messages, it is short of memory or disk")
+)
+
+// errConnectionLost marks what is worth doing again on another channel.
+var errConnectionLost = errors.New("the connection to the broker was lost")
+
+// blames tells whether a channel exception was caused by a publication to exchange. RabbitMQ says which exchange in the
+// text only.
+func blames(e *amqp.Error, exchange string) bool {
+	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
+		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
+}
+
+// deathOf makes the error of a publication that was under way when its channel ended with e.
+func deathOf(o *outgoing, e *amqp.Error) error {
+	switch {
+	case e == nil:
+		return errConnectionLost
+	case blames(e, o.exchange) && e.Code == amqp.NotFound:
+		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason}
+	case blames(e, o.exchange):
+		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
+		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %s", o.exchange, o.key, brokers.ErrTooLarge, e.Reason)
+	case e.Server && e.Code == amqp.PreconditionFailed:
+		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, e)
+	}
+	return fmt.Errorf("%w: %w", errConnectionLost, e)
+}

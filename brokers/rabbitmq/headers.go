@@ -1,0 +1,255 @@
+package rabbitmq
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// headersToMetadata puts AMQP headers into string metadata. What was not a string is written in a readable form, and
+// its AMQP type goes under envelope.KeyHeaderTypes, from which metadataToHeaders makes the same header again.
+//
+// Broker-made headers come without a type: they are to be read and never published.
+func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
+	var types map[string]string
+	for key, value := range headers {
+		if text, ok := value.(string); ok {
+			metadata[key] = text
+			continue
+		}
+		text, kind := formatField(value)
+		metadata[key] = text
+		if envelope.IsBrokerMade(key) {
+			continue
+		}
+		if types == nil {
+			types = map[string]string{}
+		}
+		types[escapeKey(key)] = kind
+	}
+	if types != nil {
+		encoded, err := json.Marshal(types)
+		if err == nil { // a map of strings always encodes
+			metadata[envelope.KeyHeaderTypes] = string(encoded)
+		}
+	}
+}
+
+// metadataToHeaders makes the headers of a publication, leaving out what skip refuses. A value that no longer fits the
+// type it came with, because a handler changed it, travels as a string: the text is what the handler meant.
+func metadataToHeaders(metadata message.Metadata, ints []string, skip func(key string) bool) amqp.Table {
+	types := headerTypes(metadata)
+	headers := make(amqp.Table, len(metadata))
+	for key, text := range metadata {
+		if key == envelope.KeyHeaderTypes || skip(key) {
+			continue
+		}
+		kind, typed := types[key]
+		if !typed && slices.Contains(ints, key) {
+			kind, typed = string(kindInt32), true
+		}
+		if !typed {
+			headers[key] = text
+			continue
+		}
+		value, ok := parseField(text, kind)
+		if !ok {
+			value = text
+		}
+		headers[key] = value
+	}
+	return headers
+}
+
+func headerTypes(metadata message.Metadata) map[string]string {
+	encoded, ok := metadata[envelope.KeyHeaderTypes]
+	if !ok {
+		return nil
+	}
+	var types map[string]string
+	if json.Unmarshal([]byte(encoded), &types) != nil {
+		return nil // somebody else's header of this name: every value is then the string that it is
+	}
+	for escaped, kind := range types {
+		if key, ok := unescapeKey(escaped); ok && key != escaped {
+			types[key] = kind
+		}
+	}
+	return types
+}
+
+// Kinds of fields, by the letters that RabbitMQ's dialect of AMQP 0-9-1 gives them. A table is written as the kinds of
+// its values, in the order of its sorted keys, in braces; an array as those of its items in square brackets.
+const (
+	kindBool      = 't'
+	kindInt8      = 'b'
+	kindUint8     = 'B'
+	kindInt16     = 's'
+	kindUint16    = 'u'
+	kindInt32     = 'I'
+	kindUint32    = 'i'
+	kindInt64     = 'l'
+	kindFloat32   = 'f'
+	kindFloat64   = 'd'
+	kindDecimal   = 'D'
+	kindString    = 'S'
+	kindTimestamp = 'T'
+	kindBytes     = 'x'
+	kindVoid      = 'V'
+	kindRaw       = 'R' // a string inside a table or array that JSON cannot carry: base64 there
+	openTable     = '{'
+	closeTable    = '}'
+	openArray     = '['
+	closeArray    = ']'
+)
+
+// formatField gives the text of a field for metadata and the kind that turns the text into the field again.
+func formatField(value any) (text, kind string) {
+	switch v := value.(type) {
+	case nil:
+		return "", string(kindVoid)
+	case bool:
+		return strconv.FormatBool(v), string(kindBool)
+	case string:
+		return v, string(kindString)
+	case []byte:
+		return string(v), string(kindBytes)
+	case time.Time:
+		return formatTime(v), string(kindTimestamp)
+	case amqp.Table, []any:
+		tree, kinds := toJSON(value, nil)
+		encoded, err := json.Marshal(tree)
+		if err != nil {
+			return "", string(kindVoid) // toJSON makes only what encodes
+		}
+		return string(encoded), string(kinds)
+	}
+	return formatNumber(value)
+}
+
+func formatNumber(value any) (text, kind string) {
+	switch v := value.(type) {
+	case int8:
+		return strconv.FormatInt(int64(v), 10), string(kindInt8)
+	case uint8:
+		return strconv.FormatUint(uint64(v), 10), string(kindUint8)
+	case int16:
+		return strconv.FormatInt(int64(v), 10), string(kindInt16)
+	case uint16:
+		return strconv.FormatUint(uint64(v), 10), string(kindUint16)
+	case int32:
+		return strconv.FormatInt(int64(v), 10), string(kindInt32)
+	case uint32:
+		return strconv.FormatUint(uint64(v), 10), string(kindUint32)
+	case int64:
+		return strconv.FormatInt(v, 10), string(kindInt64)
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32), string(kindFloat32)
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), string(kindFloat64)
+	case amqp.Decimal:
+		return strconv.FormatInt(int64(v.Value), 10) + "e-" + strconv.Itoa(int(v.Scale)), string(kindDecimal)
+	}
+	return "", string(kindVoid) // amqp091-go decodes to no other type
+}
+
+// parseField is the reverse of formatField. It reports false when text is not a value of that kind.
+func parseField(text, kind string) (value any, ok bool) {
+	if kind == "" {
+		return nil, false
+	}
+	switch kind[0] {
+	case openTable, openArray:
+		return parseTree(text, kind)
+	}
+	if len(kind) != 1 {
+		return nil, false
+	}
+	switch kind[0] {
+	case kindVoid:
+		return nil, text == ""
+	case kindBool:
+		return text == "true", text == "true" || text == "false"
+	case kindString:
+		return text, true
+	case kindBytes:
+		return []byte(text), true
+	case kindTimestamp:
+		return parseTime(text)
+	}
+	return parseNumber(text, kind[0])
+}
+
+func parseNumber(text string, kind byte) (value any, ok bool) {
+	integer := func(bits int) (int64, bool) {
+		n, err := strconv.ParseInt(text, 10, bits)
+		return n, err == nil
+	}
+	natural := func(bits int) (uint64, bool) {
+		n, err := strconv.ParseUint(text, 10, bits)
+		return n, err == nil
+	}
+	switch kind {
+	case kindInt8:
+		n, ok := integer(8)
+		return int8(n), ok
+	case kindUint8:
+		n, ok := natural(8)
+		return uint8(n), ok
+	case kindInt16:
+		n, ok := integer(16)
+		return int16(n), ok
+	case kindUint16:
+		n, ok := natural(16)
+		return uint16(n), ok
+	case kindInt32:
+		if n, ok := integer(32); ok {
+			return int32(n), true
+		}
+		n, ok := integer(64) // grown beyond its type, as a handler may count: still a number
+		return n, ok
+	case kindUint32:
+		n, ok := natural(32)
+		return uint32(n), ok
+	case kindInt64:
+		n, ok := integer(64)
+		return n, ok
+	case kindFloat32:
+		f, err := strconv.ParseFloat(text, 32)
+		return float32(f), err == nil
+	case kindFloat64:
+		f, err := strconv.ParseFloat(text, 64)
+		return f, err == nil
+	case kindDecimal:
+		return parseDecimal(text)
+	}
+	return nil, false
+}
+
+// formatTime writes a timestamp, which AMQP counts in seconds, as RFC 3339. That ends with the year 9999; a producer
+// that sent milliseconds is far beyond, and its number is kept as it is.
+func formatTime(t time.Time) string {
+	if year := t.UTC().Year(); year < 0 || year > 9999 {
+		return "@" + strconv.FormatInt(t.Unix(), 10)
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func parseTime(text string) (t time.Time, ok bool) {
+	if seconds, counted := strings.CutPrefix(text, "@"); counted {
+		n, err := strconv.ParseInt(seconds, 10, 64)
+		return time.Unix(n, 0).UTC(), err == nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	return t.UTC(), err == nil
+}
+
+func sortedKeys(t amqp.Table) []string { return slices.Sorted(maps.Keys(t)) }

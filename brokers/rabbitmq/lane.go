@@ -1,0 +1,236 @@
+package rabbitmq
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// window is how many publications one channel may have under way. amqp091-go drops a returned message when the buffer
+// of returns is full, so that buffer has as many places.
+const window = 1024
+
+// outgoing is one publication.
+type outgoing struct {
+	exchange, key string
+	msg           amqp.Publishing
+	optional      bool // an exchange that finds no queue is no fault
+}
+
+// lane is a channel in confirm mode with many publications under way. It ends with the channel.
+type lane struct {
+	conn    *amqp.Connection
+	ch      *amqp.Channel
+	places  chan struct{} // one for each publication under way
+	returns chan amqp.Return
+	sorting atomic.Bool // returns have been taken from the channel and not yet been assigned
+	suspect atomic.Bool // a confirm did not come: the lane is not given to anybody else
+	ended   chan struct{}
+	cause   *amqp.Error // once ended is closed
+
+	turn chan struct{} // a mutex that can be awaited together with a context: holds one token while free
+
+	mu      sync.Mutex // guards pending
+	pending map[uint64]*flight
+}
+
+// flight is a publication that waits for its confirm.
+type flight struct {
+	*outgoing
+	confirm  *amqp.DeferredConfirmation
+	returned string // RabbitMQ's reason; guarded by lane.mu
+}
+
+func openLane(ctx context.Context, l *link) (*lane, error) {
+	conn, err := l.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := l.channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ln := &lane{
+		conn:    conn,
+		ch:      ch,
+		places:  make(chan struct{}, window),
+		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
+		ended:   make(chan struct{}),
+		turn:    make(chan struct{}, 1),
+		pending: map[uint64]*flight{},
+	}
+	ln.turn <- struct{}{}
+	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+	go func() {
+		ln.cause = <-closes
+		close(ln.ended)
+	}()
+	if _, err := call(ctx, conn, func() (struct{}, error) { return struct{}{}, ch.Confirm(false) }); err != nil {
+		return nil, fmt.Errorf("rabbitmq: ask for confirms: %w", err)
+	}
+	return ln, nil
+}
+
+// usable tells whether new publications may be put on the lane.
+func (ln *lane) usable() bool { return !ln.suspect.Load() && !ln.ch.IsClosed() }
+
+// reserve takes a place for one publication. Without wait it fails at once when there is none: a caller that has
+// publications under way must settle one first, else two large batches could wait for each other's places.
+func (ln *lane) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
+	select {
+	case ln.places <- struct{}{}:
+		return true, nil
+	default:
+		if !wait {
+			return false, nil
+		}
+	}
+	select {
+	case ln.places <- struct{}{}:
+		return true, nil
+	case <-ln.ended:
+		return false, deathOf(o, ln.cause)
+	case <-ctx.Done():
+		return false, unconfirmed(ctx, o)
+	}
+}
+
+// post sends o on a reserved place and returns before its confirm. Unless it fails, the caller must settle the flight.
+func (ln *lane) post(ctx context.Context, o *outgoing) (*flight, error) {
+	// The write blocks when the broker stops reading, and then blocks everybody behind it: they wait here, where their
+	// contexts release them.
+	select {
+	case <-ln.turn:
+	case <-ln.ended:
+		<-ln.places
+		return nil, deathOf(o, ln.cause)
+	case <-ctx.Done():
+		<-ln.places
+		ln.suspect.Store(true)
+		return nil, unconfirmed(ctx, o)
+	}
+	defer func() { ln.turn <- struct{}{} }()
+
+	// A return is assigned by looking through pending, so the flight must be there before the broker can answer.
+	f := &flight{outgoing: o}
+	tag := ln.ch.GetNextPublishSeqNo()
+	ln.mu.Lock()
+	ln.pending[tag] = f
+	ln.mu.Unlock()
+	confirm, err := ln.ch.PublishWithDeferredConfirm(o.exchange, o.key, !o.optional, false, o.msg)
+	if err != nil {
+		ln.forget(f, tag)
+		return nil, fmt.Errorf("%w: %w", errConnectionLost, err)
+	}
+	f.confirm = confirm
+	return f, nil
+}
+
+// forget gives the place of f back and returns the reason for which the broker returned it, or "".
+func (ln *lane) forget(f *flight, tag uint64) string {
+	ln.mu.Lock()
+	delete(ln.pending, tag)
+	reason := f.returned
+	ln.mu.Unlock()
+	<-ln.places
+	return reason
+}
+
+// settle waits for the broker's word on f.
+func (ln *lane) settle(ctx context.Context, f *flight) error {
+	select {
+	case <-f.confirm.Done():
+	case <-ctx.Done():
+		ln.suspect.Store(true)
+		ln.forget(f, f.confirm.DeliveryTag)
+		return unconfirmed(ctx, f.outgoing)
+	}
+	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this
+	// message has been put into ln.returns by now. len comes first, sorting second: whoever empties the channel has set
+	// sorting before.
+	if len(ln.returns) > 0 || ln.sorting.Load() {
+		ln.sortReturns()
+	}
+	reason := ln.forget(f, f.confirm.DeliveryTag)
+	if f.confirm.Acked() {
+		if reason != "" {
+			return &UnroutableError{Exchange: f.exchange, RoutingKey: f.key, Reason: reason}
+		}
+		return nil
+	}
+	if !ln.ch.IsClosed() {
+		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", f.exchange, f.key, ErrRefused)
+	}
+	select { // amqp091-go reports what is under way when a channel ends as refused
+	case <-ln.ended:
+		return deathOf(f.outgoing, ln.cause)
+	case <-ctx.Done():
+		return unconfirmed(ctx, f.outgoing)
+	}
+}
+
+// sortReturns assigns the returned messages to their flights.
+func (ln *lane) sortReturns() {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.sorting.Store(true)
+	defer ln.sorting.Store(false)
+	for {
+		select {
+		case r, open := <-ln.returns:
+			if !open {
+				return
+			}
+			if f := ln.match(&r); f != nil {
+				f.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
+			}
+		default:
+			return
+		}
+	}
+}
+
+// match finds the flight of a returned message, which comes without its delivery tag. Returns come in the order of
+// publication, so of several messages that are alike it is the oldest; messages that are alike in all this and go to
+// one place can stand for each other. The headers decide only between candidates: not every field comes back as the
+// Go value that went out.
+func (ln *lane) match(r *amqp.Return) *flight {
+	var best *flight
+	var bestTag uint64
+	bestSame := false
+	for tag, f := range ln.pending {
+		if f.returned != "" || f.exchange != r.Exchange || f.key != r.RoutingKey ||
+			f.msg.MessageId != r.MessageId || f.msg.CorrelationId != r.CorrelationId || !bytes.Equal(f.msg.Body, r.Body) {
+			continue
+		}
+		same := len(f.msg.Headers) == 0 && len(r.Headers) == 0 || reflect.DeepEqual(f.msg.Headers, r.Headers)
+		if best == nil || same && !bestSame || same == bestSame && tag < bestTag {
+			best, bestTag, bestSame = f, tag, same
+		}
+	}
+	return best
+}
+
+// close ends the channel, and after the deadline of ctx the connection.
+func (ln *lane) close(ctx context.Context) {
+	if !ln.ch.IsClosed() {
+		_, _ = call(ctx, ln.conn, func() (struct{}, error) { return struct{}{}, ln.ch.Close() }) // it is done with either way
+	}
+}
+
+func unconfirmed(ctx context.Context, o *outgoing) error {
+	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %w", o.exchange, o.key, ErrUnconfirmed, context.Cause(ctx))
+}
+
+// frameSize is the largest frame that the broker takes.
+func (ln *lane) frameSize() int {
+	if n := ln.conn.Config.FrameSize; n > 0 {
+		return n
+	}
+	return 128 << 10
+}

@@ -1,0 +1,284 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// dialTimeout bounds the TCP, TLS and AMQP handshakes of one attempt to connect.
+const dialTimeout = 10 * time.Second
+
+// link keeps one connection to the broker and makes a new one when it breaks. amqp091-go's own recovery stays off: it
+// brings channels back with state that the broker no longer has, such as confirms that will never come.
+type link struct {
+	url    string
+	name   string // as the management page shows it
+	logger *slog.Logger
+
+	life  context.Context // ends with close
+	end   context.CancelFunc
+	tasks sync.WaitGroup // attempts and watchers
+
+	mu       sync.Mutex
+	conn     *amqp.Connection
+	attempt  *attempt // the attempt to connect that is under way, if there is one
+	failures int      // in a row
+	channels map[*amqp.Channel]struct{}
+	pressure *pressure
+}
+
+// attempt to connect, which several callers may await.
+type attempt struct {
+	done chan struct{}
+	err  error // once done is closed
+}
+
+// pressure is the state between connection.blocked and connection.unblocked.
+type pressure struct {
+	reason  string
+	relieve chan struct{} // closed by unblocked, or by the end of the connection
+}
+
+func newLink(url, name string, logger *slog.Logger) *link {
+	life, end := context.WithCancel(context.Background())
+	return &link{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
+}
+
+// connection returns the live connection. Without one it waits for the attempt that is under way, and for further ones
+// with growing pauses, until ctx ends.
+func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
+	var last error
+	for {
+		conn, try, err := l.liveOrAttempt()
+		if conn != nil || err != nil {
+			return conn, err
+		}
+		select {
+		case <-try.done:
+			last = try.err
+		case <-ctx.Done():
+			if last == nil {
+				last = errors.New("connecting takes long")
+			}
+			return nil, fmt.Errorf("rabbitmq: no connection: %w (%w)", last, context.Cause(ctx))
+		}
+	}
+}
+
+// connectOnce is connection without a second attempt, for Open and Ping.
+func (l *link) connectOnce(ctx context.Context) (*amqp.Connection, error) {
+	conn, try, err := l.liveOrAttempt()
+	if conn != nil || err != nil {
+		return conn, err
+	}
+	select {
+	case <-try.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if try.err != nil {
+		return nil, try.err
+	}
+	return l.connection(ctx)
+}
+
+func (l *link) liveOrAttempt() (*amqp.Connection, *attempt, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
+		return nil, nil, brokers.ErrClosed
+	}
+	if l.conn != nil && !l.conn.IsClosed() {
+		return l.conn, nil, nil
+	}
+	if l.attempt == nil {
+		l.attempt = &attempt{done: make(chan struct{})}
+		try, wait := l.attempt, pause(l.failures)
+		l.tasks.Go(func() { l.connect(try, wait) })
+	}
+	return nil, l.attempt, nil
+}
+
+// pause grows from nothing over 100 ms to 5 s with the failures in a row.
+func pause(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	return min(100*time.Millisecond<<min(failures-1, 6), 5*time.Second)
+}
+
+func (l *link) connect(try *attempt, wait time.Duration) {
+	if wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-l.life.Done():
+		}
+	}
+	conn, err := l.dial()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.attempt = nil
+	switch {
+	case l.life.Err() != nil:
+		try.err = brokers.ErrClosed
+		if err == nil {
+			l.tasks.Go(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // nobody has used it
+		}
+	case err != nil:
+		l.failures++
+		try.err = err
+		l.logger.Warn("rabbitmq: cannot connect", "connection", l.name, "failures", l.failures, "error", err)
+	default:
+		l.failures = 0
+		l.conn = conn
+		l.pressure = nil
+		l.tasks.Go(func() { l.watch(conn) })
+	}
+	close(try.done)
+}
+
+func (l *link) dial() (*amqp.Connection, error) {
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(l.name)
+	return amqp.DialConfig(l.url, amqp.Config{
+		Properties: properties,
+		Heartbeat:  10 * time.Second,
+		Locale:     "en_US",
+		Dial: func(network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(l.life, network, address)
+			if err != nil {
+				return nil, err
+			}
+			// amqp091-go removes the deadline when the handshake is over.
+			return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+		},
+	})
+}
+
+// watch follows connection.blocked until conn ends.
+func (l *link) watch(conn *amqp.Connection) {
+	ended := conn.NotifyClose(make(chan *amqp.Error, 1))
+	for blocking := range conn.NotifyBlocked(make(chan amqp.Blocking, 8)) {
+		l.mu.Lock()
+		if l.pressure != nil {
+			close(l.pressure.relieve)
+			l.pressure = nil
+		}
+		if blocking.Active && l.conn == conn {
+			l.pressure = &pressure{reason: blocking.Reason, relieve: make(chan struct{})}
+			l.logger.Warn("rabbitmq: the broker takes no messages for now", "connection", l.name, "reason", blocking.Reason)
+		}
+		l.mu.Unlock()
+	}
+	l.mu.Lock()
+	if l.conn == conn && l.pressure != nil {
+		close(l.pressure.relieve)
+		l.pressure = nil
+	}
+	l.mu.Unlock()
+	if e := <-ended; e != nil {
+		l.logger.Warn("rabbitmq: connection lost", "connection", l.name, "error", e)
+	}
+}
+
+// awaitRelief waits while the broker has blocked the connection.
+func (l *link) awaitRelief(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		p := l.pressure
+		l.mu.Unlock()
+		if p == nil {
+			return nil
+		}
+		select {
+		case <-p.relieve:
+		case <-ctx.Done():
+			return fmt.Errorf("rabbitmq: %w (%s): %w", ErrBlocked, p.reason, context.Cause(ctx))
+		}
+	}
+}
+
+// channel opens a channel on the live connection.
+func (l *link) channel(ctx context.Context) (*amqp.Channel, error) {
+	conn, err := l.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := call(ctx, conn, conn.Channel)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for old := range l.channels {
+		if old.IsClosed() {
+			delete(l.channels, old)
+		}
+	}
+	l.channels[ch] = struct{}{}
+	return ch, nil
+}
+
+// counts returns the connections and channels that are open.
+func (l *link) counts() (connections, channels int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil || l.conn.IsClosed() {
+		return 0, 0
+	}
+	for ch := range l.channels {
+		if !ch.IsClosed() {
+			channels++
+		}
+	}
+	return 1, channels
+}
+
+// close ends the connection and every goroutine of the link.
+func (l *link) close() error {
+	l.mu.Lock()
+	conn := l.conn
+	l.end()
+	l.mu.Unlock()
+	defer l.tasks.Wait()
+	if conn == nil || conn.IsClosed() {
+		return nil
+	}
+	if err := conn.CloseDeadline(time.Now().Add(2 * time.Second)); err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("rabbitmq: close connection: %w", err)
+	}
+	return nil
+}
+
+// call runs an AMQP method that waits for its answer. amqp091-go has no timeout for them, and RabbitMQ may never
+// answer: a declaration of a quorum queue that has no leader hangs. When ctx ends first the connection is torn down,
+// because nothing else releases the caller inside amqp091-go.
+func call[T any](ctx context.Context, conn *amqp.Connection, method func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := method()
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		go conn.CloseDeadline(time.Now()) //nolint:errcheck // its failure is the point
+		var none T
+		return none, fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,176 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// keyWatermillUUID is the header in which watermill-amqp's publisher sends the message's UUID.
+const keyWatermillUUID = "_watermill_message_uuid"
+
+// propertiesToMetadata makes the AMQP properties readable under the envelope.KeyAMQP... names. Expiration and user id
+// are left out: they speak of the publication that has been, and a message that carried them on would expire in the
+// dead letter queue, or be refused by the broker.
+func propertiesToMetadata(d *amqp.Delivery, metadata message.Metadata) {
+	set := func(key, value string) {
+		if value != "" {
+			metadata[key] = value
+		}
+	}
+	set(envelope.KeyAMQPMessageID, d.MessageId)
+	set(envelope.KeyAMQPCorrelationID, d.CorrelationId)
+	set(envelope.KeyAMQPContentType, d.ContentType)
+	set(envelope.KeyAMQPContentEncoding, d.ContentEncoding)
+	set(envelope.KeyAMQPType, d.Type)
+	set(envelope.KeyAMQPAppID, d.AppId)
+	set(envelope.KeyAMQPReplyTo, d.ReplyTo)
+	if !d.Timestamp.IsZero() {
+		metadata[envelope.KeyAMQPTimestamp] = formatTime(d.Timestamp)
+	}
+	if d.Priority != 0 {
+		metadata[envelope.KeyAMQPPriority] = strconv.Itoa(int(d.Priority))
+	}
+}
+
+// isProperty reports metadata that stands for a property and is therefore no header.
+func isProperty(key string) bool {
+	switch key {
+	case envelope.KeyAMQPMessageID, envelope.KeyAMQPCorrelationID, envelope.KeyAMQPContentType,
+		envelope.KeyAMQPContentEncoding, envelope.KeyAMQPType, envelope.KeyAMQPAppID, envelope.KeyAMQPReplyTo,
+		envelope.KeyAMQPTimestamp, envelope.KeyAMQPPriority:
+		return true
+	}
+	return false
+}
+
+// setProperties fills the properties that may travel on from metadata. All else in p stays as it is.
+func setProperties(p *amqp.Publishing, m *message.Message) {
+	get := func(key string) string { return m.Metadata[key] }
+	p.DeliveryMode = amqp.Persistent
+	p.MessageId = m.UUID
+	if p.MessageId == "" {
+		p.MessageId = get(envelope.KeyAMQPMessageID)
+	}
+	p.CorrelationId = get(envelope.KeyAMQPCorrelationID)
+	if p.CorrelationId == "" {
+		p.CorrelationId = get(envelope.KeyCorrelationID)
+	}
+	p.ContentType = get(envelope.KeyAMQPContentType)
+	if p.ContentType == "" {
+		p.ContentType = get(envelope.KeyContentType)
+	}
+	p.ContentEncoding = get(envelope.KeyAMQPContentEncoding)
+	p.Type = get(envelope.KeyAMQPType)
+	p.AppId = get(envelope.KeyAMQPAppID)
+	p.ReplyTo = get(envelope.KeyAMQPReplyTo)
+	if text := get(envelope.KeyAMQPTimestamp); text != "" {
+		if t, ok := parseTime(text); ok {
+			p.Timestamp = t
+		} else if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+			p.Timestamp = t
+		}
+	}
+	if text := get(envelope.KeyAMQPPriority); text != "" {
+		if n, err := strconv.ParseUint(text, 10, 8); err == nil {
+			p.Priority = uint8(n)
+		}
+	}
+}
+
+// maxShortString is the longest text of AMQP's short string: properties, header names, exchange, routing key.
+const maxShortString = 255
+
+// frameOverhead is what a content header frame needs beside the properties and headers, with room to spare.
+const frameOverhead = 64
+
+// checkSize refuses what the client cannot put on the wire. It must run before the client tries: amqp091-go closes the
+// whole connection when it fails to encode a header, and so does RabbitMQ when the headers of one message exceed a
+// frame, which would take every other publish that is under way along.
+func checkSize(o *outgoing, frameSize int) error {
+	size := frameOverhead + tableSize(o.msg.Headers)
+	for _, f := range []struct{ name, value string }{
+		{"exchange", o.exchange},
+		{"routing key", o.key},
+		{"message id", o.msg.MessageId},
+		{"correlation id", o.msg.CorrelationId},
+		{"content type", o.msg.ContentType},
+		{"content encoding", o.msg.ContentEncoding},
+		{"type", o.msg.Type},
+		{"app id", o.msg.AppId},
+		{"reply-to", o.msg.ReplyTo},
+	} {
+		if len(f.value) > maxShortString {
+			return fmt.Errorf("%w: the %s has %d bytes, AMQP allows %d", brokers.ErrTooLarge, f.name, len(f.value), maxShortString)
+		}
+		size += 1 + len(f.value)
+	}
+	if key := longKey(o.msg.Headers); key != "" {
+		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: %.40q...", brokers.ErrTooLarge, len(key), maxShortString, key)
+	}
+	if size > frameSize {
+		return fmt.Errorf("%w: the headers have %d bytes and must fit one frame of %d: move data from headers to the payload, "+
+			"or raise frame_max on the broker", brokers.ErrTooLarge, size, frameSize)
+	}
+	return nil
+}
+
+// tableSize is how many bytes t takes on the wire.
+func tableSize(t amqp.Table) int {
+	size := 4
+	for key, value := range t {
+		size += 1 + len(key) + fieldSize(value)
+	}
+	return size
+}
+
+func fieldSize(value any) int {
+	switch v := value.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 1 + tableSize(v)
+	case []any:
+		size := 5
+		for _, item := range v {
+			size += fieldSize(item)
+		}
+		return size
+	}
+	return 9 // the longest of the others
+}
+
+// longKey returns a name in t, or in a table inside it, that is too long for AMQP.
+func longKey(t amqp.Table) string {
+	for key, value := range t {
+		if len(key) > maxShortString {
+			return key
+		}
+		if key := longKeyIn(value); key != "" {
+			return key
+		}
+	}
+	return ""
+}
+
+func longKeyIn(value any) string {
+	switch v := value.(type) {
+	case amqp.Table:
+		return longKey(v)
+	case []any:
+		for _, item := range v {
+			if key := longKeyIn(item); key != "" {
+				return key
+			}
+		}
+	}
+	return ""
+}

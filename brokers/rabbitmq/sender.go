@@ -1,0 +1,190 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// laneCount is how many channels publish. One is enough to saturate a broker (see the benchmarks in integration); the
+// second keeps small publishes from waiting behind somebody's large batch.
+const laneCount = 2
+
+// sender publishes with confirms on few channels, and again on a new channel what was under way when one was lost.
+// It is safe for concurrent use.
+type sender struct {
+	link    *link
+	timeout time.Duration
+	next    atomic.Uint32
+	slots   [laneCount]laneSlot
+
+	mu     sync.Mutex // guards closed, and busy.Add against busy.Wait
+	closed bool
+	busy   sync.WaitGroup
+}
+
+type laneSlot struct {
+	turn chan struct{} // holds one token while nobody opens a lane
+	lane atomic.Pointer[lane]
+}
+
+func newSender(l *link, timeout time.Duration) *sender {
+	s := &sender{link: l, timeout: timeout}
+	for i := range s.slots {
+		s.slots[i].turn = make(chan struct{}, 1)
+		s.slots[i].turn <- struct{}{}
+	}
+	return s
+}
+
+// send publishes batch in its order and returns when the broker has confirmed all of it. It waits out a lost
+// connection, and repeats what was not confirmed when it broke, for as long as the timeout allows.
+func (s *sender) send(ctx context.Context, batch ...outgoing) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return brokers.ErrClosed
+	}
+	s.busy.Add(1)
+	s.mu.Unlock()
+	defer s.busy.Done()
+
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("waited %s: %w", s.timeout, context.DeadlineExceeded))
+	defer cancel()
+
+	// One slot for the whole call: two channels would not keep the order.
+	slot := &s.slots[s.next.Add(1)%laneCount]
+	todo := make([]*outgoing, len(batch))
+	for i := range batch {
+		todo[i] = &batch[i]
+	}
+	var faults []error
+	for round := 0; ; round++ {
+		lost, err := s.round(ctx, slot, todo)
+		faults = append(faults, err)
+		if len(lost) == 0 {
+			return errors.Join(faults...)
+		}
+		todo = lost
+		select {
+		case <-time.After(pause(round)):
+		case <-ctx.Done():
+			return errors.Join(append(faults, unconfirmed(ctx, todo[0]))...)
+		}
+	}
+}
+
+// round publishes todo on one lane. It returns what the loss of the lane left without a confirm, and what is wrong
+// with the rest.
+func (s *sender) round(ctx context.Context, slot *laneSlot, todo []*outgoing) (lost []*outgoing, err error) {
+	if err := s.link.awaitRelief(ctx); err != nil {
+		return nil, err
+	}
+	ln, err := s.open(ctx, slot)
+	if err != nil {
+		if ctx.Err() != nil || errors.Is(err, brokers.ErrClosed) {
+			return nil, err
+		}
+		return todo, nil
+	}
+
+	var faults []error
+	note := func(o *outgoing, err error) {
+		switch {
+		case errors.Is(err, errConnectionLost):
+			lost = append(lost, o)
+		case err != nil:
+			faults = append(faults, err)
+		}
+	}
+	flights := make([]*flight, 0, min(len(todo), window))
+	settleFirst := func() {
+		f := flights[0]
+		flights = flights[1:]
+		note(f.outgoing, ln.settle(ctx, f))
+	}
+	for _, o := range todo {
+		if err := checkSize(o, ln.frameSize()); err != nil {
+			faults = append(faults, fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err))
+			continue
+		}
+		reserved := false
+		for !reserved {
+			var err error
+			if reserved, err = ln.reserve(ctx, o, len(flights) == 0); err != nil {
+				note(o, err)
+				break
+			}
+			if !reserved {
+				settleFirst()
+			}
+		}
+		if !reserved {
+			continue
+		}
+		f, err := ln.post(ctx, o)
+		if err != nil {
+			note(o, err)
+			continue
+		}
+		flights = append(flights, f)
+	}
+	for len(flights) > 0 {
+		settleFirst()
+	}
+	return lost, errors.Join(faults...)
+}
+
+// open returns the lane of slot, a new one if need be.
+func (s *sender) open(ctx context.Context, slot *laneSlot) (*lane, error) {
+	if ln := slot.lane.Load(); ln != nil && ln.usable() {
+		return ln, nil
+	}
+	select {
+	case <-slot.turn:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("rabbitmq: %w: %w", ErrUnconfirmed, context.Cause(ctx))
+	}
+	defer func() { slot.turn <- struct{}{} }()
+	old := slot.lane.Load()
+	if old != nil && old.usable() {
+		return old, nil
+	}
+	if old != nil && !old.ch.IsClosed() {
+		// Its confirms stay away. Whoever waits on it is released by its end, and publishes again on the new one.
+		s.busy.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			old.close(ctx)
+		})
+	}
+	ln, err := openLane(ctx, s.link)
+	if err != nil {
+		return nil, err
+	}
+	slot.lane.Store(ln)
+	return ln, nil
+}
+
+// close waits for publishes that are under way, which the timeout bounds, and closes the lanes.
+func (s *sender) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.busy.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for i := range s.slots {
+		if ln := s.slots[i].lane.Load(); ln != nil {
+			ln.close(ctx)
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// session is one channel that consumes. It ends with the channel, the connection, or the consumer (the queue was
+// deleted or has moved).
+type session struct {
+	*subscription
+	conn       *amqp.Connection
+	ch         *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	lost       chan struct{} // closed when the channel has ended
+	acks       *acker
+}
+
+// closeTimeout bounds the orderly end of a channel.
+const closeTimeout = 5 * time.Second
+
+func openSession(ctx context.Context, sub *subscription) (*session, error) {
+	l := sub.broker.consuming
+	conn, err := l.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := l.channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{subscription: sub, conn: conn, ch: ch, lost: make(chan struct{}), acks: newAcker(ch, sub.prefetch)}
+	ended := ch.NotifyClose(make(chan *amqp.Error, 1))
+	go func() {
+		defer close(s.lost)
+		if e := <-ended; e != nil { // a consumer timeout says here that it was one
+			sub.broker.logger.Warn("rabbitmq: consuming channel ended", "queue", sub.names.Queue, "error", e)
+		}
+	}()
+	s.deliveries, err = call(ctx, conn, func() (<-chan amqp.Delivery, error) {
+		if err := ch.Qos(sub.prefetch, 0, false); err != nil {
+			return nil, err
+		}
+		return ch.Consume(sub.names.Queue, "", false, false, false, false, nil)
+	})
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", sub.names.Queue, err)
+	}
+	return s, nil
+}
+
+func isNotFound(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Code == amqp.NotFound
+}
+
+// pump hands deliveries out. It returns true when the subscription is to stop, false when the session is lost.
+func (s *session) pump() (stopped bool) {
+	for {
+		select {
+		case s.slots <- struct{}{}:
+		case <-s.stop:
+			return true
+		case <-s.lost:
+			return false
+		}
+		select {
+		case d, ok := <-s.deliveries:
+			if !ok { // the broker cancelled the consumer, or the channel ended
+				<-s.slots
+				return false
+			}
+			if s.divert(&d) {
+				<-s.slots
+				continue
+			}
+			if !s.handOut(&d) {
+				<-s.slots
+				return true
+			}
+		case <-s.stop:
+			<-s.slots
+			return true
+		}
+	}
+}
+
+// handOut gives d to the handler. It reports false when the subscription is to stop; d then returns to the queue with
+// the end of the channel.
+func (s *session) handOut(d *amqp.Delivery) bool {
+	m := unmarshal(d)
+	origin := s.originOf(d, m)
+	delete(m.Metadata, envelope.KeyNotBefore) // it has come
+	ctx, cancel := context.WithCancel(envelope.WithOrigin(s.base, origin))
+	m.SetContext(ctx)
+	s.flying.Add(1)
+	select {
+	case s.out <- m:
+		go s.await(m, d.DeliveryTag, origin, cancel)
+		return true
+	case <-s.stop:
+		cancel()
+		s.flying.Done()
+		return false
+	}
+}
+
+// await waits for the handler's answer and passes it on to the broker.
+func (s *session) await(m *message.Message, tag uint64, origin *envelope.Origin, cancel context.CancelFunc) {
+	defer s.flying.Done()
+	defer cancel()
+	defer func() { <-s.slots }()
+	select {
+	case <-m.Acked():
+		s.acks.ack(tag)
+	case <-m.Nacked():
+		s.giveBack(m, tag, origin)
+	case <-s.expired: // unanswered, it returns to the queue with the end of the channel
+	}
+}
+
+// giveBack returns a nacked message to the queue after a pause: RabbitMQ would deliver it again at once, some ten
+// thousand times a second.
+//
+// Before 4.3 RabbitMQ counts nacks like crashes. A nack is an answer, and must not bring the message nearer to the
+// crash limit: before that happens the message is published anew instead, which counts from 0.
+func (s *session) giveBack(m *message.Message, tag uint64, origin *envelope.Origin) {
+	select {
+	case <-time.After(s.pauseBefore(origin)):
+	case <-s.stop:
+		s.acks.nack(tag)
+		return
+	case <-s.lost:
+		return
+	}
+	limit := s.broker.design.crashLimit
+	if limit > 0 && origin.DeliveryCount+2 >= limit {
+		o, err := s.broker.retry(s.names, origin, m, 0)
+		if err == nil {
+			err = s.broker.sender.send(s.base, o)
+		}
+		if err == nil {
+			s.acks.ack(tag)
+			return
+		}
+		s.broker.logger.Warn("rabbitmq: cannot publish a nacked message anew, the broker counts the nack",
+			"queue", s.names.Queue, "message_id", m.UUID, "error", err)
+	}
+	s.acks.nack(tag)
+}
+
+// pauseBefore grows with the deliveries of the message; classic queues count only to one.
+func (s *session) pauseBefore(origin *envelope.Origin) time.Duration {
+	n := origin.DeliveryCount
+	if n == 0 && origin.Redelivered {
+		n = 1
+	}
+	return min(s.nackPause<<min(n, 10), max(5*time.Second, s.nackPause))
+}
+
+// originOf says where d came from. A retry came through its delay queue; then the routing key and exchange of the first
+// publication are in its headers.
+func (s *session) originOf(d *amqp.Delivery, m *message.Message) *envelope.Origin {
+	o := &envelope.Origin{
+		Broker:        Scheme,
+		Topic:         s.topic,
+		Consumer:      s.names.Queue,
+		Exchange:      d.Exchange,
+		RoutingKey:    d.RoutingKey,
+		Timestamp:     d.Timestamp,
+		Redelivered:   d.Redelivered,
+		DeliveryCount: deliveryCount(d.Headers),
+	}
+	if key := m.Metadata[envelope.KeyRoutingKey]; key != "" && d.RoutingKey == s.names.Queue {
+		o.RoutingKey = key
+		o.Exchange = m.Metadata[envelope.KeyExchange]
+	}
+	if s.broker.design.transport == transportReject {
+		countRejections(d.Headers, s.names.Queue, m.Metadata)
+	}
+	return o
+}
+
+// close ends the session. What is not acked by now is delivered again. The acks are written before channel.close, and
+// RabbitMQ works through a channel in order: when it answers, it has taken them.
+func (s *session) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
+		s.acks.close()
+		return struct{}{}, s.ch.Close()
+	})
+}
+
+// divert takes care of deliveries that must not reach the handler now, and reports whether d is one.
+func (s *session) divert(d *amqp.Delivery) bool {
+	if limit := s.broker.design.crashLimit; limit > 0 && deliveryCount(d.Headers) >= limit {
+		s.sendAside(d, func(m *message.Message, origin *envelope.Origin) error { return s.bury(m, origin) })
+		return true
+	}
+	wait := remaining(d.Headers, time.Now())
+	if wait <= 0 {
+		return false
+	}
+	if wait <= holdLimit { // another round through a queue would take longer
+		select {
+		case <-time.After(wait):
+		case <-s.stop:
+		}
+		return false
+	}
+	due := time.Now().Add(wait)
+	s.sendAside(d, func(m *message.Message, origin *envelope.Origin) error {
+		o, err := s.broker.retry(s.names, origin, m, max(0, time.Until(due)))
+		if err != nil {
+			return err
+		}
+		return s.broker.sender.send(s.base, o)
+	})
+	return true
+}
+
+// sendAside publishes d elsewhere and acks it, beside the deliveries that follow. The prefetch bounds how many.
+func (s *session) sendAside(d *amqp.Delivery, publish func(*message.Message, *envelope.Origin) error) {
+	m := unmarshal(d)
+	origin := s.originOf(d, m)
+	tag := d.DeliveryTag
+	s.flying.Go(func() {
+		err := publish(m, origin)
+		if err == nil {
+			s.acks.ack(tag)
+			return
+		}
+		s.broker.logger.Error("rabbitmq: cannot send a message aside, it is given back",
+			"queue", s.names.Queue, "message_id", m.UUID, "error", err)
+		select {
+		case <-time.After(s.pauseBefore(origin)):
+		case <-s.stop:
+		case <-s.lost:
+		}
+		s.acks.nack(tag)
+	})
+}
+
+// bury dead-letters a message that was under way each time its consumer died.
+func (s *session) bury(m *message.Message, origin *envelope.Origin) error {
+	now := time.Now()
+	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to end the process (crash-limit %d)",
+		origin.DeliveryCount, s.broker.design.crashLimit)
+	s.broker.logger.Error("rabbitmq: message dead-lettered before its handler", "queue", s.names.Queue, "message_id", m.UUID, "reason", text)
+	dead, err := recordCrash(m, text, now)
+	if err != nil {
+		dead = m // a body that claims to be an envelope and is not one: its bytes stay as they are
+	}
+	return s.broker.DeadLetter(s.base, &envelope.DeadLetter{
+		Message: dead,
+		Reason:  envelope.ReasonCrash,
+		Err:     envelope.Error{Message: text, Code: "crash"},
+		Rule:    "crash-limit",
+		Origin:  *origin,
+		At:      now,
+	})
+}

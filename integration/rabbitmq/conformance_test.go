@@ -1,0 +1,43 @@
+package rabbitmq_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// TestConformance runs the suite for brokers, and Watermill's own.
+func TestConformance(t *testing.T) {
+	server := services.SharedRabbitMQ(t)
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			url := server.VHost(t)
+			return brokertest.Backend{
+				Open: func(cfg brokers.Config) (brokers.Broker, error) {
+					cfg.URL = url
+					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Read: func(t *testing.T, queue string, n int) []*message.Message {
+					t.Helper()
+					return readPlain(t, url, queue, n)
+				},
+			}
+		},
+		Factor: 0.05,
+		Wait:   patience,
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}
