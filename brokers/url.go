@@ -44,14 +44,7 @@ const encodeHint = "Special characters in a user name or password must be percen
 // hidesPassword finds URLs that parse although a password cuts them short: in amqp://user:1#2@host/ the host is "user",
 // the port 1, and the rest would be shown to everybody.
 func hidesPassword(u *url.URL) bool {
-	if u.Fragment != "" {
-		return true
-	}
-	if u.User != nil {
-		return false
-	}
-	key, _, _ := strings.Cut(u.RawQuery, "=")
-	return strings.Contains(u.Path, "@") || strings.Contains(key, "@")
+	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
 }
 
 // Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, and the values of
