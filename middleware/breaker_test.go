@@ -155,6 +155,31 @@ func TestBreaker_PausesIntake(t *testing.T) {
 	})
 }
 
+// While one message tries the circuit out, those that wait for it do so without spinning.
+func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}), func(*message.Message) ([]*message.Message, error) {
+			if runs.Add(1) == 1 {
+				return nil, errTimeout
+			}
+			time.Sleep(2 * s)
+			return nil, nil
+		})
+		h.deliver(order(t))
+		time.Sleep(10 * s)
+		for range 5 {
+			m := order(t)
+			go h.deliver(m)
+		}
+		time.Sleep(23 * s)
+		synctest.Wait()
+		require.Equal(t, int32(6), runs.Load(), "the trial has succeeded, the others follow")
+		h.pipelineStop(t)
+		time.Sleep(10 * s)
+	})
+}
+
 func TestBreaker_PauseEndsAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

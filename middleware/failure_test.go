@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	pkgerrors "github.com/pkg/errors"
+	pkgerrors "github.com/pkg/errors" //nolint:depguard // its stacks are what users' errors bring along
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"

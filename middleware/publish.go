@@ -40,9 +40,6 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		p.unpublished.Store(0)
 		return nil
 	}
-	if isShutdown(d.parent) {
-		return err
-	}
 	pause := nackPause(p.cfg.NackDelay, p.unpublished.Add(1))
 	if start := time.Now(); !wait(d.parent, pause) {
 		if isShutdown(d.parent) {
