@@ -34,6 +34,17 @@
 // content. A redriven message carries its entry's id (x-redrive-id) and the number of the redrive (x-redrive-count), so a second
 // death comes back to the same entry and a success closes it.
 //
+// # Spool
+//
+// The spool is a directory with a numbered subdirectory for each process, which only that process has open. Its files, dlq-<n>.log,
+// have a record a line: the CRC-32C in 8 hex digits, a space, JSON with the bytes in base64, a line feed. A record is promised
+// when it is written and synced; on any error the file is given up and never written again. Imported files are removed. Two kinds
+// stay for a person, with an alarm: dlq-<n>.damaged, in which a line did not match its checksum, and refused.damaged, with
+// records that the store would not take although it answers. The spool is bounded (1 GiB); when it is full, DeadLetter fails and
+// the message stays with the broker.
+//
+// Alarms are log records of [LevelCritical]; [Letters.Stats] has the numbers for gauges.
+//
 // # Guarantees
 //
 // [Letters.DeadLetter] returns nil only when the dead letter is durable: committed by the store, or written and synced to the
