@@ -1,2 +1,93 @@
-// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql.
+// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql. The program brings the
+// driver:
+//
+//	import (
+//		_ "github.com/jackc/pgx/v5/stdlib"                 // or go-sql-driver/mysql, or modernc.org/sqlite
+//		_ "github.com/redrive-go/redrive/brokers/sqlqueue"
+//	)
+//
+//	broker, err := brokers.Open(ctx, "postgres://app@db.example.com/app")
+//
+// Beside what every broker does, a queue in the application's own database takes part in its transactions:
+// [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] takes a *sql.DB that is open already.
+//
+// # URL
+//
+//	postgres://user:password@host:5432/database?sslmode=verify-full&x-lease=1m    driver pgx, else postgres
+//	mysql://user:password@host:3306/database?x-lease=1m                          driver mysql; mariadb:// is the same
+//	sqlite:///var/lib/app/queue.db, sqlite://relative/queue.db                   driver sqlite, else sqlite3
+//
+// Parameters without x- belong to the database driver. mysql:// takes socket=/run/mysqld.sock in place of the host. Ours
+// are these, beside those of every driver (package brokers); in a brokers.Config they stand under Params without the x-:
+//
+//	parameter          Params key       default   meaning
+//	x-driver           driver           scheme's  name of the database/sql driver
+//	x-migrate          migrate          true      make and upgrade the tables at start
+//	x-lease            lease            30s       how long a message stays with a worker that shows no sign of life
+//	x-poll             poll             100ms     longest pause between two looks at an idle queue
+//	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
+//	x-prefetch         prefetch         512       most messages leased beyond those being handled; 0 for none
+//	x-nack-delay       nack-delay       100ms     pause after a nack; doubles with each delivery, up to 10 s
+//	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
+//	x-max-connections  max-connections  8         size of the pool
+//
+// # Delivery semantics
+//
+// At least once. Publish returns when the transaction is committed. A topic has one queue per consumer group, and a message
+// is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees what is
+// published after its first Subscribe, and the first group of a topic also sees everything published before.
+//
+// A worker leases rows with FOR UPDATE SKIP LOCKED in a statement of its own: no transaction is open while a handler runs,
+// and no open transaction anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker
+// dies, others take its rows over after x-lease; when it is out of touch with the database for that long, its handler's
+// context is cancelled with [ErrLeaseLost], and what it still does to the message has no effect.
+//
+// An ack deletes the row. Acks gather for up to 5 ms; a crash in that time delivers the messages again. A nack makes the row
+// visible again after x-nack-delay. Rescheduling changes the row itself, in one statement that also ends the lease: there is
+// no moment in which a crash delivers a retry twice. DeliveryCount counts leases since the message was last rescheduled,
+// so that it grows when a message crashes its workers.
+//
+// With concurrency 1 and one worker, messages come in the order of their due times.
+//
+// # How delay works
+//
+// A row has a due time in microseconds since 1970, computed and compared by the database's clock. No session's time zone and
+// no client's clock can shift it. The index on (queue, due time) holds due rows at its beginning, so that a million waiting
+// ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken earlier by NOTIFY on
+// PostgreSQL with pgx; elsewhere it looks after 2, 4, 8 ... ms, at most x-poll. Either way a message comes within 100 ms of
+// its due time, and never before.
+//
+// # Headers
+//
+// All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries, or,
+// when a header is not UTF-8, the packed form under the key $binary. Producers that write rows by SQL may put any JSON
+// object there. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
+//
+// # Limits
+//
+//   - Topics and groups have up to 255 bytes.
+//   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB.
+//   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those with
+//     its id in redrive_queue_messages.
+//   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
+//   - A publish in a transaction that makes the very first message of a new topic blocks other firsts until it ends.
+//   - Rows that were acked stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction
+//     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.
+//   - PostgreSQL keeps one connection for LISTEN. With max-connections below 3 the queue polls.
+//
+// # Why this is not watermill-sql
+//
+// This began as watermill-sql v3.1.0 with a SchemaAdapter and an OffsetsAdapter of its own. Kept are: messages through
+// database/sql with any driver, one SQL dialect behind a small seam, and a publisher that takes the caller's transaction.
+// Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the adapters:
+//
+//   - Its subscriber handles a batch inside the transaction that read it. With SKIP LOCKED in the adapter, 64 subscriptions
+//     hold 64 connections and 64 transactions while their handlers run; here 64 handlers need 2 connections and none.
+//     A handler that outlives AckDeadline is started again beside itself.
+//   - A nack is sent again in place, with the transaction open, and everything behind it waits. There are no delays.
+//   - With its own schema and 200,000 messages waiting it consumes 0.03 times as fast as with 10,000; a queue here stays at
+//     0.9 and more with 1,000,000. Any open transaction that has written stops it.
+//
+// BenchmarkConsume, BenchmarkBacklog and the tests named TestWatermillSQL in the integration module measure these.
+// Plain watermill-sql topics work with the retry pipeline, within the same limits; a test there shows how.
 package sqlqueue

@@ -18,35 +18,51 @@ import (
 // database in turn, and all but the first find nothing to do. table is goose's record of what has been applied; a name of
 // its own keeps one part's migrations apart from the application's and from other parts' in the same database.
 //
-// On SQLite, which has no such lock, each migration must do nothing the second time (IF NOT EXISTS).
+// On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it beside goose, each migration
+// must do nothing the second time (IF NOT EXISTS).
 func Up(ctx context.Context, db *sql.DB, dialect string, dir fs.FS, table string) error {
-	opts := []goose.ProviderOption{goose.WithTableName(table), goose.WithDisableGlobalRegistry(true)}
-	var kind goose.Dialect
+	var (
+		kind goose.Dialect
+		lock locker
+	)
 	switch dialect {
 	case "postgres":
-		kind = goose.DialectPostgres
-		opts = append(opts, goose.WithSessionLocker(postgresLock(table)))
+		kind, lock = goose.DialectPostgres, postgresLock(table)
 	case "mysql":
-		kind = goose.DialectMySQL
-		opts = append(opts, goose.WithSessionLocker(mysqlLock(table)))
+		kind, lock = goose.DialectMySQL, mysqlLock(table)
 	case "sqlite":
 		kind = goose.DialectSQLite3
 	default:
 		return fmt.Errorf("no migrations for %q", dialect)
 	}
-	provider, err := goose.NewProvider(kind, db, dir, opts...)
+	provider, err := goose.NewProvider(kind, db, dir, goose.WithTableName(table), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
-	if dialect == "sqlite" {
-		return upSQLite(ctx, provider)
+	if lock == nil || db.Stats().MaxOpenConnections == 1 {
+		return upUnlocked(ctx, provider)
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // it goes back to the pool
+	if err := lock.lock(ctx, conn); err != nil {
+		return err
 	}
 	_, err = provider.Up(ctx)
-	return err
+	return errors.Join(err, lock.unlock(context.WithoutCancel(ctx), conn))
 }
 
-// postgresLock waits in the database's own queue for an advisory lock, which the end of the connection releases. goose's
-// lockers ask again every few seconds instead.
+// locker takes a lock of the database for a connection, whose end releases it too. goose's own session lockers (v3.29.0)
+// come too late: its Up first looks for pending migrations without them, and makes its table there. On MySQL, where that
+// takes two steps, another process finds the table without its first row and fails; on PostgreSQL it waits a second.
+type locker interface {
+	lock(ctx context.Context, conn *sql.Conn) error
+	unlock(ctx context.Context, conn *sql.Conn) error
+}
+
+// postgresLock is an advisory lock.
 type postgresLock string
 
 func (l postgresLock) key() int64 {
@@ -55,12 +71,12 @@ func (l postgresLock) key() int64 {
 	return int64(h.Sum64())   //nolint:gosec // G115: any number will do
 }
 
-func (l postgresLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+func (l postgresLock) lock(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1)", l.key())
 	return err
 }
 
-func (l postgresLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+func (l postgresLock) unlock(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", l.key())
 	return err
 }
@@ -71,7 +87,7 @@ type mysqlLock string
 // mysqlWait is how long a process waits for the one that migrates, in seconds.
 const mysqlWait = 300
 
-func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+func (l mysqlLock) lock(ctx context.Context, conn *sql.Conn) error {
 	var got sql.NullInt64
 	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(MD5(CONCAT(?, DATABASE())), ?)", string(l), mysqlWait).Scan(&got)
 	if err == nil && got.Int64 != 1 {
@@ -80,19 +96,19 @@ func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-func (l mysqlLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+func (l mysqlLock) unlock(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(MD5(CONCAT(?, DATABASE())))", string(l))
 	return err
 }
 
-// sqlite keeps this process's own migrations apart; other processes are met with retries.
-var sqlite sync.Mutex
+// unlocked keeps this process's own migrations apart; other processes are met with retries.
+var unlocked sync.Mutex
 
-// upSQLite asks again: two processes that start at once can both find the schema missing, and one of them then fails with
-// "busy" or "exists already".
-func upSQLite(ctx context.Context, provider *goose.Provider) error {
-	sqlite.Lock()
-	defer sqlite.Unlock()
+// upUnlocked asks again: two processes that start at once can both find the schema missing, and one of them then fails
+// with "busy" or "exists already".
+func upUnlocked(ctx context.Context, provider *goose.Provider) error {
+	unlocked.Lock()
+	defer unlocked.Unlock()
 	for attempt := 1; ; attempt++ {
 		_, err := provider.Up(ctx)
 		if err == nil || attempt == 10 {

@@ -1,0 +1,206 @@
+// Package idempotency_test proves package idempotency on real databases and brokers (D41).
+package idempotency_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/kafka"
+	_ "github.com/redrive-go/redrive/brokers/memory"
+	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// database is a server's empty database with a store in it.
+type database struct {
+	url   string
+	db    *sql.DB
+	store *sqlstore.Store
+}
+
+func openPostgres(t *testing.T) database {
+	t.Helper()
+	url := services.SharedPostgres(t).Database(t)
+	return openDatabase(t, url, "pgx", url, sqlstore.PostgreSQL)
+}
+
+func openMariaDB(t *testing.T) database {
+	t.Helper()
+	url := services.SharedMariaDB(t).Database(t)
+	dsn, err := services.MySQLDSN(url)
+	require.NoError(t, err)
+	return openDatabase(t, url, "mysql", dsn, sqlstore.MySQL)
+}
+
+func openDatabase(t *testing.T, url, driver, dsn string, dialect sqlstore.Dialect) database {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+
+	// Ten processes that start at once make one table.
+	stores := make([]*sqlstore.Store, 10)
+	faults := make([]error, len(stores))
+	var processes sync.WaitGroup
+	for i := range stores {
+		processes.Go(func() { stores[i], faults[i] = sqlstore.New(t.Context(), db, dialect) })
+	}
+	processes.Wait()
+	require.NoError(t, errors.Join(faults...))
+	return database{url: url, db: db, store: stores[0]}
+}
+
+func TestStore_Conformance(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) database{"PostgreSQL": openPostgres, "MariaDB": openMariaDB} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t)
+			storetest.Run(t, func(*testing.T) idempotency.Store { return d.store })
+			t.Run("Purge", func(t *testing.T) {
+				_, err := d.store.Purge(t.Context())
+				require.NoError(t, err)
+			})
+		})
+	}
+}
+
+// Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after its
+// handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, is there once.
+func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
+	for name, url := range map[string]func(t *testing.T, d database) string{
+		"Memory":     func(*testing.T, database) string { return "mem://" },
+		"PostgreSQL": func(_ *testing.T, d database) string { return d.url + "&x-nack-delay=10ms" },
+		"MariaDB": func(t *testing.T, _ database) string {
+			t.Helper()
+			return services.SharedMariaDB(t).Database(t) + "?x-nack-delay=10ms"
+		},
+		"Kafka":    func(t *testing.T, _ database) string { t.Helper(); return services.SharedKafka(t).URL() },
+		"RabbitMQ": func(t *testing.T, _ database) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := openPostgres(t)
+			broker, err := brokers.Open(t.Context(), url(t, d), brokers.WithConfig(func(c *brokers.Config) {
+				c.Group, c.Concurrency, c.Logger = "billing", 8, slog.New(slog.DiscardHandler)
+			}))
+			if errors.Is(err, brokers.ErrUnknownScheme) {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, broker.Close()) })
+			effectHappensOnce(t, broker, d)
+		})
+	}
+}
+
+func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
+	t.Helper()
+	const n = 200
+	_, err := d.db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")
+	require.NoError(t, err)
+	quiet := slog.New(slog.DiscardHandler)
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler:   broker,
+		DeadLetters:   broker,
+		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond)},
+		Logger:        quiet,
+	})
+	require.NoError(t, err)
+	guard, err := idempotency.New(idempotency.Config{
+		Store: d.store, Consumer: "billing", Lease: 2 * time.Second, Logger: quiet,
+		Busy: func(err error, _ time.Duration) error { return middleware.Defer(err, 20*time.Millisecond) },
+	})
+	require.NoError(t, err)
+
+	var (
+		mu       sync.Mutex
+		attempts = map[string]int{}
+		crashed  = map[string]bool{}
+		settled  = map[string]int{}
+	)
+	charge := guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		mu.Lock()
+		attempts[m.UUID]++
+		first := attempts[m.UUID] == 1
+		mu.Unlock()
+		return nil, d.store.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges VALUES ($1)", m.UUID)
+			if err == nil && first {
+				err = errors.New("the payment service is down")
+			}
+			return err
+		})
+	})
+	// The crash stands outside of everything: the decision is made, and the ack is lost.
+	h := pipeline.Middleware(charge)
+	crashing := func(m *message.Message) error {
+		if _, err := h(m); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if attempts[m.UUID] > 1 && !crashed[m.UUID] {
+			crashed[m.UUID] = true
+			return errors.New("killed before the ack")
+		}
+		settled[m.UUID]++
+		return nil
+	}
+
+	topic := "orders-" + strings.ToLower(strings.NewReplacer("/", "-").Replace(t.Name()))
+	messages, err := broker.Subscriber().Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	var list []*message.Message
+	for i := range n {
+		for range 2 {
+			list = append(list, message.NewMessage(fmt.Sprintf("%s-%d", topic, i), []byte("{}")))
+		}
+	}
+	require.NoError(t, broker.Publisher().Publish(topic, list...))
+	var workers sync.WaitGroup
+	for range 8 {
+		workers.Go(func() {
+			for m := range messages {
+				if crashing(m) != nil {
+					m.Nack()
+				} else {
+					m.Ack()
+				}
+			}
+		})
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range n {
+			if id := fmt.Sprintf("%s-%d", topic, i); !crashed[id] || settled[id] < 2 {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 20*time.Millisecond)
+	require.NoError(t, broker.Close())
+	workers.Wait()
+
+	var rows, different int
+	require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
+	require.Equal(t, n, different, "an effect is missing")
+	require.Equal(t, n, rows, "an effect happened twice")
+}
