@@ -210,6 +210,12 @@ func TestBreaker_SkipsOnlyWhenAskedTo(t *testing.T) {
 	h.sendNow(order(t))
 	require.Equal(t, 1, skipped)
 	require.Len(t, h.ran(), 1)
+
+	m := order(t)
+	m.Metadata[envelope.KeyRedriveID] = "entry-9"
+	h.sendNow(m)
+	require.Equal(t, 1, skipped, "a redriven message is deferred: skipping would close its entry as if it had worked")
+	require.Empty(t, h.redriven)
 }
 
 func TestBreaker_Keys(t *testing.T) {

@@ -79,7 +79,8 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 		f.circuit.failed(dec)
 	}
 	if f.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
-		dec.Outcome, dec.Reason = OutcomeDeadLetter, envelope.ReasonPanic // there is no goroutine left to run it again in
+		// There is no goroutine left to run it again in.
+		dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, envelope.ReasonPanic, 0
 	}
 	return p.settle(d, dec)
 }
@@ -103,8 +104,8 @@ func (p *Pipeline) refused(m *message.Message, c *attemptContext, refusal *Circu
 		Attempt: d.attempt,
 		Err:     refusal,
 	}
-	if p.cfg.Breaker.WhenOpen == OpenSkip {
-		dec.Outcome = OutcomeSkip
+	if p.cfg.Breaker.WhenOpen == OpenSkip && c.control.RedriveID == "" {
+		dec.Outcome = OutcomeSkip // but for a redriven message: an operator wants to know how it went
 	} else {
 		p.decideDefer(&dec, m, d.at)
 	}

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -34,6 +35,7 @@ func takeSnapshot(m *message.Message, c *envelope.Control) (*snapshot, error) {
 	s.bytes = append(s.bytes[:0], m.Payload...)
 	var id, redrive string
 	binary, state := false, false
+	s.headers = slices.Grow(s.headers[:0], len(m.Metadata))
 	for k, v := range m.Metadata {
 		s.headers = append(s.headers, header{k, v})
 		switch k {
