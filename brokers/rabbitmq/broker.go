@@ -106,7 +106,8 @@ func (b *Broker) retry(n brokers.Names, origin *envelope.Origin, m *message.Mess
 		return outgoing{}, err
 	}
 	o := b.outgoing(m, r, time.Now().Add(delay))
-	if origin.RoutingKey != "" && origin.RoutingKey != n.Queue {
+	if origin.RoutingKey != "" {
+		o.msg.Headers[envelope.KeyConsumer] = n.Queue
 		o.msg.Headers[envelope.KeyRoutingKey] = origin.RoutingKey
 		o.msg.Headers[envelope.KeyExchange] = origin.Exchange
 	}

@@ -98,6 +98,7 @@ func (s *session) pump() (stopped bool) {
 func (s *session) handOut(d *amqp.Delivery) bool {
 	m := unmarshal(d)
 	origin := s.originOf(d, m)
+	m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = origin.RoutingKey, origin.Exchange
 	delete(m.Metadata, envelope.KeyNotBefore) // it has come
 	ctx, cancel := context.WithCancel(envelope.WithOrigin(s.base, origin))
 	m.SetContext(ctx)
@@ -167,7 +168,7 @@ func (s *session) pauseBefore(origin *envelope.Origin) time.Duration {
 }
 
 // originOf says where d came from. A retry came through its delay queue; then the routing key and exchange of the first
-// publication are in its headers.
+// publication are in its headers, which count only when they were written for this queue.
 func (s *session) originOf(d *amqp.Delivery, m *message.Message) *envelope.Origin {
 	o := &envelope.Origin{
 		Broker:        Scheme,
@@ -179,7 +180,7 @@ func (s *session) originOf(d *amqp.Delivery, m *message.Message) *envelope.Origi
 		Redelivered:   d.Redelivered,
 		DeliveryCount: deliveryCount(d.Headers),
 	}
-	if key := m.Metadata[envelope.KeyRoutingKey]; key != "" && d.RoutingKey == s.names.Queue {
+	if key := m.Metadata[envelope.KeyRoutingKey]; key != "" && m.Metadata[envelope.KeyConsumer] == s.names.Queue {
 		o.RoutingKey = key
 		o.Exchange = m.Metadata[envelope.KeyExchange]
 	}

@@ -1,0 +1,48 @@
+package rabbitmq
+
+import (
+	"errors"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+)
+
+func TestExplain_NamesArgumentAndBothValues(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		want   ArgumentError
+	}{
+		"a value against none": {
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'orders' in vhost '/': received the value '5000' of type 'long' but current is none",
+			ArgumentError{Kind: "queue", Name: "orders", Argument: "x-message-ttl", Want: "5000", Have: "none"},
+		},
+		"none against a value": {
+			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'it's' in vhost 'a'b': received none but current is the value 'quorum' of type 'longstr'",
+			ArgumentError{Kind: "queue", Name: "it's", Argument: "x-queue-type", Want: "none", Have: "quorum"},
+		},
+		"two values": {
+			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
+			ArgumentError{Kind: "queue", Name: "q", Argument: "x-queue-type", Want: "quorum", Have: "classic"},
+		},
+		"an exchange's type": {
+			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'bus' in vhost '/': received 'topic' but current is 'direct'",
+			ArgumentError{Kind: "exchange", Name: "bus", Argument: "type", Want: "topic", Have: "direct"},
+		},
+		"durability": {
+			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'",
+			ArgumentError{Kind: "queue", Name: "q", Argument: "durable", Want: "true", Have: "false"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := explain(&amqp.Error{Code: amqp.PreconditionFailed, Reason: tc.reason, Server: true})
+			var got *ArgumentError
+			require.ErrorAs(t, err, &got)
+			require.Equal(t, tc.want, *got)
+		})
+	}
+	other := &amqp.Error{Code: amqp.PreconditionFailed, Reason: "something else"}
+	require.Same(t, other, explain(other))
+	plain := errors.New("plain")
+	require.Same(t, plain, explain(plain))
+}

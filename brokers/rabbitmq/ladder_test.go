@@ -1,0 +1,61 @@
+package rabbitmq
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// walk sends a delay through the queues of l and returns when it ends and through how many it went.
+func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, hops int) {
+	t.Helper()
+	for rest := delay; rest > 0; hops++ {
+		step, left, ok := l.step(rest)
+		require.True(t, ok)
+		waited += step
+		require.Less(t, left, rest)
+		rest = left
+	}
+	return waited, hops
+}
+
+func TestLadder_NeverEarlyAndSeldomLate(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	l := newLadder([]time.Duration{time.Second, 7 * time.Second}, true, 1)
+	for range 20_000 {
+		delay := time.Duration(random.Int64N(int64(30*24*time.Hour))) >> random.IntN(32)
+		waited, hops := walk(t, l, delay)
+		require.GreaterOrEqual(t, waited, delay)
+		require.LessOrEqual(t, waited-delay, max(delay/100, 100*time.Millisecond))
+		require.LessOrEqual(t, hops, 10+int(delay/(14*time.Hour)), "%s", delay)
+	}
+}
+
+func TestLadder_NamedDelaysWaitOnce(t *testing.T) {
+	named := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 70 * time.Minute}
+	l := newLadder(named, true, 1)
+	for _, delay := range named {
+		step, rest, ok := l.step(delay)
+		require.True(t, ok)
+		require.Equal(t, delay, step)
+		require.Zero(t, rest)
+	}
+}
+
+func TestLadder_ToleranceSavesHops(t *testing.T) {
+	exact, loose := newLadder(nil, true, 1), newLadder(nil, true, 50)
+	_, many := walk(t, exact, 45*time.Second)
+	waited, few := walk(t, loose, 45*time.Second)
+	require.Less(t, few, many)
+	require.LessOrEqual(t, waited, 45*time.Second*5/4) // a quarter, as for jittered delays
+}
+
+func TestLadder_Steps(t *testing.T) {
+	require.Len(t, newLadder(nil, true, 1).steps, 21)
+	require.Equal(t, []time.Duration{2 * time.Millisecond, time.Second},
+		newLadder([]time.Duration{time.Second, 0, 1500 * time.Microsecond, time.Second}, false, 1).steps)
+	_, _, ok := newLadder(nil, false, 1).step(time.Second)
+	require.False(t, ok)
+}

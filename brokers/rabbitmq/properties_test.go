@@ -1,0 +1,120 @@
+package rabbitmq
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// The properties that may travel on do, those that speak of the past do not.
+func TestProperties_AllowList(t *testing.T) {
+	d := amqp.Delivery{
+		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip", Type: "invoice.created",
+		AppId: "php", ReplyTo: "answers", Timestamp: time.Unix(1_700_000_000, 0).UTC(), Priority: 7,
+		Expiration: "500", UserId: "somebody", DeliveryMode: amqp.Transient, Body: []byte("{}"),
+	}
+	m := unmarshal(&d)
+	require.Equal(t, "id", m.UUID)
+	require.Equal(t, "invoice.created", m.Metadata[envelope.KeyAMQPType])
+	require.Equal(t, amqp.Publishing{
+		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip", Type: "invoice.created",
+		AppId: "php", ReplyTo: "answers", Timestamp: d.Timestamp, Priority: 7,
+		DeliveryMode: amqp.Persistent, Body: []byte("{}"), Headers: amqp.Table{},
+	}, marshal(m, nil))
+}
+
+func TestProperties_OfAForeignProducerWithoutAny(t *testing.T) {
+	m := unmarshal(&amqp.Delivery{Body: []byte("x")})
+	require.Empty(t, m.UUID)
+	require.Empty(t, m.Metadata)
+	m = unmarshal(&amqp.Delivery{Headers: amqp.Table{"_watermill_message_uuid": "u"}})
+	require.Equal(t, "u", m.UUID)
+}
+
+func TestProperties_ThatCannotBeReadAreLeftOut(t *testing.T) {
+	m := message.NewMessage("id", nil)
+	m.Metadata[envelope.KeyAMQPPriority] = "high"
+	m.Metadata[envelope.KeyAMQPTimestamp] = "yesterday"
+	p := marshal(m, nil)
+	require.Zero(t, p.Priority)
+	require.True(t, p.Timestamp.IsZero())
+}
+
+// A 140 KB header, or a name of 256 bytes, ends the connection with everybody's publishes on it.
+func TestCheckSize_RefusesWhatWouldEndTheConnection(t *testing.T) {
+	const frame = 131072
+	for name, o := range map[string]outgoing{
+		"headers beyond a frame": {msg: amqp.Publishing{Headers: amqp.Table{"x": strings.Repeat("x", frame)}}},
+		"nested beyond a frame":  {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{"y": make([]byte, frame)}}}}},
+		"a long name":            {msg: amqp.Publishing{Headers: amqp.Table{strings.Repeat("n", 256): ""}}},
+		"a long name inside":     {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{strings.Repeat("n", 256): ""}}}}},
+		"a long routing key":     {key: strings.Repeat("k", 256)},
+		"a long message id":      {msg: amqp.Publishing{MessageId: strings.Repeat("i", 256)}},
+		"a long type":            {msg: amqp.Publishing{Type: strings.Repeat("i", 256)}},
+	} {
+		require.ErrorIs(t, checkSize(&o, frame), brokers.ErrTooLarge, name)
+	}
+	fits := outgoing{key: strings.Repeat("k", 255), msg: amqp.Publishing{Headers: amqp.Table{
+		strings.Repeat("n", 255): strings.Repeat("x", 120<<10), "t": amqp.Table{"n": nil, "f": 1.5},
+	}}}
+	require.NoError(t, checkSize(&fits, frame))
+}
+
+func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
+	now := time.UnixMilli(1_800_000_000_000)
+	at := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
+	for name, tc := range map[string]struct {
+		headers amqp.Table
+		want    time.Duration
+	}{
+		"nothing said":                {amqp.Table{}, 0},
+		"due in a second":             {amqp.Table{"x-not-before": at(time.Second)}, time.Second},
+		"as text":                     {amqp.Table{"x-not-before": "1800000001000"}, time.Second},
+		"no number":                   {amqp.Table{"x-not-before": "soon"}, 0},
+		"a table":                     {amqp.Table{"x-not-before": amqp.Table{}}, 0},
+		"due long ago":                {amqp.Table{"x-not-before": at(-time.Hour), keyRest: int64(500)}, -time.Hour},
+		"a clock an hour behind":      {amqp.Table{"x-not-before": at(time.Hour), keyRest: int64(500)}, 500 * time.Millisecond},
+		"beyond all bounds":           {amqp.Table{"x-not-before": int64(math.MaxInt64)}, envelope.MaxDelay},
+		"before all bounds":           {amqp.Table{"x-not-before": int64(math.MinInt64)}, time.UnixMilli(math.MinInt64).Sub(now)},
+		"a rest that makes no sense":  {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
+		"a rest that is not a number": {amqp.Table{"x-not-before": at(time.Second), keyRest: "x"}, time.Second},
+	} {
+		require.Equal(t, tc.want, remaining(tc.headers, now), name)
+	}
+}
+
+// E3: a message that consumers before us rejected has used up those cycles; a counter of ours is the truth.
+func TestCountRejections(t *testing.T) {
+	deaths := []any{
+		"nonsense",
+		amqp.Table{"queue": "orders.deadletter", "reason": "expired", "count": int64(2)},
+		amqp.Table{"queue": "orders", "reason": "rejected", "count": int64(2)},
+	}
+	for name, tc := range map[string]struct {
+		deaths any
+		had    string
+		want   string
+	}{
+		"rejected twice":      {deaths, "", "2"},
+		"counted already":     {deaths, "1", "1"},
+		"never rejected":      {[]any{}, "", ""},
+		"another form":        {"twice", "", ""},
+		"rejected elsewhere":  {[]any{amqp.Table{"queue": "q", "reason": "rejected", "count": int64(9)}}, "", ""},
+		"a count that is odd": {[]any{amqp.Table{"queue": "orders", "reason": "rejected", "count": "9x"}}, "", ""},
+	} {
+		metadata := message.Metadata{}
+		if tc.had != "" {
+			metadata[envelope.KeyRetryCount] = tc.had
+		}
+		countRejections(amqp.Table{"x-death": tc.deaths}, "orders", metadata)
+		require.Equal(t, tc.want, metadata[envelope.KeyRetryCount], name)
+	}
+}
