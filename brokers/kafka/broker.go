@@ -47,7 +47,8 @@ type Broker struct {
 	flights flights
 
 	mu          sync.Mutex
-	closed      bool
+	closed      bool // no more subscribers
+	drained     bool // no more of anything; until then, running handlers may publish
 	subscribers map[*subscriber]struct{}
 	releasing   sync.Once
 }
@@ -179,6 +180,9 @@ func (b *Broker) Close() error {
 		wg.Go(func() { _ = s.Close() })
 	}
 	wg.Wait()
+	b.mu.Lock()
+	b.drained = true
+	b.mu.Unlock()
 	b.releasing.Do(b.release)
 	return nil
 }
@@ -199,7 +203,7 @@ func (b *Broker) release() {
 func (b *Broker) isClosed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.closed
+	return b.drained
 }
 
 // subscriptions returns those of a topic, in this process.

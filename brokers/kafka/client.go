@@ -84,7 +84,7 @@ func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error
 	c.Consumer.IsolationLevel = sarama.ReadCommitted
 	c.Consumer.Group.ResetInvalidOffsets = true
 	c.Consumer.Group.Session.Timeout = p.Duration("session-timeout")
-	c.Consumer.Group.Heartbeat.Interval = p.Duration("session-timeout") / 3
+	c.Consumer.Group.Heartbeat.Interval = p.Duration("session-timeout") / 10 // also how soon a rebalance is heard of
 	c.Consumer.Group.Rebalance.Timeout = p.Duration("rebalance-timeout")
 	c.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{assignors[p.String("assignor")]()}
 

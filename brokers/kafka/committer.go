@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -32,65 +33,73 @@ type position struct {
 // comes again there.
 var errFenced = errors.New("the group has given this member up")
 
-// commit stores the positions of points for the group, as the member that sess is. The retry topics' positions are
-// stored for the same group although no member is subscribed to them: whoever owns a partition of the main topic owns
-// the same partition of its retry topics.
-func commit(ctx context.Context, client sarama.Client, group string, sess sarama.ConsumerGroupSession, points []point, all bool) error {
-	type target struct {
-		point
-		at position
-	}
-	var targets []target
-	for _, p := range points {
-		at, moved := p.position()
-		if moved || all && at.offset >= 0 {
-			targets = append(targets, target{p, at})
-		}
-	}
-	for attempt := 0; len(targets) > 0; attempt++ {
-		req := sarama.NewOffsetCommitRequest(client.Config(), group)
-		req.ConsumerID = sess.MemberID()
-		req.ConsumerGroupGeneration = sess.GenerationID()
-		for _, t := range targets {
-			req.AddBlock(t.topic, t.partition, t.at.offset, 0, t.at.note)
-		}
-		answer, err := offsetCommit(client, group, req)
-		if err == nil {
-			left := targets[:0]
-			for _, t := range targets {
-				code, ok := answer.Errors[t.topic][t.partition]
-				switch {
-				case ok && code == sarama.ErrNoError:
-					t.committedAt(t.at)
-				case ok:
-					err = code
-					left = append(left, t)
-				default:
-					err = sarama.ErrIncompleteResponse
-					left = append(left, t)
-				}
-			}
-			targets = left
-		}
+// committer stores positions for a group. It is safe for concurrent use.
+//
+// Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
+// after, the last commit of a partition would put its next owner back.
+type committer struct {
+	client sarama.Client
+	group  string
+	mu     sync.Mutex
+}
+
+// commit stores the positions of points, as the member that sess is, and tries again until ctx ends. With all it stores
+// those that have not moved as well. The retry topics' positions are stored although no member is subscribed to them:
+// whoever owns a partition of the main topic owns the same partition of its retry topics.
+func (c *committer) commit(ctx context.Context, sess sarama.ConsumerGroupSession, points []point, all bool) error {
+	for attempt := 0; ; attempt++ {
+		err := c.once(sess, points, all)
 		switch {
-		case len(targets) == 0:
+		case err == nil:
 			return nil
 		case errors.Is(err, sarama.ErrUnknownMemberId), errors.Is(err, sarama.ErrFencedInstancedId):
 			return fmt.Errorf("%w: %w", errFenced, err)
 		case errors.Is(err, sarama.ErrRebalanceInProgress), errors.Is(err, sarama.ErrIllegalGeneration):
 			// A cooperative rebalance is under way; sess gets the new generation when it has joined.
 		default:
-			_ = client.RefreshCoordinator(group)
+			_ = c.client.RefreshCoordinator(c.group)
 		}
-		pause := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("commit of group %s: %w", group, err)
+		if !sleep(ctx, min(minPause/2<<min(attempt, 5), time.Second)) {
+			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 	}
-	return nil
+}
+
+func (c *committer) once(sess sarama.ConsumerGroupSession, points []point, all bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	req := sarama.NewOffsetCommitRequest(c.client.Config(), c.group)
+	req.ConsumerID = sess.MemberID()
+	req.ConsumerGroupGeneration = sess.GenerationID()
+	sent := map[account]position{}
+	for _, p := range points {
+		if at, moved := p.position(); moved || all && at.offset >= 0 {
+			req.AddBlock(p.topic, p.partition, at.offset, 0, at.note)
+			sent[p.account] = at
+		}
+	}
+	if len(sent) == 0 {
+		return nil
+	}
+	answer, err := offsetCommit(c.client, c.group, req)
+	if err != nil {
+		return err
+	}
+	for _, p := range points {
+		at, ok := sent[p.account]
+		if !ok {
+			continue
+		}
+		switch code, ok := answer.Errors[p.topic][p.partition]; {
+		case !ok:
+			err = sarama.ErrIncompleteResponse
+		case code == sarama.ErrNoError:
+			p.committedAt(at)
+		default:
+			err = code
+		}
+	}
+	return err
 }
 
 func offsetCommit(client sarama.Client, group string, req *sarama.OffsetCommitRequest) (*sarama.OffsetCommitResponse, error) {
@@ -144,13 +153,22 @@ func committed(ctx context.Context, client sarama.Client, group string, topics [
 		if err == nil {
 			return positions, nil
 		}
-		pause := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !sleep(ctx, min(minPause/2<<min(attempt, 5), time.Second)) {
 			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
 		}
 		_ = client.RefreshCoordinator(group)
 	}
+}
+
+// standing returns the position that the group's client begins to read a partition of the topic at, with its note.
+func (s *subscription) standing(ctx context.Context, claim sarama.ConsumerGroupClaim) (position, error) {
+	positions, err := committed(ctx, s.client, s.cfg.Group, []string{claim.Topic()}, claim.Partition())
+	if err != nil {
+		return position{}, err
+	}
+	at := positions[claim.Topic()]
+	if at.offset != claim.InitialOffset() {
+		at = position{offset: claim.InitialOffset()} // the committed one is gone from the topic, or there is none
+	}
+	return at, nil
 }

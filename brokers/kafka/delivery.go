@@ -42,6 +42,9 @@ const longestPause = 5 * time.Second
 // the record is not settled, and comes again to whoever gets the partition.
 func (p *partition) deliver(d *delivery) (acked bool) {
 	for pause := p.sub.nackPause; ; pause = min(2*pause, longestPause) {
+		if p.ctx.Err() != nil {
+			return false // and what follows in the lane does not overtake it
+		}
 		m := newMessage(d.record, d.origin, d.waiting)
 		ctx, cancel := context.WithCancel(envelope.WithOrigin(p.sub.handlers, d.origin))
 		m.SetContext(ctx)

@@ -20,7 +20,9 @@ import (
 // cluster starts a Kafka in this process.
 func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.DefaultNumPartitions(1)}, opts...)...)
+	c, err := kfake.NewCluster(append([]kfake.Opt{
+		kfake.NumBrokers(1), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(time.Second),
+	}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c

@@ -322,8 +322,13 @@ func (o *order) restore() error {
 		} else if err != nil {
 			return err
 		}
+		at := newTracker(positions[name], 1)
 		f := fetcher{client: sub.readerClient, topic: name, partition: o.p.id}
-		if _, err := f.all(ctx, positions[name].offset, o.remember); err != nil {
+		if _, err := f.all(ctx, positions[name].offset, func(r *sarama.ConsumerMessage) {
+			if !at.known(r.Offset) {
+				o.remember(r)
+			}
+		}); err != nil {
 			return fmt.Errorf("restore the order of keys: %w", err)
 		}
 		sub.readTier(name, tiers[name])

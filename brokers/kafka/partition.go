@@ -49,7 +49,12 @@ func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.Consu
 	defer p.stop()
 	go p.watch(sess, claim)
 
-	main := p.track(claim.Topic(), claim.InitialOffset())
+	at, err := p.sub.standing(p.ctx, claim)
+	if err != nil {
+		close(p.idle)
+		return err
+	}
+	main := p.track(claim.Topic(), at)
 	if p.order != nil {
 		if err := p.order.restore(); err != nil {
 			close(p.idle)
@@ -95,8 +100,8 @@ func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.Consume
 }
 
 // track begins the account of what is settled of a topic's partition.
-func (p *partition) track(topic string, offset int64) *tracker {
-	t := newTracker(offset, p.sub.window)
+func (p *partition) track(topic string, at position) *tracker {
+	t := newTracker(at, p.sub.window)
 	p.account(topic, t)
 	return t
 }
@@ -122,6 +127,10 @@ func (p *partition) read(main *tracker, records <-chan *sarama.ConsumerMessage) 
 		mark, ok := main.add(p.ctx, r.Offset)
 		if !ok {
 			return
+		}
+		if main.known(r.Offset) {
+			main.settle(mark)
+			continue
 		}
 		d := &delivery{record: r, tracker: main, mark: mark, origin: readOrigin(r, p.sub.topic, p.sub.cfg.Group, false)}
 		if !p.lanes.take(p.ctx, d) {
@@ -160,7 +169,7 @@ func (p *partition) giveUp(sess sarama.ConsumerGroupSession) {
 	points := p.sub.disown(p)
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
-	if err := commit(ctx, p.sub.client, p.sub.cfg.Group, sess, points, false); err != nil {
+	if err := p.sub.commits.commit(ctx, sess, points, false); err != nil {
 		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err", err)
 	}
 }

@@ -44,7 +44,7 @@ func (q *pump) read() error {
 			return err
 		}
 		q.from = positions[q.topic].offset
-		q.account = p.track(q.topic, q.from)
+		q.account = p.track(q.topic, positions[q.topic])
 	}
 	records, err := p.sub.open(q.topic, p.id, q.from)
 	if errors.Is(err, errNoPartition) {
@@ -71,6 +71,10 @@ func (q *pump) read() error {
 			return nil
 		}
 		q.from = r.Offset + 1
+		if q.account.known(r.Offset) {
+			q.account.settle(mark)
+			continue
+		}
 		d := &delivery{record: r, waiting: true, tracker: q.account, mark: mark}
 		if !q.pass(d) {
 			return nil

@@ -168,6 +168,7 @@ func (s *subscription) connect(ctx context.Context) (err error) {
 		return errors.Join(err, s.client.Close(), reader.Close())
 	}
 	s.readerClient = reader
+	s.commits.client, s.commits.group = s.client, s.cfg.Group
 	return nil
 }
 

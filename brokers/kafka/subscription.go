@@ -50,6 +50,7 @@ type subscription struct {
 	client       sarama.Client   // of the group
 	reader       sarama.Consumer // of the retry topics
 	readerClient sarama.Client
+	commits      committer
 
 	look chan struct{} // asks for lookForTiers
 	mu   sync.Mutex
@@ -161,7 +162,7 @@ func (s *subscription) commitNow(sess sarama.ConsumerGroupSession, all bool) {
 	}
 	ctx, cancel := context.WithTimeout(sess.Context(), commitTimeout)
 	defer cancel()
-	if err := commit(ctx, s.client, s.cfg.Group, sess, points, all); err != nil && sess.Context().Err() == nil {
+	if err := s.commits.commit(ctx, sess, points, all); err != nil && sess.Context().Err() == nil {
 		s.log.Warn("offsets were not committed; trying again", "err", err)
 	}
 }

@@ -6,15 +6,19 @@ import (
 )
 
 // tracker knows which records of one partition are under way, and from which offset a successor would have to read:
-// the first record that is not settled. Records settle in any order. It is safe for concurrent use.
+// the first record that is not settled. Records settle in any order; what is settled behind the first goes into the
+// position's note, so that the successor skips it. It is safe for concurrent use.
 type tracker struct {
 	window int
 
-	mu        sync.Mutex
-	records   []*tracked // in order of offset; a settled head is removed at once
-	next      int64      // offset to commit, -1 before the first record settled
-	committed int64
-	room      chan struct{} // a token when the window may have room again
+	mu      sync.Mutex
+	records []*tracked    // in order of offset; a settled head is removed at once
+	next    int64         // offset to commit, negative before the first record settled
+	changed bool          // since the last commit
+	room    chan struct{} // a token when the window may have room again
+
+	before    map[int64]struct{} // what the predecessor had not settled, below beforeEnd
+	beforeEnd int64
 }
 
 type tracked struct {
@@ -22,9 +26,20 @@ type tracked struct {
 	settled bool
 }
 
-// newTracker starts at the offset that is committed already, or a negative one if none is.
-func newTracker(committed int64, window int) *tracker {
-	return &tracker{window: window, next: committed, committed: committed, room: make(chan struct{}, 1)}
+// newTracker starts where the group stands.
+func newTracker(at position, window int) *tracker {
+	t := &tracker{window: window, next: at.offset, room: make(chan struct{}, 1)}
+	t.before, t.beforeEnd = unpackNote(at)
+	return t
+}
+
+// known reports whether the predecessor has settled a record already.
+func (t *tracker) known(offset int64) bool {
+	if t.before == nil || offset >= t.beforeEnd {
+		return false
+	}
+	_, waiting := t.before[offset]
+	return !waiting
 }
 
 // add takes a record under way. It blocks while the window is full, and reports false when ctx ended first.
@@ -51,6 +66,7 @@ func (t *tracker) settle(r *tracked) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.settled = true
+	t.changed = true
 	if t.records[0] != r {
 		return
 	}
@@ -71,12 +87,34 @@ func (t *tracker) settle(r *tracked) {
 func (t *tracker) position() (at position, moved bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return position{offset: t.next}, t.next > t.committed
+	at.note = t.note() // moves next
+	at.offset = t.next
+	return at, t.changed
 }
 
-// committedAt remembers what the coordinator has stored.
+// note says what is settled behind the first record that is not, counted from next.
+func (t *tracker) note() string {
+	last := len(t.records) - 1
+	for last >= 0 && !t.records[last].settled {
+		last--
+	}
+	if last < 0 {
+		return ""
+	}
+	var waiting []int64
+	for _, r := range t.records[:last] {
+		if !r.settled {
+			waiting = append(waiting, r.offset)
+		}
+	}
+	t.next = waiting[0] // the same, or behind offsets that hold no record
+	return packNote(waiting, t.records[last].offset+1)
+}
+
+// committedAt forgets the change, unless there has been another one since.
 func (t *tracker) committedAt(at position) {
+	now, _ := t.position()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.committed = max(t.committed, at.offset)
+	t.changed = t.changed && now != at
 }

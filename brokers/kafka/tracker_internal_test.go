@@ -6,10 +6,11 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
-	tr := newTracker(7, 10)
+	tr := newTracker(position{offset: 7}, 10)
 	var records []*tracked
 	for _, offset := range []int64{7, 8, 12, 13} { // 9-11 were compacted away
 		r, ok := tr.add(t.Context(), offset)
@@ -18,27 +19,66 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	}
 
 	tr.settle(records[1])
-	tr.settle(records[2])
-	_, dirty := tr.position()
-	require.False(t, dirty, "offset 7 is still under way")
+	tr.settle(records[3])
+	at, moved := tr.position()
+	require.True(t, moved)
+	require.EqualValues(t, 7, at.offset, "still under way")
+
+	// Whoever takes over skips what is settled behind that.
+	successor := newTracker(at, 10)
+	for offset, known := range map[int64]bool{7: false, 8: true, 12: false, 13: true, 14: false} {
+		require.Equal(t, known, successor.known(offset), offset)
+	}
+
+	tr.committedAt(at)
+	_, moved = tr.position()
+	require.False(t, moved)
 
 	tr.settle(records[0])
-	next, dirty := tr.position()
-	require.True(t, dirty)
-	require.EqualValues(t, 13, next.offset)
+	at, moved = tr.position()
+	require.True(t, moved)
+	require.EqualValues(t, 12, at.offset)
 
-	tr.committedAt(next)
-	_, dirty = tr.position()
-	require.False(t, dirty)
+	tr.settle(records[2])
+	at, _ = tr.position()
+	require.Equal(t, position{offset: 14}, at)
+}
 
-	tr.settle(records[3])
-	next, _ = tr.position()
-	require.EqualValues(t, 14, next.offset)
+// A note has limited room. What does not fit into it is done again, and nothing is taken for done.
+func TestPackNote_ForgetsOnlyWhatIsDone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		base := rapid.Int64Range(0, 1<<40).Draw(t, "base")
+		n := rapid.IntRange(1, 5000).Draw(t, "n")
+		stride := rapid.Int64Range(1, 100_000).Draw(t, "stride")
+		var waiting []int64
+		for i := range n {
+			waiting = append(waiting, base+int64(i)*stride)
+		}
+		end := waiting[n-1] + rapid.Int64Range(1, 1000).Draw(t, "behind")
+
+		note := packNote(waiting, end)
+		require.LessOrEqual(t, len(note), maxNote)
+		kept, keptEnd := unpackNote(position{offset: base, note: note})
+		require.LessOrEqual(t, keptEnd, end)
+		for _, offset := range waiting {
+			_, ok := kept[offset]
+			require.True(t, ok || offset >= keptEnd, "offset %d", offset)
+		}
+	})
+}
+
+// Kafka's note is anybody's to write.
+func TestUnpackNote_OfOthersSaysNothing(t *testing.T) {
+	for _, note := range []string{"", "x", "AAAA!", "////", "/w", "AQ", "watermill"} {
+		waiting, end := unpackNote(position{offset: 5, note: note})
+		require.Nil(t, waiting, note)
+		require.EqualValues(t, 5, end, note)
+	}
 }
 
 func TestTracker_WindowHoldsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := newTracker(-1, 2)
+		tr := newTracker(position{offset: -1}, 2)
 		first, _ := tr.add(t.Context(), 0)
 		second, _ := tr.add(t.Context(), 1)
 

@@ -1,0 +1,185 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// sequence checks that the messages of every key are handled in order, one attempt after the other.
+type sequence struct {
+	mu       sync.Mutex
+	t        *testing.T
+	next     map[string]int         // per key
+	attempts map[string]map[int]int // per key and number
+	done     int
+	again    int // handled a second time after a success
+	changed  chan struct{}
+}
+
+func newSequence(t *testing.T) *sequence {
+	t.Helper()
+	return &sequence{t: t, next: map[string]int{}, attempts: map[string]map[int]int{}, changed: make(chan struct{}, 1)}
+}
+
+// handle reports the attempt, and whether this attempt is the first one at the message.
+func (s *sequence) handle(m *message.Message) (attempt int) {
+	key := m.Metadata[envelope.KeyKafkaKey]
+	number, err := strconv.Atoi(string(m.Payload))
+	if err != nil {
+		s.t.Errorf("payload %q", m.Payload)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case number < s.next[key]:
+		s.again++
+	case number > s.next[key]:
+		s.t.Errorf("key %s: message %d before %d", key, number, s.next[key])
+	}
+	if s.attempts[key] == nil {
+		s.attempts[key] = map[int]int{}
+	}
+	s.attempts[key][number]++
+	return s.attempts[key][number]
+}
+
+func (s *sequence) succeed(m *message.Message) {
+	key := m.Metadata[envelope.KeyKafkaKey]
+	number, _ := strconv.Atoi(string(m.Payload))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if number == s.next[key] {
+		s.next[key]++
+		s.done++
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sequence) wait(n int, within time.Duration) {
+	s.t.Helper()
+	deadline := time.After(within)
+	for {
+		s.mu.Lock()
+		done := s.done
+		s.mu.Unlock()
+		if done >= n {
+			return
+		}
+		select {
+		case <-s.changed:
+		case <-deadline:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			require.FailNow(s.t, "not all messages were handled", "%d of %d", s.done, n)
+		}
+	}
+}
+
+// consumeInOrder fails every twentieth message twice, with waits in between. It calls onHandled for each.
+func consumeInOrder(t *testing.T, b *kafka.Broker, messages <-chan *message.Message, s *sequence, onHandled func()) {
+	t.Helper()
+	for m := range messages {
+		go func() {
+			defer onHandled()
+			attempt := s.handle(m)
+			number, _ := strconv.Atoi(string(m.Payload))
+			if number%20 == 7 && attempt < 3 {
+				origin, _ := envelope.OriginFrom(m.Context())
+				if err := b.Reschedule(context.Background(), *origin, m.Copy(), time.Duration(attempt)*100*time.Millisecond); err != nil {
+					t.Errorf("reschedule: %v", err)
+					m.Nack()
+					return
+				}
+				m.Ack()
+				return
+			}
+			s.succeed(m)
+			m.Ack()
+		}()
+	}
+}
+
+// Strict order per key: 5 % of the messages fail twice, while members of the group come and go.
+func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
+	const keys, rebalances = 20, 3
+	c := cluster(t, kfake.DefaultNumPartitions(4))
+	first := open(t, c, "order=key", "concurrency=8", "session-timeout=2s")
+	topic := name("orders")
+	s := newSequence(t)
+	go consumeInOrder(t, first, subscribe(t, first, topic), s, func() {})
+
+	stop, published := make(chan struct{}), make(chan int)
+	go publishInOrder(t, first, topic, keys, stop, published)
+	for range rebalances {
+		joinAndLeave(t, c, topic, s)
+	}
+	close(stop)
+	n := <-published
+	s.wait(n, 30*time.Second)
+	require.Zero(t, s.again, "handled again after a success")
+	t.Logf("%d messages", n)
+}
+
+// publishInOrder publishes the next message of every key again and again until stop, and then reports how many.
+func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{}, published chan<- int) {
+	publisher := b.Publisher()
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	for i := 0; ; i++ {
+		var batch []*message.Message
+		for k := range keys {
+			m := newMessage(fmt.Sprintf("k%d-%d", k, i), strconv.Itoa(i))
+			m.Metadata[envelope.KeyKafkaKey] = "customer-" + strconv.Itoa(k)
+			batch = append(batch, m)
+		}
+		if err := publisher.Publish(topic, batch...); err != nil {
+			t.Errorf("publish: %v", err)
+		}
+		select {
+		case <-stop:
+			published <- (i + 1) * keys
+			return
+		case <-pace.C:
+		}
+	}
+}
+
+// joinAndLeave is a second member that leaves when it has handled a message.
+func joinAndLeave(t *testing.T, c *kfake.Cluster, topic string, s *sequence) {
+	t.Helper()
+	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing", "order=key", "concurrency=8", "session-timeout=2s"))
+	require.NoError(t, err)
+	handled, ended := make(chan struct{}, 1), make(chan struct{})
+	messages := subscribe(t, b, topic)
+	go func() {
+		defer close(ended)
+		consumeInOrder(t, b.(*kafka.Broker), messages, s, func() {
+			select {
+			case handled <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	select {
+	case <-handled:
+	case <-time.After(20 * time.Second):
+		t.Error("the second member got no messages")
+	}
+	require.NoError(t, b.Close())
+	<-ended
+}
