@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,10 +15,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/integration/services"
 )
+
+// The benchmarks put a hand-written loop and watermill-sql beside the queue in one run; only the ratios count. A figure
+// named x/hand is the queue's rate divided by the loop's.
+//
+//	go test ./sqlqueue -run '^$' -bench . -benchtime 5x
 
 // payload is of the size of a small order.
 var payload = []byte(`{"order":"` + strings.Repeat("x", 180) + `"}`)
@@ -31,9 +36,9 @@ func batch(n int) []*message.Message {
 }
 
 // handTable is what one writes by hand for a queue: one row per message, an index on the due time.
-const handTable = `CREATE TABLE IF NOT EXISTS hand_queue (id bigserial PRIMARY KEY, due_at timestamptz NOT NULL DEFAULT now(),
+const handTable = `CREATE TABLE hand_queue (id bigserial PRIMARY KEY, due_at timestamptz NOT NULL DEFAULT now(),
 	uuid text NOT NULL, headers text NOT NULL, payload bytea NOT NULL);
-	CREATE INDEX IF NOT EXISTS hand_queue_due ON hand_queue (due_at, id)`
+	CREATE INDEX hand_queue_due ON hand_queue (due_at, id)`
 
 func handPublish(tb testing.TB, db *sql.DB, list []*message.Message) {
 	tb.Helper()
@@ -51,16 +56,21 @@ func handPublish(tb testing.TB, db *sql.DB, list []*message.Message) {
 	require.NoError(tb, err)
 }
 
-// handConsume is the loop that holds its rows in a transaction while it works: no lease, no other worker's turn.
-func handConsume(tb testing.TB, db *sql.DB, n int) {
+// handConsume is the SKIP LOCKED loop in batches of 500, which holds its rows in a transaction while it works on them: it
+// has no leases, no retries, and nothing runs at once. With a router, each row becomes a message and waits for its ack.
+func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Message)) time.Duration {
 	tb.Helper()
+	began := time.Now()
 	for done := 0; done < n; {
 		tx, err := db.BeginTx(tb.Context(), nil)
 		require.NoError(tb, err)
 		rows, err := tx.QueryContext(tb.Context(), `SELECT id, uuid, headers, payload FROM hand_queue
 			WHERE due_at <= now() ORDER BY due_at, id LIMIT 500 FOR UPDATE SKIP LOCKED`)
 		require.NoError(tb, err)
-		var ids []int64
+		var (
+			ids  []int64
+			list []*message.Message
+		)
 		for rows.Next() {
 			var (
 				id            int64
@@ -69,72 +79,270 @@ func handConsume(tb testing.TB, db *sql.DB, n int) {
 			)
 			require.NoError(tb, rows.Scan(&id, &uuid, &headers, &payload))
 			ids = append(ids, id)
-			done++
+			if deliver != nil {
+				list = append(list, message.NewMessage(uuid, payload))
+			}
 		}
 		require.NoError(tb, rows.Err())
+		if deliver != nil {
+			deliver(list)
+		}
 		_, err = tx.ExecContext(tb.Context(), "DELETE FROM hand_queue WHERE id = ANY ($1)", ids)
 		require.NoError(tb, err)
 		require.NoError(tb, tx.Commit())
+		done += len(ids)
 	}
+	return time.Since(began)
 }
 
-// consume runs a router on sub until n messages are handled.
-func consume(tb testing.TB, sub message.Subscriber, topic string, n int) time.Duration {
+// channel is a subscriber that hands out what the hand-written loop reads.
+type channel chan *message.Message
+
+func (c channel) Subscribe(context.Context, string) (<-chan *message.Message, error) { return c, nil }
+func (c channel) Close() error                                                       { return nil }
+
+// route runs a router on sub with a handler that does nothing but count, and returns when n messages are handled.
+func route(tb testing.TB, topic string, n int, subs ...message.Subscriber) time.Duration {
 	tb.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	require.NoError(tb, err)
 	var left sync.WaitGroup
 	left.Add(n)
-	router.AddNoPublisherHandler("bench", topic, sub, func(*message.Message) error { left.Done(); return nil })
+	for i, sub := range subs {
+		router.AddConsumerHandler(fmt.Sprint("bench", i), topic, sub, func(*message.Message) error { left.Done(); return nil })
+	}
 	ctx, cancel := context.WithCancel(tb.Context())
 	began := time.Now()
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); _ = router.Run(ctx) }()
+	var running sync.WaitGroup
+	running.Go(func() { _ = router.Run(ctx) })
 	left.Wait()
 	took := time.Since(began)
 	cancel()
-	<-stopped
+	running.Wait()
 	return took
 }
 
 func rate(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
 
-// BenchmarkConsume compares the router on our queue with a hand-written loop, in one run.
+// arena is a database with our queue and the peers' tables.
+type arena struct {
+	url   string
+	db    *sql.DB
+	queue *sqlqueue.Broker
+}
+
+func newArena(b *testing.B) arena {
+	b.Helper()
+	url := services.SharedPostgres(b).Database(b)
+	db := openDB(b, url)
+	_, err := db.ExecContext(b.Context(), handTable)
+	require.NoError(b, err)
+	return arena{url: url, db: db, queue: openQueue(b, url)}
+}
+
+// fill puts n due messages into our queue with a subscription, in one statement each for 100,000.
+func (a arena) fill(b *testing.B, topic string, n int, delay time.Duration) {
+	b.Helper()
+	require.NoError(b, a.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topic))
+	_, err := a.db.ExecContext(b.Context(), `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT q.id, t.us + i, t.us + i, t.us, gen_random_uuid()::text, '{}', $1 FROM generate_series(1, $2::int) i,
+		(SELECT id FROM redrive_queues WHERE topic = $3) q,
+		(SELECT (extract(epoch FROM now()) * 1000000)::bigint + $4::bigint AS us) t`,
+		payload, n, []byte(topic), (delay - time.Minute).Microseconds())
+	require.NoError(b, err)
+}
+
+func (a arena) vacuum(b *testing.B) {
+	b.Helper()
+	_, err := a.db.ExecContext(b.Context(), "VACUUM ANALYZE")
+	require.NoError(b, err)
+}
+
+// BenchmarkConsume consumes 50,000 messages with a handler that does nothing.
 func BenchmarkConsume(b *testing.B) {
-	const n = 100_000
-	server := services.SharedPostgres(b)
+	const n = 50_000
+	var ours, hand, routed, adapted, theirs time.Duration
 	for b.Loop() {
-		url := server.Database(b)
-		db := openDB(b, url)
-		_, err := db.ExecContext(b.Context(), handTable)
-		require.NoError(b, err)
-		queue, err := sqlqueue.New(b.Context(), db, sqlqueue.PostgreSQL)
-		require.NoError(b, err)
-		sub := queue.Subscriber(brokers.WithConcurrency(128))
-		require.NoError(b, sub.(message.SubscribeInitializer).SubscribeInitialize("bench"))
-		pub := queue.Publisher()
-		var ours, hand time.Duration
-		for i := 0; i < n; i += 500 {
-			list := batch(500)
-			began := time.Now()
-			handPublish(b, db, list)
-			hand += time.Since(began)
-			began = time.Now()
-			require.NoError(b, pub.Publish("bench", list...))
-			ours += time.Since(began)
+		a := newArena(b)
+		for range n / 500 {
+			handPublish(b, a.db, batch(500))
 		}
-		b.ReportMetric(rate(n, hand), "publish-hand/s")
-		b.ReportMetric(hand.Seconds()/ours.Seconds(), "publish-ratio")
-		_, err = db.ExecContext(b.Context(), "VACUUM ANALYZE")
-		require.NoError(b, err)
-		began := time.Now()
-		handConsume(b, db, n)
-		hand = time.Since(began)
-		ours = consume(b, sub, "bench", n)
-		b.ReportMetric(rate(n, hand), "consume-hand/s")
-		b.ReportMetric(rate(n, ours), "consume-ours/s")
-		b.ReportMetric(hand.Seconds()/ours.Seconds(), "consume-ratio")
-		require.NoError(b, queue.Close())
+		a.fill(b, "bench", n, 0)
+		a.vacuum(b)
+		hand += handConsume(b, a.db, n, nil)
+		ours += route(b, "bench", n, a.queue.Subscriber(concurrently(64)))
+
+		for range n / 500 {
+			handPublish(b, a.db, batch(500))
+		}
+		a.vacuum(b)
+		handed := make(channel)
+		var loop sync.WaitGroup
+		loop.Go(func() {
+			handConsume(b, a.db, n, func(list []*message.Message) {
+				for _, m := range list {
+					handed <- m
+				}
+				for _, m := range list {
+					<-m.Acked()
+				}
+			})
+			close(handed)
+		})
+		routed += route(b, "bench", n, handed)
+		loop.Wait()
+		adapted += consumeAdapted(b, a, n/50)
+		theirs += consumePlain(b, a, n/5)
 	}
-	_ = wsql.DefaultPostgreSQLSchema{}
+	b.ReportMetric(rate(n*b.N, ours), "ours/s")
+	b.ReportMetric(hand.Seconds()/ours.Seconds(), "ours/hand")
+	b.ReportMetric(routed.Seconds()/ours.Seconds(), "ours/hand+router")
+	b.ReportMetric(rate(n*b.N, ours)/rate(n/50*b.N, adapted), "ours/watermill-sql+adapters")
+	b.ReportMetric(rate(n*b.N, ours)/rate(n/5*b.N, theirs), "ours/watermill-sql")
+}
+
+// consumeAdapted is watermill-sql's subscriber, 16 of them, with SKIP LOCKED in its adapters.
+func consumeAdapted(b *testing.B, a arena, n int) time.Duration {
+	b.Helper()
+	pub, err := wsql.NewPublisher(a.db, wsql.PublisherConfig{SchemaAdapter: skipLocked{}, AutoInitializeSchema: true}, watermill.NopLogger{})
+	require.NoError(b, err)
+	for range n / 500 {
+		require.NoError(b, pub.Publish("bench", batch(500)...))
+	}
+	subs := make([]message.Subscriber, 16)
+	for i := range subs {
+		subs[i], err = wsql.NewSubscriber(a.db, wsql.SubscriberConfig{
+			SchemaAdapter: skipLocked{}, OffsetsAdapter: skipLocked{}, PollInterval: 10 * time.Millisecond,
+		}, watermill.NopLogger{})
+		require.NoError(b, err)
+	}
+	return route(b, "bench", n, subs...)
+}
+
+// consumePlain is watermill-sql as it comes, with bytes for payloads.
+func consumePlain(b *testing.B, a arena, n int) time.Duration {
+	b.Helper()
+	pub, sub := plain(b, a.db, 30*time.Second)
+	for range n / 500 {
+		require.NoError(b, pub.Publish("bench", batch(500)...))
+	}
+	return route(b, "bench", n, sub)
+}
+
+// BenchmarkBacklog consumes 20,000 messages of a queue where 10,000 more are due, where 1,000,000 more are due, and where
+// 1,000,000 wait for later.
+func BenchmarkBacklog(b *testing.B) {
+	const n = 20_000
+	var small, large, waiting time.Duration
+	for b.Loop() {
+		a := newArena(b)
+		a.fill(b, "small", n+10_000, 0)
+		a.fill(b, "large", n+1_000_000, 0)
+		a.fill(b, "waiting", n, 0)
+		a.fill(b, "waiting", 1_000_000, time.Hour)
+		a.vacuum(b)
+		small += drain(b, a.queue, "small", n)
+		large += drain(b, a.queue, "large", n)
+		waiting += drain(b, a.queue, "waiting", n)
+	}
+	b.ReportMetric(small.Seconds()/large.Seconds(), "1M-due/10k-due")
+	b.ReportMetric(small.Seconds()/waiting.Seconds(), "behind-1M-waiting/10k-due")
+}
+
+// drain takes n messages from a queue that may have more.
+func drain(b *testing.B, queue *sqlqueue.Broker, topic string, n int) time.Duration {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	messages, err := queue.Subscriber(concurrently(64)).Subscribe(ctx, topic)
+	require.NoError(b, err)
+	began := time.Now()
+	for range n {
+		(<-messages).Ack()
+	}
+	took := time.Since(began)
+	cancel()
+	for m := range messages {
+		m.Nack()
+	}
+	return took
+}
+
+// BenchmarkForeignTransaction consumes 100,000 messages while a transaction is open that keeps every row which has been
+// deleted in the index.
+func BenchmarkForeignTransaction(b *testing.B) {
+	const n = 100_000
+	var quiet, held time.Duration
+	for b.Loop() {
+		a := newArena(b)
+		a.fill(b, "quiet", n, 0)
+		a.fill(b, "held", n, 0)
+		a.vacuum(b)
+		quiet += drain(b, a.queue, "quiet", n)
+		tx, err := a.db.BeginTx(b.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		require.NoError(b, err)
+		_, err = tx.ExecContext(b.Context(), "INSERT INTO hand_queue (uuid, headers, payload) VALUES ('', '', '')")
+		require.NoError(b, err)
+		held += drain(b, a.queue, "held", n)
+		require.NoError(b, tx.Rollback())
+	}
+	b.ReportMetric(quiet.Seconds()/held.Seconds(), "held/quiet")
+}
+
+// BenchmarkPublish publishes one by one, from 32 callers, and in batches of 100.
+func BenchmarkPublish(b *testing.B) {
+	const n = 3200
+	var one, callers, batched, handOne, handCallers, handBatched time.Duration
+	measure := func(workers, size int, publish func(list []*message.Message)) time.Duration {
+		var all sync.WaitGroup
+		began := time.Now()
+		for range workers {
+			all.Go(func() {
+				for range n / workers / size {
+					publish(batch(size))
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(began)
+	}
+	for b.Loop() {
+		a := newArena(b)
+		require.NoError(b, a.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("bench"))
+		ours := func(list []*message.Message) { require.NoError(b, a.queue.Publisher().Publish("bench", list...)) }
+		hand := func(list []*message.Message) { handPublish(b, a.db, list) }
+		one += measure(1, 1, ours)
+		handOne += measure(1, 1, hand)
+		callers += measure(32, 1, ours)
+		handCallers += measure(32, 1, hand)
+		batched += measure(1, 100, ours)
+		handBatched += measure(1, 100, hand)
+	}
+	b.ReportMetric(rate(n*b.N, one), "one/s")
+	b.ReportMetric(handOne.Seconds()/one.Seconds(), "one/hand")
+	b.ReportMetric(rate(n*b.N, callers), "32-callers/s")
+	b.ReportMetric(handCallers.Seconds()/callers.Seconds(), "32-callers/hand")
+	b.ReportMetric(rate(n*b.N, batched), "batch-of-100/s")
+	b.ReportMetric(handBatched.Seconds()/batched.Seconds(), "batch-of-100/hand")
+}
+
+// BenchmarkLatency is the time from the commit of a publish to its handler, on an idle queue.
+func BenchmarkLatency(b *testing.B) {
+	a := newArena(b)
+	messages, err := a.queue.Subscriber().Subscribe(b.Context(), "bench")
+	require.NoError(b, err)
+	pub := a.queue.Publisher()
+	var took []time.Duration
+	for b.Loop() {
+		require.NoError(b, pub.Publish("bench", batch(1)...))
+		committed := time.Now()
+		m := <-messages
+		took = append(took, time.Since(committed))
+		m.Ack()
+		time.Sleep(5 * time.Millisecond) // until it is idle again
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }

@@ -83,3 +83,6 @@ func openQueue(t testing.TB, url string) *sqlqueue.Broker {
 	require.True(t, ok)
 	return queue
 }
+
+func inGroup(name string) brokers.SubscriberOption { return brokers.WithGroup(name) }
+func concurrently(n int) brokers.SubscriberOption  { return brokers.WithConcurrency(n) }
