@@ -1,0 +1,159 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+var errDown = errors.New("the payment service is down")
+
+// openBroker opens a broker that the test closes.
+func openBroker(t *testing.T, url string, change ...func(*brokers.Config)) *rabbitmq.Broker {
+	t.Helper()
+	cfg := brokers.Config{URL: url, DrainTimeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, c := range change {
+		c(&cfg)
+	}
+	b, err := brokers.OpenConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b.(*rabbitmq.Broker)
+}
+
+func naming(n brokers.NameScheme) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Naming = n }
+}
+
+func params(keyValues ...string) func(*brokers.Config) {
+	return func(c *brokers.Config) {
+		if c.Params == nil {
+			c.Params = brokers.Params{}
+		}
+		for i := 0; i < len(keyValues); i += 2 {
+			c.Params[keyValues[i]] = keyValues[i+1]
+		}
+	}
+}
+
+func delays(d ...time.Duration) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Delays = d }
+}
+
+func group(name string) func(*brokers.Config) { return func(c *brokers.Config) { c.Group = name } }
+
+// run is one run of a handler.
+type run struct {
+	at      time.Time
+	attempt middleware.Attempt
+	message *message.Message
+	origin  envelope.Origin
+}
+
+// service is a router with one handler behind a pipeline.
+type service struct {
+	t    *testing.T
+	runs chan run
+	stop func()
+}
+
+// serve starts a handler on topic. It ends with the test, or by stop.
+func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, handle func(*message.Message) error, opts ...brokers.SubscriberOption) *service {
+	t.Helper()
+	if cfg.Rescheduler == nil {
+		cfg.Rescheduler = b
+	}
+	if cfg.DeadLetters == nil {
+		cfg.DeadLetters = b
+	}
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	pipeline, err := middleware.New(cfg)
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(pipeline.Middleware)
+
+	s := &service{t: t, runs: make(chan run, 100_000)}
+	router.AddConsumerHandler("handler", topic, b.Subscriber(opts...), func(m *message.Message) error {
+		r := run{at: time.Now(), message: m.Copy()}
+		if a, ok := middleware.AttemptFrom(m.Context()); ok {
+			r.attempt = a
+		}
+		if o, ok := envelope.OriginFrom(m.Context()); ok {
+			r.origin = *o
+		}
+		s.runs <- r
+		return handle(m)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = router.Run(ctx) })
+	<-router.Running()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		group.Wait()
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+// next waits for the next run.
+func (s *service) next() run {
+	s.t.Helper()
+	select {
+	case r := <-s.runs:
+		return r
+	case <-time.After(patience):
+		require.FailNow(s.t, "the handler was not called")
+		return run{}
+	}
+}
+
+// schedule waits for n runs and holds the time between them against want: never early, late by 1 % or 100 ms at most,
+// and what a busy machine adds.
+func (s *service) schedule(want ...time.Duration) []run {
+	s.t.Helper()
+	runs := make([]run, len(want))
+	for i := range runs {
+		runs[i] = s.next()
+		require.Equal(s.t, i+1, runs[i].attempt.Number)
+		if i > 0 {
+			due := want[i] - want[i-1]
+			took := runs[i].at.Sub(runs[i-1].at)
+			require.GreaterOrEqual(s.t, took, due, "run %d came early", i+1)
+			require.LessOrEqual(s.t, took, due+max(due/100, 100*time.Millisecond)+busy, "run %d came late", i+1)
+		}
+	}
+	return runs
+}
+
+// busy is what a machine with other work may add to a delay.
+const busy = 500 * time.Millisecond
+
+// quiet fails when the handler runs again within d. The wait is the test: nothing must happen in it.
+func (s *service) quiet(d time.Duration) {
+	s.t.Helper()
+	select {
+	case r := <-s.runs:
+		require.FailNow(s.t, "the handler ran again", "attempt %d", r.attempt.Number)
+	case <-time.After(d):
+	}
+}
+
+func fails(*message.Message) error { return errDown }
+
+func newMessage(payload string) *message.Message {
+	return message.NewMessage(watermill.NewUUID(), []byte(payload))
+}
