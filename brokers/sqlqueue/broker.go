@@ -33,6 +33,8 @@ type Broker struct {
 	maxMessage int64
 
 	lanes    *lanes
+	notices  *notices
+	notifies bool // the database can
 	wakeups  *wakeups
 	leases   *leases
 	settler  *settler
@@ -120,11 +122,22 @@ func (b *Broker) start(name Dialect) {
 	b.lanes = newLanes(func(topic string, rows []row) error {
 		ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
 		defer cancel()
-		if err := b.store.insert(ctx, topic, rows); err != nil {
+		delay := shortest(rows)
+		notify := !b.notifies || b.notices.publish(topic)
+		if err := b.store.insert(ctx, topic, rows, notify); err != nil {
 			return err
 		}
-		b.wakeTopic(topic, shortest(rows))
+		if !notify {
+			b.notices.owe(topic, delay)
+		}
+		b.wakeTopic(topic, delay)
 		return nil
+	})
+	_, b.notifies = b.store.dialect.(postgres)
+	b.notices = newNotices(func(topic string, delay time.Duration) {
+		ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
+		defer cancel()
+		_ = b.store.wakeTopic(ctx, topic, delay) // consumers also look
 	})
 	settling, abandon := context.WithCancel(context.Background())
 	running, stop := context.WithCancel(context.Background())
@@ -359,6 +372,7 @@ func (b *Broker) Close() error {
 	b.closed = true
 	b.mu.Unlock()
 	b.publishing.Wait()
+	b.notices.close()
 	b.abandon()
 	b.stop()
 	b.background.Wait()

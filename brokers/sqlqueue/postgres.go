@@ -30,42 +30,49 @@ func (postgres) write(change func() error) error { return change() }
 // subscribed before the call misses nothing.
 func (p postgres) publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error) {
 	args := make([]any, 0, 2+4*len(rows))
-	args = append(args, []byte(topic), strconv.FormatInt(shortest(rows).Microseconds(), 10))
+	args = append(args, []byte(topic))
+	if notify {
+		args = append(args, strconv.FormatInt(shortest(rows).Microseconds(), 10))
+	}
+	insert := insertPostgres(len(args)+1, len(rows))
 	for _, r := range rows {
 		args = append(args, r.delay.Microseconds(), r.uuid, r.headers, r.payload)
 	}
-	found, err := queryInts(ctx, db, publishPostgres(len(rows), notify), args...)
+	if !notify {
+		result, err := db.ExecContext(ctx, insert, args...)
+		if err != nil {
+			return false, err
+		}
+		n, err := result.RowsAffected()
+		return n > 0, err
+	}
+	found, err := queryInts(ctx, db, "WITH i AS ("+insert+`) SELECT length(pg_notify('`+channel+`', id || ' ' || $2::text)::text)
+		FROM redrive_queues WHERE topic = $1`, args...)
 	return len(found) > 0, err
 }
 
-// publishPostgres writes the statement for n rows. The time is clock_timestamp's: in the caller's transaction, a delay
-// counts from the call.
-func publishPostgres(n int, notify bool) string {
-	wake := "length($2::text)"
-	if notify {
-		wake = "length(pg_notify('" + channel + "', q.id || ' ' || $2::text)::text)"
-	}
+// insertPostgres writes the INSERT of n rows, whose parameters begin at first, into all queues of the topic $1. The time is
+// clock_timestamp's, asked for once: in the caller's transaction, a delay counts from the call.
+func insertPostgres(first, n int) string {
 	var b strings.Builder
-	b.WriteString(`WITH q AS MATERIALIZED (SELECT id FROM redrive_queues WHERE topic = $1),
-		t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us),
-		i AS (INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
-		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM q, t, (VALUES `)
+	b.WriteString(`INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
+		(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us OFFSET 0) t, (VALUES `)
 	for i := range n {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		arg := 3 + 4*i
 		for j, cast := range [...]string{"::bigint", "::text", "::text", "::bytea"} {
 			b.WriteString([...]string{"(", ",", ",", ","}[j])
 			b.WriteByte('$')
-			b.WriteString(strconv.Itoa(arg + j))
+			b.WriteString(strconv.Itoa(first + 4*i + j))
 			if i == 0 {
 				b.WriteString(cast)
 			}
 		}
 		b.WriteByte(')')
 	}
-	b.WriteString(") AS v(delay, uuid, headers, payload)) SELECT coalesce(" + wake + ", 0) FROM q")
+	b.WriteString(") AS v(delay, uuid, headers, payload) WHERE q.topic = $1")
 	return b.String()
 }
 

@@ -203,7 +203,7 @@ func (p *txPublisher) Publish(topic string, messages ...*message.Message) error 
 		ctx, cancel := context.WithTimeout(context.Background(), p.broker.cfg.PublishTimeout)
 		defer cancel()
 		chunks := lanes{insert: func(topic string, rows []row) error {
-			return p.broker.store.insertWith(ctx, p.tx, topic, rows)
+			return p.broker.store.insertWith(ctx, p.tx, topic, rows, true)
 		}}
 		err = chunks.insertChunks(topic, rows)
 	}

@@ -80,13 +80,13 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 }
 
 // insert publishes rows to every group of topic.
-func (s *store) insert(ctx context.Context, topic string, rows []row) error {
-	return s.write(func() error { return s.insertWith(ctx, s.db, topic, rows) })
+func (s *store) insert(ctx context.Context, topic string, rows []row, notify bool) error {
+	return s.write(func() error { return s.insertWith(ctx, s.db, topic, rows, notify) })
 }
 
-func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row) error {
+func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row, notify bool) error {
 	for range 3 {
-		if found, err := s.publish(ctx, db, topic, rows, true); err != nil || found {
+		if found, err := s.publish(ctx, db, topic, rows, notify); err != nil || found {
 			return err
 		}
 		if err := s.ensureTopic(ctx, db, topic); err != nil {
@@ -94,6 +94,15 @@ func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row)
 		}
 	}
 	return fmt.Errorf("the topic %q keeps disappearing", topic)
+}
+
+// wakeTopic is wake for all queues of a topic.
+func (s *store) wakeTopic(ctx context.Context, topic string, delay time.Duration) error {
+	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queues WHERE topic = ?"), []byte(topic))
+	for _, id := range ids {
+		err = errors.Join(err, s.wake(ctx, s.db, id, delay))
+	}
+	return err
 }
 
 // insertQueue puts one row into one group's queue.

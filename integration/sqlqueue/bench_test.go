@@ -307,9 +307,9 @@ func BenchmarkPublish(b *testing.B) {
 		all.Wait()
 		return time.Since(began)
 	}
+	a := newArena(b)
+	require.NoError(b, a.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("bench"))
 	for b.Loop() {
-		a := newArena(b)
-		require.NoError(b, a.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("bench"))
 		ours := func(list []*message.Message) { require.NoError(b, a.queue.Publisher().Publish("bench", list...)) }
 		hand := func(list []*message.Message) { handPublish(b, a.db, list) }
 		one += measure(1, 1, ours)
