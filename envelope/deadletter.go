@@ -15,7 +15,7 @@ const (
 	ReasonExhausted Reason = "exhausted" // all attempts were used up
 	ReasonMalformed Reason = "malformed" // the body claims to be an envelope and cannot be read
 	ReasonExpired   Reason = "expired"   // the message grew older than it may
-	ReasonPanic     Reason = "panic"     // the handler panicked and panics are not retried
+	ReasonPanic     Reason = "panic"     // the handler panicked, in the last of its attempts if panics are retried
 	ReasonManual    Reason = "manual"    // somebody asked for it
 	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
 )

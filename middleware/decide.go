@@ -58,10 +58,7 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Contro
 
 	switch d.Outcome {
 	case OutcomeDeadLetter:
-		d.Reason = envelope.ReasonPermanent
-		if has[*PanicError](err) || errors.Is(err, ErrGoexit) {
-			d.Reason = envelope.ReasonPanic
-		}
+		d.Reason = reasonOf(err, envelope.ReasonPermanent)
 	case OutcomeRetry:
 		p.decideRetry(&d, m, policy, c, now)
 	case OutcomeDefer:
@@ -73,7 +70,7 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Contro
 
 func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, c *envelope.Control, now time.Time) {
 	if d.Attempt.IsLast() {
-		d.Outcome, d.Reason = OutcomeDeadLetter, envelope.ReasonExhausted
+		d.Outcome, d.Reason = OutcomeDeadLetter, reasonOf(d.Err, envelope.ReasonExhausted)
 		d.Err = &ExhaustedError{Attempts: d.Attempt.Number, Err: d.Err}
 		return
 	}
@@ -104,6 +101,14 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 	if age := now.Sub(since); age > p.cfg.MaxDeferAge {
 		d.expire(age, p.cfg.MaxDeferAge)
 	}
+}
+
+// reasonOf tells an operator apart what is a bug in the handler, however often it was run.
+func reasonOf(err error, otherwise envelope.Reason) envelope.Reason {
+	if has[*PanicError](err) || errors.Is(err, ErrGoexit) {
+		return envelope.ReasonPanic
+	}
+	return otherwise
 }
 
 func (d *Decision) expire(age, limit time.Duration) {

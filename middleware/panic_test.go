@@ -45,7 +45,7 @@ func TestPipeline_Panics(t *testing.T) {
 				require.Contains(t, md[envelope.KeyErrorTrace], "TestPipeline_Panics", "the stack starts where it happened")
 			}
 			h.sendNow(h.rescheduled[0].message)
-			require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
+			require.Equal(t, envelope.ReasonPanic, h.letter().Reason)
 		})
 	}
 }

@@ -23,6 +23,7 @@ type Pipeline struct {
 	redrives RedriveRecorder
 	circuits *circuits
 	special  bool // there are system events or a debug handler
+	made     time.Time
 
 	// unpublished counts the deliveries in a row that could not be settled; it sets the pace of nacks.
 	unpublished atomic.Int64
@@ -38,6 +39,7 @@ func New(cfg Config) (*Pipeline, error) {
 		cfg:     cfg,
 		base:    newPolicy(cfg.HandlerConfig),
 		special: len(cfg.SystemEvents) > 0 || cfg.Debug != nil,
+		made:    time.Now(),
 	}
 	if len(cfg.Handlers) > 0 {
 		p.handlers = make(map[string]*policy, len(cfg.Handlers))
@@ -91,7 +93,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	policy := p.policyOf(parent)
 	ctx := &attemptContext{parent: parent}
 	run := running{pipeline: p, message: m, context: ctx, policy: policy}
-	run.before, err = takeSnapshot(m, &ctx.control)
+	err = run.before.take(m, &ctx.control)
 	ctx.limit = limitOf(&ctx.control, policy)
 	if err != nil {
 		return nil, settled, p.malformed(m, ctx, err)
@@ -115,7 +117,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 		ctx.control.MessageID, run.newID = envelope.NewID(), true
 	}
 	if policy.Timeout > 0 || p.cfg.Observer != nil {
-		run.start = time.Now()
+		run.start = p.now()
 	}
 	if policy.Timeout > 0 {
 		ctx.deadline = run.start.Add(policy.Timeout)
@@ -133,6 +135,10 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	return produced, settled, nil
 }
 
+// now is time.Now at half its price: a deadline and a duration need the monotonic clock only. The wall clock that it shows
+// does not follow adjustments made since New.
+func (p *Pipeline) now() time.Time { return p.made.Add(time.Since(p.made)) }
+
 // running is one attempt on its way. It lives on the stack.
 type running struct {
 	pipeline *Pipeline
@@ -140,7 +146,7 @@ type running struct {
 	context  *attemptContext
 	policy   *policy
 	circuit  *circuit
-	before   *snapshot
+	before   snapshot
 	start    time.Time
 	newID    bool // the message had none
 }
