@@ -85,6 +85,9 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 	if err != nil {
 		return nil, fmt.Errorf("sqlqueue: %w", err)
 	}
+	if err := db.PingContext(ctx); err != nil {
+		return nil, fmt.Errorf("sqlqueue: reach the database: %w", err)
+	}
 	if cfg.Params.Bool("migrate") {
 		if err := Migrate(ctx, db, name); err != nil {
 			return nil, err

@@ -1,0 +1,110 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "modernc.org/sqlite" // the program brings the driver
+
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+)
+
+// openApp opens an application's database, here a SQLite file.
+func openApp() (db *sql.DB, closeApp func()) {
+	dir, err := os.MkdirTemp("", "sqlqueue")
+	if err != nil {
+		log.Fatal(err)
+	}
+	db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "app.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return db, func() {
+		_ = db.Close()
+		_ = os.RemoveAll(dir)
+	}
+}
+
+// An order and its event are stored together or not at all.
+func ExampleBroker_TxPublisher() {
+	db, closeApp := openApp()
+	defer closeApp()
+	ctx := context.Background()
+	queue, err := sqlqueue.New(ctx, db, sqlqueue.SQLite)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer queue.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE orders (id TEXT)"); err != nil {
+		log.Fatal(err)
+	}
+
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES ('order-1')"); err != nil {
+		log.Fatal(err)
+	}
+	if err := queue.TxPublisher(tx).Publish("orders", message.NewMessage("order-1", []byte("{}"))); err != nil {
+		log.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		log.Fatal(err)
+	}
+
+	messages, err := queue.Subscriber().Subscribe(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	m := <-messages
+	fmt.Println("received", m.UUID)
+	m.Ack()
+	// Output: received order-1
+}
+
+// A handler's change and the ack of its message are one transaction: the change happens once, however often the message
+// is delivered.
+func ExampleInTx() {
+	db, closeApp := openApp()
+	defer closeApp()
+	ctx := context.Background()
+	queue, err := sqlqueue.New(ctx, db, sqlqueue.SQLite)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer queue.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE account AS SELECT 0 AS balance"); err != nil {
+		log.Fatal(err)
+	}
+	if err := queue.Publisher().Publish("deposits", message.NewMessage("deposit-1", nil)); err != nil {
+		log.Fatal(err)
+	}
+	handle := func(m *message.Message) error {
+		return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "UPDATE account SET balance = balance + 10")
+			return err
+		})
+	}
+
+	messages, err := queue.Subscriber().Subscribe(ctx, "deposits")
+	if err != nil {
+		log.Fatal(err)
+	}
+	m := <-messages
+	fmt.Println("error:", handle(m))
+	m.Ack()
+	var balance int
+	if err := db.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&balance); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("balance:", balance)
+	// Output:
+	// error: <nil>
+	// balance: 10
+}

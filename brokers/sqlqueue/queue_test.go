@@ -1,0 +1,234 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func subscribe(t *testing.T, b brokers.Broker, topic string, opts ...brokers.SubscriberOption) <-chan *message.Message {
+	t.Helper()
+	messages, err := b.Subscriber(opts...).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	return messages
+}
+
+func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case m := <-messages:
+		require.NotNil(t, m, "the subscription has ended")
+		return m
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "no message came")
+		return nil
+	}
+}
+
+func nothing(t *testing.T, messages <-chan *message.Message, quiet time.Duration) {
+	t.Helper()
+	select {
+	case m := <-messages:
+		require.Failf(t, "a message came", "%s", m.UUID)
+	case <-time.After(quiet): // the absence of a delivery takes time to see
+	}
+}
+
+// openFile opens a queue of an application's own *sql.DB.
+func openFile(t *testing.T, opts ...brokers.Option) (*sqlqueue.Broker, *sql.DB) {
+	t.Helper()
+	dsn := "file:" + filepath.Join(t.TempDir(), "app.db") + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
+	db, err := sql.Open("sqlite", dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	b, err := sqlqueue.New(t.Context(), db, sqlqueue.SQLite, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b, db
+}
+
+func rows(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+	return n
+}
+
+// The first group of a topic gets what was published before it; a later one what is published after it has subscribed.
+func TestGroups_FirstTakesOverWhatWaits(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("before", nil)))
+	billing := subscribe(t, b, "orders", brokers.WithGroup("billing"))
+	m := receive(t, billing)
+	require.Equal(t, "before", m.UUID)
+	m.Ack()
+
+	mail := subscribe(t, b, "orders", brokers.WithGroup("mail"))
+	nothing(t, mail, 200*time.Millisecond)
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("after", nil)))
+	for _, messages := range []<-chan *message.Message{mail, billing} {
+		m := receive(t, messages)
+		require.Equal(t, "after", m.UUID)
+		m.Ack()
+	}
+}
+
+// UUIDs and headers of any bytes come back as they were.
+func TestMessage_AnyBytesSurvive(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(8))
+	for _, uuid := range []string{"", "plain", "nul\x00", "\xff\xfe", strings.Repeat("u", 300), "ünï"} {
+		want := message.NewMessage(uuid, []byte("\x00\xff{"))
+		want.Metadata = message.Metadata{"nul": "a\x00b", "raw": "\xff", "": "empty key", "quote": `"\`, "$binary": "x"}
+		require.NoError(t, b.Publisher().Publish("orders", want))
+		got := receive(t, messages)
+		require.Equal(t, uuid, got.UUID)
+		require.Equal(t, want.Payload, got.Payload)
+		require.Equal(t, want.Metadata, got.Metadata)
+		got.Ack()
+	}
+}
+
+// A rescheduled message is the same row: a crash between reschedule and ack delivers nothing twice, and its position, from
+// which foreign messages get their id, stays.
+func TestReschedule_ChangesTheRowItself(t *testing.T) {
+	b, db := openFile(t)
+	messages := subscribe(t, b, "orders")
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", []byte("a"))))
+	m := receive(t, messages)
+	origin, ok := envelope.OriginFrom(m.Context())
+	require.True(t, ok)
+
+	again := m.Copy()
+	again.Metadata.Set("x-retry-count", "1")
+	again.Payload = []byte("b")
+	require.NoError(t, b.Reschedule(t.Context(), *origin, again, 50*time.Millisecond))
+	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+	m.Nack() // as if the ack was lost, and the message given back: its fate is decided
+
+	retry := receive(t, messages)
+	require.Equal(t, "b", string(retry.Payload))
+	require.Equal(t, "1", retry.Metadata.Get("x-retry-count"))
+	next, _ := envelope.OriginFrom(retry.Context())
+	require.Equal(t, origin.Position, next.Position)
+	require.Equal(t, 1, next.DeliveryCount)
+	retry.Ack()
+	require.Eventually(t, func() bool { return rows(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 },
+		5*time.Second, 5*time.Millisecond)
+}
+
+// Another message than the one being handled is a message of its own.
+func TestReschedule_OfAnotherMessageAddsOne(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
+	m := receive(t, messages)
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.Reschedule(t.Context(), *origin, message.NewMessage("2", nil), 0))
+	other := receive(t, messages)
+	require.Equal(t, "2", other.UUID)
+	other.Ack()
+	require.NoError(t, m.Context().Err())
+	m.Ack()
+}
+
+func TestReschedule_UnknownGroupIsUnroutable(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	err := b.Reschedule(t.Context(), envelope.Origin{Topic: "orders", Consumer: "typo"}, message.NewMessage("1", nil), 0)
+	require.ErrorIs(t, err, brokers.ErrUnroutable)
+}
+
+// DeliveryCount grows with each delivery that ended without an answer, so that a crash loop can be seen.
+func TestDeliveryCount_CountsLeases(t *testing.T) {
+	b := openURL(t, fileURL(t, "x-nack-delay=1ms"))
+	messages := subscribe(t, b, "orders")
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
+	for n := 1; n <= 3; n++ {
+		m := receive(t, messages)
+		origin, _ := envelope.OriginFrom(m.Context())
+		require.Equal(t, n, origin.DeliveryCount)
+		require.Equal(t, n > 1, origin.Redelivered)
+		m.Nack()
+	}
+}
+
+// A damaged row is delivered with what can be read, and can be dead-lettered.
+func TestDamagedHeaders_AreDelivered(t *testing.T) {
+	b, db := openFile(t)
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
+	for headers, want := range map[string]message.Metadata{
+		`{"a": 1, "b": {"c": []}, "d":null}`: {"a": "1", "b": `{"c": []}`, "d": ""},
+		`{"broken`:                           {"x-unreadable-headers": `{"broken`},
+		``:                                   {},
+		`{"$binary":"!"}`:                    {"x-unreadable-headers": `{"$binary":"!"}`},
+	} {
+		_, err := db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
+			(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+			SELECT id, 0, 0, 0, 'u', ?, x'7b' FROM redrive_queues`, headers)
+		require.NoError(t, err)
+		m := receive(t, messages)
+		require.Equal(t, want, m.Metadata, headers)
+		require.Equal(t, "{", string(m.Payload))
+		m.Ack()
+	}
+}
+
+// A state change and its event are one transaction (C13), and so are a handler's effect and its ack.
+func TestTransactions(t *testing.T) {
+	b, db := openFile(t)
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)")
+	require.NoError(t, err)
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
+	inTx := func(id string, end func(tx *sql.Tx) error) {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO effects VALUES (?)", id)
+		require.NoError(t, err)
+		require.NoError(t, b.TxPublisher(tx).Publish("orders", message.NewMessage(id, nil)))
+		require.NoError(t, end(tx))
+	}
+	inTx("rolled back", (*sql.Tx).Rollback)
+	inTx("committed", (*sql.Tx).Commit)
+	m := receive(t, messages)
+	require.Equal(t, "committed", m.UUID)
+
+	boom := errors.New("boom")
+	for _, want := range []error{boom, nil} {
+		err := sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO effects VALUES ('handled')")
+			return errors.Join(err, want)
+		})
+		require.ErrorIs(t, err, want)
+	}
+	m.Ack()
+	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM effects WHERE id = 'handled'"))
+	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM effects WHERE id = 'committed'"))
+	require.Zero(t, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+	require.ErrorIs(t, sqlqueue.InTx(context.Background(), nil), sqlqueue.ErrNoDelivery)
+}
+
+// A slow handler keeps the rest of the queue for others: nothing beyond the message it works on is leased.
+func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
+	b, db := openFile(t)
+	slow := subscribe(t, b, "orders")
+	for range 20 {
+		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)))
+	}
+	m := receive(t, slow)
+	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL"))
+	others := subscribe(t, b, "orders", brokers.WithConcurrency(19))
+	for range 19 {
+		receive(t, others).Ack()
+	}
+	m.Ack()
+}
