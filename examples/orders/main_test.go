@@ -55,8 +55,8 @@ func TestOrders_LedgerBalances(t *testing.T) {
 		`permanent +validation: customer is younger than`,
 		`permanent +validation: delivery date is before`,
 		`permanent +envelope: data is not a main.Order`,
-		`exhausted +payment: http status`,
-		`loyalty +\w+ +panic: runtime error`,
+		`exhausted +503 +payment: http status`,
+		`loyalty +panic +panic: runtime error`,
 	} {
 		require.Regexp(t, cause, r.stdout)
 	}

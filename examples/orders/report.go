@@ -56,6 +56,7 @@ func place(dlqURL string) string {
 type cause struct {
 	consumer string
 	reason   envelope.Reason
+	code     string
 	text     string
 }
 
@@ -63,7 +64,7 @@ type cause struct {
 func (sh *shop) causes(ctx context.Context) (map[cause]int, int, error) {
 	causes, total := map[cause]int{}, 0
 	err := sh.eachEntry(ctx, dlq.Filter{CorrelationID: sh.run}, func(e *dlq.Entry) error {
-		causes[cause{e.Handler, e.Reason, e.Cause}]++
+		causes[cause{e.Handler, e.Reason, e.ErrorCode, e.Cause}]++
 		total++
 		return nil
 	})
@@ -73,12 +74,12 @@ func (sh *shop) causes(ctx context.Context) (map[cause]int, int, error) {
 func printCauses(w io.Writer, causes map[cause]int) {
 	_, _ = fmt.Fprint(w, "\nDead letters by cause:\n\n")
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "count\tconsumer\treason\tcause")
+	_, _ = fmt.Fprintln(table, "count\tconsumer\treason\tcode\tcause")
 	order := slices.SortedFunc(maps.Keys(causes), func(a, b cause) int {
 		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a.text, b.text))
 	})
 	for _, c := range order {
-		_, _ = fmt.Fprintf(table, "%5d\t%s\t%s\t%s\n", causes[c], c.consumer, c.reason, firstLine(c.text))
+		_, _ = fmt.Fprintf(table, "%5d\t%s\t%s\t%s\t%s\n", causes[c], c.consumer, c.reason, c.code, firstLine(c.text))
 	}
 	_ = table.Flush()
 }
