@@ -1,0 +1,42 @@
+package kafkatest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// The suite that brokers/kafka passes on kfake, on the real thing.
+func TestConformance(t *testing.T) {
+	k := services.SharedKafka(t)
+	open := func(cfg brokers.Config) (brokers.Broker, error) {
+		cfg.URL = k.URL() + "?partitions=1"
+		return brokers.OpenConfig(context.Background(), cfg)
+	}
+	// sarama counts with go-metrics, which starts one goroutine for the life of the process: let it be there before the
+	// suite counts ours.
+	b, err := open(brokers.Config{Group: "first"})
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(*testing.T) brokertest.Backend { return brokertest.Backend{Open: open} },
+		Factor:  0.05,
+		Late:    3 * time.Second, // a broker that has just started takes its time for the first groups
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}

@@ -1,0 +1,169 @@
+package kafkatest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+const (
+	consumerURL   = "REDRIVE_KAFKATEST_URL"
+	consumerTopic = "REDRIVE_KAFKATEST_TOPIC"
+	consumerWork  = "REDRIVE_KAFKATEST_WORK"
+)
+
+// consumerMain is a consumer in a process of its own: a router with a pipeline that fails every tenth message of a key
+// once. It prints a line for every success.
+func consumerMain(ctx context.Context, url string) int {
+	b, err := brokers.Open(ctx, url)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: b, DeadLetters: b, Logger: slog.New(slog.DiscardHandler),
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3, Backoff: middleware.Constant(300 * time.Millisecond)},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return 1
+	}
+	router.AddMiddleware(pipeline.Middleware)
+	work, err := time.ParseDuration(os.Getenv(consumerWork))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var out sync.Mutex
+	router.AddConsumerHandler("consumer", os.Getenv(consumerTopic), b.Subscriber(), func(m *message.Message) error {
+		number, _ := strconv.Atoi(string(m.Payload))
+		if a, ok := middleware.AttemptFrom(m.Context()); ok && number/numberOfKeys%10 == 3 && a.Number == 1 {
+			return errors.New("fails the first time")
+		}
+		<-time.After(work) // what a handler does for its living, not a wait for anything
+		out.Lock()
+		defer out.Unlock()
+		_, err := fmt.Fprintln(os.Stdout, string(m.Payload))
+		return err
+	})
+	if err := router.Run(ctx); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// numberOfKeys is how many keys the numbered messages have.
+const numberOfKeys = 50
+
+// process is a running consumerMain.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+func startConsumer(t *testing.T, url, topic string, work time.Duration, onHandled func(payload string)) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe) //nolint:noctx // killed by the test
+	cmd.Env = append(os.Environ(), consumerURL+"="+url, consumerTopic+"="+topic, consumerWork+"="+work.String())
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p := &process{cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			onHandled(strings.TrimSpace(lines.Text()))
+		}
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// ledger counts how often each message was handled with success.
+type ledger struct {
+	mu      sync.Mutex
+	times   map[string]int
+	total   int
+	changed chan struct{}
+}
+
+func newLedger() *ledger { return &ledger{times: map[string]int{}, changed: make(chan struct{}, 1)} }
+
+func (l *ledger) handled(payload string) {
+	l.mu.Lock()
+	l.times[payload]++
+	l.total++
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (l *ledger) counts() (different, total int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.times), l.total
+}
+
+// wait returns when so many different messages were handled.
+func (l *ledger) wait(t *testing.T, different int, within time.Duration) {
+	t.Helper()
+	deadline := time.After(within)
+	for {
+		have, total := l.counts()
+		if have >= different {
+			return
+		}
+		select {
+		case <-l.changed:
+		case <-deadline:
+			require.FailNow(t, "messages are missing", "%d of %d, handled %d times in all", have, different, total)
+		}
+	}
+}
+
+// settle watches that nothing more is handled for a while, and returns how often messages were handled beyond once.
+func (l *ledger) settle(quiet time.Duration) (duplicates int) {
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.changed:
+			timer.Reset(quiet)
+		case <-timer.C:
+			different, total := l.counts()
+			return total - different
+		}
+	}
+}
