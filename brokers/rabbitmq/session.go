@@ -48,7 +48,7 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 		if err := ch.Qos(sub.prefetch, 0, false); err != nil {
 			return nil, err
 		}
-		return ch.Consume(sub.names.Queue, "", false, false, false, false, nil)
+		return ch.Consume(sub.names.Queue, consumerTag, false, false, false, false, nil)
 	})
 	if err != nil {
 		s.close()
@@ -190,13 +190,22 @@ func (s *session) originOf(d *amqp.Delivery, m *message.Message) *envelope.Origi
 	return o
 }
 
-// close ends the session. What is not acked by now is delivered again. The acks are written before channel.close, and
-// RabbitMQ works through a channel in order: when it answers, it has taken them.
+// consumerTag is the same for all: a channel has one consumer.
+const consumerTag = "redrive"
+
+// close ends the session. What is not acked by now is delivered again.
+//
+// The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
+// and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: ten or so messages would be handled
+// again after every shutdown. The answer to the cancel comes from the queue, after the acks have.
 func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
 		s.acks.close()
+		if err := s.ch.Cancel(consumerTag, false); err != nil {
+			return struct{}{}, err
+		}
 		return struct{}{}, s.ch.Close()
 	})
 }

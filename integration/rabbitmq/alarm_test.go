@@ -1,0 +1,74 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// A broker that is short of memory reads no more from connections that publish. Publishing then fails in time and says
+// why, consuming goes on to the last ack, and all is well again when the alarm is over.
+func TestMemoryAlarm(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	r := services.RabbitMQ(t, services.RabbitConfig{})
+	b := openBroker(t, r.URL, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"), delays(50*time.Millisecond),
+		func(c *brokers.Config) { c.PublishTimeout = time.Second })
+	plain := dialPlain(t, r.URL)
+	gate := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: middleware.Constant(50 * time.Millisecond),
+	}}, func(m *message.Message) error {
+		<-gate
+		if a, ok := middleware.AttemptFrom(m.Context()); ok && m.UUID == strconv.Itoa(n-1) && a.Number == 1 {
+			return errDown // its retry cannot be published until the alarm is over
+		}
+		return nil
+	})
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
+	}
+	require.NoError(t, b.Publisher().Publish("orders", batch...))
+
+	_, err := r.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		err := b.Publisher().Publish("orders", newMessage("during the alarm"))
+		return err != nil
+	}, patience, 10*time.Millisecond, "the alarm does not stop publishing")
+	began := time.Now()
+	err = b.Publisher().Publish("orders", newMessage("during the alarm"))
+	require.ErrorIs(t, err, rabbitmq.ErrBlocked)
+	require.Less(t, time.Since(began), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	require.ErrorIs(t, b.Ping(ctx), rabbitmq.ErrBlocked)
+	cancel()
+
+	close(gate)
+	ids := map[string]bool{}
+	for len(ids) < n {
+		ids[s.next().message.UUID] = true
+	}
+	require.Eventually(t, func() bool { return plain.depth("orders") == 0 }, patience, 10*time.Millisecond, "acks arrive during the alarm")
+
+	_, err = r.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1GB")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil }, patience, 10*time.Millisecond)
+	retried := false
+	for after := false; !after || !retried; {
+		next := s.next()
+		after = after || next.message.UUID == "after"
+		retried = retried || next.message.UUID == strconv.Itoa(n-1) && next.attempt.Number == 2
+	}
+	require.Zero(t, plain.depth("orders_dlq"))
+}

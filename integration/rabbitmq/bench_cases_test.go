@@ -1,0 +1,236 @@
+package rabbitmq_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// BenchmarkPublish: 64 callers with one message each against the raw client with 1,000 in flight, and against Watermill's
+// publisher with 64 callers and 64 channels. Target: 0.9 of raw.
+func BenchmarkPublish(b *testing.B) {
+	onQueues(b, func(a *arena) {
+		const n = 10_000
+		pub := a.open().Publisher()
+		theirs := a.watermillPublisher()
+		on := func(publish func()) func() time.Duration {
+			return func() time.Duration {
+				a.queue("bench", nil)
+				return timed(publish)
+			}
+		}
+		a.race(
+			contender{"ours-64-callers", n, on(func() {
+				spread(64, n, func(i int) { require.NoError(a, pub.Publish("bench", numbered(i))) })
+			})},
+			contender{"raw-1000-in-flight", n, func() time.Duration {
+				a.queue("bench", nil)
+				return a.publishRaw("bench", n)
+			}},
+			contender{"watermill-64-callers", n / 4, on(func() {
+				spread(64, n/4, func(i int) { require.NoError(a, theirs.Publish("bench", numbered(i))) })
+			})},
+			contender{"ours-batches-of-100", n, on(func() {
+				spread(1, n/100, func(i int) {
+					batch := make([]*message.Message, 100)
+					for j := range batch {
+						batch[j] = numbered(i*100 + j)
+					}
+					require.NoError(a, pub.Publish("bench", batch...))
+				})
+			})},
+		)
+	})
+}
+
+// BenchmarkConsume: a handler that does nothing. Target: 0.9 of raw, and through the router 0.95 of a router that is fed
+// by hand.
+func BenchmarkConsume(b *testing.B) {
+	const n = 20_000
+	onQueues(b, func(a *arena) {
+		broker := a.open(func(c *brokers.Config) { c.Concurrency = rawPrefetch })
+		a.race(
+			contender{"ours", n, func() time.Duration {
+				a.fill("bench", n)
+				sub := broker.Subscriber()
+				took := timed(func() {
+					messages, err := sub.Subscribe(a.Context(), "bench")
+					require.NoError(a, err)
+					for range n {
+						(<-messages).Ack()
+					}
+				})
+				require.NoError(a, sub.Close())
+				return took
+			}},
+			contender{"raw", n, func() time.Duration {
+				a.fill("bench", n)
+				return a.consumeRaw("bench", n, 1, false, func(*amqp.Delivery) {})
+			}},
+			contender{"raw-multiple-ack", n, func() time.Duration {
+				a.fill("bench", n)
+				return a.consumeRaw("bench", n, 1, true, func(*amqp.Delivery) {})
+			}},
+		)
+	})
+}
+
+// BenchmarkConsumeRouter is BenchmarkConsume through Watermill's router.
+func BenchmarkConsumeRouter(b *testing.B) {
+	const n = 20_000
+	onQueues(b, func(a *arena) {
+		broker := a.open(func(c *brokers.Config) { c.Concurrency = rawPrefetch })
+		routed := func(n int, subscribers func() []message.Subscriber) func() time.Duration {
+			return func() time.Duration {
+				a.fill("bench", n)
+				return a.route(n, "bench", nil, succeed, subscribers()...)
+			}
+		}
+		a.race(
+			contender{"ours-routed", n, routed(n, func() []message.Subscriber { return []message.Subscriber{broker.Subscriber()} })},
+			contender{"raw-routed", n, routed(n, func() []message.Subscriber { return []message.Subscriber{rawSubscriber{a}} })},
+			contender{"watermill-routed", n, routed(n, func() []message.Subscriber { return a.watermillSubscribers(1) })},
+		)
+	})
+}
+
+// BenchmarkConcurrency: a handler that takes 1 ms, behind the whole pipeline, 64 at once. Target: 0.9 of 64 raw workers.
+func BenchmarkConcurrency(b *testing.B) {
+	const n = 20_000
+	onQueues(b, func(a *arena) {
+		broker := a.open(func(c *brokers.Config) { c.Concurrency = 64 })
+		chain := []message.HandlerMiddleware{a.pipeline(broker, time.Second).Middleware}
+		slow := func(*message.Message) (bool, error) {
+			time.Sleep(time.Millisecond) // the work
+			return true, nil
+		}
+		a.race(
+			contender{"ours-64", n, func() time.Duration {
+				a.fill("bench", n)
+				return a.route(n, "bench", chain, slow, broker.Subscriber())
+			}},
+			contender{"raw-64-workers", n, func() time.Duration {
+				a.fill("bench", n)
+				return a.consumeRaw("bench", n, 64, false, func(*amqp.Delivery) { time.Sleep(time.Millisecond) })
+			}},
+			contender{"watermill-8-subscriptions", n / 4, func() time.Duration {
+				a.fill("bench", n/4)
+				return a.route(n/4, "bench", nil, slow, a.watermillSubscribers(8)...)
+			}},
+		)
+	})
+}
+
+// pipeline retries once, after delay.
+func (a *arena) pipeline(broker brokers.Broker, delay time.Duration) *middleware.Pipeline {
+	a.Helper()
+	p, err := middleware.New(middleware.Config{
+		Rescheduler: broker, DeadLetters: broker, Logger: slog.New(slog.DiscardHandler),
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1000, Backoff: middleware.Constant(delay)},
+	})
+	require.NoError(a, err)
+	return p
+}
+
+// BenchmarkRetryCycle: every message fails once and comes back through a delay queue of 100 ms. Targets: 0.85 of the raw
+// client with 250 in flight, 2.5 times Watermill's parts; at most 2 connections and 4 + concurrency channels.
+func BenchmarkRetryCycle(b *testing.B) {
+	const n, delay = 5000, 100 * time.Millisecond
+	onQueues(b, func(a *arena) {
+		broker := a.open(func(c *brokers.Config) {
+			c.Concurrency = rawPrefetch
+			c.Delays = []time.Duration{delay}
+		})
+		chain := []message.HandlerMiddleware{a.pipeline(broker, delay).Middleware}
+		back := amqp.Table{"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "bench"}
+		if a.kind == "quorum" {
+			back["x-dead-letter-strategy"], back["x-overflow"] = "at-least-once", "reject-publish"
+		}
+		theirs := a.watermillPublisher()
+		prepare := func(n int) {
+			a.queue("bench_retry", back)
+			a.fill("bench", n)
+		}
+		connections, channels := 0, 0
+		a.race(
+			contender{"ours", n, func() time.Duration {
+				prepare(n)
+				took := a.route(n, "bench", chain, func(m *message.Message) (bool, error) {
+					if m.Metadata["x-retry-count"] != "" {
+						return true, nil
+					}
+					stats := broker.Stats()
+					connections, channels = max(connections, stats.Connections), max(channels, stats.Channels)
+					return false, errDown
+				}, broker.Subscriber())
+				return took
+			}},
+			contender{"raw-250-in-flight", n, func() time.Duration {
+				prepare(n)
+				return a.retryRaw("bench", "bench_retry", n)
+			}},
+			contender{"watermill-8-subscriptions", n / 2, func() time.Duration {
+				prepare(n / 2)
+				return a.retryWatermill("bench", "bench_retry", n/2, theirs)
+			}},
+		)
+		a.ReportMetric(float64(connections), "connections")
+		a.ReportMetric(float64(channels), "channels")
+		require.LessOrEqual(a, connections, 2)
+		require.LessOrEqual(a, channels, 4+rawPrefetch)
+	})
+}
+
+// isBad tells the 1 % that fail in BenchmarkNonBlocking.
+func isBad(m *message.Message) bool {
+	n, err := strconv.Atoi(m.UUID)
+	return err == nil && n%100 == 0
+}
+
+// BenchmarkNonBlocking: the rate of the good messages while 1 % of all fail for 5 s. Target: 0.95 of the rate without
+// failures. Watermill's Retry, which waits in the handler, stands beside it.
+func BenchmarkNonBlocking(b *testing.B) {
+	const n, delay = 40_000, time.Second
+	onQueues(b, func(a *arena) {
+		broker := a.open(func(c *brokers.Config) {
+			c.Concurrency = 64
+			c.Delays = []time.Duration{delay}
+		})
+		chain := []message.HandlerMiddleware{a.pipeline(broker, delay).Middleware}
+		good := func(failFor time.Duration) func() time.Duration {
+			return func() time.Duration {
+				a.fill("bench", n)
+				until := time.Now().Add(failFor)
+				return a.route(n-n/100, "bench", chain, func(m *message.Message) (bool, error) {
+					if !isBad(m) {
+						return true, nil
+					}
+					if time.Now().Before(until) {
+						return false, fmt.Errorf("message %s: %w", m.UUID, errDown)
+					}
+					return false, nil
+				}, broker.Subscriber())
+			}
+		}
+		blocked := []float64{}
+		a.race(
+			contender{"with-failures", n - n/100, good(5 * time.Second)},
+			contender{"without", n - n/100, good(0)},
+		)
+		for range rounds {
+			a.fill("bench", n)
+			blocked = append(blocked, a.blockedByRetry("bench"))
+		}
+		a.ReportMetric(median(blocked), "watermill-retry/s")
+	})
+}
+

@@ -1,0 +1,315 @@
+package rabbitmq_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Whatever a foreign producer wrote can be read, and comes out of the dead letter queue as it came in; what the broker
+// made, or what misroutes or deletes a message, does not.
+func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), delays(50*time.Millisecond))
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond),
+	}}, fails)
+	_, err := p.ch.QueueDeclare("payments", true, false, false, false, nil)
+	require.NoError(t, err)
+
+	headers := amqp.Table{
+		"b": int8(-1), "B": uint8(1), "s": int16(-2), "u": uint16(2), "I": int32(-3), "i": uint32(3), "l": int64(-4),
+		"f": float32(0.5), "d": 0.25, "t": true, "S": "text", "x": []byte{0, 1, 0xff}, "V": nil, "D": amqp.Decimal{Scale: 2, Value: 314},
+		"T": time.Unix(1_700_000_000, 0), "A": []any{int32(1), "two", amqp.Table{"three": int64(3)}}, "F": amqp.Table{"k": amqp.Table{"v": nil}},
+	}
+	sent := amqp.Table{"x-death": "forged", "x-delivery-count": int64(3), "x-delay": "abc"}
+	for k, v := range headers {
+		sent[k] = v
+	}
+	p.send("", "orders", amqp.Publishing{
+		Headers: sent, MessageId: "m", CorrelationId: "c", ContentType: "text/plain", ContentEncoding: "identity", Type: "thing.happened",
+		AppId: "foreign", ReplyTo: "answers", Priority: 3, Timestamp: time.Unix(1_700_000_001, 0), UserId: "guest", Expiration: "60000",
+		Body: []byte("\x00\xff not JSON"),
+	})
+	first, second := s.next(), s.next()
+	require.False(t, first.origin.Redelivered)
+	require.Equal(t, "orders", first.origin.RoutingKey)
+	require.Equal(t, "orders", second.origin.RoutingKey)
+	require.Equal(t, "m", second.message.UUID)
+	require.Equal(t, "thing.happened", second.message.Metadata[envelope.KeyAMQPType])
+
+	d := p.next("orders_dlq")
+	for key, want := range headers {
+		if at, ok := want.(time.Time); ok {
+			require.True(t, at.Equal(d.Headers[key].(time.Time)))
+			continue
+		}
+		require.Equal(t, want, d.Headers[key], key)
+	}
+	require.NotContains(t, d.Headers, "x-death")
+	require.NotContains(t, d.Headers, "x-delay")
+	require.Equal(t, "\x00\xff not JSON", string(d.Body))
+	require.Equal(t, []any{"m", "c", "text/plain", "identity", "thing.happened", "foreign", "answers", uint8(3), "", ""},
+		[]any{d.MessageId, d.CorrelationId, d.ContentType, d.ContentEncoding, d.Type, d.AppId, d.ReplyTo, d.Priority, d.UserId, d.Expiration})
+	require.True(t, d.Timestamp.Equal(time.Unix(1_700_000_001, 0)))
+	require.Zero(t, p.depth("payments"))
+}
+
+// A copied CC would put the retry into somebody else's queue; RabbitMQ keeps the header in the message.
+func TestConsume_CCIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"))
+	s := serve(t, b, "orders", middleware.Laravel(3), fails)
+	_, err := p.ch.QueueDeclare("payments", true, false, false, false, nil)
+	require.NoError(t, err)
+	p.send("", "orders", amqp.Publishing{Headers: amqp.Table{"CC": []any{"payments"}}, MessageId: "m"})
+	for range 3 {
+		s.next()
+	}
+	p.next("orders_dlq")
+	require.Equal(t, 1, p.depth("payments"), "the producer's copy and no other")
+}
+
+// The broker deletes the queue under the consumer: no empty message reaches the handler, and the queue is made again.
+func TestConsume_QueueDeletedUnderIt(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"))
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	for round := range 10 {
+		_, err := p.ch.QueueDelete("orders", false, false, false)
+		require.NoError(t, err)
+		id := strconv.Itoa(round)
+		require.Eventually(t, func() bool {
+			return b.Publisher().Publish("orders", message.NewMessage(id, []byte("x"))) == nil
+		}, patience, 5*time.Millisecond)
+		require.Equal(t, id, s.next().message.UUID)
+	}
+	require.Empty(t, s.runs)
+}
+
+// The broker closes the channel of a consumer that holds a message for too long: the message comes again, also while
+// the handler still runs, and consuming goes on.
+func TestConsume_ConsumerTimeout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("RabbitMQ looks for late consumers once a minute")
+	}
+	t.Parallel()
+	server := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: time.Second})
+	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"))
+	var held atomic.Bool
+	release := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error {
+		if held.CompareAndSwap(false, true) {
+			<-release
+		}
+		return nil
+	}, brokers.WithConcurrency(2))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("slow", nil)))
+	require.Equal(t, "slow", s.next().message.UUID)
+	select {
+	case r := <-s.runs:
+		require.Equal(t, "slow", r.message.UUID)
+		require.True(t, r.origin.Redelivered)
+	case <-time.After(3 * time.Minute):
+		require.FailNow(t, "the message did not come again")
+	}
+	close(release)
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("next", nil)))
+	require.Equal(t, "next", s.next().message.UUID)
+}
+
+// Handlers that run when the service stops finish, and their acks arrive: nothing is delivered again.
+func TestConsume_ShutdownLosesNoAck(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "50"))
+	const total = 2000
+	batch := make([]*message.Message, total)
+	for i := range batch {
+		batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
+	}
+	_, err := dialPlain(t, url).ch.QueueDeclare("orders", true, false, false, false, amqp.Table{
+		"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders_dlq",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(20),
+	})
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", batch...))
+
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var count atomic.Int64
+	for count.Load() < total { // a service that is deployed again and again
+		before := count.Load()
+		c := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "50"))
+		s := serve(t, c, "orders", middleware.Laravel(1), func(m *message.Message) error {
+			mu.Lock()
+			seen[m.UUID]++
+			mu.Unlock()
+			count.Add(1)
+			return nil
+		}, brokers.WithConcurrency(8))
+		require.Eventually(t, func() bool { return count.Load() >= min(total, before+150) }, patience, time.Millisecond)
+		s.stop()
+		require.NoError(t, c.Close())
+	}
+	twice := map[string]int{}
+	for id, n := range seen {
+		if n > 1 {
+			twice[id] = n
+		}
+	}
+	require.Empty(t, twice, "handled again after their acks")
+	require.Equal(t, total, len(seen), "handled")
+}
+
+// A slow message at the head keeps nobody's ack back.
+func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "4"))
+	release := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
+		if m.UUID == "slow" {
+			<-release
+		}
+		return nil
+	}, brokers.WithConcurrency(4))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("slow", nil)))
+	s.next()
+	batch := make([]*message.Message, 200)
+	for i := range batch {
+		batch[i] = newMessage("x")
+	}
+	require.NoError(t, b.Publisher().Publish("orders", batch...))
+	for range batch {
+		s.next() // with their acks held back, the third would be the last
+	}
+	close(release)
+}
+
+// A handler that ends the process on every delivery is cut off by the broker's count, before the handler.
+func TestConsume_CrashLimit(t *testing.T) {
+	if os.Getenv("REDRIVE_CRASH_URL") != "" {
+		crashingConsumer(t)
+		return
+	}
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3"))
+	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("killer", []byte("poison")), message.NewMessage("good", []byte("x"))))
+
+	crashes := 0
+	for {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConsume_CrashLimit$", "-test.v")
+		cmd.Env = append(os.Environ(), "REDRIVE_CRASH_URL="+url)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			require.Contains(t, string(out), "handled good")
+			break
+		}
+		require.ErrorContains(t, err, "killed", string(out))
+		crashes++
+		require.LessOrEqual(t, crashes, 3, "it is never cut off")
+	}
+	require.Equal(t, 3, crashes)
+	d := p.next("orders_dlq")
+	require.Equal(t, "killer", d.MessageId)
+	require.Equal(t, "poison", string(d.Body))
+	require.Equal(t, "crash", d.Headers["x-dead-letter-reason"])
+	require.Zero(t, p.depth("orders_dlq"), "the message behind it is not taken for the killer")
+}
+
+// crashingConsumer is the child process.
+func crashingConsumer(t *testing.T) {
+	b := openBroker(t, os.Getenv("REDRIVE_CRASH_URL"), naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3"))
+	out := bufio.NewWriter(os.Stdout)
+	s := serve(t, b, "orders", middleware.Laravel(5), func(m *message.Message) error {
+		if m.UUID == "killer" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		_, _ = fmt.Fprintln(out, "handled", m.UUID)
+		return out.Flush()
+	})
+	s.next()
+}
+
+// A nack is an answer: however often a living handler gives a message back, it is not taken for a crash, and it comes
+// back at a walk.
+func TestConsume_NacksAreNoCrashes(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3", "delivery-limit", "4", "nack-pause", "5ms"))
+	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
+	for range 20 {
+		m := <-messages
+		require.Equal(t, "m", m.UUID)
+		m.Nack()
+	}
+	(<-messages).Ack()
+	require.Zero(t, p.depth("orders_dlq"))
+}
+
+// Closing while the broker is away ends in time.
+func TestClose_WhileTheBrokerIsDown(t *testing.T) {
+	server := services.RabbitMQ(t, services.RabbitConfig{})
+	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+	s.next()
+	require.NoError(t, server.Kill())
+	start := time.Now()
+	require.Error(t, b.Publisher().Publish("orders", newMessage("x")))
+	require.Less(t, time.Since(start), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.Error(t, b.Ping(ctx))
+	start = time.Now()
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Less(t, time.Since(start), 5*time.Second)
+}
+
+// A broker that stops answering, with its TCP connections open, neither hangs Publish nor Close.
+func TestClose_WhileTheBrokerIsFrozen(t *testing.T) {
+	server := services.RabbitMQ(t, services.RabbitConfig{})
+	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	require.NoError(t, server.Pause())
+	defer func() { require.NoError(t, server.Resume()) }()
+	err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket takes
+	require.Error(t, err)
+	start := time.Now()
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Less(t, time.Since(start), 20*time.Second)
+}

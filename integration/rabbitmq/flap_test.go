@@ -1,0 +1,123 @@
+package rabbitmq_test
+
+import (
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The connection is cut every 200 ms while 10,000 messages flow, of which 20 % fail: half of those once, half for good.
+// What went in is processed or dead, and what was delivered twice is counted.
+func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
+	t.Parallel()
+	const n, every = 10_000, 200 * time.Millisecond
+	url := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, url)
+	const delay = 100 * time.Millisecond
+	settings := []func(*brokers.Config){
+		naming(brokers.Laravel()), delays(delay), params("grid", "false", "prefetch", "64"),
+		func(c *brokers.Config) { c.Concurrency = 32 },
+	}
+	consumer := openBroker(t, proxy.URL(t, url), settings...)
+	producer := openBroker(t, proxy.URL(t, url), settings...)
+	plain := dialPlain(t, url)
+
+	isDead := func(i int) bool { return i%10 == 3 }
+	failsOnce := func(i int) bool { return i%10 == 7 }
+	processed := newLedger()
+	serve(t, consumer, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: middleware.Constant(delay),
+	}}, func(m *message.Message) error {
+		i, err := strconv.Atoi(m.UUID)
+		if err != nil {
+			return middleware.Permanent(err)
+		}
+		a, _ := middleware.AttemptFrom(m.Context())
+		switch {
+		case isDead(i) && i%20 == 3:
+			return middleware.Permanent(errors.New("invalid"))
+		case isDead(i), failsOnce(i) && a.Number == 1:
+			return errDown
+		}
+		processed.note(m.UUID)
+		return nil
+	})
+
+	// Cut until everything has arrived.
+	stop := make(chan struct{})
+	var cutting sync.WaitGroup
+	cuts := 0
+	cutting.Go(func() {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				if err := proxy.Flap(); err != nil {
+					t.Error(err)
+				}
+				cuts++
+			case <-stop:
+				return
+			}
+		}
+	})
+	stopCutting := sync.OnceFunc(func() { close(stop); cutting.Wait() })
+	defer stopCutting()
+
+	var refused sync.Map // a publish that failed may have been stored: the producer tries again, as its caller would
+	spread(32, n, func(i int) {
+		for {
+			err := producer.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), []byte("x")))
+			if err == nil {
+				return
+			}
+			refused.Store(i, err)
+		}
+	})
+	processed.wait(t, n-n/10, 2*time.Minute)
+	dead := newLedger()
+	deliveries, err := plain.ch.Consume("orders_dlq", "", true, false, false, false, nil)
+	require.NoError(t, err)
+	deadline := time.After(2 * time.Minute)
+	for have := 0; have < n/10; have, _ = dead.count() {
+		select {
+		case d := <-deliveries:
+			dead.note(d.MessageId)
+		case <-deadline:
+			require.FailNow(t, "dead letters are missing", "%d of %d", have, n/10)
+		}
+	}
+	stopCutting()
+
+	// Every copy that a cut has made ends as well: nothing is left in a queue, and nothing has changed sides.
+	require.Eventually(t, func() bool { return plain.depth("orders")+plain.depth("orders_retry") == 0 }, patience, 20*time.Millisecond)
+	require.NoError(t, consumer.Close())
+	for more := true; more; {
+		select {
+		case d := <-deliveries:
+			dead.note(d.MessageId)
+		case <-time.After(time.Second): // nothing more comes
+			more = false
+		}
+	}
+	processed.requireExactly(t, n, func(i int) bool { return !isDead(i) })
+	dead.requireExactly(t, n, isDead)
+	_, processedAgain := processed.count()
+	_, deadAgain := dead.count()
+	failures := 0
+	refused.Range(func(any, any) bool { failures++; return true })
+	t.Logf("%d messages, %d cuts: %d processed + %d dead, 0 lost; %d processed and %d dead-lettered again; %d callers had to publish again",
+		n, cuts, n-n/10, n/10, processedAgain, deadAgain, failures)
+	require.Greater(t, cuts, 10, "too few cuts to show anything")
+	require.Less(t, processedAgain, n/2)
+}

@@ -1,0 +1,84 @@
+package rabbitmq_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The broker is killed with SIGKILL while 10,000 messages sit in delay queues, half of them retries and half first
+// deliveries, in queues of a named delay and on the grid: all come back, none early.
+func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
+	t.Parallel()
+	const n, named, odd = 10_000, 12 * time.Second, 12_345 * time.Millisecond
+	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
+	b := openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) {
+		c.Concurrency = 128
+		c.PublishTimeout = time.Minute
+	})
+
+	delayOf := func(i int) time.Duration {
+		if i%2 == 0 {
+			return named
+		}
+		return odd
+	}
+	isRetry := func(i int) bool { return i%4 < 2 }
+	failed, came := newLedger(), newLedger()
+	due := make([]time.Time, n) // written before the message is published or rescheduled
+	early := make(chan int, n)
+	consume := func(b brokers.Broker) *service {
+		return serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 5}}, func(m *message.Message) error {
+			i, err := strconv.Atoi(m.UUID)
+			require.NoError(t, err)
+			a, _ := middleware.AttemptFrom(m.Context())
+			if isRetry(i) && a.Number == 1 {
+				if failed.note(m.UUID) == 1 {
+					due[i] = time.Now().Add(delayOf(i))
+				}
+				return middleware.RetryAfter(errDown, delayOf(i))
+			}
+			if time.Now().Before(due[i]) {
+				early <- i
+			}
+			came.note(m.UUID)
+			return nil
+		})
+	}
+	s := consume(b)
+	var first, retries []*message.Message
+	for i := range n {
+		m := message.NewMessage(strconv.Itoa(i), []byte("x"))
+		if isRetry(i) {
+			retries = append(retries, m)
+			continue
+		}
+		envelope.SetDelay(m, delayOf(i))
+		due[i] = time.Now().Add(delayOf(i))
+		first = append(first, m)
+	}
+	require.NoError(t, b.Publisher().Publish("orders", first...))
+	require.NoError(t, b.Publisher().Publish("orders", retries...))
+	failed.wait(t, n/2, patience)
+	s.stop() // when it has stopped, every retry is confirmed
+	waiting, _ := came.count()
+	require.Zero(t, waiting, "a message came before the broker was killed: the delay is too short for this machine")
+
+	require.NoError(t, r.Settle(t.Context()))
+	require.NoError(t, r.Kill())
+	require.NoError(t, r.Start(t.Context()))
+	consume(openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) { c.Concurrency = 128 }))
+	came.wait(t, n, 2*time.Minute)
+	came.requireExactly(t, n, func(int) bool { return true })
+	require.Empty(t, early, "messages came before they were due")
+	_, again := came.count()
+	t.Logf("%d messages in delay queues, broker killed: %d lost, %d twice", n, 0, again)
+}

@@ -1,0 +1,74 @@
+package rabbitmq_test
+
+import (
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ledger counts what became of each message.
+type ledger struct {
+	mu      sync.Mutex
+	entries map[string]int
+	total   int
+	changed chan struct{}
+}
+
+func newLedger() *ledger {
+	return &ledger{entries: map[string]int{}, changed: make(chan struct{}, 1)}
+}
+
+// note enters id once more and returns how often it stands there now.
+func (l *ledger) note(id string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries[id]++
+	l.total++
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+	return l.entries[id]
+}
+
+// count returns how many different messages are entered, and how often one was entered again.
+func (l *ledger) count() (different, again int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.entries), l.total - len(l.entries)
+}
+
+// wait returns when n different messages are entered.
+func (l *ledger) wait(t *testing.T, n int, within time.Duration) {
+	t.Helper()
+	deadline := time.After(within)
+	for {
+		have, again := l.count()
+		if have >= n {
+			return
+		}
+		select {
+		case <-l.changed:
+		case <-deadline:
+			require.FailNow(t, "messages are missing", "%d of %d, and %d again", have, n, again)
+		}
+	}
+}
+
+// requireExactly fails unless exactly the numbers for which wanted is true are entered.
+func (l *ledger) requireExactly(t *testing.T, n int, wanted func(i int) bool) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want := 0
+	for i := range n {
+		if wanted(i) {
+			want++
+			require.Contains(t, l.entries, strconv.Itoa(i), "message is missing")
+		}
+	}
+	require.Len(t, l.entries, want, "messages that should not be there")
+}

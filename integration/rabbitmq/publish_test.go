@@ -1,0 +1,235 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Publishing to a queue, exchange or key that is not there is an error that names it, also among many that are fine.
+func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	queues := openBroker(t, url, naming(brokers.Laravel()))
+	bus := openBroker(t, url, naming(brokers.ServiceBus("easyweek")))
+	missing := openBroker(t, url, naming(brokers.ServiceBus("nobody")), params("declare", "none"))
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+
+	for name, tc := range map[string]struct {
+		broker        brokers.Broker
+		topic         string
+		exchange, key string
+	}{
+		"queue":    {queues, "missing", "", "missing"},
+		"key":      {bus, "invoice.created", "easyweek.bus", "invoice.created"},
+		"exchange": {missing, "invoice.created", "nobody.bus", "invoice.created"},
+	} {
+		err := tc.broker.Publisher().Publish(tc.topic, newMessage("x"))
+		require.ErrorIs(t, err, brokers.ErrUnroutable, name)
+		var unroutable *rabbitmq.UnroutableError
+		require.ErrorAs(t, err, &unroutable, name)
+		require.Equal(t, tc.exchange, unroutable.Exchange, name)
+		require.Equal(t, tc.key, unroutable.RoutingKey, name)
+		require.ErrorContains(t, err, strconv.Quote(tc.key))
+	}
+
+	// 64 callers, every second of whom has nowhere to go: each gets its own answer.
+	var group sync.WaitGroup
+	for i := range 64 {
+		group.Go(func() {
+			for n := range 20 {
+				topic := "orders"
+				if i%2 == 1 {
+					topic = "missing" + strconv.Itoa(n)
+				}
+				err := queues.Publisher().Publish(topic, message.NewMessage("same id", []byte("same body")))
+				if topic == "orders" {
+					if err != nil {
+						t.Errorf("publish to orders: %v", err)
+					}
+				} else if want := fmt.Sprintf("%q", topic); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("publish to %s: want an error that names it, got %v", topic, err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, 640, p.depth("orders"))
+}
+
+// A retry that finds no queue to go to is an error, and the message that failed stays with the broker.
+func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "none"), delays(time.Second))
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: middleware.Constant(time.Second),
+	}}, fails)
+	p.send("", "orders", amqp.Publishing{MessageId: "m", Body: []byte("x")})
+	require.Equal(t, 1, s.next().attempt.Number)
+	require.Equal(t, 1, s.next().attempt.Number, "given back, its attempt not counted")
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Equal(t, "m", p.next("orders").MessageId)
+}
+
+// A batch is one wait: it is confirmed as a whole, in order, and much larger than the window of one channel.
+func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+
+	var group sync.WaitGroup
+	for caller := range 4 { // together they need more places than there are
+		group.Go(func() {
+			batch := make([]*message.Message, 3000)
+			for i := range batch {
+				batch[i] = message.NewMessage(fmt.Sprintf("%d/%d", caller, i), []byte("x"))
+			}
+			if err := b.Publisher().Publish("orders", batch...); err != nil {
+				t.Errorf("publish: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, 12_000, p.depth("orders"))
+
+	next := map[string]int{}
+	deliveries, err := p.ch.Consume("orders", "", true, false, false, false, nil)
+	require.NoError(t, err)
+	for range 12_000 {
+		d := <-deliveries
+		caller, number, _ := strings.Cut(d.MessageId, "/")
+		require.Equal(t, strconv.Itoa(next[caller]), number)
+		next[caller]++
+	}
+}
+
+// A full queue refuses, and says so.
+func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	require.NoError(t, b.Publisher().Publish("full", newMessage("1")))
+	err = b.Publisher().Publish("full", newMessage("2"))
+	require.ErrorIs(t, err, rabbitmq.ErrRefused)
+	require.ErrorContains(t, err, `"full"`)
+}
+
+// D13: few connections and channels, whatever is going on, and none when all is closed.
+func TestStats_StayFew(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, params("grid", "false"))
+	const concurrency = 16
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil }, brokers.WithConcurrency(concurrency))
+	var group sync.WaitGroup
+	for range 64 {
+		group.Go(func() {
+			for range 20 {
+				if err := b.Publisher().Publish("orders", newMessage("x")); err != nil {
+					t.Errorf("publish: %v", err)
+				}
+				if stats := b.Stats(); stats.Connections > 2 || stats.Channels > 4+concurrency {
+					t.Errorf("too many: %+v", stats)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for range 64 * 20 {
+		s.next()
+	}
+	require.LessOrEqual(t, b.Stats().Channels, 4)
+	require.NoError(t, b.Close())
+	require.Equal(t, rabbitmq.Stats{}, b.Stats())
+}
+
+// A broker that is short of memory blocks publishers: they fail in time, with the reason, and acks still arrive.
+func TestPublish_WhileTheBrokerIsBlocked(t *testing.T) {
+	server := services.RabbitMQ(t, services.RabbitConfig{})
+	url := server.URL
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	batch := make([]*message.Message, 100)
+	for i := range batch {
+		batch[i] = newMessage("x")
+	}
+	require.NoError(t, b.Publisher().Publish("orders", batch...))
+	for range batch {
+		s.next()
+	}
+
+	_, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.0001")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the first publish after the alarm makes RabbitMQ say so
+		start := time.Now()
+		err = b.Publisher().Publish("orders", newMessage("x"))
+		require.Less(t, time.Since(start), 4*time.Second)
+		return err != nil
+	}, patience, 10*time.Millisecond)
+	start := time.Now()
+	err = b.Publisher().Publish("orders", newMessage("x"))
+	require.ErrorIs(t, err, rabbitmq.ErrBlocked)
+	require.Less(t, time.Since(start), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, b.Ping(ctx), rabbitmq.ErrBlocked)
+
+	_, err = server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", newMessage("x")) == nil }, patience, 10*time.Millisecond)
+	require.NoError(t, b.Ping(t.Context()))
+}
+
+// What a header may not be is refused before it ends the connection, and everybody else's publishes with it.
+func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("before")))
+
+	for _, change := range []func(m *message.Message){
+		func(m *message.Message) { m.Metadata["big"] = strings.Repeat("x", 200<<10) },
+		func(m *message.Message) { m.Metadata[strings.Repeat("k", 300)] = "long name" },
+		func(m *message.Message) { m.UUID = strings.Repeat("u", 300) },
+		func(m *message.Message) { m.Metadata[envelope.KeyAMQPType] = strings.Repeat("t", 300) },
+	} {
+		m := newMessage("x")
+		change(m)
+		require.ErrorIs(t, b.Publisher().Publish("orders", m), brokers.ErrTooLarge)
+	}
+	fits := newMessage("fits")
+	fits.Metadata["big"] = strings.Repeat("x", 127<<10)
+	require.NoError(t, b.Publisher().Publish("orders", fits))
+	require.Equal(t, rabbitmq.Stats{Connections: 1, Channels: 2}, b.Stats(), "the connection of the start")
+	require.Equal(t, 2, p.depth("orders"))
+}

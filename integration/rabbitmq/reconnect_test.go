@@ -1,0 +1,74 @@
+package rabbitmq_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// restartAddress is set in the process that Watermill's suite starts to restart the broker: it holds the URL at which
+// the test's process, which owns the broker, does so.
+const restartAddress = "REDRIVE_TEST_RESTART"
+
+// restart asks the test's process for the restart, and waits for it.
+func restart(url string) int {
+	resp, err := http.Post(url, "text/plain", nil) //nolint:gosec,noctx // the address is the test's own
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+		fmt.Fprintln(os.Stderr, resp.Status, err)
+		return 1
+	}
+	return 0
+}
+
+// TestReconnect is Watermill's own reconnect test: 10,000 messages from 100 publishers, while the broker is killed
+// twice.
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
+	var one sync.Mutex // the suite starts the second restart whether the first has ended or not
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		one.Lock()
+		defer one.Unlock()
+		for _, step := range []func() error{
+			func() error { return r.Settle(req.Context()) },
+			r.Kill,
+			func() error { return r.Start(req.Context()) },
+		} {
+			if err := step(); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+
+	features := tests.Features{
+		Persistent:            true,
+		RestartServiceCommand: []string{"/usr/bin/env", restartAddress + "=" + server.URL, os.Args[0]},
+	}
+	tests.TestReconnect(t, tests.TestContext{TestID: tests.NewTestID(), Features: features},
+		func(t *testing.T) (message.Publisher, message.Subscriber) {
+			t.Helper()
+			b := openBroker(t, r.URL, func(c *brokers.Config) {
+				c.Logger = slog.New(slog.DiscardHandler)
+				c.DrainTimeout = time.Second
+				c.Params = brokers.Params{"prefetch": "100"}
+			})
+			return b.Publisher(), b.Subscriber()
+		})
+}
