@@ -85,6 +85,9 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	if err != nil {
 		return fmt.Errorf("rabbitmq: reschedule: %w", err)
 	}
+	if err := b.checkPayload(m); err != nil {
+		return fmt.Errorf("rabbitmq: reschedule to %s: %w", n.Queue, err)
+	}
 	o, err := b.retry(n, &origin, m, delay)
 	if err != nil {
 		return err
@@ -145,6 +148,9 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if err != nil {
 		return fmt.Errorf("rabbitmq: dead letter: %w", err)
 	}
+	if err := b.checkPayload(d.Message); err != nil {
+		return fmt.Errorf("rabbitmq: dead letter to %s: %w", n.Dead, err)
+	}
 	o := b.outgoing(d.Message, route{key: n.Dead}, time.Time{})
 	if n.DeadExchange != "" && n.DeadExchange != n.Dead {
 		o.exchange, o.key = n.DeadExchange, originKey(n, &d.Origin)
@@ -168,6 +174,14 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 		err = b.sender.send(ctx, o)
 	}
 	return err
+}
+
+// checkPayload refuses what the broker would answer by closing the channel.
+func (b *Broker) checkPayload(m *message.Message) error {
+	if limit := b.design.maxMessage; limit > 0 && int64(len(m.Payload)) > limit {
+		return fmt.Errorf("%w: the payload has %d bytes, x-max-message allows %d", brokers.ErrTooLarge, len(m.Payload), limit)
+	}
+	return nil
 }
 
 // Capabilities implements brokers.Broker.

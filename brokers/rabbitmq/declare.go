@@ -20,8 +20,8 @@ type ArgumentError struct {
 	Kind     string // queue or exchange
 	Name     string
 	Argument string // x-message-ttl, type, durable, ...
-	Want     string // what would be declared; "none" when the argument would not be given
-	Have     string // what the broker has; "none" when it has no such argument
+	Want     string // what would be declared; none when the argument would not be given, "" when it is empty
+	Have     string // what the broker has, likewise
 }
 
 // Error names the object, the argument and both values, and says the ways out.
@@ -44,17 +44,21 @@ func explain(err error) error {
 	if !errors.As(err, &refusal) || refusal.Code != amqp.PreconditionFailed {
 		return err
 	}
-	m := inequivalent.FindStringSubmatch(refusal.Reason)
+	m := inequivalent.FindStringSubmatchIndex(refusal.Reason)
 	if m == nil {
 		return err
 	}
-	orNone := func(s string) string {
-		if s == "" {
+	group := func(n int) string {
+		switch from, to := m[2*n], m[2*n+1]; from {
+		case -1:
 			return "none"
+		case to:
+			return `""`
+		default:
+			return refusal.Reason[from:to]
 		}
-		return s
 	}
-	return &ArgumentError{Kind: m[2], Name: m[3], Argument: m[1], Want: orNone(m[4]), Have: orNone(m[5])}
+	return &ArgumentError{Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5)}
 }
 
 // declarer runs AMQP methods that may be refused, each refusal of which ends its channel.

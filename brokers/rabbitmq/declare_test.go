@@ -25,6 +25,10 @@ func TestExplain_NamesArgumentAndBothValues(t *testing.T) {
 			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
 			ArgumentError{Kind: "queue", Name: "q", Argument: "x-queue-type", Want: "quorum", Have: "classic"},
 		},
+		"an empty value against none": {
+			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value '' of type 'longstr' but current is none",
+			ArgumentError{Kind: "queue", Name: "q", Argument: "x-dead-letter-exchange", Want: `""`, Have: "none"},
+		},
 		"an exchange's type": {
 			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'bus' in vhost '/': received 'topic' but current is 'direct'",
 			ArgumentError{Kind: "exchange", Name: "bus", Argument: "type", Want: "topic", Have: "direct"},

@@ -81,8 +81,8 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
-			Doc: "largest payload that Publish takes, which should be the broker's max_message_size (16 MiB from RabbitMQ 4.0 on, " +
-				"128 MiB before); 0 leaves it to the broker",
+			Doc: "largest payload, which should be the broker's max_message_size (16 MiB from RabbitMQ 4.0 on, 128 MiB before); " +
+				"0 leaves it to the broker",
 		},
 		{
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),

@@ -137,6 +137,9 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 	case err != nil:
 		l.failures++
 		try.err = err
+		if l.conn == nil {
+			break // Open, or the first Subscribe, is still there to be told
+		}
 		l.logger.Warn("rabbitmq: cannot connect", "connection", l.name, "failures", l.failures, "error", err)
 	default:
 		l.failures = 0

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"log/slog"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -14,8 +15,8 @@ func ping(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }
 // probePlugin finds out whether the broker can make x-delayed-message exchanges, on a connection of its own: RabbitMQ
 // ends the connection that asks for an exchange type it does not know.
 func probePlugin(ctx context.Context, cfg brokers.Config) error {
-	l := newLink(cfg.URL, cfg.Name+" (probe)", cfg.Logger)
-	defer l.close() //nolint:errcheck // it may be closed already
+	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the answer is the caller's
+	defer l.close()                                                           //nolint:errcheck // it may be closed already
 	d := &declarer{link: l}
 	probe := delayedExchange("redrive.probe")
 	err := d.do(ctx, func(ch *amqp.Channel) error {

@@ -64,9 +64,8 @@ func (p *publisher) Close() error {
 
 // first makes the first publication of m to topic, and says for how long it is to be delayed.
 func (b *Broker) first(topic string, m *message.Message) (outgoing, time.Duration, error) {
-	// Refused here, because RabbitMQ answers by closing the channel. A retry or dead letter is not: the broker had it before.
-	if limit := b.design.maxMessage; limit > 0 && int64(len(m.Payload)) > limit {
-		return outgoing{}, 0, fmt.Errorf("%w: the payload has %d bytes, x-max-message allows %d", brokers.ErrTooLarge, len(m.Payload), limit)
+	if err := b.checkPayload(m); err != nil {
+		return outgoing{}, 0, err
 	}
 	var delay time.Duration
 	if asksDelay(m) {

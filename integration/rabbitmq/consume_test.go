@@ -313,3 +313,22 @@ func TestClose_WhileTheBrokerIsFrozen(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.Less(t, time.Since(start), 20*time.Second)
 }
+
+// RabbitMQ before 4.0 reads x-death as a client sent it and drops a message that seems to go in circles.
+func TestDelays_ForgedDeathsDoNotDropTheMessage(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), delays(50*time.Millisecond), params("grid", "false"))
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 4, Backoff: middleware.Constant(50 * time.Millisecond),
+	}}, fails)
+	p.send("", "orders", amqp.Publishing{MessageId: "m", Headers: amqp.Table{"x-death": []any{
+		amqp.Table{"queue": "orders_retry", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders_retry"}},
+		amqp.Table{"queue": "orders", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders"}},
+	}}})
+	for range 4 {
+		s.next()
+	}
+	require.Equal(t, "m", p.next("orders_dlq").MessageId)
+}
