@@ -60,13 +60,13 @@ func (c *Config) setDefaults() {
 func (c *Config) validate() error {
 	var faults []error
 	if c.Store == nil {
-		faults = append(faults, errors.New("Store is required"))
+		faults = append(faults, errors.New("config: Store is required"))
 	}
 	if c.Lease < 0 {
-		faults = append(faults, fmt.Errorf("Lease %s must not be negative", c.Lease))
+		faults = append(faults, fmt.Errorf("config: Lease %s must not be negative", c.Lease))
 	}
 	if c.Retention < 0 {
-		faults = append(faults, fmt.Errorf("Retention %s must not be negative", c.Retention))
+		faults = append(faults, fmt.Errorf("config: Retention %s must not be negative", c.Retention))
 	}
 	return errors.Join(faults...)
 }

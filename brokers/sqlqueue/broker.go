@@ -117,7 +117,7 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 	if err := b.store.ping(ctx); err != nil {
 		return nil, fmt.Errorf("sqlqueue: the queue's tables cannot be read; apply the migrations, or open with migrate=true: %w", err)
 	}
-	b.start(name)
+	b.start(name) //nolint:contextcheck // its work outlives ctx, which is Open's
 	return b, nil
 }
 
@@ -157,7 +157,7 @@ func (b *Broker) start(name Dialect) {
 	}
 	// A listener keeps a connection for itself, which a pool of one or two cannot spare.
 	if conns := b.db.Stats().MaxOpenConnections; name == PostgreSQL && b.cfg.Params.Bool("listen") && (conns == 0 || conns > 2) {
-		b.listener = &listener{db: b.db, wakeup: b.wakeups, warn: func(msg string, err error) { b.log.Warn(msg, "error", err) }}
+		b.listener = &listener{db: b.db, wakeup: b.wakeups, log: b.log}
 		b.background.Go(func() { b.listener.run(running) })
 	}
 }

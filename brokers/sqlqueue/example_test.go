@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -18,11 +17,11 @@ import (
 func openApp() (db *sql.DB, closeApp func()) {
 	dir, err := os.MkdirTemp("", "sqlqueue")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "app.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	return db, func() {
 		_ = db.Close()
@@ -37,30 +36,30 @@ func ExampleBroker_TxPublisher() {
 	ctx := context.Background()
 	queue, err := sqlqueue.New(ctx, db, sqlqueue.SQLite)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer queue.Close()
 	if _, err := db.ExecContext(ctx, "CREATE TABLE orders (id TEXT)"); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES ('order-1')"); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if err := queue.TxPublisher(tx).Publish("orders", message.NewMessage("order-1", []byte("{}"))); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if err := tx.Commit(); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	messages, err := queue.Subscriber().Subscribe(ctx, "orders")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	m := <-messages
 	fmt.Println("received", m.UUID)
@@ -76,14 +75,14 @@ func ExampleInTx() {
 	ctx := context.Background()
 	queue, err := sqlqueue.New(ctx, db, sqlqueue.SQLite)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer queue.Close()
 	if _, err := db.ExecContext(ctx, "CREATE TABLE account AS SELECT 0 AS balance"); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if err := queue.Publisher().Publish("deposits", message.NewMessage("deposit-1", nil)); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	handle := func(m *message.Message) error {
 		return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
@@ -94,14 +93,14 @@ func ExampleInTx() {
 
 	messages, err := queue.Subscriber().Subscribe(ctx, "deposits")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	m := <-messages
 	fmt.Println("error:", handle(m))
 	m.Ack()
 	var balance int
 	if err := db.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&balance); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("balance:", balance)
 	// Output:

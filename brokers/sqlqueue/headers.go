@@ -65,7 +65,7 @@ func encodeBinaryHeaders(headers message.Metadata) string {
 	var packed []byte
 	for k, v := range headers {
 		for _, s := range [...]string{k, v} {
-			packed = binary.AppendUvarint(packed, uint64(len(s)))
+			packed = binary.AppendVarint(packed, int64(len(s)))
 			packed = append(packed, s...)
 		}
 	}
@@ -158,8 +158,8 @@ func decodeBinaryHeaders(text string) (message.Metadata, error) {
 	for len(packed) > 0 {
 		var pair [2]string
 		for i := range pair {
-			size, n := binary.Uvarint(packed)
-			if n <= 0 || size > uint64(len(packed)-n) {
+			size, n := binary.Varint(packed)
+			if n <= 0 || size < 0 || size > int64(len(packed)-n) {
 				return nil, errPacked
 			}
 			pair[i] = string(packed[n : n+int(size)])

@@ -90,6 +90,7 @@ func TestBatcher_Lingers(t *testing.T) {
 		b.add(2)
 		close(first)
 		time.Sleep(5 * time.Second) // virtual
+		synctest.Wait()
 		require.Equal(t, []time.Duration{0, time.Second}, at)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strconv"
 	"strings"
@@ -17,7 +18,7 @@ import (
 type listener struct {
 	db     *sql.DB
 	wakeup *wakeups
-	warn   func(msg string, err error)
+	log    *slog.Logger
 	up     atomic.Bool
 }
 
@@ -34,7 +35,7 @@ func (l *listener) run(ctx context.Context) {
 		if errors.Is(err, errCannotListen) || ctx.Err() != nil {
 			return
 		}
-		l.warn("sqlqueue: listening was interrupted, polling meanwhile", err)
+		l.log.WarnContext(ctx, "sqlqueue: listening was interrupted, polling meanwhile", "error", err)
 		if time.Since(began) > time.Minute {
 			pause = 100 * time.Millisecond
 		}
@@ -126,7 +127,7 @@ func notifications(raw any) (func(ctx context.Context) (payload string, err erro
 	}
 	return func(ctx context.Context) (string, error) {
 		out := wait.Call([]reflect.Value{reflect.ValueOf(ctx)})
-		if err, _ := out[1].Interface().(error); err != nil {
+		if err, _ := reflect.TypeAssert[error](out[1]); err != nil {
 			return "", fmt.Errorf("wait for notification: %w", err)
 		}
 		return out[0].Elem().FieldByIndex(payload.Index).String(), nil

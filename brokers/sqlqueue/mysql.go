@@ -73,6 +73,7 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 			list[i].deliveries++
 			ids[i] = list[i].id
 		}
+		//nolint:gosec // G202: the ids are integers of ours
 		_, err = tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+m.now()+` + ?,
 			deliveries = deliveries + 1 WHERE id IN (`+joinIDs(ids)+`)`, worker, lease.Microseconds())
 		return err

@@ -135,8 +135,10 @@ type preparedConnector struct {
 	statements []string
 }
 
+// Driver implements driver.Connector.
 func (c *preparedConnector) Driver() driver.Driver { return c.driver }
 
+// Connect implements driver.Connector.
 func (c *preparedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.driver.Open(c.dsn)
 	if err != nil {

@@ -107,9 +107,7 @@ func (p postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []mo
 		return nil, err
 	}
 	for queue, delay := range due {
-		if err := p.wake(ctx, db, queue, delay); err != nil {
-			break // the rows are moved: consumers find them by polling
-		}
+		_ = p.wake(ctx, db, queue, delay) // the rows are moved: consumers that are not woken find them by looking
 	}
 	return set(ids), nil
 }

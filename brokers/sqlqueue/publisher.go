@@ -194,6 +194,7 @@ type txPublisher struct {
 	closed atomic.Bool
 }
 
+// Publish stores the messages in the transaction.
 func (p *txPublisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() {
 		return fmt.Errorf("sqlqueue: publish to %q: %w", topic, brokers.ErrClosed)
@@ -213,6 +214,7 @@ func (p *txPublisher) Publish(topic string, messages ...*message.Message) error 
 	return nil
 }
 
+// Close makes further publishes fail. The transaction stays open.
 func (p *txPublisher) Close() error {
 	p.closed.Store(true)
 	return nil

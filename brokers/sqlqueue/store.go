@@ -127,7 +127,7 @@ func padded(d time.Duration) time.Duration {
 
 // next tells how long it takes until the first row of the queue is due, and whether there is one. A lease that ends is
 // such a row too.
-func (s *store) next(ctx context.Context, queue int64) (in time.Duration, any bool, err error) {
+func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some bool, err error) {
 	us, err := queryInts(ctx, s.db, s.bind("SELECT visible_at - "+s.now()+
 		" FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"), queue)
 	if err != nil || len(us) == 0 {
@@ -229,9 +229,6 @@ func (s *store) purge(ctx context.Context) (int64, error) {
 
 // ping asks for a sign of life, and that the tables are there.
 func (s *store) ping(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, "SELECT id FROM redrive_queues LIMIT 1")
-	if err != nil {
-		return err
-	}
-	return errors.Join(rows.Err(), rows.Close())
+	_, err := queryInts(ctx, s.db, "SELECT id FROM redrive_queues LIMIT 1")
+	return err
 }

@@ -104,7 +104,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	s.subscriptions[sub] = struct{}{}
 	running, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
+	stop := context.AfterFunc(s.ctx, cancel) //nolint:contextcheck // s.ctx ends at Close, and running at either
 	s.running.Go(func() {
 		defer cancel()
 		defer stop()

@@ -42,7 +42,7 @@ type subscription struct {
 
 // run returns when ctx has ended and the drain is over. It closes the channel as soon as no handler is left.
 func (s *subscription) run(ctx context.Context) {
-	expiry, expire := context.WithCancel(context.Background())
+	expiry, expire := context.WithCancel(context.WithoutCancel(ctx))
 	defer expire()
 	s.stopped, s.expired = ctx.Done(), expiry.Done()
 	stopTimer := context.AfterFunc(ctx, func() {
@@ -102,7 +102,7 @@ func (s *subscription) fetch(ctx context.Context) {
 			}
 		}
 		began := time.Now()
-		list, err := s.claim(n, mark.from(began))
+		list, err := s.claim(n, mark.from(began)) //nolint:contextcheck // see claim
 		switch {
 		case ctx.Err() != nil:
 			s.hold(list, began)
@@ -166,7 +166,7 @@ func (s *subscription) sleep(ctx context.Context, idle *idleness) bool {
 			return true
 		default:
 		}
-		in, some, err := s.next()
+		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
 		due := err != nil || some && in <= 0 // claiming again reports the error
 		first := idle.fresh()
 		pause := idle.next(s.broker.listening())

@@ -45,11 +45,8 @@ var dialects = map[Dialect]dialect{
 }
 
 func withPurge(d dialect, purge string) dialect {
-	now := d.now
-	if strings.Contains(now, "clock_timestamp") {
-		now = strings.Replace(now, "clock_timestamp", "statement_timestamp", 1) // stable: an index condition can use it
-	}
-	d.purge = strings.Replace(purge, "{now}", now, 1)
+	stable := strings.Replace(d.now, "clock_timestamp", "statement_timestamp", 1) // an index condition can use it
+	d.purge = strings.Replace(purge, "{now}", stable, 1)
 	return d
 }
 

@@ -42,6 +42,7 @@ func claim(t *testing.T, s idempotency.Store, key idempotency.Key, owner int64, 
 }
 
 func exclusive(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	require.Equal(t, idempotency.Claimed, claim(t, s, key, 1, time.Minute).State)
 	busy := claim(t, s, key, 2, time.Minute)
 	require.Equal(t, idempotency.Busy, busy.State)
@@ -56,6 +57,7 @@ func exclusive(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	var (
 		mu      sync.Mutex
 		winners int
@@ -76,6 +78,7 @@ func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func completed(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	outcome := []byte("\x00\xff result")
 	claim(t, s, key, 1, time.Minute)
 	require.NoError(t, s.Complete(t.Context(), key, 1, outcome, time.Hour))
@@ -90,6 +93,7 @@ func completed(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func crashedOwner(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	claim(t, s, key, 1, lease)
 	require.Equal(t, idempotency.Busy, claim(t, s, key, 2, time.Minute).State)
 	require.Eventually(t, func() bool {
@@ -100,6 +104,7 @@ func crashedOwner(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func renewed(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	claim(t, s, key, 1, lease)
 	require.NoError(t, s.Renew(t.Context(), key, 1, time.Minute))
 	busy := claim(t, s, key, 2, time.Minute)
@@ -108,6 +113,7 @@ func renewed(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func retentionEnds(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	claim(t, s, key, 1, time.Minute)
 	require.NoError(t, s.Complete(t.Context(), key, 1, nil, lease))
 	require.Eventually(t, func() bool {
@@ -116,6 +122,7 @@ func retentionEnds(t *testing.T, s idempotency.Store, key idempotency.Key) {
 }
 
 func keysApart(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
 	for _, k := range []idempotency.Key{
 		{Consumer: key.Consumer, MessageID: "id"},
 		{Consumer: key.Consumer, MessageID: "ID"},

@@ -84,6 +84,7 @@ func TestStore_Conformance(t *testing.T) {
 // Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after its
 // handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, is there once.
 func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
+	t.Parallel()
 	for name, url := range map[string]func(t *testing.T, d database) string{
 		"Memory":     func(*testing.T, database) string { return "mem://" },
 		"PostgreSQL": func(_ *testing.T, d database) string { return d.url + "&x-nack-delay=10ms" },

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -23,25 +24,29 @@ var (
 )
 
 func (skipLocked) SchemaInitializingQueries(string) []wsql.Query {
-	return []wsql.Query{{Query: `CREATE TABLE IF NOT EXISTS adapted (id bigserial PRIMARY KEY, topic text NOT NULL,
+	return []wsql.Query{
+		{Query: `CREATE TABLE IF NOT EXISTS adapted (id bigserial PRIMARY KEY, topic text NOT NULL,
 		due_at timestamptz NOT NULL DEFAULT now(), uuid text NOT NULL, metadata jsonb, payload bytea)`},
-		{Query: `CREATE INDEX IF NOT EXISTS adapted_due ON adapted (topic, due_at, id)`}}
+		{Query: `CREATE INDEX IF NOT EXISTS adapted_due ON adapted (topic, due_at, id)`},
+	}
 }
 
 func (skipLocked) InsertQuery(topic string, list message.Messages) (wsql.Query, error) {
-	query, args := "INSERT INTO adapted (topic, uuid, metadata, payload) VALUES ", []any{topic}
+	args := []any{topic}
+	var query strings.Builder
+	query.WriteString("INSERT INTO adapted (topic, uuid, metadata, payload) VALUES ")
 	for i, m := range list {
 		metadata, err := json.Marshal(m.Metadata)
 		if err != nil {
 			return wsql.Query{}, err
 		}
 		if i > 0 {
-			query += ","
+			query.WriteByte(',')
 		}
-		query += fmt.Sprintf("($1,$%d,$%d,$%d)", 3*i+2, 3*i+3, 3*i+4)
+		fmt.Fprintf(&query, "($1,$%d,$%d,$%d)", 3*i+2, 3*i+3, 3*i+4)
 		args = append(args, m.UUID, metadata, []byte(m.Payload))
 	}
-	return wsql.Query{Query: query, Args: args}, nil
+	return wsql.Query{Query: query.String(), Args: args}, nil
 }
 
 func (skipLocked) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {

@@ -3,6 +3,7 @@ package sqlqueue_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Messa
 				list = append(list, message.NewMessage(uuid, payload))
 			}
 		}
-		require.NoError(tb, rows.Err())
+		require.NoError(tb, errors.Join(rows.Err(), rows.Close())) //nolint:sqlclosecheck // the connection is needed again
 		if deliver != nil {
 			deliver(list)
 		}

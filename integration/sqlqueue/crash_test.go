@@ -87,7 +87,9 @@ func handled(t *testing.T, queue *sqlqueue.Broker, n int, each func(done int)) m
 
 // Ten workers, one of them killed with its messages in hand: every message is handled, the dead one's after its lease.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		const n = 3000
 		url = with(url, "x-lease=2s&x-max-connections=4")
 		queue := openQueue(t, url)
@@ -135,6 +137,7 @@ type server interface {
 
 // A database that is killed and comes back, three times, under load: what was confirmed is handled.
 func TestDatabaseRestart_UnderLoad(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) server{
 		"PostgreSQL": func(t *testing.T) server {
 			t.Helper()
@@ -241,7 +244,9 @@ func restartUnderLoad(t *testing.T, s server) {
 
 // A handler slower than its lease keeps the message, and no other worker starts on it meanwhile.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		db := openDB(t, url)
 		url = with(url, "x-lease=400ms&x-poll=10ms")
 		first, second := openQueue(t, url), openQueue(t, url)
@@ -269,7 +274,9 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 // A process that stops answering loses its lease: another worker gets the message, and the first one's ack, when it comes
 // back, changes nothing.
 func TestStuckProcess_LosesItsLease(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		proxied := services.NewProxy(t, url)
 		stuck := openQueue(t, with(proxied.URL(t, url), "x-lease=400ms&x-poll=10ms&x-drain=100ms&x-publish-timeout=500ms"))
 		healthy := openQueue(t, with(url, "x-lease=400ms&x-poll=10ms"))

@@ -33,7 +33,9 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 
 // A state change and its event are one transaction (C13): both or neither.
 func TestTxPublisher_Outbox(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY)")
 		require.NoError(t, err)
@@ -65,7 +67,9 @@ func TestTxPublisher_Outbox(t *testing.T) {
 
 // What a handler does in InTx happens once, although the message is delivered until it succeeds.
 func TestInTx_EffectHappensOnce(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE account (balance INT)")
 		require.NoError(t, err)
@@ -104,6 +108,7 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 
 // Sessions in other time zones see the same due times.
 func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		database  func(t testing.TB) string
 		east, far string
@@ -138,7 +143,9 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 // A transaction that somebody forgot to end stops nothing, and costs little: watermill-sql's subscribers stand still behind
 // it (TestWatermillSQL_StallsBehindATransaction).
 func TestForeignTransaction_DoesNotStall(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		const n = 5000
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE other (id INT)")
@@ -167,7 +174,9 @@ func TestForeignTransaction_DoesNotStall(t *testing.T) {
 
 // Ten processes that start at once make one schema.
 func TestMigrate_TenAtOnce(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		dbs := make([]*sql.DB, 10)
 		for i := range dbs {
 			dbs[i] = openDB(t, url)
@@ -213,7 +222,9 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 
 // Acked messages are kept for as long as asked, and no longer.
 func TestRetention_KeepsAckedMessages(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
 		db := openDB(t, url)
 		queue := openQueue(t, with(url, "x-retention=1500ms"))
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
