@@ -7,5 +7,8 @@
 package all
 
 import (
-	_ "github.com/redrive-go/redrive/brokers/memory" // mem://
+	_ "github.com/redrive-go/redrive/brokers/kafka"    // kafka://
+	_ "github.com/redrive-go/redrive/brokers/memory"   // mem://
+	_ "github.com/redrive-go/redrive/brokers/rabbitmq" // amqp:// amqps://
+	_ "github.com/redrive-go/redrive/brokers/sqlqueue" // postgres:// mysql:// sqlite:// and the SQL driver of your choice
 )

@@ -1,0 +1,100 @@
+package examples_test
+
+import (
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// counts are the lines of examples/employees for its own input, in memory and everywhere.
+var counts = []string{
+	`employee-create\s+1814\s+1215\s+599\s+0`,
+	`employee-update\s+926\s+605\s+321\s+0`,
+	`employee-delete\s+260\s+180\s+80\s+0`,
+	`1000 invalid events, 1000 rows in dlq_events`,
+}
+
+// System C end to end on Kafka (C10, C12, C37, C38): 1,000 invalid events are 1,000 rows with their coordinates, the
+// group's offsets are at the end of every partition, and a corrected event is processed.
+func TestEmployees_OnKafka(t *testing.T) {
+	kafka := services.SharedKafka(t)
+	letters := sqliteFile(t)
+	r := run(t, "employees", kafka.URL(), letters)
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	for _, line := range counts {
+		require.Regexp(t, line, r.stdout)
+	}
+
+	db := openStore(t, letters)
+	require.Equal(t, 1000, count(t, db, `SELECT COUNT(*) FROM (SELECT DISTINCT kafka_topic, kafka_partition, kafka_offset
+		FROM dlq_events WHERE status = 'PENDING' AND kafka_partition IS NOT NULL AND kafka_offset IS NOT NULL)`))
+	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`), "validation is never retried (C16)")
+	require.Zero(t, lag(t, kafka.Brokers, "payroll", "employee-create", "employee-update", "employee-delete"),
+		"the offset is committed after an error too (C12)")
+
+	id := count(t, db, `SELECT MIN(id) FROM dlq_events WHERE error_message = 'Falha na validação: CPF inválido'`)
+	r = run(t, "employees", kafka.URL(), letters, "-fix", strconv.Itoa(id), "-set", "cpf=529.982.247-25")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	require.Contains(t, r.stdout, fmt.Sprintf("Entry %d is RESOLVED after 1 redrive(s).", id))
+	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
+}
+
+// The broker is a URL: the same program, the same numbers.
+func TestEmployees_OnEveryBroker(t *testing.T) {
+	for name, url := range brokerURLs {
+		if name == "Kafka" {
+			continue // has a test of its own
+		}
+		t.Run(name, func(t *testing.T) {
+			r := run(t, "employees", url(t), sqliteFile(t))
+			require.Zero(t, r.code, r.stdout+r.stderr)
+			for _, line := range counts {
+				require.Regexp(t, line, r.stdout)
+			}
+		})
+	}
+}
+
+func openStore(t *testing.T, url string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", strings.TrimPrefix(url, "sqlite:"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func count(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+	return n
+}
+
+// lag is how many records of the topics lie behind the group's committed offsets.
+func lag(t *testing.T, addrs []string, group string, topics ...string) (n int64) {
+	t.Helper()
+	client, err := sarama.NewClient(addrs, sarama.NewConfig())
+	require.NoError(t, err)
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, admin.Close()) }) // and the client
+	for _, topic := range topics {
+		partitions, err := client.Partitions(topic)
+		require.NoError(t, err)
+		committed, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
+		require.NoError(t, err)
+		for _, p := range partitions {
+			end, err := client.GetOffset(topic, p, sarama.OffsetNewest)
+			require.NoError(t, err)
+			n += end - max(committed.GetBlock(topic, p).Offset, 0) // -1 where nothing was consumed
+		}
+	}
+	return n
+}

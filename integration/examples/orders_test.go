@@ -1,0 +1,45 @@
+package examples_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// The same numbers that the program gives in memory (examples/orders/main_test.go), on every real broker.
+const (
+	chargeLine  = `charge\s+2400\s+2240\s+148\s+12\s+0\s+balanced`
+	loyaltyLine = `loyalty\s+2240\s+2231\s+9\s+0\s+0\s+balanced`
+	redriven    = `charge\s+10\s+10\s+0\s+0\s+0\s+balanced`
+)
+
+var brokerURLs = map[string]func(t *testing.T) string{
+	"memory":     func(*testing.T) string { return "mem://" },
+	"RabbitMQ":   func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
+	"Kafka":      func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
+	"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
+	"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+	"SQLite":     func(t *testing.T) string { t.Helper(); return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") },
+}
+
+func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {
+	for name, url := range brokerURLs {
+		t.Run(name, func(t *testing.T) {
+			broker, letters := url(t), sqliteFile(t)
+			r := run(t, "orders", broker, letters, "-speed", "20")
+			t.Log(regexp.MustCompile(`Ledger after .*`).FindString(r.stdout))
+			require.Zero(t, r.code, r.stdout+r.stderr)
+			require.Regexp(t, chargeLine, r.stdout)
+			require.Regexp(t, loyaltyLine, r.stdout)
+			require.Contains(t, r.stdout, "The 157 dead letters are in the SQLite file")
+
+			r = run(t, "orders", broker, letters, "-redrive")
+			require.Zero(t, r.code, r.stdout+r.stderr)
+			require.Regexp(t, redriven, r.stdout)
+		})
+	}
+}
