@@ -35,7 +35,7 @@ func TestInterop_WithWatermillAMQP(t *testing.T) {
 	t.Run("its subscriber reads what is written", func(t *testing.T) {
 		got, err := wmamqp.DefaultMarshaler{}.Unmarshal(delivered(marshal(sent, nil)))
 		require.NoError(t, err)
-		require.Equal(t, sent.UUID, got.UUID)
+		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and everybody else puts it")
 		require.Equal(t, sent.Payload, got.Payload)
 		require.Equal(t, "acme", got.Metadata["tenant"])
 	})
