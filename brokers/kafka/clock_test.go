@@ -1,0 +1,65 @@
+package kafka_test
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// stampOnAppend makes kfake do what a broker does for topics with message.timestamp.type=LogAppendTime.
+func stampOnAppend(c *kfake.Cluster, topics string) {
+	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, topic := range r.(*kmsg.ProduceRequest).Topics {
+			if !strings.Contains(topic.Topic, topics) {
+				continue
+			}
+			for _, p := range topic.Partitions {
+				now := uint64(time.Now().UnixMilli())
+				binary.BigEndian.PutUint64(p.Records[27:], now) // of the first record
+				binary.BigEndian.PutUint64(p.Records[35:], now) // of the last
+				binary.BigEndian.PutUint32(p.Records[17:], crc32.Checksum(p.Records[21:], crc32.MakeTable(crc32.Castagnoli)))
+			}
+		}
+		return nil, nil, false
+	})
+}
+
+// Producers whose clocks are a minute before or behind: a delay still takes as long as it should.
+func TestDelay_ClocksAMinuteApart(t *testing.T) {
+	c := cluster(t)
+	stampOnAppend(c, "_retry")
+	b := open(t, c)
+	topic := name("reminders")
+	messages := subscribe(t, b, topic)
+	const wait = time.Second
+	first := newMessage("creates the topic", "")
+	envelope.SetDelay(first, wait)
+	require.NoError(t, b.Publisher().Publish(topic, first))
+	receive(t, messages).Ack()
+
+	for title, skew := range map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute, "in time": 0} {
+		t.Run(title, func(t *testing.T) {
+			began := time.Now()
+			produce(t, c, &sarama.ProducerMessage{
+				Topic: topic + "_retry.1000", Value: sarama.StringEncoder(title), Timestamp: time.Now().Add(skew),
+				Headers: []sarama.RecordHeader{raw("x-kafka-wait", []byte("1000"))},
+			})
+			m := receive(t, messages)
+			m.Ack()
+			took := time.Since(began)
+			require.Equal(t, title, string(m.Payload))
+			require.GreaterOrEqual(t, took, wait)
+			require.Less(t, took, wait+500*time.Millisecond)
+		})
+	}
+}

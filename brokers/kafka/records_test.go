@@ -1,0 +1,217 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// produce writes raw records, as any client could.
+func produce(t testing.TB, c *kfake.Cluster, records ...*sarama.ProducerMessage) {
+	t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Producer.Return.Successes = true
+	cfg.Producer.Partitioner = sarama.NewManualPartitioner
+	p, err := sarama.NewSyncProducer(c.ListenAddrs(), cfg)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	require.NoError(t, p.SendMessages(records))
+}
+
+// consumeRaw reads n records of a topic's first partition as a plain client sees them.
+func consumeRaw(t testing.TB, c *kfake.Cluster, topic string, n int) []*sarama.ConsumerMessage {
+	t.Helper()
+	consumer, err := sarama.NewConsumer(c.ListenAddrs(), sarama.NewConfig())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, consumer.Close()) }()
+	p, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	var records []*sarama.ConsumerMessage
+	for len(records) < n {
+		select {
+		case r := <-p.Messages():
+			records = append(records, r)
+		case <-time.After(10 * time.Second):
+			require.FailNow(t, "records are missing", "%s has %d of %d", topic, len(records), n)
+		}
+	}
+	return records
+}
+
+func raw(name string, value []byte) sarama.RecordHeader {
+	return sarama.RecordHeader{Key: []byte(name), Value: value}
+}
+
+// C10-C12: whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
+// offset goes on.
+func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
+	c := cluster(t)
+	b := open(t, c)
+	topic := name("records")
+	messages := subscribe(t, b, topic)
+	at := time.UnixMilli(1_700_000_000_123)
+
+	corpus := map[string]*sarama.ProducerMessage{
+		"malformed": {Value: sarama.StringEncoder(`{"message_id":`)},
+		"tombstone": {Key: sarama.StringEncoder("k")},
+		"empty":     {Key: sarama.StringEncoder("k"), Value: sarama.ByteEncoder{}},
+		"empty key": {Key: sarama.ByteEncoder{}, Value: sarama.StringEncoder("v")},
+		"binary":    {Key: sarama.ByteEncoder{0, 255, 1}, Value: sarama.ByteEncoder{0, 1, 0xff, 0xfe, '\n'}},
+		"1 MiB":     {Value: sarama.ByteEncoder(bytes.Repeat([]byte{7}, 1<<20-200))},
+		"headers": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
+			raw("twice", []byte("1")), raw("once", []byte{0xff, 0}), raw("twice", []byte("2")), raw("null", nil),
+			raw("", []byte("no name")), raw("\xff\xfe", []byte("odd name")), raw("empty", []byte{}),
+		}},
+		"hostile": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
+			raw("x-kafka-partition", []byte("99")), raw("x-kafka-offset", []byte("-1")), raw("x-kafka-wait", []byte("1e99")),
+			raw("x-not-before", []byte("99999999999999999")), raw("x-kafka-headers", []byte("{")), raw("x-retry-count", []byte("-1")),
+		}},
+	}
+	for title, record := range corpus {
+		t.Run(title, func(t *testing.T) {
+			record.Topic, record.Timestamp = topic, at
+			produce(t, c, record)
+
+			first := receive(t, messages)
+			origin, ok := envelope.OriginFrom(first.Context())
+			require.True(t, ok)
+			require.True(t, origin.Timestamp.Equal(at))
+			require.NotEmpty(t, first.UUID, "StableID")
+			require.NoError(t, b.Reschedule(t.Context(), *origin, first.Copy(), 0))
+			first.Ack()
+
+			second := receive(t, messages)
+			require.Equal(t, first.UUID, second.UUID)
+			require.Equal(t, first.Payload, second.Payload)
+			for _, ours := range []string{"x-kafka-partition", "x-kafka-offset", "x-kafka-wait", "x-not-before", "x-kafka-headers"} {
+				if title == "hostile" { // names of this driver, which say something else on a retry
+					delete(first.Metadata, ours)
+				}
+			}
+			require.Equal(t, first.Metadata, second.Metadata)
+			again, _ := envelope.OriginFrom(second.Context())
+			require.Equal(t, origin, again, "where it came from, not where it waited")
+
+			require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
+				Message: second, Origin: *again, Reason: "permanent", Err: envelope.Error{Message: strings.Repeat("e", 1000)},
+			}))
+			second.Ack()
+		})
+	}
+
+	dead := consumeRaw(t, c, topic+".billing_dlq", len(corpus))
+	sent := consumeRaw(t, c, topic, len(corpus))
+	for i, d := range dead {
+		require.Equal(t, sent[i].Key, d.Key)
+		require.Equal(t, sent[i].Key == nil, d.Key == nil)
+		require.Equal(t, sent[i].Value, d.Value)
+		require.Equal(t, sent[i].Value == nil, d.Value == nil, "a tombstone stays one")
+		for _, h := range sent[i].Headers {
+			if !strings.HasPrefix(string(h.Key), "x-") {
+				require.Contains(t, d.Headers, h)
+			}
+		}
+		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-offset"), Value: fmt.Append(nil, i)})
+		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-timestamp"), Value: fmt.Append(nil, at.UnixMilli())})
+		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-consumer"), Value: []byte("billing")})
+	}
+}
+
+// A handler that republishes what it got keeps the key and the headers that a map of strings cannot hold.
+func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
+	c := cluster(t)
+	b := open(t, c)
+	from, to := name("from"), name("to")
+	messages := subscribe(t, b, from)
+	headers := []sarama.RecordHeader{raw("a", []byte("1")), raw("a", nil), raw("b", []byte("x")), raw("b", []byte("y"))}
+	produce(t, c, &sarama.ProducerMessage{Topic: from, Key: sarama.ByteEncoder{0xff}, Headers: headers})
+
+	m := receive(t, messages)
+	m.Ack()
+	copied := m.Copy()
+	copied.Metadata["b"] = "changed"
+	require.NoError(t, b.Publisher().Publish(to, copied))
+	r := consumeRaw(t, c, to, 1)[0]
+	require.Equal(t, []byte{0xff}, r.Key)
+	require.Nil(t, r.Value)
+	var got []string
+	for _, h := range r.Headers {
+		got = append(got, fmt.Sprintf("%s=%s/%t", h.Key, h.Value, h.Value == nil))
+	}
+	require.ElementsMatch(t, []string{"_watermill_message_uuid=" + m.UUID + "/false", "a=1/false", "a=/true", "b=changed/false"}, got)
+}
+
+func TestPublish_TooLargeSaysWhatToDo(t *testing.T) {
+	b := open(t, cluster(t), "max-message-bytes=2KiB")
+	err := b.Publisher().Publish(name("large"), newMessage("m", strings.Repeat("x", 2048)))
+	require.ErrorIs(t, err, brokers.ErrTooLarge)
+	require.ErrorContains(t, err, "raise max-message-bytes")
+}
+
+type sink []*envelope.DeadLetter
+
+func (s *sink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
+	*s = append(*s, d)
+	return nil
+}
+
+// A dead letter topic that somebody made takes no larger records than the main topic: the trace goes first, then the
+// body, by reference.
+func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
+	c := cluster(t)
+	var kept sink
+	var mux brokers.Mux
+	mux.Register("kafka", kafka.Driver{Fallback: &kept})
+	opened, err := mux.Open(t.Context(), urlOf(c, "group=billing", "max-message-bytes=200KiB"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+	topic := name("orders")
+	messages := subscribe(t, opened, topic)
+
+	dead := func(payload, trace int) *envelope.DeadLetter {
+		require.NoError(t, opened.Publisher().Publish(topic, newMessage("m", strings.Repeat("p", payload))))
+		m := receive(t, messages)
+		origin, _ := envelope.OriginFrom(m.Context())
+		m.Ack()
+		failed := m.Copy()
+		failed.Metadata[envelope.KeyErrorTrace] = strings.Repeat("t", trace)
+		failed.Metadata[envelope.KeyErrorMessage] = "broken"
+		failed.Metadata["filler"] = strings.Repeat("f", trace)
+		return &envelope.DeadLetter{Message: failed, Origin: *origin, Reason: "permanent"}
+	}
+	const limit = 200<<10 + 128<<10
+	require.NoError(t, opened.DeadLetter(t.Context(), dead(100<<10, 100<<10)))
+	require.NoError(t, opened.DeadLetter(t.Context(), dead(150<<10, 100<<10)))
+	require.NoError(t, opened.DeadLetter(t.Context(), dead(190<<10, 150<<10)))
+
+	records := consumeRaw(t, c, topic+".billing_dlq", 3)
+	find := func(i int, name string) string {
+		for _, h := range records[i].Headers {
+			if string(h.Key) == name {
+				return string(h.Value)
+			}
+		}
+		return ""
+	}
+	require.Len(t, find(0, envelope.KeyErrorTrace), 100<<10, "fits")
+	require.Empty(t, find(1, envelope.KeyErrorTrace), "the trace had to go")
+	require.Len(t, records[1].Value, 150<<10)
+	require.Empty(t, records[2].Value, "the body had to go")
+	require.Contains(t, find(2, "x-kafka-body"), "sha256")
+	require.Equal(t, "broken", find(2, envelope.KeyErrorMessage))
+	require.Len(t, kept, 1)
+	require.Len(t, kept[0].Message.Payload, 190<<10)
+	require.Greater(t, 190<<10+150<<10, limit)
+}
