@@ -233,4 +233,3 @@ func BenchmarkNonBlocking(b *testing.B) {
 		a.ReportMetric(median(blocked), "watermill-retry/s")
 	})
 }
-

@@ -111,37 +111,6 @@ func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// The broker closes the channel of a consumer that holds a message for too long: the message comes again, also while
-// the handler still runs, and consuming goes on.
-func TestConsume_ConsumerTimeout(t *testing.T) {
-	if testing.Short() {
-		t.Skip("RabbitMQ looks for late consumers once a minute")
-	}
-	t.Parallel()
-	server := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: time.Second})
-	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"))
-	var held atomic.Bool
-	release := make(chan struct{})
-	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error {
-		if held.CompareAndSwap(false, true) {
-			<-release
-		}
-		return nil
-	}, brokers.WithConcurrency(2))
-	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("slow", nil)))
-	require.Equal(t, "slow", s.next().message.UUID)
-	select {
-	case r := <-s.runs:
-		require.Equal(t, "slow", r.message.UUID)
-		require.True(t, r.origin.Redelivered)
-	case <-time.After(3 * time.Minute):
-		require.FailNow(t, "the message did not come again")
-	}
-	close(release)
-	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("next", nil)))
-	require.Equal(t, "next", s.next().message.UUID)
-}
-
 // Handlers that run when the service stops finish, and their acks arrive: nothing is delivered again.
 func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	const delay = 100 * time.Millisecond
 	settings := []func(*brokers.Config){
 		naming(brokers.Laravel()), delays(delay), params("grid", "false", "prefetch", "64"),
-		func(c *brokers.Config) { c.Concurrency = 32 },
+		func(c *brokers.Config) { c.Concurrency = 16 },
 	}
 	consumer := openBroker(t, proxy.URL(t, url), settings...)
 	producer := openBroker(t, proxy.URL(t, url), settings...)
@@ -49,6 +49,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 			return errDown
 		}
 		processed.note(m.UUID)
+		time.Sleep(10 * time.Millisecond) // so that the work takes many cuts
 		return nil
 	})
 

@@ -67,7 +67,7 @@ func (l *ledger) requireExactly(t *testing.T, n int, wanted func(i int) bool) {
 	for i := range n {
 		if wanted(i) {
 			want++
-			require.Contains(t, l.entries, strconv.Itoa(i), "message is missing")
+			require.Positive(t, l.entries[strconv.Itoa(i)], "message %d is missing", i)
 		}
 	}
 	require.Len(t, l.entries, want, "messages that should not be there")

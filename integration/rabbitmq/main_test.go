@@ -1,9 +1,17 @@
+// Package rabbitmq_test proves brokers/rabbitmq on a real RabbitMQ.
 package rabbitmq_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+// TestMain is also the main function of the process with which Watermill's suite restarts the broker.
+func TestMain(m *testing.M) {
+	if url := os.Getenv(restartAddress); url != "" {
+		os.Exit(restart(url))
+	}
+	services.Main(m)
+}

@@ -1,7 +1,6 @@
 package rabbitmq_test
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -168,43 +167,6 @@ func TestStats_StayFew(t *testing.T) {
 	require.LessOrEqual(t, b.Stats().Channels, 4)
 	require.NoError(t, b.Close())
 	require.Equal(t, rabbitmq.Stats{}, b.Stats())
-}
-
-// A broker that is short of memory blocks publishers: they fail in time, with the reason, and acks still arrive.
-func TestPublish_WhileTheBrokerIsBlocked(t *testing.T) {
-	server := services.RabbitMQ(t, services.RabbitConfig{})
-	url := server.URL
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
-	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
-	batch := make([]*message.Message, 100)
-	for i := range batch {
-		batch[i] = newMessage("x")
-	}
-	require.NoError(t, b.Publisher().Publish("orders", batch...))
-	for range batch {
-		s.next()
-	}
-
-	_, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.0001")
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { // the first publish after the alarm makes RabbitMQ say so
-		start := time.Now()
-		err = b.Publisher().Publish("orders", newMessage("x"))
-		require.Less(t, time.Since(start), 4*time.Second)
-		return err != nil
-	}, patience, 10*time.Millisecond)
-	start := time.Now()
-	err = b.Publisher().Publish("orders", newMessage("x"))
-	require.ErrorIs(t, err, rabbitmq.ErrBlocked)
-	require.Less(t, time.Since(start), 3*time.Second)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	require.ErrorIs(t, b.Ping(ctx), rabbitmq.ErrBlocked)
-
-	_, err = server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", newMessage("x")) == nil }, patience, 10*time.Millisecond)
-	require.NoError(t, b.Ping(t.Context()))
 }
 
 // What a header may not be is refused before it ends the connection, and everybody else's publishes with it.

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -36,7 +37,8 @@ func restart(url string) int {
 }
 
 // TestReconnect is Watermill's own reconnect test: 10,000 messages from 100 publishers, while the broker is killed
-// twice.
+// twice. It has a race of its own: it compares when the last message is received, which may be before the publisher of
+// that message has noted it. So the last one is held back here.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
@@ -69,6 +71,35 @@ func TestReconnect(t *testing.T) {
 				c.DrainTimeout = time.Second
 				c.Params = brokers.Params{"prefetch": "100"}
 			})
-			return b.Publisher(), b.Subscriber()
+			return b.Publisher(), &lastHeldBack{Subscriber: b.Subscriber()}
 		})
+}
+
+// lastHeldBack hands the 10,000th message out a second late.
+type lastHeldBack struct{ message.Subscriber }
+
+func (s *lastHeldBack) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := s.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		seen := map[string]struct{}{}
+		for m := range in {
+			if seen[m.UUID] = struct{}{}; len(seen) == 10_000 {
+				<-time.After(time.Second)
+			}
+			select {
+			case out <- m:
+			case <-m.Context().Done():
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (s *lastHeldBack) SubscribeInitialize(topic string) error {
+	return s.Subscriber.(message.SubscribeInitializer).SubscribeInitialize(topic)
 }

@@ -1,0 +1,59 @@
+package rabbitmq_test
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The broker closes the channel of a consumer that holds a message for too long. The message comes again, also while the
+// handler still runs; the late ack of the first run, whose delivery tag means another message by now, acks nothing; and
+// the messages beside it are handled.
+func TestConsumerTimeout(t *testing.T) {
+	t.Parallel()
+	r := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: 2 * time.Second})
+	// RabbitMQ looks for late consumers once a minute. New channels look every second.
+	_, err := r.Ctl(t.Context(), "eval", "application:set_env(rabbit, channel_tick_interval, 1000).")
+	require.NoError(t, err)
+	b := openBroker(t, r.URL, naming(brokers.Laravel()), params("grid", "false", "prefetch", "4"))
+	p := dialPlain(t, r.URL)
+
+	release, finished := make(chan struct{}), make(chan struct{})
+	var held atomic.Bool
+	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
+		if m.UUID == "slow" && held.CompareAndSwap(false, true) {
+			<-release
+			close(finished)
+		}
+		return nil
+	}, brokers.WithConcurrency(2))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("slow", nil)))
+	require.Equal(t, "slow", s.next().message.UUID)
+	again := s.next()
+	require.Equal(t, "slow", again.message.UUID)
+	require.True(t, again.origin.Redelivered)
+	require.Equal(t, 1, again.attempt.Number, "no attempt has failed")
+
+	close(release)
+	<-finished
+	for i := range 50 {
+		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), nil)))
+	}
+	seen := map[string]int{}
+	for len(seen) < 50 {
+		seen[s.next().message.UUID]++
+	}
+	for id, times := range seen {
+		require.Equal(t, 1, times, "message %s", id)
+	}
+	require.Eventually(t, func() bool { return p.depth("orders") == 0 }, patience, 10*time.Millisecond)
+	require.Zero(t, p.depth("orders_dlq"))
+}

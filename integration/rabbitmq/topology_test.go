@@ -1,0 +1,263 @@
+package rabbitmq_test
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// queues lists the queues of the virtual host by name.
+func queues(t *testing.T, rawURL string) map[string]services.Queue {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	require.NoError(t, err)
+	list, err := services.SharedRabbitMQ(t).Management().Queues(t.Context(), strings.TrimPrefix(u.Path, "/"))
+	require.NoError(t, err)
+	byName := map[string]services.Queue{}
+	for _, q := range list {
+		byName[q.Name] = q
+	}
+	return byName
+}
+
+// What plan shows is what apply makes, with the arguments that keep messages safe, and check then finds nothing.
+func TestTopology_PlanApplyCheck(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		naming brokers.NameScheme
+		group  string
+		params []string
+		topic  string
+	}{
+		"default":         {naming: brokers.DefaultNames(), group: "billing", topic: "orders"},
+		"laravel":         {naming: brokers.Laravel(), topic: "orders", params: []string{"grid", "false"}},
+		"delayed-backoff": {naming: brokers.DelayedBackoff(), topic: "order-reminder"},
+		"service-bus":     {naming: brokers.ServiceBus("easyweek"), group: "invoice-service", topic: "invoice.*"},
+		"ttl-cycle":       {naming: brokers.TTLCycle("sme.sgp.workers"), topic: "sgp.fechamento"},
+		"classic":         {naming: brokers.DefaultNames(), topic: "orders", params: []string{"queue-type", "classic", "retry-queue-type", "classic"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			b := openBroker(t, url, naming(tc.naming), group(tc.group), params(tc.params...), delays(time.Second, 5*time.Second))
+			plan := b.Plan(tc.topic)
+
+			findings, err := b.Check(t.Context(), plan)
+			require.NoError(t, err)
+			missing := 0
+			for _, f := range findings {
+				require.True(t, f.Missing, f)
+				require.Contains(t, f.String(), strconv.Quote(f.Name)+" is missing")
+				missing++
+			}
+			require.GreaterOrEqual(t, missing, len(plan.Queues), "all queues are missing")
+			require.Empty(t, queues(t, url), "plan and check declare nothing")
+
+			require.NoError(t, b.Apply(t.Context(), plan))
+			findings, err = b.Check(t.Context(), plan)
+			require.NoError(t, err)
+			require.Empty(t, findings)
+			require.NoError(t, b.Apply(t.Context(), plan), "applying again changes nothing")
+
+			there := queues(t, url)
+			require.Len(t, there, len(plan.Queues))
+			for _, q := range plan.Queues {
+				live, ok := there[q.Name]
+				require.True(t, ok, q.Name)
+				require.Len(t, live.Arguments, len(q.Args), q.Name)
+				require.Contains(t, plan.String(), q.Name)
+				require.True(t, live.Durable, "D6")
+				require.NotContains(t, live.Arguments, "x-expires", "a queue that expires takes its messages along")
+				if live.Type == "quorum" && live.Arguments["x-dead-letter-exchange"] != nil {
+					require.Equal(t, "at-least-once", live.Arguments["x-dead-letter-strategy"], q.Name)
+					require.Equal(t, "reject-publish", live.Arguments["x-overflow"], q.Name)
+				}
+				if name != "classic" {
+					require.Equal(t, "quorum", live.Type, q.Name)
+				}
+				if limit, ok := live.Arguments["x-delivery-limit"].(float64); ok {
+					require.Positive(t, limit, "3.x drops the message at the first requeue when it is -1")
+				}
+			}
+
+			// The consumer finds what it needs and makes nothing more.
+			serve(t, b, tc.topic, middleware.Laravel(1), fails)
+			require.Len(t, queues(t, url), len(plan.Queues))
+		})
+	}
+}
+
+// Existing queues and exchanges with other arguments end in an error that names the object, the argument, both values
+// and the ways out, and in nothing else: they stay as they are, with their messages.
+func TestTopology_ForeignArguments(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		queue      string
+		args       amqp.Table
+		argument   string
+		have, want string
+	}{
+		"plain":          {"orders", nil, "x-dead-letter-exchange", "none", `""`},
+		"type":           {"orders_dlq", amqp.Table{"x-queue-type": "classic"}, "x-queue-type", "classic", "quorum"},
+		"dead letter":    {"orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "theirs"}, "x-dead-letter-exchange", "theirs", ""},
+		"time to live":   {"orders_retry", retryArgs(9000), "x-message-ttl", "9000", "1000"},
+		"missing":        {"orders_retry", without(retryArgs(1000), "x-overflow"), "x-overflow", "none", "reject-publish"},
+		"delivery limit": {"orders_dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}, "x-delivery-limit", "20", "1000000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			_, err := p.ch.QueueDeclare(tc.queue, true, false, false, false, tc.args)
+			require.NoError(t, err)
+			require.NoError(t, p.ch.Confirm(false))
+			confirm, err := p.ch.PublishWithDeferredConfirm("", tc.queue, true, false, amqp.Publishing{Body: []byte("theirs"), DeliveryMode: amqp.Persistent})
+			require.NoError(t, err)
+			require.True(t, confirm.Wait())
+
+			b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), delays(time.Second))
+			_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+			var fault *rabbitmq.ArgumentError
+			require.ErrorAs(t, err, &fault)
+			require.Equal(t, rabbitmq.ArgumentError{Kind: "queue", Name: tc.queue, Argument: tc.argument, Want: fault.Want, Have: fault.Have}, *fault)
+			require.Equal(t, tc.have, fault.Have)
+			if tc.want != "" {
+				require.Equal(t, tc.want, fault.Want)
+			}
+			for _, text := range []string{strconv.Quote(tc.queue), tc.argument, tc.have, tc.want, "x-declare=adopt", "policy", "another name"} {
+				require.ErrorContains(t, err, text)
+			}
+
+			plan := b.Plan("orders")
+			findings, err := b.Check(t.Context(), plan)
+			require.NoError(t, err)
+			found := false
+			for _, f := range findings {
+				if f.Name == tc.queue {
+					require.Equal(t, *fault, *f.Difference)
+					found = true
+				}
+			}
+			require.True(t, found)
+			require.ErrorAs(t, b.Apply(t.Context(), plan), &fault)
+
+			// A refusal costs nobody else the connection.
+			_, err = p.ch.QueueDeclare("elsewhere", true, false, false, false, nil)
+			require.NoError(t, err)
+			require.NoError(t, b.Publisher().Publish("elsewhere", newMessage("x")))
+			require.LessOrEqual(t, p.depth(tc.queue), 1, "it has not been touched, but a delay queue may have let its message go")
+		})
+	}
+}
+
+func retryArgs(ttl int64) amqp.Table {
+	return amqp.Table{
+		"x-queue-type": "quorum", "x-message-ttl": ttl, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+	}
+}
+
+func without(args amqp.Table, key string) amqp.Table {
+	delete(args, key)
+	return args
+}
+
+// An exchange of another type is named as well.
+func TestTopology_ForeignExchange(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	require.NoError(t, p.ch.ExchangeDeclare("easyweek.bus", "direct", true, false, false, false, nil))
+	_, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Naming: brokers.ServiceBus("easyweek"), Group: "invoice-service"})
+	var fault *rabbitmq.ArgumentError
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, rabbitmq.ArgumentError{Kind: "exchange", Name: "easyweek.bus", Argument: "type", Want: "topic", Have: "direct"}, *fault)
+}
+
+// Queues that belong to somebody else are consumed as they are; what is missing then is an error, not a new queue.
+func TestTopology_Adopt(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "grid", "false"), delays(100*time.Millisecond))
+	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, `queue "orders" does not exist`)
+	require.NotContains(t, queues(t, url), "orders")
+
+	_, err = p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-priority": int32(5)}) // classic, with arguments of its own
+	require.NoError(t, err)
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 2, Backoff: middleware.Constant(100 * time.Millisecond),
+	}}, fails)
+	p.send("", "orders", amqp.Publishing{MessageId: "m"})
+	s.schedule(0, 100*time.Millisecond)
+	require.Equal(t, "m", p.next("orders_dlq").MessageId)
+	require.Len(t, queues(t, url)["orders"].Arguments, 1, "untouched")
+}
+
+// A changed policy makes new queues and leaves the old ones alone, and what waits in those comes when it is due.
+func TestTopology_ChangedPolicyRedeclaresNothing(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	old := openBroker(t, url, params("grid", "false"), delays(time.Second, 4*time.Second))
+	s := serve(t, old, "orders", middleware.ServiceBus(3, 4*time.Second), fails)
+	require.NoError(t, old.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
+	failed := s.next()
+	s.stop() // its retry waits now
+	require.NoError(t, old.Close())
+
+	changed := openBroker(t, url, params("grid", "false"), delays(200*time.Millisecond, 2*time.Second))
+	s = serve(t, changed, "orders", middleware.ServiceBus(3, 200*time.Millisecond), fails)
+	retry := s.next()
+	require.Equal(t, 2, retry.attempt.Number)
+	require.GreaterOrEqual(t, retry.at.Sub(failed.at), 4*time.Second)
+	last := s.next()
+	require.Less(t, last.at.Sub(retry.at), 200*time.Millisecond+100*time.Millisecond+busy, "the new policy")
+	for _, delay := range []string{"200", "1000", "2000", "4000"} {
+		require.Contains(t, queues(t, url), "orders_retry."+delay)
+	}
+}
+
+// However many different delays there are, first deliveries and retries, the number of queues is bounded.
+func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, delays(3*time.Second))
+	pub := b.Publisher()
+	origin := envelope.Origin{Topic: "orders", Consumer: "orders"}
+	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+	before := len(queues(t, url))
+	spread(16, 1000, func(i int) {
+		delay := time.Duration(i*i*i+1000) * time.Millisecond // a second to eleven days
+		m := newMessage("x")
+		if i%2 == 0 {
+			require.NoError(t, b.Reschedule(t.Context(), origin, m, delay))
+			return
+		}
+		envelope.SetDelay(m, delay)
+		require.NoError(t, pub.Publish("orders", m))
+	})
+	after := queues(t, url)
+	// One set for retries, made when the consumer subscribed, and one for first deliveries to the topic.
+	require.LessOrEqual(t, before, 2+22)
+	require.LessOrEqual(t, len(after), 2+2*22)
+	require.Eventually(t, func() bool {
+		waiting := 0
+		for _, q := range queues(t, url) {
+			waiting += q.Messages
+		}
+		return waiting == 1000
+	}, patience, 200*time.Millisecond)
+}
