@@ -121,7 +121,7 @@ func (b *Broker) retry(n brokers.Names, origin *envelope.Origin, m *message.Mess
 func (b *Broker) outgoing(m *message.Message, r route, due time.Time) outgoing {
 	o := outgoing{exchange: r.exchange, key: r.key, optional: r.unconfirmable, msg: marshal(m, b.design.intHeaders)}
 	if r.checked {
-		o.msg.Headers[envelope.KeyNotBefore] = due.UnixMilli()
+		o.msg.Headers[envelope.KeyNotBefore] = due.Add(time.Millisecond - 1).UnixMilli() // rounded up: never early
 		o.msg.Headers[keyRest] = roundUp(r.rest)
 	}
 	if r.pluginDelay > 0 {
