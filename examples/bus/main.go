@@ -1,0 +1,108 @@
+// Command bus is a service bus with two services on it: one has trouble and retries at its own pace, the other sees
+// each event once and knows nothing of that.
+//
+//	go run ./examples/bus                                            # in memory
+//	BROKER_URL=amqp://guest:guest@localhost/ go run ./examples/bus   # on RabbitMQ
+//
+// On RabbitMQ the names are those of the system that this is modelled on: the topic exchange easyweek.bus, the queues
+// easyweek.invoice-service and easyweek.mailer, and what has failed for good in their .failed. See wire.go for what a
+// service has to write.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Exit codes: 0 when every event has ended at every service, 1 when not or something failed, 2 for a wrong command line.
+const (
+	exitEnded  = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("bus", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	project := flags.String("project", "easyweek", "prefix of all names, which keeps projects on one broker apart")
+	speed := flags.Float64("speed", 1, "divide every delay by this; 1 is real time")
+	patience := flags.Duration("patience", time.Minute, "give up when events have not ended after this")
+	verbose := flags.Bool("v", false, "log every decision of the pipelines to standard error")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return exitEnded
+	} else if err != nil {
+		return exitUsage
+	}
+	if *speed <= 0 || flags.NArg() > 0 {
+		_, _ = fmt.Fprintln(stderr, "bus: -speed must be positive, and there are no arguments; see -h")
+		return exitUsage
+	}
+	url := os.Getenv("BROKER_URL")
+	if url == "" {
+		url = "mem://"
+	}
+	level := slog.LevelError + 8 // decisions are the transcript here
+	if *verbose {
+		level = slog.LevelDebug
+	}
+	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+
+	broker, err := open(ctx, url, *project)
+	if err == nil {
+		var ended bool
+		ctx, cancel := context.WithTimeout(ctx, *patience)
+		ended, err = traffic(ctx, broker, newTranscript(stdout, *project, *speed), logger)
+		cancel()
+		if err = errors.Join(err, broker.Close()); err == nil && ended {
+			return exitEnded
+		}
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "bus:", err)
+	}
+	return exitFailed
+}
+
+// traffic runs the services on the bus, sends them events, and waits until all have ended or ctx is over.
+func traffic(ctx context.Context, broker brokers.Broker, t *transcript, logger *slog.Logger) (ended bool, err error) {
+	router, err := wire(broker, t.speed, t, logger) //nolint:contextcheck // a handler's context is its message's
+	if err != nil {
+		return false, err
+	}
+	all := events(envelope.NewID)
+	t.expect(services(), all)
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return false, fmt.Errorf("router: %w", err)
+	}
+	t.begin()
+	if err = publish(broker, all); err == nil {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+		}
+	}
+	err = errors.Join(err, router.Close(), <-stopped)
+	return t.report(), err
+}

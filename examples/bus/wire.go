@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/memory"
+	_ "github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// service is a consumer on the bus: the events it wants, how often it tries, and its business.
+type service struct {
+	name   string
+	events []string // patterns
+	policy middleware.Config
+	handle func(context.Context, Event) error
+}
+
+// services are the two on this bus. Neither knows of the other, and each has tries and backoff of its own (D9).
+func services() []service {
+	return []service{
+		{
+			name:   "invoice-service",
+			events: []string{"invoice.*", "system.#"},
+			policy: middleware.ServiceBus(3, 1*time.Second, 5*time.Second, 60*time.Second), // T = 0, 1, 6 s, then .failed (D20)
+			handle: handleInvoice,
+		},
+		{
+			name:   "mailer",
+			events: []string{"invoice.*", "user.#", "system.#"},
+			policy: middleware.ServiceBus(5, 0, 1*time.Second, 5*time.Second),
+			handle: (&mailer{}).handle,
+		},
+	}
+}
+
+// open opens the bus: one connection that both services share (D13).
+func open(ctx context.Context, url, project string) (brokers.Broker, error) {
+	return brokers.Open(ctx, url, brokers.WithNaming(brokers.ServiceBus(project)))
+}
+
+// wire puts the services on the bus.
+func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logger) (*message.Router, error) {
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range services() {
+		cfg := s.policy
+		cfg.Rescheduler = scaled(broker, speed)
+		cfg.DeadLetters = broker // {project}.{service}.failed (D5)
+		cfg.Hooks = t.hooks(s.name)
+		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)} // D14
+		cfg.Debug = t.debug(s.name)                                                                 // D15
+		cfg.Logger = logger
+		pipeline, err := middleware.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		consume := broker.Subscriber(brokers.WithGroup(s.name), brokers.WithPatterns(s.events[1:]...))
+		handler := router.AddConsumerHandler(s.name, s.events[0], consume, envelope.Handle(t.watch(s.name, s.handle)))
+		handler.AddMiddleware(pipeline.Middleware)
+	}
+	return router, nil
+}
+
+// publish sends the events, each under its own name as the routing key (D1).
+func publish(broker brokers.Broker, events []Event) error {
+	publisher := broker.Publisher()
+	var errs []error
+	for _, event := range events {
+		e, err := envelope.New("shop", event.Name, event, nil, envelope.ID(event.ID), envelope.EventNamed(event.Name))
+		if err != nil {
+			return err
+		}
+		m, err := e.Message()
+		if err != nil {
+			return err
+		}
+		if event.Debug {
+			m.Metadata[middleware.KeyIsDebug] = "true"
+		}
+		errs = append(errs, publisher.Publish(event.Name, m))
+	}
+	return errors.Join(errs...)
+}
+
+// scaled divides the delays, so that a demonstration of a minute takes seconds.
+func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
+	return middleware.ReschedulerFunc(
+		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
+		})
+}
