@@ -152,6 +152,7 @@ func (b *Broker) start(name Dialect) {
 	b.mover = newMover(b.store, b.cfg.PublishTimeout)
 
 	b.background.Go(func() { b.leases.run(running) })
+	b.background.Go(func() { b.tend(running) })
 	if b.store.retention > 0 {
 		b.background.Go(func() { b.purge(running) })
 	}
@@ -175,6 +176,25 @@ func (b *Broker) wakeTopic(topic string, after time.Duration) {
 	for s := range b.subscribers {
 		for _, queue := range s.queuesOf(topic) {
 			b.wakeups.wake(queue, after)
+		}
+	}
+}
+
+// tendInterval bounds how long claims are slow after the table has grown by leaps.
+const tendInterval = 3 * time.Second
+
+// tend looks after the table's statistics.
+func (b *Broker) tend(ctx context.Context) {
+	ticker := time.NewTicker(tendInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := b.store.tend(ctx, b.db); err != nil && ctx.Err() == nil {
+			b.log.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
 		}
 	}
 }

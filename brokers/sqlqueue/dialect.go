@@ -44,6 +44,8 @@ type dialect interface {
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error)
 	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
+	// tend keeps the database's plans right when the table grows fast. It is called every few seconds.
+	tend(ctx context.Context, db *sql.DB) error
 	// maxMessage asks how large a message may be.
 	maxMessage(ctx context.Context, db *sql.DB) (int64, error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.

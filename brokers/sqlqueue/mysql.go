@@ -116,6 +116,8 @@ func moveEach(ctx context.Context, db DB, now string, worker int64, moves []move
 
 func (mysql) wake(context.Context, DB, int64, time.Duration) error { return nil }
 
+func (mysql) tend(context.Context, *sql.DB) error { return nil }
+
 // maxMessage leaves room for the other rows' statement text: one row may fill a packet nearly alone.
 func (mysql) maxMessage(ctx context.Context, db *sql.DB) (int64, error) {
 	packet, err := queryInts(ctx, db, "SELECT @@max_allowed_packet")

@@ -118,6 +118,21 @@ func (postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duratio
 	return err
 }
 
+// tend makes PostgreSQL plan anew when the table has become four times as large as its statistics say. A statement that was
+// prepared while the queue was nearly empty reads the whole table, which is right then, and goes on doing so until
+// something makes its plan invalid. Autovacuum would, a minute after a million messages have come. Without the right to
+// analyze the table, PostgreSQL warns and does nothing.
+func (postgres) tend(ctx context.Context, db *sql.DB) error {
+	grown, err := queryInts(ctx, db, `SELECT 1 FROM pg_class c, LATERAL (SELECT pg_relation_size(c.oid) /
+		current_setting('block_size')::int AS now) pages
+		WHERE c.oid = 'redrive_queue_messages'::regclass AND pages.now > 200 AND pages.now > 4 * c.relpages`)
+	if err != nil || len(grown) == 0 {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "ANALYZE redrive_queue_messages")
+	return err
+}
+
 // maxMessage stays below the gigabyte that a field may have, for the protocol's and the server's copies.
 func (postgres) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }
 

@@ -58,5 +58,7 @@ func (s *sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []mov
 
 func (*sqlite) wake(context.Context, DB, int64, time.Duration) error { return nil }
 
+func (*sqlite) tend(context.Context, *sql.DB) error { return nil }
+
 // maxMessage stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
 func (*sqlite) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }

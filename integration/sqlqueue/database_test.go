@@ -241,3 +241,95 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 		require.Eventually(t, archived(0), 10*time.Second, 20*time.Millisecond)
 	})
 }
+
+// Whatever waits in the table, no statement of publishing, claiming, renewing, acking, nacking or rescheduling reads it all.
+func TestBacklog_IsNeverScanned(t *testing.T) {
+	t.Parallel()
+	const waiting, n = 100_000, 500
+	url := services.SharedPostgres(t).Database(t)
+	db := openDB(t, url)
+	open := func() *sqlqueue.Broker {
+		b, err := brokers.Open(t.Context(), with(url, "x-lease=400ms&x-nack-delay=1ms"))
+		require.NoError(t, err)
+		queue, ok := b.(*sqlqueue.Broker)
+		require.True(t, ok)
+		return queue
+	}
+	setup := open()
+	require.NoError(t, setup.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+	require.NoError(t, setup.Close())
+	_, err := db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT id, 4000000000000000 + i, 4000000000000000 + i, 0, 'w', '{}', '' FROM redrive_queues, generate_series(1, $1::int) i`, waiting)
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "ANALYZE redrive_queue_messages")
+	require.NoError(t, err)
+	before := count(t, db, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
+
+	queue := open()
+	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	require.NoError(t, queue.Publisher().Publish("jobs", batch(n)...))
+	for i := 0; i < n; {
+		m := receive(t, messages)
+		origin, ok := envelope.OriginFrom(m.Context())
+		require.True(t, ok)
+		switch {
+		case m.Metadata.Get("again") != "" || origin.DeliveryCount > 1:
+			m.Ack()
+			i++
+		case i%2 == 0:
+			again := m.Copy()
+			again.Metadata.Set("again", "1")
+			require.NoError(t, queue.Reschedule(t.Context(), *origin, again, time.Millisecond))
+			m.Ack()
+		default:
+			m.Nack()
+		}
+	}
+	require.NoError(t, queue.Close(), "the ends of its sessions flush their statistics")
+	require.Eventually(t, func() bool {
+		return count(t, db, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'") >= n
+	}, 10*time.Second, 50*time.Millisecond)
+	after := count(t, db, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
+	require.Equal(t, before, after)
+}
+
+// Statements that were planned while the queue was empty do not go on reading the whole table when it has grown.
+func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
+	t.Parallel()
+	const waiting, n = 200_000, 300
+	url := services.SharedPostgres(t).Database(t)
+	db := openDB(t, url)
+	queue := openQueue(t, url)
+	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	process := func() {
+		for range n {
+			require.NoError(t, queue.Publisher().Publish("jobs", batch(1)...))
+			receive(t, messages).Ack()
+		}
+	}
+	process()
+	_, err = db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT id, 4000000000000000 + i, 4000000000000000 + i, 0, 'w', '{}', '' FROM redrive_queues, generate_series(1, $1::int) i`, waiting)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return count(t, db, "SELECT reltuples::bigint FROM pg_class WHERE relname = 'redrive_queue_messages'") > waiting/2
+	}, 20*time.Second, 50*time.Millisecond, "nobody looks after the statistics")
+
+	// Sessions report what they have done a second later, and the last of it when they end.
+	scans := func() int {
+		return count(t, db, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
+	}
+	process()
+	before := scans()
+	require.Eventually(t, func() bool {
+		process()
+		now := scans()
+		quiet := now == before
+		before = now
+		return quiet
+	}, 30*time.Second, time.Second)
+}
