@@ -1,0 +1,149 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Sink keeps dead letters: nil means that the dead letter is durable and its message may be acked. A *dlq.Letters is one. Give a
+// collector Letters without a spool: what it reads is safe in the broker, and needs no second place.
+type Sink interface {
+	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
+}
+
+// Source is one queue or topic to read dead letters from.
+type Source struct {
+	// Broker is the name under which a [Router] knows the broker. Required.
+	Broker string
+	// Topic is what to subscribe to: orders_dlq, payments.DLT. Required.
+	Topic string
+	// Subscriber reads it. Required. Run does not close it. How many messages it hands out before the first is acked is how
+	// many are stored at once: 50 is a good number.
+	Subscriber message.Subscriber
+	// Origin says where the messages came from. Fields that are set win over what a message says; leave all empty for a queue in
+	// which the dead letters of several services meet, and tell.
+	Origin envelope.Origin
+}
+
+// Config says what to collect and into what.
+type Config struct {
+	// Sink takes the dead letters. Required.
+	Sink Sink
+	// Sources are read side by side; one that fails does not stop the others. At least one is required.
+	Sources []Source
+	// Formats are asked before the built-in ones, see [Formats].
+	Formats []Format
+	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30 s.
+	RetryMin, RetryMax time.Duration
+	// Hold is how long a message that the sink does not take is held before it is given back to the broker. Defaults to 1 min.
+	Hold time.Duration
+	// StoreTimeout bounds one attempt to store. Defaults to 30 s.
+	StoreTimeout time.Duration
+	// Logger receives what happens. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		field    *time.Duration
+		fallback time.Duration
+	}{
+		{&c.RetryMin, 200 * time.Millisecond},
+		{&c.RetryMax, 30 * time.Second},
+		{&c.Hold, time.Minute},
+		{&c.StoreTimeout, 30 * time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.fallback
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	if c.Sink == nil {
+		errs = append(errs, errors.New("sink: required"))
+	}
+	if len(c.Sources) == 0 {
+		errs = append(errs, errors.New("sources: at least one is required"))
+	}
+	seen := map[[2]string]bool{}
+	for i, s := range c.Sources {
+		switch id := [2]string{s.Broker, s.Topic}; {
+		case s.Broker == "" || s.Topic == "" || s.Subscriber == nil:
+			errs = append(errs, fmt.Errorf("source %d: broker, topic and subscriber are required", i))
+		case seen[id]:
+			errs = append(errs, fmt.Errorf("source %d: %s of %s is there twice", i, s.Topic, s.Broker))
+		default:
+			seen[id] = true
+		}
+	}
+	for i, f := range c.Formats {
+		if f.Name == "" || f.Read == nil {
+			errs = append(errs, fmt.Errorf("format %d: name and read are required", i))
+		}
+	}
+	if c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.Hold < 0 || c.StoreTimeout < 0 {
+		errs = append(errs, fmt.Errorf("retry %s to %s, hold %s, store timeout %s: must not be negative, nor the second below the first",
+			c.RetryMin, c.RetryMax, c.Hold, c.StoreTimeout))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("collector: %w", err)
+	}
+	return nil
+}
+
+// Collector reads sources into a sink. Make one with New.
+type Collector struct {
+	cfg     Config
+	formats []Format
+	readers []*reader
+}
+
+// New makes a Collector. It reports every fault of the configuration.
+func New(cfg Config) (*Collector, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &Collector{cfg: cfg, formats: append(slices.Clone(cfg.Formats), Formats()...)}
+	for _, s := range cfg.Sources {
+		c.readers = append(c.readers, &reader{
+			collector: c, source: s,
+			log: cfg.Logger.With("broker", s.Broker, "source", s.Topic),
+		})
+	}
+	return c, nil
+}
+
+// Run reads every source until ctx ends, then drains: what was handed out is stored or given back before it returns nil. A
+// source that cannot be subscribed to is tried again for as long as it takes; Stats tells. Call it once.
+func (c *Collector) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, r := range c.readers {
+		running.Go(func() { r.run(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+// Stats tells of every source, in the order of the configuration. It is safe for concurrent use.
+func (c *Collector) Stats() []SourceStats {
+	all := make([]SourceStats, 0, len(c.readers))
+	for _, r := range c.readers {
+		all = append(all, r.stats())
+	}
+	return all
+}

@@ -1,0 +1,124 @@
+package collector
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Format reads the dead letters of one system.
+type Format struct {
+	// Name stands in [KeyFormat]. Required.
+	Name string
+	// Read fills in what the message says of its death, and reports false when it is none of this system's. It must not change
+	// the message, and must not fail: what cannot be read is left out. Required.
+	Read func(m *message.Message, d *Death) bool
+	// Owns reports headers that belong to the dead letter and not to the message: a redrive leaves them out. May be nil.
+	Owns func(header string) bool
+}
+
+// Death is what a dead letter says of itself. Everything may be empty.
+type Death struct {
+	// Topic, Consumer, Exchange, RoutingKey, Partition and Offset are where the message was, as in envelope.Origin.
+	Topic, Consumer, Exchange, RoutingKey string
+	Partition                             *int32
+	Offset                                *int64
+	// Published is when the broker took the message there.
+	Published time.Time
+	// Reason says why it is dead. Defaults to exhausted: its consumer gave up.
+	Reason envelope.Reason
+	// Err and Class are the error, Rule what decided that it was the last, Handler who failed.
+	Err                  envelope.Error
+	Class, Rule, Handler string
+	// Attempts is how often it was tried.
+	Attempts int
+	// FirstFailure and At are when it failed first, and when it was given up.
+	FirstFailure, At time.Time
+
+	lay string // the topic that Partition and Offset are of, when it is not Topic
+}
+
+// Formats lists the built-in formats in the order in which they are asked. A message of none of them is plain.
+func Formats() []Format {
+	return []Format{
+		{Name: "redrive", Read: readRedrive, Owns: ownedByRedrive},
+		{Name: "nservicebus", Read: readNServiceBus, Owns: ownedByNServiceBus},
+		{Name: "masstransit", Read: readMassTransit, Owns: ownedByMassTransit},
+		{Name: "connect", Read: readConnect, Owns: prefixed("__connect.errors.")},
+		{Name: "spring-kafka", Read: readSpringKafka, Owns: ownedBySpring},
+		{Name: "spring-amqp", Read: readSpringAMQP, Owns: ownedBySpring},
+		{Name: "watermill", Read: readWatermill, Owns: ownedByWatermill},
+		{Name: "rabbitmq", Read: readRabbitMQ, Owns: envelope.IsBrokerMade},
+	}
+}
+
+const plain = "plain"
+
+func prefixed(prefixes ...string) func(string) bool {
+	return func(header string) bool {
+		for _, p := range prefixes {
+			if strings.HasPrefix(header, p) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text comes first: the
+// bytes of a number that is also text would be a partition or offset beyond all that exist.
+func number(text string) (int64, bool) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && (text[0] == '-' || text[0] >= '0' && text[0] <= '9') {
+		return n, true
+	}
+	switch len(text) {
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32([]byte(text)))), true //nolint:gosec // an int is what was written
+	case 8:
+		return int64(binary.BigEndian.Uint64([]byte(text))), true //nolint:gosec // a long is what was written
+	default:
+		return 0, false
+	}
+}
+
+// partition reads a partition; nil when there is none. No cluster has a million, but four letters taken for a number do.
+func partition(text string) *int32 {
+	n, ok := number(text)
+	if !ok || n < 0 || n > 1_000_000 {
+		return nil
+	}
+	p := int32(n)
+	return &p
+}
+
+// offset reads an offset; nil when there is none.
+func offset(text string) *int64 {
+	n, ok := number(text)
+	if !ok || n < 0 {
+		return nil
+	}
+	return &n
+}
+
+// millis reads a time in Unix milliseconds; zero when there is none.
+func millis(text string) time.Time {
+	n, ok := number(text)
+	if !ok || n <= 0 || n > 253402300799999 { // the year 9999
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
+}
+
+// count reads a small natural number; 0 when there is none.
+func count(text string) int {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}

@@ -1,0 +1,80 @@
+package collector
+
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Headers in which our Kafka driver keeps the place that a dead letter had on its topic.
+const (
+	kafkaPartition = "x-kafka-partition"
+	kafkaOffset    = "x-kafka-offset"
+	kafkaTimestamp = "x-kafka-timestamp"
+	kafkaSource    = "x-kafka-topic"
+)
+
+// readRedrive reads dead letters that a pipeline of ours, in any of its two modes, or a driver of ours has written.
+func readRedrive(m *message.Message, d *Death) bool {
+	h := m.Metadata
+	if h[envelope.KeyDeadLetterReason] == "" && h[envelope.KeyTopic] == "" {
+		return false
+	}
+	e, _ := envelope.FromMessage(m) // with an error it is the foreign view, which has the headers
+	if err := e.Err(); err != nil {
+		d.Err = *err
+	}
+	d.Topic = firstOf(h[envelope.KeyTopic], h[envelope.KeyPoisonTopic], e.Queue())
+	d.Consumer = h[envelope.KeyConsumer]
+	d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
+	d.Partition, d.Offset = partition(h[kafkaPartition]), offset(h[kafkaOffset])
+	d.Published, d.lay = millis(h[kafkaTimestamp]), h[kafkaSource]
+	d.Reason = envelope.Reason(h[envelope.KeyDeadLetterReason])
+	d.Class, d.Rule = h[envelope.KeyErrorClass], h[envelope.KeyDeadLetterRule]
+	d.Handler = h[envelope.KeyPoisonHandler]
+	d.Attempts = e.RetryCount()
+	d.FirstFailure, _ = envelope.FirstFailure(m)
+	return true
+}
+
+// ownedByRedrive lists what envelope.PrepareRedrive leaves: where the message was says nothing once it is back there.
+func ownedByRedrive(header string) bool {
+	switch header {
+	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource:
+		return true
+	default:
+		return false
+	}
+}
+
+// readWatermill reads what Watermill's PoisonQueue middleware writes.
+func readWatermill(m *message.Message, d *Death) bool {
+	h := m.Metadata
+	if _, poisoned := h[envelope.KeyPoisonReason]; !poisoned {
+		return false
+	}
+	d.Topic = h[envelope.KeyPoisonTopic]
+	d.Handler = h[envelope.KeyPoisonHandler]
+	d.Err.Message = h[envelope.KeyPoisonReason]
+	d.Reason = envelope.ReasonPermanent // the middleware asks no second time
+	d.Attempts = 1
+	return true
+}
+
+func ownedByWatermill(header string) bool {
+	switch header {
+	case envelope.KeyPoisonReason, envelope.KeyPoisonTopic, envelope.KeyPoisonHandler, envelope.KeyPoisonSubscriber:
+		return true
+	default:
+		return false
+	}
+}
+
+func firstOf(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}

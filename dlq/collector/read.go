@@ -1,0 +1,148 @@
+package collector
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Headers that a collected message has beside its own, in the store only: a redrive removes them.
+const (
+	// KeyBroker is the name of the broker that the dead letter lay on: [Source].Broker.
+	KeyBroker = "x-collected-broker"
+	// KeyFrom is the queue or topic that it lay in: [Source].Topic.
+	KeyFrom = "x-collected-from"
+	// KeyFormat is the name of the format that it had.
+	KeyFormat = "x-collected-format"
+)
+
+type deadLetter = envelope.DeadLetter
+
+// read makes a dead letter of a message as it lay in a dead letter queue. It never fails.
+func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
+	var death Death
+	format := plain
+	for _, f := range c.formats {
+		if f.Read(m, &death) {
+			format = f.Name
+			break
+		}
+		death = Death{}
+	}
+	lay, ok := envelope.OriginFrom(m.Context())
+	if !ok {
+		lay = &envelope.Origin{}
+	}
+	now := time.Now()
+	death.complete(s, lay, now)
+
+	origin := death.origin(s, lay)
+	return &deadLetter{
+		Message: keepable(m, origin, lay, s, format),
+		Reason:  death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
+		Origin: origin, Attempts: death.Attempts, FirstFailure: death.FirstFailure, At: death.At,
+	}
+}
+
+// complete fills in what the message did not say, from where it lay.
+func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
+	queue := withoutSuffix(s.Topic)
+	if d.Topic == "" && d.Consumer == "" {
+		d.Topic = queue
+		if lay.Exchange != "" || lay.Broker == "amqp" || lay.Broker == "amqps" {
+			d.Consumer = queue // a queue is a consumer there
+		}
+	}
+	if d.Topic == "" {
+		d.Topic = d.Consumer
+	}
+	if d.Consumer == "" {
+		// orders.billing_dlq has the dead letters of topic orders, group billing.
+		if group, found := strings.CutPrefix(queue, d.Topic+"."); found {
+			d.Consumer = group
+		}
+	}
+	if d.Reason == "" {
+		d.Reason = envelope.ReasonExhausted
+	}
+	if d.Err.Message == "" {
+		d.Err.Message = "dead-lettered to " + s.Topic + " without a word why"
+		if d.Class != "" {
+			d.Err.Message = d.Class
+		}
+	}
+	if d.At.IsZero() && lay.Broker == "kafka" { // where the broker's time is that of the record, and not of the first publish
+		d.At = lay.Timestamp
+	}
+	if d.At.IsZero() || d.At.After(now) {
+		d.At = now
+	}
+	if d.FirstFailure.IsZero() || d.FirstFailure.After(d.At) {
+		d.FirstFailure = d.At
+	}
+}
+
+// origin is where a redrive goes: what the source says, else the message.
+func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
+	o := envelope.Origin{
+		Broker:     firstOf(s.Origin.Broker, lay.Broker),
+		Topic:      firstOf(s.Origin.Topic, d.Topic),
+		Consumer:   firstOf(s.Origin.Consumer, d.Consumer),
+		Exchange:   firstOf(s.Origin.Exchange, d.Exchange),
+		RoutingKey: firstOf(s.Origin.RoutingKey, d.RoutingKey),
+		Key:        lay.Key,
+		Partition:  d.Partition, Offset: d.Offset, Timestamp: d.Published,
+	}
+	if d.Partition != nil && d.Offset != nil {
+		o.Position = strconv.FormatInt(int64(*d.Partition), 10) + "/" + strconv.FormatInt(*d.Offset, 10)
+		if d.lay != "" {
+			o.Position = d.lay + ":" + o.Position
+		}
+	}
+	return o
+}
+
+// keepable copies the message with an id that it keeps, and with where it was collected.
+//
+// A record without an id has got one of its place in the dead letter topic from the driver. Its place in the topic that it came
+// from is better: it is the same when the service dead-letters it twice, and the one that its consumers would see.
+func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin, s *Source, format string) *message.Message {
+	id := m.UUID
+	if made := envelope.StableID(lay); made != "" && (id == made || id == "") {
+		id = made
+		if first := envelope.StableID(&origin); first != "" {
+			id = first
+		}
+	}
+	out := message.NewMessage(id, m.Payload)
+	maps.Copy(out.Metadata, m.Metadata)
+	if id == "" {
+		if out.UUID = envelope.Identify(out); out.UUID == "" {
+			out.UUID = envelope.NewID()
+		}
+	}
+	out.Metadata[KeyBroker], out.Metadata[KeyFrom], out.Metadata[KeyFormat] = s.Broker, s.Topic, format
+	return out
+}
+
+// suffixes are the ends of dead letter queues' names in use, ours and others'.
+var suffixes = []string{
+	"_dlq", ".dlq", "-dlq", "_dlt", ".dlt", "-dlt", ".failed", "_failed", "-failed", ".limbo", ".limbu", "_error", ".error", "-error",
+	"_skipped", ".deadletter", ".dead-letter", ".dead", "_poison", ".poison", "-poison", "_poisoned",
+}
+
+// withoutSuffix guesses the queue from the name of its dead letter queue; the name itself when it tells nothing.
+func withoutSuffix(name string) string {
+	lower := strings.ToLower(name)
+	for _, suffix := range suffixes {
+		if len(name) > len(suffix) && strings.HasSuffix(lower, suffix) {
+			return name[:len(name)-len(suffix)]
+		}
+	}
+	return name
+}

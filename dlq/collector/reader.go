@@ -1,0 +1,137 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// SourceStats says how a source is doing.
+type SourceStats struct {
+	Broker, Topic string
+	// Subscribed says that messages can arrive now.
+	Subscribed bool
+	// Collected counts messages stored and acked, GivenBack those that the sink did not take in time.
+	Collected, GivenBack int64
+	// Held counts messages that wait for the sink now.
+	Held int64
+	// LastCollected is when the last one was stored; zero when none was.
+	LastCollected time.Time
+	// Err is what is wrong now: with the subscription, or with the sink. Empty when nothing is.
+	Err string
+}
+
+// reader collects from one source.
+type reader struct {
+	collector *Collector
+	source    Source
+	log       *slog.Logger
+
+	mu    sync.Mutex // guards state
+	state SourceStats
+}
+
+func (r *reader) stats() SourceStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.state
+	s.Broker, s.Topic = r.source.Broker, r.source.Topic
+	return s
+}
+
+func (r *reader) note(change func(*SourceStats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.state)
+}
+
+// run subscribes, again and again where it must, and returns when ctx has ended and all messages are settled.
+func (r *reader) run(ctx context.Context) {
+	pause := r.collector.cfg.RetryMin
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.consume(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil {
+			err = errors.New("the subscription ended by itself")
+		}
+		r.note(func(s *SourceStats) { s.Err = err.Error() })
+		if time.Since(began) > r.collector.cfg.RetryMax { // it worked for a while
+			pause = r.collector.cfg.RetryMin
+		}
+		r.log.WarnContext(ctx, "dead letters cannot be read; trying again", "pause", pause, "error", err)
+		wait(ctx, pause)
+		pause = min(2*pause, r.collector.cfg.RetryMax)
+	}
+	r.note(func(s *SourceStats) { s.Subscribed = false })
+}
+
+// consume is one subscription, from its first message until the last is settled.
+func (r *reader) consume(ctx context.Context) error {
+	messages, err := r.source.Subscriber.Subscribe(ctx, r.source.Topic)
+	if err != nil {
+		return err
+	}
+	r.note(func(s *SourceStats) { s.Subscribed, s.Err = true, "" })
+	r.log.InfoContext(ctx, "collecting dead letters")
+	var handling sync.WaitGroup
+	defer handling.Wait()
+	defer r.note(func(s *SourceStats) { s.Subscribed = false })
+	for m := range messages {
+		// The subscriber bounds how many there are at once.
+		handling.Go(func() { r.collect(ctx, m) })
+	}
+	return nil
+}
+
+// collect settles one message.
+func (r *reader) collect(ctx context.Context, m *message.Message) {
+	letter := r.collector.read(&r.source, m) //nolint:contextcheck // pure; the message has a context of its own
+	attrs := []any{"message_id", letter.Message.UUID, "from_topic", letter.Origin.Topic}
+	// The message's own context ends when the subscription is lost. The work is worth finishing: the store knows the message
+	// again when it is delivered a second time.
+	work := context.WithoutCancel(m.Context())
+	deadline := time.Now().Add(r.collector.cfg.Hold)
+	for pause := r.collector.cfg.RetryMin; ; pause = min(2*pause, r.collector.cfg.RetryMax) {
+		err := r.store(work, letter) //nolint:contextcheck // see work
+		if err == nil {
+			m.Ack()
+			r.note(func(s *SourceStats) { s.Collected++; s.LastCollected, s.Err = time.Now(), "" })
+			r.log.DebugContext(ctx, "dead letter collected", attrs...)
+			return
+		}
+		r.note(func(s *SourceStats) { s.Err = err.Error() })
+		if ctx.Err() != nil || time.Now().Add(pause).After(deadline) {
+			r.note(func(s *SourceStats) { s.GivenBack++ })
+			r.log.ErrorContext(ctx, "dead letter given back to the broker: it could not be stored", append(attrs, "error", err)...)
+			m.Nack()
+			return
+		}
+		r.log.WarnContext(ctx, "dead letter held: it cannot be stored", append(attrs, "pause", pause, "error", err)...)
+		r.note(func(s *SourceStats) { s.Held++ })
+		wait(ctx, pause)
+		r.note(func(s *SourceStats) { s.Held-- })
+	}
+}
+
+func (r *reader) store(ctx context.Context, letter *deadLetter) error {
+	ctx, cancel := context.WithTimeout(ctx, r.collector.cfg.StoreTimeout)
+	defer cancel()
+	return r.collector.cfg.Sink.DeadLetter(ctx, letter)
+}
+
+// wait returns after d, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,224 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Outcome says how the entry of a redriven message that was collected is closed.
+type Outcome string
+
+const (
+	// OutcomeConfirmed closes it when the broker has confirmed the message: the consumer will not tell. A second death opens it
+	// again. This is the default.
+	OutcomeConfirmed Outcome = "confirmed"
+	// OutcomeReported leaves it to the consumer, whose pipeline has the same store as its dead letter sink.
+	OutcomeReported Outcome = "reported"
+)
+
+// Target is a broker that messages can be sent back to.
+type Target struct {
+	// Name is the Broker of the sources that are read from it. Required.
+	Name string
+	// Scheme is the Broker in the envelope.Origin of its deliveries: amqp, kafka. Entries that were not collected, but
+	// dead-lettered into the store by their service, find their way by it. Required.
+	Scheme string
+	// Redriver puts a message in front of one consumer. A brokers.Broker is one. Required.
+	Redriver dlq.Redriver
+	// Publisher, if set, is for messages of foreign consumers: Redriver cannot reach them, as on Kafka, where a foreign group
+	// reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, whoever reads it.
+	Publisher message.Publisher
+	// Outcome closes the collected entries of this broker. Defaults to OutcomeConfirmed.
+	Outcome Outcome
+}
+
+// RouterConfig says where messages can go.
+type RouterConfig struct {
+	// Targets are the brokers. At least one is required.
+	Targets []Target
+	// Store is where entries are closed. Required, unless every target's outcome is reported.
+	Store dlq.Store
+	// Formats are those of the collector's Config.
+	Formats []Format
+	// Logger receives what happens. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Router sends redriven messages back to the broker, and to the consumer or topic, that they came from. It is the dlq.Redriver of a
+// Manager for several brokers. It is safe for concurrent use. What it routes to is not its to close.
+type Router struct {
+	targets []Target
+	store   dlq.Store
+	owns    map[string]func(string) bool // by format
+	logger  *slog.Logger
+}
+
+var _ dlq.Redriver = (*Router)(nil)
+
+// NewRouter makes a Router. It reports every fault of the configuration.
+func NewRouter(cfg RouterConfig) (*Router, error) {
+	r := &Router{store: cfg.Store, owns: map[string]func(string) bool{}, logger: cfg.Logger, targets: slices.Clone(cfg.Targets)}
+	if r.logger == nil {
+		r.logger = slog.Default()
+	}
+	for _, f := range append(Formats(), cfg.Formats...) {
+		r.owns[f.Name] = f.Owns
+	}
+	var errs []error
+	if len(r.targets) == 0 {
+		errs = append(errs, errors.New("targets: at least one is required"))
+	}
+	names := map[string]bool{}
+	for i := range r.targets {
+		t := &r.targets[i]
+		if t.Outcome == "" {
+			t.Outcome = OutcomeConfirmed
+		}
+		switch {
+		case t.Name == "" || t.Scheme == "" || t.Redriver == nil:
+			errs = append(errs, fmt.Errorf("target %d: name, scheme and redriver are required", i))
+		case names[t.Name]:
+			errs = append(errs, fmt.Errorf("target %d: the name %s is there twice", i, t.Name))
+		case t.Outcome != OutcomeConfirmed && t.Outcome != OutcomeReported:
+			errs = append(errs, fmt.Errorf("target %s: unknown outcome %q: %s or %s", t.Name, t.Outcome, OutcomeConfirmed, OutcomeReported))
+		case t.Outcome == OutcomeConfirmed && r.store == nil:
+			errs = append(errs, fmt.Errorf("target %s: the outcome %s needs a store", t.Name, OutcomeConfirmed))
+		}
+		names[t.Name] = true
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("collector: router: %w", err)
+	}
+	return r, nil
+}
+
+// Reschedule implements dlq.Redriver. It returns nil when the broker has confirmed the message.
+func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	broker, format := m.Metadata[KeyBroker], m.Metadata[KeyFormat]
+	target, err := r.target(broker, origin.Broker)
+	if err != nil {
+		return err
+	}
+	out := r.strip(m, format)
+	if err := target.send(ctx, origin, out, delay, format); err != nil {
+		return err
+	}
+	if broker != "" && target.Outcome == OutcomeConfirmed {
+		r.close(ctx, m)
+	}
+	return nil
+}
+
+// target finds the broker of an entry: by name if it was collected, else by scheme.
+func (r *Router) target(name, scheme string) (*Target, error) {
+	var found []*Target
+	for i := range r.targets {
+		t := &r.targets[i]
+		if name == "" && sameScheme(t.Scheme, scheme) || name != "" && t.Name == name {
+			found = append(found, t)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case name != "":
+		return nil, fmt.Errorf("collector: redrive: the message was collected from broker %q, which is not configured: known are %s",
+			name, strings.Join(r.names(), ", "))
+	case len(found) == 0:
+		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: known are %s",
+			scheme, strings.Join(r.names(), ", "))
+	default:
+		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and there are %d of them: "+
+			"redrive with a configuration that has only the right one", scheme, len(found))
+	}
+}
+
+// sameScheme takes the spellings of one broker for the same.
+func sameScheme(a, b string) bool {
+	canonical := func(s string) string {
+		switch s {
+		case "amqps":
+			return "amqp"
+		case "postgresql":
+			return "postgres"
+		case "mariadb":
+			return "mysql"
+		}
+		return s
+	}
+	return canonical(a) == canonical(b)
+}
+
+func (r *Router) names() []string {
+	var names []string
+	for _, t := range r.targets {
+		names = append(names, t.Name+" ("+t.Scheme+")")
+	}
+	return names
+}
+
+// strip copies the message without the headers of its dead letter.
+func (r *Router) strip(m *message.Message, format string) *message.Message {
+	owns := r.owns[format]
+	out := m.Copy()
+	maps.DeleteFunc(out.Metadata, func(key, _ string) bool {
+		switch key {
+		case KeyBroker, KeyFrom, KeyFormat:
+			return true
+		}
+		return envelope.IsBrokerMade(key) || owns != nil && owns(key)
+	})
+	return out
+}
+
+func (t *Target) send(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration, format string) error {
+	if origin.Topic == "" && origin.Consumer == "" {
+		return errors.New("collector: redrive: nothing says where the message came from: set the origin of the source it was collected from")
+	}
+	foreign := format != "" && format != "redrive"
+	if !foreign || t.Publisher == nil {
+		return t.Redriver.Reschedule(ctx, origin, m, delay)
+	}
+	if delay > 0 {
+		envelope.SetDelay(m, delay)
+	}
+	m.SetContext(ctx)
+	if err := t.Publisher.Publish(origin.Topic, m); err != nil {
+		return fmt.Errorf("collector: redrive to topic %s of %s: %w", origin.Topic, t.Name, err)
+	}
+	return nil
+}
+
+// close resolves the entry of a confirmed message. A failure leaves it RETRYING, which ends with the lease: the message is out, and
+// must not be sent again because of it.
+func (r *Router) close(ctx context.Context, m *message.Message) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	id, err := dlq.ParseID(m.Metadata[envelope.KeyRedriveID])
+	if err != nil {
+		return // not the redrive of an entry
+	}
+	results, err := r.store.Change(ctx, dlq.Change{
+		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: time.Now(),
+		Note: "confirmed by the broker; its consumer does not report (redrive " + strconv.Itoa(envelope.RedriveCount(m)) + ")",
+	})
+	if err == nil {
+		err = results[0].Err
+	}
+	if err != nil && !errors.Is(err, dlq.ErrConflict) {
+		r.logger.WarnContext(ctx, "a redriven message is confirmed, and its entry could not be closed: resolve it by hand",
+			"entry_id", id, "error", err)
+	}
+}
