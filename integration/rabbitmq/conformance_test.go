@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -13,8 +14,15 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// TestConformance runs the suite for brokers, and Watermill's own.
-func TestConformance(t *testing.T) {
+// The suite for brokers, and Watermill's own, on quorum queues and on classic ones.
+func TestConformance(t *testing.T) { conforms(t, nil) }
+
+func TestConformance_ClassicQueues(t *testing.T) {
+	conforms(t, brokers.Params{"queue-type": "classic", "retry-queue-type": "classic"})
+}
+
+func conforms(t *testing.T, params brokers.Params) {
+	t.Helper()
 	server := services.SharedRabbitMQ(t)
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
@@ -23,6 +31,7 @@ func TestConformance(t *testing.T) {
 			return brokertest.Backend{
 				Open: func(cfg brokers.Config) (brokers.Broker, error) {
 					cfg.URL = url
+					cfg.Params = maps.Clone(params)
 					return brokers.OpenConfig(t.Context(), cfg)
 				},
 				Read: func(t *testing.T, queue string, n int) []*message.Message {

@@ -1,9 +1,7 @@
 package rabbitmq_test
 
 import (
-	"net/url"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,9 +19,7 @@ import (
 // queues lists the queues of the virtual host by name.
 func queues(t *testing.T, rawURL string) map[string]services.Queue {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	require.NoError(t, err)
-	list, err := services.SharedRabbitMQ(t).Management().Queues(t.Context(), strings.TrimPrefix(u.Path, "/"))
+	list, err := services.SharedRabbitMQ(t).Management().Queues(t.Context(), vhostOf(t, rawURL))
 	require.NoError(t, err)
 	byName := map[string]services.Queue{}
 	for _, q := range list {

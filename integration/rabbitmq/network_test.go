@@ -1,0 +1,160 @@
+package rabbitmq_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The network swallows everything and closes nothing. Heartbeats notice, both connections are made anew, and the message
+// that was under way comes again.
+func TestNetwork_SwallowsEverything(t *testing.T) {
+	t.Parallel()
+	direct := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, direct)
+	b := openBroker(t, proxy.URL(t, direct)+"?heartbeat=1", naming(brokers.Laravel()), params("grid", "false"),
+		func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
+	frozen := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
+		if m.UUID == "under way" {
+			<-frozen // its ack is lost
+		}
+		return nil
+	})
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("under way", nil)))
+	s.next()
+	require.NoError(t, proxy.Freeze())
+	close(frozen)
+	began := time.Now()
+	err := b.Publisher().Publish("orders", message.NewMessage("swallowed", nil))
+	require.Error(t, err)
+	require.Less(t, time.Since(began), 4*time.Second, "no publish outlives its timeout")
+
+	require.Eventually(t, func() bool { return b.Stats().Connections == 0 }, patience, 10*time.Millisecond, "heartbeats notice")
+	require.NoError(t, proxy.Heal())
+	again := s.next()
+	require.Equal(t, "under way", again.message.UUID)
+	require.True(t, again.origin.Redelivered)
+	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil }, patience, time.Millisecond)
+	for s.next().message.UUID != "after" {
+	}
+}
+
+// The broker stores a publication and its confirm is lost: the caller is told that nobody knows, in time, and the next
+// publish works.
+func TestNetwork_ConfirmsAreLost(t *testing.T) {
+	t.Parallel()
+	direct := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, direct)
+	b := openBroker(t, proxy.URL(t, direct), naming(brokers.Laravel()), params("grid", "false"),
+		func(c *brokers.Config) { c.PublishTimeout = time.Second })
+	p := dialPlain(t, direct)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("before")))
+
+	require.NoError(t, proxy.LoseAnswers())
+	began := time.Now()
+	err = b.Publisher().Publish("orders", newMessage("nobody knows"))
+	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
+	require.ErrorContains(t, err, `"orders"`)
+	require.Less(t, time.Since(began), 3*time.Second)
+	require.Equal(t, 2, p.depth("orders"), "it was stored: unconfirmed is not refused")
+
+	require.NoError(t, proxy.Heal())
+	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", newMessage("after")) == nil }, patience, time.Millisecond)
+}
+
+// An error text of 200 KB is dead-lettered, and so is the stack of a panic, over the same connections as before: a header
+// of that size would end one.
+func TestErrorText_Of200KB(t *testing.T) {
+	t.Parallel()
+	r := services.SharedRabbitMQ(t)
+	rawURL := r.VHost(t)
+	vhost := vhostOf(t, rawURL)
+	b := openBroker(t, rawURL, naming(brokers.Laravel()), params("grid", "false"), delays(50*time.Millisecond))
+	text := strings.Repeat("the database says no\n\x00\xff", 200<<10/23)
+	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 3, Backoff: middleware.Constant(50 * time.Millisecond),
+	}}, func(m *message.Message) error {
+		if m.UUID == "panics" {
+			panic(text)
+		}
+		return fmt.Errorf("insert: %w", errors.New(text))
+	})
+	connections := func() (names []string) {
+		list, err := r.Management().Connections(t.Context(), vhost)
+		require.NoError(t, err)
+		for _, c := range list {
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	require.Eventually(t, func() bool { return len(connections()) == 2 }, patience, 50*time.Millisecond)
+	before := connections()
+
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("fails", []byte("1")), message.NewMessage("panics", []byte("2"))))
+	for range 6 {
+		s.next()
+	}
+	p := dialPlain(t, rawURL)
+	for range 2 {
+		d := p.next("orders_dlq")
+		size := 0
+		for key, value := range d.Headers {
+			size += len(key) + len(fmt.Sprint(value))
+		}
+		require.Less(t, size, 20<<10, "all that was added is bounded")
+		require.Contains(t, d.Headers["x-error-message"], "the database says no")
+		require.Contains(t, []string{"exhausted", "panic"}, d.Headers["x-dead-letter-reason"])
+	}
+	require.Subset(t, connections(), before, "no connection was lost")
+}
+
+func vhostOf(t *testing.T, rawURL string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	require.NoError(t, err)
+	return strings.TrimPrefix(u.Path, "/")
+}
+
+// D13: what the gauge says is what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
+func TestStats_AreWhatTheBrokerSees(t *testing.T) {
+	t.Parallel()
+	r := services.SharedRabbitMQ(t)
+	rawURL := r.VHost(t)
+	b := openBroker(t, rawURL, naming(brokers.Laravel()), params("grid", "false"))
+	for i := range 20 {
+		_, err := b.Subscriber(brokers.WithConcurrency(8)).Subscribe(t.Context(), fmt.Sprintf("topic-%d", i))
+		require.NoError(t, err)
+	}
+	pub := b.Publisher()
+	spread(3000, 3000, func(i int) {
+		if err := pub.Publish("topic-0", newMessage("x")); err != nil {
+			t.Error(err)
+		}
+	})
+	stats := b.Stats()
+	require.Equal(t, 2, stats.Connections)
+	require.LessOrEqual(t, stats.Channels, 4+20)
+	require.Eventually(t, func() bool {
+		connections, err := r.Management().Connections(t.Context(), vhostOf(t, rawURL))
+		require.NoError(t, err)
+		channels := 0
+		for _, c := range connections {
+			channels += c.Channels
+		}
+		return len(connections) == stats.Connections && channels == stats.Channels
+	}, patience, 100*time.Millisecond)
+}
