@@ -45,6 +45,8 @@ type Broker struct {
 	clocks clocks
 
 	flights flights
+	names   sync.Map // tierKey to the name of a retry topic
+	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu          sync.Mutex
 	closed      bool // no more subscribers
@@ -53,10 +55,12 @@ type Broker struct {
 	releasing   sync.Once
 }
 
-func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err error) {
-	b := &Broker{
+// newBroker is a broker without connections.
+func newBroker(cfg brokers.Config, d Driver) (b *Broker, err error) {
+	b = &Broker{
 		cfg: cfg, params: d.Params(), log: cfg.Logger.With("broker", Scheme), fallback: d.Fallback,
 		tiers: newTiers(cfg.Delays), subscribers: map[*subscriber]struct{}{},
+		overdue: fmt.Errorf("no confirm within publish-timeout=%s: %w", cfg.PublishTimeout, context.DeadlineExceeded),
 	}
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
 		return nil, err
@@ -65,6 +69,18 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 		return nil, err
 	}
 	if _, err := newNamed(cfg.Naming.For("topic", "").Delayed); err != nil {
+		return nil, err
+	}
+	if cfg.Naming.Patterns {
+		return nil, fmt.Errorf("%w: naming %s has topic patterns, which Kafka has not: choose another scheme",
+			brokers.ErrUnsupported, cfg.Naming.Preset)
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err error) {
+	b, err := newBroker(cfg, d)
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -246,6 +262,23 @@ func (b *Broker) forever(name, purpose string, partitions int32) spec {
 		name: name, partitions: partitions, replication: b.replication(), purpose: purpose,
 		config: map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()},
 	}
+}
+
+// tierKey identifies a retry topic.
+type tierKey struct {
+	topic, group string
+	wait         time.Duration
+}
+
+// retryName is remembered: making it costs as much as sending a record.
+func (b *Broker) retryName(topic, group string, wait time.Duration) string {
+	key := tierKey{topic, group, wait}
+	if name, ok := b.names.Load(key); ok {
+		return name.(string)
+	}
+	name := b.cfg.Naming.For(topic, group).Retry(wait)
+	b.names.Store(key, name)
+	return name
 }
 
 func (b *Broker) grown() string {

@@ -32,7 +32,7 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if d.Origin.Topic == "" {
 		return errors.New("the origin names no topic: it did not come from this driver")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	partitions, err := b.topics.existing(ctx, b.source(d.Origin.Topic))
 	if err != nil {

@@ -275,7 +275,7 @@ func (o *order) write(batch []parkRequest) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		// Not bounded by the partition's context: whether the records are stored must be known, else an abandoned one
 		// would lie in front of what the next owner parks.
-		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue())
+		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue)
 		err := b.waits.send(ctx, records...)
 		cancel()
 		if err == nil {
@@ -423,7 +423,7 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	if err := b.ensureTier(ctx, topic, name, nowTier, partitions); err != nil {
 		return fail(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue())
+	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue)
 	defer cancel()
 	pm := &sarama.ProducerMessage{
 		Topic: name, Key: sarama.ByteEncoder(key),

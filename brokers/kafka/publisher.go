@@ -28,7 +28,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(messages[0].Context(), p.b.cfg.PublishTimeout, p.b.overdue())
+	ctx, cancel := context.WithTimeoutCause(messages[0].Context(), p.b.cfg.PublishTimeout, p.b.overdue)
 	defer cancel()
 	if err := p.b.publish(ctx, topic, messages); err != nil {
 		return fmt.Errorf("kafka: publish to %s: %w", topic, err)
@@ -40,10 +40,6 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 func (p *publisher) Close() error {
 	p.closed.Store(true)
 	return nil
-}
-
-func (b *Broker) overdue() error {
-	return fmt.Errorf("no confirm within publish-timeout=%s: %w", b.cfg.PublishTimeout, context.DeadlineExceeded)
 }
 
 func (b *Broker) publish(ctx context.Context, topic string, messages []*message.Message) error {

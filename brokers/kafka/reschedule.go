@@ -29,7 +29,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 		return fail(fmt.Errorf("%w: a delay of %s, the longest is %s", brokers.ErrUnsupported, delay, envelope.MaxDelay))
 	}
 	delay = max(delay, 0)
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 
 	partitions, err := b.topics.existing(ctx, b.source(origin.Topic))
@@ -37,7 +37,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 		return fail(err)
 	}
 	wait := b.tiers.pick(delay, delay)
-	name := b.cfg.Naming.For(origin.Topic, origin.Consumer).Retry(wait)
+	name := b.retryName(origin.Topic, origin.Consumer, wait)
 	if err := b.ensureTier(ctx, origin.Topic, name, wait, partitions); err != nil {
 		return fail(err)
 	}

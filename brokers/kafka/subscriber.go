@@ -156,8 +156,7 @@ func (s *subscription) connect(ctx context.Context) (err error) {
 	reader, err := s.b.connect(ctx, func(c *sarama.Config) {
 		c.Consumer.MaxWaitTime = 100 * time.Millisecond // a partition joins the others in their next request
 		c.Consumer.MaxProcessingTime = 20 * time.Millisecond
-		c.Consumer.Fetch.Default = 64 << 10 // bounds what a waiting partition holds in memory
-		c.ChannelBufferSize = 64
+		c.Consumer.Fetch.Default = 256 << 10 // bounds what a waiting partition holds in memory
 	})
 	if err != nil {
 		_ = s.client.Close()

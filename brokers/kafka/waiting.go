@@ -120,7 +120,7 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 }
 
 func (b *Broker) probe(ctx context.Context, topic string, partition int32) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	return b.sendWaiting(ctx, &sarama.ProducerMessage{
 		Topic: topic, Partition: partition, Headers: []sarama.RecordHeader{header(headerControl, controlProbe)},
@@ -129,10 +129,10 @@ func (b *Broker) probe(ctx context.Context, topic string, partition int32) error
 
 // hop sends a waiting record to the retry topic of its group for the rest of its wait.
 func (b *Broker) hop(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue())
+	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	wait := b.tiers.pick(rest, delay)
-	name := b.cfg.Naming.For(d.origin.Topic, d.origin.Consumer).Retry(wait)
+	name := b.retryName(d.origin.Topic, d.origin.Consumer, wait)
 	partitions, err := b.topics.existing(ctx, b.source(d.origin.Topic))
 	if err != nil {
 		return err

@@ -1,0 +1,343 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// The benchmarks put raw sarama and watermill-kafka beside the driver, in turn and in the same run, and report messages
+// per second and their ratios. They run on kfake, or on the brokers that TEST_KAFKA_BROKERS names:
+//
+//	go test -run '^$' -bench . -benchtime 5x ./brokers/kafka
+//
+// A round is one of -benchtime; the medians of all rounds are compared.
+
+// contender does the work of one round and returns how long n messages took.
+type contender struct {
+	name  string
+	round func(topic string) time.Duration
+}
+
+// compare runs the contenders in turn. The first is what the others are compared with.
+func compare(b *testing.B, seeds []string, partitions int32, n int, contenders ...contender) {
+	b.Helper()
+	rates := make([][]float64, len(contenders))
+	for b.Loop() {
+		for i, c := range contenders {
+			took := c.round(benchTopic(b, seeds, partitions))
+			rates[i] = append(rates[i], float64(n)/took.Seconds())
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	base := median(rates[0])
+	for i, c := range contenders {
+		m := median(rates[i])
+		b.ReportMetric(m, c.name+"/s")
+		if i > 0 {
+			b.ReportMetric(m/base, c.name+"/"+contenders[0].name)
+		}
+	}
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+func benchSeeds(b *testing.B) []string {
+	b.Helper()
+	if given := os.Getenv("TEST_KAFKA_BROKERS"); given != "" {
+		return strings.Split(given, ",")
+	}
+	return cluster(b, kfake.DefaultNumPartitions(1)).ListenAddrs()
+}
+
+func benchTopic(b *testing.B, seeds []string, partitions int32) string {
+	b.Helper()
+	admin, err := sarama.NewClusterAdmin(seeds, sarama.NewConfig())
+	require.NoError(b, err)
+	defer admin.Close()
+	topic := "bench-" + watermill.NewShortUUID()
+	require.NoError(b, admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false))
+	return topic
+}
+
+func benchBroker(b *testing.B, seeds []string, params ...string) brokers.Broker {
+	b.Helper()
+	broker, err := brokers.Open(context.Background(), "kafka://"+strings.Join(seeds, ",")+"?"+strings.Join(append(params, "group=bench"), "&"))
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, broker.Close()) })
+	return broker
+}
+
+var benchPayload = make([]byte, 100)
+
+func benchMessages(n int) []*message.Message {
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = message.NewMessage(strconv.Itoa(i), benchPayload)
+		batch[i].Metadata[envelope.KeyKafkaKey] = strconv.Itoa(i)
+	}
+	return batch
+}
+
+func safeConfig() *sarama.Config {
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V3_6_0_0
+	cfg.Producer.RequiredAcks = sarama.WaitForAll
+	cfg.Producer.Idempotent = true
+	cfg.Net.MaxOpenRequests = 1
+	cfg.Producer.Return.Successes = true
+	cfg.Consumer.Offsets.Initial = sarama.OffsetOldest
+	return cfg
+}
+
+// rawPublish is sarama's AsyncProducer with everything in flight.
+func rawPublish(b *testing.B, seeds []string, topic string, n int) time.Duration {
+	b.Helper()
+	p, err := sarama.NewAsyncProducer(seeds, safeConfig())
+	require.NoError(b, err)
+	began := time.Now()
+	go func() {
+		for i := range n {
+			id := strconv.Itoa(i)
+			p.Input() <- &sarama.ProducerMessage{
+				Topic: topic, Key: sarama.StringEncoder(id), Value: sarama.ByteEncoder(benchPayload),
+				Headers: []sarama.RecordHeader{{Key: []byte("_watermill_message_uuid"), Value: []byte(id)}},
+			}
+		}
+	}()
+	for range n {
+		<-p.Successes()
+	}
+	took := time.Since(began)
+	require.NoError(b, p.Close())
+	return took
+}
+
+func BenchmarkPublish(b *testing.B) {
+	for _, partitions := range []int32{1, 8} {
+		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) {
+			const n = 50_000
+			seeds := benchSeeds(b)
+			ours := benchBroker(b, seeds).Publisher()
+			stock, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+				Brokers: seeds, Marshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: safeConfig(),
+			}, nil)
+			require.NoError(b, err)
+			compare(b, seeds, partitions, n,
+				contender{"raw-async", func(topic string) time.Duration { return rawPublish(b, seeds, topic, n) }},
+				contender{"redrive-batches", func(topic string) time.Duration { return callers(b, ours, topic, 4, n, 1000) }},
+				contender{"redrive-64-callers", func(topic string) time.Duration { return callers(b, ours, topic, 64, n, 1) }},
+				contender{"watermill-64-callers", func(topic string) time.Duration { return callers(b, stock, topic, 64, n, 1) }},
+				contender{"watermill-batches", func(topic string) time.Duration { return callers(b, stock, topic, 4, n/10, 1000) * 10 }},
+			)
+		})
+	}
+}
+
+// callers publishes n messages from several goroutines in batches.
+func callers(b *testing.B, p message.Publisher, topic string, goroutines, n, batch int) time.Duration {
+	b.Helper()
+	messages := benchMessages(n)
+	var (
+		wg   sync.WaitGroup
+		next atomic.Int64
+	)
+	began := time.Now()
+	for range goroutines {
+		wg.Go(func() {
+			for {
+				at := int(next.Add(int64(batch)))
+				if at > n {
+					return
+				}
+				if err := p.Publish(topic, messages[at-batch:at]...); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(began)
+}
+
+// rawConsume is sarama's consumer group with its own commits.
+func rawConsume(b *testing.B, seeds []string, topic string, n int) time.Duration {
+	b.Helper()
+	group, err := sarama.NewConsumerGroup(seeds, watermill.NewShortUUID(), safeConfig())
+	require.NoError(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	h := &rawHandler{left: int64(n), done: cancel}
+	for ctx.Err() == nil {
+		require.NoError(b, group.Consume(ctx, []string{topic}, h))
+	}
+	took := time.Since(h.began)
+	require.NoError(b, group.Close())
+	return took
+}
+
+type rawHandler struct {
+	once  sync.Once
+	began time.Time
+	left  int64
+	done  func()
+}
+
+func (h *rawHandler) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (h *rawHandler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+func (h *rawHandler) ConsumeClaim(s sarama.ConsumerGroupSession, c sarama.ConsumerGroupClaim) error {
+	for m := range c.Messages() {
+		h.once.Do(func() { h.began = time.Now() })
+		s.MarkMessage(m, "")
+		if atomic.AddInt64(&h.left, -1) == 0 {
+			h.done()
+		}
+	}
+	return nil
+}
+
+// routed runs a router on a subscriber until n messages were handled, and returns the time from the first to the last.
+func routed(b *testing.B, sub message.Subscriber, topic string, n int, handle message.NoPublishHandlerFunc) time.Duration {
+	b.Helper()
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(b, err)
+	var (
+		handled     atomic.Int64
+		began, last time.Time
+		done        = make(chan struct{})
+	)
+	router.AddConsumerHandler("bench", topic, sub, func(m *message.Message) error {
+		at := handled.Add(1)
+		if at == 1 {
+			began = time.Now()
+		}
+		err := handle(m)
+		if at == int64(n) {
+			last = time.Now()
+			close(done)
+		}
+		return err
+	})
+	go func() { _ = router.Run(context.Background()) }()
+	<-done
+	took := last.Sub(began)
+	require.NoError(b, router.Close())
+	return took
+}
+
+func stockSubscriber(b *testing.B, seeds []string) message.Subscriber {
+	b.Helper()
+	cfg := safeConfig()
+	cfg.Consumer.Return.Errors = true
+	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
+		Brokers: seeds, Unmarshaler: wkafka.DefaultMarshaler{}, ConsumerGroup: watermill.NewShortUUID(), OverwriteSaramaConfig: cfg,
+	}, nil)
+	require.NoError(b, err)
+	return sub
+}
+
+func BenchmarkConsume(b *testing.B) {
+	for _, partitions := range []int32{1, 8} {
+		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) {
+			const n = 100_000
+			seeds := benchSeeds(b)
+			ours := benchBroker(b, seeds)
+			filled := func(consume func(topic string) time.Duration) func(string) time.Duration {
+				return func(topic string) time.Duration {
+					rawPublish(b, seeds, topic, n)
+					return consume(topic)
+				}
+			}
+			nothing := func(*message.Message) error { return nil }
+			compare(b, seeds, partitions, n,
+				contender{"watermill-router", filled(func(topic string) time.Duration {
+					return routed(b, stockSubscriber(b, seeds), topic, n, nothing)
+				})},
+				contender{"redrive-router", filled(func(topic string) time.Duration {
+					return routed(b, ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID())), topic, n, nothing)
+				})},
+				contender{"raw-group", filled(func(topic string) time.Duration { return rawConsume(b, seeds, topic, n) })},
+			)
+		})
+	}
+}
+
+// BenchmarkSlowHandler handles for a millisecond, on one partition.
+func BenchmarkSlowHandler(b *testing.B) {
+	seeds := benchSeeds(b)
+	ours := benchBroker(b, seeds)
+	work := func(*message.Message) error {
+		<-time.After(time.Millisecond)
+		return nil
+	}
+	const n = 1000
+	compare(b, seeds, 1, n,
+		contender{"watermill", func(topic string) time.Duration {
+			rawPublish(b, seeds, topic, n)
+			return routed(b, stockSubscriber(b, seeds), topic, n, work)
+		}},
+		contender{"redrive-concurrency-64", func(topic string) time.Duration {
+			rawPublish(b, seeds, topic, 40*n)
+			sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(64))
+			return routed(b, sub, topic, 40*n, work) / 40
+		}},
+	)
+}
+
+// BenchmarkRetryCycle lets every message fail once: it is read, put into a retry topic without a delay, and read again.
+func BenchmarkRetryCycle(b *testing.B) {
+	for _, partitions := range []int32{1, 8} {
+		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) {
+			const n = 20_000
+			seeds := benchSeeds(b)
+			ours := benchBroker(b, seeds)
+			stock, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+				Brokers: seeds, Marshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: safeConfig(),
+			}, nil)
+			require.NoError(b, err)
+			compare(b, seeds, partitions, n,
+				contender{"watermill", func(topic string) time.Duration {
+					rawPublish(b, seeds, topic, n)
+					retry := benchTopic(b, seeds, partitions)
+					first := routed(b, stockSubscriber(b, seeds), topic, n, func(m *message.Message) error {
+						return stock.Publish(retry, m.Copy())
+					})
+					return first + routed(b, stockSubscriber(b, seeds), retry, n, func(*message.Message) error { return nil })
+				}},
+				contender{"redrive", func(topic string) time.Duration {
+					rawPublish(b, seeds, topic, n)
+					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512), brokers.WithParam("window", "5000"))
+					return routed(b, sub, topic, 2*n, func(m *message.Message) error {
+						if m.Metadata["retried"] != "" {
+							return nil
+						}
+						origin, _ := envelope.OriginFrom(m.Context())
+						again := m.Copy()
+						again.Metadata["retried"] = "1"
+						return ours.Reschedule(context.Background(), *origin, again, 0)
+					})
+				}},
+			)
+		})
+	}
+}
