@@ -3,7 +3,6 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -180,47 +179,6 @@ func (b *Broker) wakeTopic(topic string, after time.Duration) {
 	}
 }
 
-// tendInterval bounds how long claims are slow after the table has grown by leaps.
-const tendInterval = 3 * time.Second
-
-// tend looks after the table's statistics.
-func (b *Broker) tend(ctx context.Context) {
-	ticker := time.NewTicker(tendInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if err := b.store.tend(ctx, b.db); err != nil && ctx.Err() == nil {
-			b.log.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
-		}
-	}
-}
-
-// purge removes archived messages when their time is over.
-func (b *Broker) purge(ctx context.Context) {
-	ticker := time.NewTicker(min(max(b.store.retention/10, 100*time.Millisecond), time.Minute))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for {
-			n, err := b.store.purge(ctx)
-			if err != nil && ctx.Err() == nil {
-				b.log.WarnContext(ctx, "sqlqueue: acked messages could not be purged", "error", err)
-			}
-			if err != nil || n == 0 {
-				break
-			}
-		}
-	}
-}
-
 // enter admits one operation and returns what to call at its end.
 func (b *Broker) enter() (leave func(), err error) {
 	b.mu.Lock()
@@ -235,76 +193,6 @@ func (b *Broker) enter() (leave func(), err error) {
 // Publisher returns a publisher that stores each call's messages in one transaction, together with those of other callers
 // that publish to the topic at the same time. See [brokers.Broker].
 func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b} }
-
-// Reschedule puts m in front of the group that origin names. While the delivery that m came from is being handled in this
-// process, its row itself is changed, so that a crash before the ack delivers nothing twice; otherwise m is a new row. See
-// [brokers.Broker].
-func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-	done, err := b.enter()
-	if err == nil {
-		defer done()
-		err = b.reschedule(ctx, origin, m, max(delay, 0))
-	}
-	if err != nil {
-		return fmt.Errorf("sqlqueue: reschedule for %q on %q: %w", origin.Consumer, origin.Topic, err)
-	}
-	return nil
-}
-
-func (b *Broker) reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-	if delay > envelope.MaxDelay {
-		return fmt.Errorf("%w: the delay of %s exceeds %s", brokers.ErrUnsupported, delay, envelope.MaxDelay)
-	}
-	if err := checkSize(m, b.maxMessage); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.PublishTimeout)
-	defer cancel()
-	r := newRow(m, delay)
-	if origin.Offset != nil && origin.Broker == b.scheme {
-		if d := b.leases.get(*origin.Offset); d != nil && d.subscription.isOrigin(origin) && d.carries(m) {
-			if d.isLost() {
-				return ErrLeaseLost
-			}
-			if d.settle() {
-				return b.move(ctx, d, r)
-			}
-		}
-	}
-	group := origin.Consumer
-	if group == "" {
-		group = b.group()
-	}
-	queue, found, err := b.store.queue(ctx, origin.Topic, group)
-	if err != nil {
-		return err
-	}
-	if !found {
-		return fmt.Errorf("%w: this database has no such group; start the consumer once, then try again", brokers.ErrUnroutable)
-	}
-	if err := b.store.insertQueue(ctx, queue, r); err != nil {
-		return err
-	}
-	b.wakeups.wake(queue, delay)
-	return nil
-}
-
-// move changes the row of a delivery that is being handled.
-func (b *Broker) move(ctx context.Context, d *delivery, r row) error {
-	err := b.mover.move(ctx, moved{row: r, id: d.row.id, queue: d.subscription.queue})
-	if err != nil {
-		// Should the row have been moved nevertheless, the next attempt finds the lease gone, and makes no second message.
-		if o := d.unsettle(); o != nil {
-			b.settler.add(*o)
-		} else if errors.Is(err, ErrLeaseLost) {
-			d.lose()
-		}
-		return err
-	}
-	b.leases.drop(d)
-	b.wakeups.wake(d.subscription.queue, r.delay)
-	return nil
-}
 
 // group is the default consumer group.
 func (b *Broker) group() string {

@@ -1,0 +1,47 @@
+package sqlqueue
+
+import (
+	"context"
+	"time"
+)
+
+// tendInterval bounds how long claims are slow after the table has grown by leaps.
+const tendInterval = 3 * time.Second
+
+// tend looks after the table's statistics.
+func (b *Broker) tend(ctx context.Context) {
+	ticker := time.NewTicker(tendInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := b.store.tend(ctx, b.db); err != nil && ctx.Err() == nil {
+			b.log.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
+		}
+	}
+}
+
+// purge removes archived messages when their time is over.
+func (b *Broker) purge(ctx context.Context) {
+	ticker := time.NewTicker(min(max(b.store.retention/10, 100*time.Millisecond), time.Minute))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for {
+			n, err := b.store.purge(ctx)
+			if err != nil && ctx.Err() == nil {
+				b.log.WarnContext(ctx, "sqlqueue: acked messages could not be purged", "error", err)
+			}
+			if err != nil || n == 0 {
+				break
+			}
+		}
+	}
+}
