@@ -206,7 +206,7 @@ func (b *Broker) Close() error {
 func (b *Broker) release() {
 	for _, p := range []*producer{b.out, b.waits} {
 		if p != nil {
-			_ = p.close()
+			p.close()
 		}
 	}
 	for _, c := range []sarama.Client{b.client, b.own} {

@@ -21,6 +21,7 @@ func TestConformance(t *testing.T) {
 
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
 			c := cluster(t, kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
 			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
 				cfg.URL = "kafka://" + strings.Join(c.ListenAddrs(), ",")

@@ -89,21 +89,21 @@ func (f *fetcher) fetch(offset int64) (first *sarama.ConsumerMessage, err error)
 }
 
 // all calls visit for every record from an offset up to the end that the partition has now.
-func (f *fetcher) all(ctx context.Context, from int64, visit func(*sarama.ConsumerMessage)) (end int64, err error) {
-	end, err = f.client.GetOffset(f.topic, f.partition, sarama.OffsetNewest)
+func (f *fetcher) all(ctx context.Context, from int64, visit func(*sarama.ConsumerMessage)) error {
+	end, err := f.client.GetOffset(f.topic, f.partition, sarama.OffsetNewest)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for from = max(from, 0); from < end; {
 		r, err := f.at(ctx, from)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if r == nil {
-			return end, nil
+			return nil
 		}
 		visit(r)
 		from = r.Offset + 1
 	}
-	return end, nil
+	return nil
 }

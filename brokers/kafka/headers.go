@@ -175,9 +175,9 @@ func header(name, value string) sarama.RecordHeader {
 
 // find returns the last value of a header.
 func find(headers []*sarama.RecordHeader, name string) (string, bool) {
-	for i := len(headers) - 1; i >= 0; i-- {
-		if string(headers[i].Key) == name {
-			return string(headers[i].Value), true
+	for _, h := range slices.Backward(headers) {
+		if string(h.Key) == name {
+			return string(h.Value), true
 		}
 	}
 	return "", false

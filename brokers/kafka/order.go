@@ -184,7 +184,7 @@ func (o *order) block(key string, state *keyState, d *delivery) bool {
 	defer o.mu.Unlock()
 	state.lock = &parkedMessage{offset, d.origin.Position}
 	o.keep(key, state)
-	o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "key", key, "position", d.origin.Position)
+	o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "position", d.origin.Position)
 	return true
 }
 
@@ -324,7 +324,7 @@ func (o *order) restore() error {
 		}
 		at := newTracker(positions[name], 1)
 		f := fetcher{client: sub.readerClient, topic: name, partition: o.p.id}
-		if _, err := f.all(ctx, positions[name].offset, func(r *sarama.ConsumerMessage) {
+		if err := f.all(ctx, positions[name].offset, func(r *sarama.ConsumerMessage) {
 			if !at.known(r.Offset) {
 				o.remember(r)
 			}
@@ -362,7 +362,7 @@ func (o *order) stateOf(key []byte) *keyState {
 func (o *order) restoreParked(ctx context.Context, at position) error {
 	waiting, end := unpackNote(at)
 	o.lot = newParked(max(at.offset, 0))
-	_, err := o.reader.all(ctx, at.offset, func(r *sarama.ConsumerMessage) {
+	return o.reader.all(ctx, at.offset, func(r *sarama.ConsumerMessage) {
 		if _, ok := waiting[r.Offset]; !ok && r.Offset < end || r.Key == nil {
 			o.lot.pass(r.Offset)
 			return
@@ -380,7 +380,6 @@ func (o *order) restoreParked(ctx context.Context, at position) error {
 			o.lot.add(r.Offset)
 		}
 	})
-	return err
 }
 
 func (k *keyState) has(position string) bool {

@@ -121,7 +121,8 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 	first := open(t, c, "order=key", "concurrency=8", "session-timeout=2s")
 	topic := name("orders")
 	s := newSequence(t)
-	go consumeInOrder(t, first, subscribe(t, first, topic), s, func() {})
+	messages := subscribe(t, first, topic)
+	go consumeInOrder(t, first, messages, s, func() {})
 
 	stop, published := make(chan struct{}), make(chan int)
 	go publishInOrder(t, first, topic, keys, stop, published)
@@ -137,6 +138,7 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 
 // publishInOrder publishes the next message of every key again and again until stop, and then reports how many.
 func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{}, published chan<- int) {
+	t.Helper()
 	publisher := b.Publisher()
 	pace := time.NewTicker(20 * time.Millisecond)
 	defer pace.Stop()

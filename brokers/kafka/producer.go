@@ -121,17 +121,16 @@ func (p *producer) input(ctx context.Context, c *call, tickets []ticket, records
 }
 
 // close sends what was given to it and waits for the answers.
-func (p *producer) close() error {
+func (p *producer) close() {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil
+		return
 	}
 	p.closed = true
 	p.mu.Unlock()
 	p.async.AsyncClose()
 	p.drained.Wait()
-	return nil
 }
 
 // classify gives the errors that callers decide on their common names.
@@ -157,6 +156,7 @@ func newPartitioner(byKey sarama.PartitionerConstructor) sarama.PartitionerConst
 
 type partitioner struct{ byKey sarama.Partitioner }
 
+// Partition implements sarama.Partitioner.
 func (p *partitioner) Partition(pm *sarama.ProducerMessage, partitions int32) (int32, error) {
 	t, ok := pm.Metadata.(*ticket)
 	if !ok || t.partition == anyPartition {
@@ -168,6 +168,7 @@ func (p *partitioner) Partition(pm *sarama.ProducerMessage, partitions int32) (i
 	return t.partition, nil
 }
 
+// RequiresConsistency implements sarama.Partitioner.
 func (p *partitioner) RequiresConsistency() bool { return p.byKey.RequiresConsistency() }
 
 // MessageRequiresConsistency says that only records without a key may avoid a partition whose leader is away.

@@ -94,9 +94,9 @@ func readOrigin(r *sarama.ConsumerMessage, topic, group string, waiting bool) *e
 		case !okP || !okO || p > math.MaxInt32:
 			where = r.Topic // a position of its own: it must not name another message of the topic
 		case elsewhere:
-			partition, offset, where = int32(p), o, source
+			partition, offset, where = int32(p), o, source //nolint:gosec // G115: at most MaxInt32, see above
 		default:
-			partition, offset = int32(p), o
+			partition, offset = int32(p), o //nolint:gosec // G115: at most MaxInt32, see above
 		}
 		if ms, ok := number(r.Headers, headerTimestamp); ok {
 			at = time.UnixMilli(ms)

@@ -166,7 +166,7 @@ func (n named) delay(topic string) (time.Duration, bool) {
 		return 0, false
 	}
 	ms, err := strconv.ParseUint(text, 10, 40)
-	return time.Duration(ms) * time.Millisecond, err == nil && ms > 0 //nolint:gosec // G115: 40 bits
+	return time.Duration(ms) * time.Millisecond, err == nil && ms > 0
 }
 
 // list finds the topics of a kind that exist, with their delays. Those of an older configuration, or of another

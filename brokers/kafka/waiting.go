@@ -91,7 +91,8 @@ func (s *subscription) open(topic string, partition int32, from int64) (sarama.P
 // a time.
 func closeReader(records sarama.PartitionConsumer) {
 	records.AsyncClose()
-	for range records.Messages() { //nolint:revive // what was fetched ahead is read again by the next owner
+	for range records.Messages() {
+		continue // what was fetched ahead is read again by the next owner
 	}
 }
 
