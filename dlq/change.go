@@ -9,22 +9,28 @@ import (
 type Action string
 
 const (
-	// ActionRedrive claims the entry for sending it back: PENDING, or overdue RETRYING, to RETRYING.
+	// ActionRedrive claims the entry for sending it back: PENDING, PARKED, or overdue RETRYING, to RETRYING.
 	ActionRedrive Action = "redrive"
 	// ActionPublished records that the broker confirmed the redriven message; the lease then waits for the outcome.
 	ActionPublished Action = "published"
-	// ActionRelease gives a claim back, because the message could not be published: RETRYING to PENDING.
+	// ActionRelease gives a claim back, because the message could not be published: RETRYING to PENDING, or to PARKED.
 	ActionRelease Action = "release"
-	// ActionSucceed records that the consumer handled the redriven message: to RESOLVED.
+	// ActionSucceed records that the consumer handled the redriven message, or that its publish is all there will be: to RESOLVED.
 	ActionSucceed Action = "succeed"
-	// ActionDie records that the redriven message died again: to PENDING.
+	// ActionDie records that the redriven message died again: to PENDING, or to PARKED when its redrives are used up.
 	ActionDie Action = "die"
-	// ActionResolve says that it is taken care of: PENDING, or overdue RETRYING, to RESOLVED.
+	// ActionResolve says that it is taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
 	ActionResolve Action = "resolve"
-	// ActionDiscard gives the entry up: PENDING, or overdue RETRYING, to DISCARDED.
+	// ActionDiscard gives the entry up: PENDING, PARKED, or overdue RETRYING, to DISCARDED.
 	ActionDiscard Action = "discard"
-	// ActionRestore takes resolve or discard back: RESOLVED or DISCARDED to PENDING.
+	// ActionRestore takes resolve, discard or park back: RESOLVED, DISCARDED or PARKED to PENDING.
 	ActionRestore Action = "restore"
+	// ActionPark puts the entry aside for a person: PENDING, or overdue RETRYING, to PARKED.
+	ActionPark Action = "park"
+	// ActionEdit gives a PENDING or PARKED entry a new revision of its body. See [Store.Revise].
+	ActionEdit Action = "edit"
+	// ActionImport stored the entry from an export.
+	ActionImport Action = "import"
 	// ActionPurge removed the entry from the store, into the archive when one was asked for.
 	ActionPurge Action = "purge"
 )
@@ -32,7 +38,8 @@ const (
 // Change asks a [Store] for one action on some entries. Each entry is changed alone: one that is in another state does not stop
 // the others.
 type Change struct {
-	// Action is what to do. Required; not ActionDie (that is [Store.Put]) and not ActionPurge ([Store.Purge]).
+	// Action is what to do. Required; not ActionDie (that is [Store.Put]), ActionEdit ([Store.Revise]), ActionImport
+	// ([Store.Import]) and ActionPurge ([Store.Purge]).
 	Action Action
 	// IDs are the entries. Required.
 	IDs []int64
@@ -75,7 +82,7 @@ func (c *Change) Validate() error {
 		if c.Lease <= 0 {
 			return fmt.Errorf("%w: %s without a lease", ErrInvalid, c.Action)
 		}
-	case ActionRelease, ActionSucceed, ActionResolve, ActionDiscard, ActionRestore:
+	case ActionRelease, ActionSucceed, ActionResolve, ActionDiscard, ActionRestore, ActionPark:
 	default:
 		return fmt.Errorf("%w: action %q is not a change of state", ErrInvalid, c.Action)
 	}
@@ -106,8 +113,8 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 		e.Version++
 		return e, nil
 	case ActionRelease:
-		e.Status, e.LeaseUntil = Pending, time.Time{}
 		e.RedriveCount--
+		e.Status, e.LeaseUntil = e.waiting(), time.Time{}
 	case ActionSucceed:
 		e.Status, e.SucceededAt = Resolved, at
 		e.close(at, c.Actor)
@@ -119,6 +126,9 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 		e.close(at, c.Actor)
 	case ActionRestore:
 		e.Status, e.ResolvedAt, e.ResolvedBy = Pending, time.Time{}, ""
+	case ActionPark:
+		e.Status, e.LeaseUntil = Parked, time.Time{}
+	case ActionEdit: // the store adds the revision
 	default:
 		return e, fmt.Errorf("%w: action %q is not a change of state", ErrInvalid, c.Action)
 	}
@@ -129,16 +139,24 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 
 func (c *Change) legal(e *Entry) bool {
 	switch c.Action {
-	case ActionRedrive, ActionResolve, ActionDiscard:
+	case ActionRedrive:
+		// A run may claim again what it had claimed itself, when nothing has happened to the entry since (see RunItem.Settle).
+		mine := c.Run != "" && e.Run == c.Run && c.Version != 0
+		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At) || e.Status == Retrying && mine
+	case ActionResolve, ActionDiscard:
+		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At)
+	case ActionPark:
 		return e.Status == Pending || e.Overdue(c.At)
+	case ActionEdit:
+		return e.Status == Pending || e.Status == Parked
 	case ActionPublished, ActionRelease:
 		return e.Status == Retrying
 	case ActionSucceed:
-		// PENDING too: the copy of a redrive that timed out may succeed after its claim was given back. A success that is
+		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was given back. A success that is
 		// reported a second time, after a restore, is old news.
-		return (e.Status == Retrying || e.Status == Pending) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
+		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	case ActionRestore:
-		return e.Status == Resolved || e.Status == Discarded
+		return e.Status == Resolved || e.Status == Discarded || e.Status == Parked
 	default:
 		return false
 	}
@@ -147,4 +165,13 @@ func (c *Change) legal(e *Entry) bool {
 // close keeps when and by whom, for RESOLVED and DISCARDED alike: C30 measures it and C34 purges by it.
 func (e *Entry) close(at time.Time, by string) {
 	e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = at, by, time.Time{}
+}
+
+// waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its redrives are
+// used up, for a person (C43).
+func (e *Entry) waiting() Status {
+	if e.RedriveCount > 0 && e.RedriveCount >= e.RedriveBudget {
+		return Parked
+	}
+	return Pending
 }

@@ -12,7 +12,7 @@ const (
 	Stored Outcome = "stored"
 	// Seen says that the entry is there already and this death was reported before. Nothing but SeenCount changed.
 	Seen Outcome = "seen"
-	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again.
+	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are used up.
 	DiedAgain Outcome = "died again"
 )
 
@@ -51,6 +51,9 @@ func (e Entry) Die(d *Entry) (Entry, Outcome) {
 	// What an operator has discarded stays discarded when a straggler of a redrive dies: they have decided.
 	if e.Status != Discarded || resent {
 		e.Status = Pending
+		if again {
+			e.Status = e.waiting()
+		}
 		e.ResolvedAt, e.ResolvedBy = time.Time{}, ""
 	}
 	e.LeaseUntil = time.Time{}

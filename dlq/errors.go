@@ -7,12 +7,16 @@ import (
 )
 
 var (
-	// ErrNotFound means that no entry has this id.
+	// ErrNotFound means that no entry, or no run, has this id.
 	ErrNotFound = errors.New("no such entry")
 	// ErrConflict means that the entry is not in the state that the change needs. The error is a [*ConflictError].
 	ErrConflict = errors.New("entry is in another state")
 	// ErrInvalid means that the request itself is wrong; nothing was changed.
 	ErrInvalid = errors.New("invalid request")
+	// ErrForbidden means that this person may not do it: approve a run of their own, for example.
+	ErrForbidden = errors.New("not allowed")
+	// ErrLeaseLost means that another process carries the run on.
+	ErrLeaseLost = errors.New("the lease is another process's")
 	// ErrClosed means that the store, the spool or the letters were closed.
 	ErrClosed = errors.New("closed")
 	// ErrSpoolFull means that the spool has reached its size bound: the dead letter was not taken.

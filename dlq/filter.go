@@ -10,28 +10,42 @@ import (
 // Filter picks entries. Its fields are joined by "and"; a zero field does not filter.
 type Filter struct {
 	// IDs picks these entries.
-	IDs []int64
+	IDs []int64 `json:"ids,omitzero"`
 	// Statuses picks entries in any of them.
-	Statuses []Status
+	Statuses []Status `json:"statuses,omitzero"`
 	// Topic, Consumer, EventType, Handler, Reason, ErrorClass, ErrorCode and Fingerprint must be equal.
-	Topic, Consumer, EventType, Handler string
-	Reason                              envelope.Reason
-	ErrorClass, ErrorCode, Fingerprint  string
+	Topic       string          `json:"topic,omitzero"`
+	Consumer    string          `json:"consumer,omitzero"`
+	EventType   string          `json:"event_type,omitzero"`
+	Handler     string          `json:"handler,omitzero"`
+	Reason      envelope.Reason `json:"reason,omitzero"`
+	ErrorClass  string          `json:"error_class,omitzero"`
+	ErrorCode   string          `json:"error_code,omitzero"`
+	Fingerprint string          `json:"fingerprint,omitzero"`
 	// EventID, SourceTable, SourceID and CorrelationID must be equal.
-	EventID, SourceTable, SourceID, CorrelationID string
+	EventID       string `json:"event_id,omitzero"`
+	SourceTable   string `json:"source_table,omitzero"`
+	SourceID      string `json:"source_id,omitzero"`
+	CorrelationID string `json:"correlation_id,omitzero"`
 	// ErrorText must occur in the error message, PayloadText in the payload. Letter case counts in the payload, and does not
 	// in the error (ASCII letters at least; the database decides about others). PayloadText reads every payload that the other
 	// fields leave: give it company.
-	ErrorText, PayloadText string
+	ErrorText   string `json:"error_text,omitzero"`
+	PayloadText string `json:"payload_text,omitzero"`
 	// CauseText must occur in the group's normalized error. It is answered from the groups, so it is fast on any table size,
 	// but it cannot see numbers, ids and quoted values.
-	CauseText string
+	CauseText string `json:"cause_text,omitzero"`
 	// From and To bound CreatedAt: at or after From, before To.
-	From, To time.Time
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
 	// ResolvedBefore picks entries that were closed before it.
-	ResolvedBefore time.Time
+	ResolvedBefore time.Time `json:"resolved_before,omitzero"`
+	// DiedBefore picks entries whose last death was before it.
+	DiedBefore time.Time `json:"died_before,omitzero"`
+	// Redrives, unless nil, picks entries that were redriven exactly so often.
+	Redrives *int `json:"redrives,omitzero"`
 	// Run picks the entries that this redrive run claimed last.
-	Run string
+	Run string `json:"run,omitzero"`
 }
 
 // Validate reports what is wrong with the filter; the error wraps [ErrInvalid].

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // By says who makes a change and why. Both stand in the audit log.
@@ -26,6 +28,14 @@ type Manager struct {
 	logger       *slog.Logger
 	publishTime  time.Duration
 	outcomeLease time.Duration
+
+	targets       map[string]envelope.Origin
+	approvalAbove int64 // negative: no run needs approval
+	runLease      time.Duration
+	workEvery     time.Duration
+	batch         int
+	publishers    int
+	wake          chan struct{}
 }
 
 // ManagerOption changes what [NewManager] makes.
@@ -48,12 +58,16 @@ func WithOutcomeTimeout(d time.Duration) ManagerOption {
 // NewManager makes a Manager. A nil r makes one that does everything but redrive. It panics when the store is nil or a timeout is
 // not positive.
 func NewManager(store Store, r Redriver, opts ...ManagerOption) *Manager {
-	m := &Manager{store: store, redriver: r, logger: slog.Default(), publishTime: 30 * time.Second, outcomeLease: time.Hour}
+	m := &Manager{
+		store: store, redriver: r, logger: slog.Default(), publishTime: 30 * time.Second, outcomeLease: time.Hour,
+		approvalAbove: -1, runLease: 30 * time.Second, workEvery: time.Second, batch: 500, publishers: 256, wake: make(chan struct{}, 1),
+	}
 	for _, opt := range opts {
 		opt(m)
 	}
-	if m.store == nil || m.logger == nil || m.publishTime <= 0 || m.outcomeLease <= 0 {
-		panic("dlq: NewManager needs a store, a logger and positive timeouts")
+	if m.store == nil || m.logger == nil || m.publishTime <= 0 || m.outcomeLease <= 0 || m.runLease <= 0 || m.workEvery <= 0 ||
+		m.batch < 1 || m.batch > MaxPage || m.publishers < 1 {
+		panic("dlq: NewManager needs a store, a logger, positive timeouts and batches from 1 to 1,000")
 	}
 	return m
 }

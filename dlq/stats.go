@@ -18,11 +18,11 @@ type Group struct {
 
 // Counts are numbers of entries by status.
 type Counts struct {
-	Pending, Retrying, Resolved, Discarded int64
+	Pending, Retrying, Parked, Resolved, Discarded int64
 }
 
 // Total is the sum of all.
-func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Resolved + c.Discarded }
+func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Parked + c.Resolved + c.Discarded }
 
 // Of is the number of entries with the status.
 func (c Counts) Of(s Status) int64 {
@@ -31,6 +31,8 @@ func (c Counts) Of(s Status) int64 {
 		return c.Pending
 	case Retrying:
 		return c.Retrying
+	case Parked:
+		return c.Parked
 	case Resolved:
 		return c.Resolved
 	case Discarded:
@@ -47,6 +49,8 @@ func (c *Counts) Add(s Status, n int64) {
 		c.Pending += n
 	case Retrying:
 		c.Retrying += n
+	case Parked:
+		c.Parked += n
 	case Resolved:
 		c.Resolved += n
 	case Discarded:

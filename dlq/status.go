@@ -13,6 +13,9 @@ const (
 	Pending Status = "PENDING"
 	// Retrying was sent back to its consumer, whose outcome is not known yet.
 	Retrying Status = "RETRYING"
+	// Parked has used up its redrives (see [WithRedriveBudget]) or was put aside: a person has to look at it. Neither a rule nor a
+	// run over PENDING entries takes it.
+	Parked Status = "PARKED"
 	// Resolved is done: a redrive succeeded, or somebody said that it is taken care of.
 	Resolved Status = "RESOLVED"
 	// Discarded was given up on purpose. It is kept, and can be restored.
@@ -20,7 +23,7 @@ const (
 )
 
 // Statuses lists every status in the order of an entry's life.
-func Statuses() []Status { return []Status{Pending, Retrying, Resolved, Discarded} }
+func Statuses() []Status { return []Status{Pending, Retrying, Parked, Resolved, Discarded} }
 
 // ParseStatus reads a status in any letter case. The error of an unknown one names those that there are.
 func ParseStatus(text string) (Status, error) {
@@ -33,7 +36,7 @@ func ParseStatus(text string) (Status, error) {
 
 func (s Status) valid() bool {
 	switch s {
-	case Pending, Retrying, Resolved, Discarded:
+	case Pending, Retrying, Parked, Resolved, Discarded:
 		return true
 	default:
 		return false

@@ -1,6 +1,9 @@
 package dlq
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Store keeps dead letters. Implementations are safe for concurrent use by many goroutines and many processes, and pass the
 // suite in dlq/dlqtest. Their errors wrap [ErrNotFound], [ErrConflict] and [ErrInvalid] where these are meant; any other error
@@ -8,6 +11,7 @@ import "context"
 //
 // What a store may offer besides is asked for by a type assertion, so that this interface can stay as it is.
 type Store interface {
+	RunStore
 	// Put stores dead letters and returns when they are durable, with one receipt for each, in their order. It is idempotent:
 	// an entry whose Key is there is not stored again, and one that says RedriveOf comes back to its entry (see [Entry.Die]).
 	// On an error none, some or all may have been stored; the call is to be repeated. Concurrent calls may be joined into one
@@ -25,6 +29,12 @@ type Store interface {
 	// the audit log in the same transaction. The results are in the order of the ids. The error is only about the call as a
 	// whole: then nothing was changed, or it is not known.
 	Change(ctx context.Context, c Change) ([]Result, error)
+	// Revise gives an entry a new revision of its body, by compare-and-set and with a record in the audit log; the revisions before
+	// stay. The error wraps ErrNotFound, ErrConflict or ErrInvalid when nothing was changed.
+	Revise(ctx context.Context, r Revision) (*Entry, error)
+	// Import stores entries as they are, with their state, all revisions of their bodies and new ids, when no entry has their Key;
+	// Outcome Seen says that there is one, which stays as it is. One transaction, all or none.
+	Import(ctx context.Context, by By, at time.Time, letters ...Exported) ([]Receipt, error)
 	// Purge removes closed entries, and returns how many. Call it again while it returns Purge.Limit.
 	Purge(ctx context.Context, p Purge) (int, error)
 	// Audit returns audit records, newest first unless the page asks for the oldest first, and the cursor of the next page.

@@ -16,6 +16,7 @@ import (
 var paths = map[dlq.Status][]dlq.Action{
 	dlq.Pending:   nil,
 	dlq.Retrying:  {dlq.ActionRedrive},
+	dlq.Parked:    {dlq.ActionPark},
 	dlq.Resolved:  {dlq.ActionResolve},
 	dlq.Discarded: {dlq.ActionDiscard},
 }
@@ -28,6 +29,11 @@ func testTransitions(t *testing.T, db Database) {
 		dlq.Pending: {
 			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
 			dlq.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was given back
+			dlq.ActionPark:    dlq.Parked,
+		},
+		dlq.Parked: {
+			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
+			dlq.ActionSucceed: dlq.Resolved, dlq.ActionRestore: dlq.Pending,
 		},
 		dlq.Retrying: {
 			dlq.ActionPublished: dlq.Retrying, dlq.ActionRelease: dlq.Pending, dlq.ActionSucceed: dlq.Resolved,
@@ -37,7 +43,7 @@ func testTransitions(t *testing.T, db Database) {
 	}
 	actions := []dlq.Action{
 		dlq.ActionRedrive, dlq.ActionPublished, dlq.ActionRelease, dlq.ActionSucceed,
-		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore,
+		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore, dlq.ActionPark,
 	}
 	n := 0
 	for _, from := range dlq.Statuses() {
@@ -179,6 +185,8 @@ func testChangeRefuses(t *testing.T, db Database) {
 		"no lease":       func(c *dlq.Change) { c.Lease = 0 },
 		"unknown action": func(c *dlq.Change) { c.Action = "explode" },
 		"die":            func(c *dlq.Change) { c.Action = dlq.ActionDie },
+		"edit":           func(c *dlq.Change) { c.Action = dlq.ActionEdit },
+		"import":         func(c *dlq.Change) { c.Action = dlq.ActionImport },
 		"purge":          func(c *dlq.Change) { c.Action = dlq.ActionPurge },
 	} {
 		c := good

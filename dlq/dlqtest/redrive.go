@@ -49,7 +49,8 @@ func testSuccess(t *testing.T, db Database) {
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
 }
 
-// A redriven message that dies again is the same entry, PENDING, one redrive older.
+// A redriven message that dies again is the same entry, PENDING, one redrive older, until its redrives are used up: then it is PARKED
+// for a person (C43).
 func testSecondDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -63,7 +64,7 @@ func testSecondDeath(t *testing.T, db Database) {
 		})
 		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, put(t, s, died)[0])
 		got := get(t, s, id)
-		require.Equal(t, dlq.Pending, got.Status)
+		require.Equal(t, []dlq.Status{dlq.Pending, dlq.Pending, dlq.Parked}[round-1], got.Status)
 		require.Equal(t, round, got.RedriveCount)
 		require.Equal(t, round, got.DeathRedrive)
 		require.Equal(t, "still closed", got.ErrorMessage)

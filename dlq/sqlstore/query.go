@@ -114,6 +114,12 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	if !f.ResolvedBefore.IsZero() {
 		b.Where(b.LT("resolved_at", s.dialect.time(f.ResolvedBefore)))
 	}
+	if !f.DiedBefore.IsZero() {
+		b.Where(b.LT("died_at", s.dialect.time(f.DiedBefore)))
+	}
+	if f.Redrives != nil {
+		b.Where(b.EQ("retry_count", *f.Redrives))
+	}
 	if f.CauseText != "" {
 		b.Where("fingerprint IN (SELECT fingerprint FROM dlq_groups WHERE " +
 			s.dialect.contains("cause", b.Var(s.dialect.containsArg(f.CauseText))) + ")")

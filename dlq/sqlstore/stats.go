@@ -29,7 +29,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	if q.Limit < 1 || q.Limit > dlq.MaxPage {
 		return nil, fmt.Errorf("sqlstore: groups: %w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, dlq.MaxPage)
 	}
-	rank := "pending + retrying + resolved + discarded"
+	rank := "pending + retrying + parked + resolved + discarded"
 	if q.Status != "" {
 		status, err := dlq.ParseStatus(string(q.Status))
 		if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 		rank = strings.ToLower(string(status)) // one of the columns, it was checked
 	}
 	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "resolved", "discarded",
+	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved", "discarded",
 		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
 	whereText(b, "handler", q.Handler)
 	whereText(b, "error_class", q.ErrorClass)
@@ -56,7 +56,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	for rows.Next() {
 		var g dlq.Group
 		err := rows.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
-			&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Resolved, &g.Counts.Discarded,
+			&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
 			timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
 		if err != nil {
 			return nil, fmt.Errorf("sqlstore: groups: %w", err)
@@ -93,7 +93,7 @@ func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) 
 
 func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
 	rows, err := s.read.QueryContext(ctx,
-		"SELECT event_type, topic, pending, retrying, resolved, discarded, resolution_ms FROM dlq_counts")
+		"SELECT event_type, topic, pending, retrying, parked, resolved, discarded, resolution_ms FROM dlq_counts")
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Sta
 		var eventType, topic string
 		var c dlq.Counts
 		var ms int64
-		if err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Resolved, &c.Discarded, &ms); err != nil {
+		if err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms); err != nil {
 			return err
 		}
 		stats.Counts = sum(stats.Counts, c)

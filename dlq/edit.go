@@ -1,0 +1,155 @@
+package dlq
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Edit changes the message of an entry before it is redriven. The zero Edit changes nothing.
+type Edit struct {
+	// Payload, unless nil, replaces the payload. A structured message (JSON envelope) is replaced as a whole, envelope included.
+	Payload []byte
+	// SetHeaders and RemoveHeaders change the headers. Those that this project writes itself (x-message-id, x-retry-count, ...) say
+	// who the message is and how far it got: they cannot be changed.
+	SetHeaders    map[string]string
+	RemoveHeaders []string
+}
+
+// Revision asks a [Store] for a new revision of an entry's body.
+type Revision struct {
+	EntryID int64
+	// Version, unless 0, must be the entry's.
+	Version int64
+	// Body is the new one. Its number is given by the store: one more than the last.
+	Body *Body
+	// Actor is who edits. Required. Note says why, Detail what changed, for the audit log. At is when. Required.
+	Actor, Note string
+	Detail      map[string]string
+	At          time.Time
+}
+
+// Validate reports what is missing in the revision.
+func (r *Revision) Validate() error {
+	if r.Body == nil || r.Actor == "" || r.At.IsZero() {
+		return fmt.Errorf("%w: a revision needs a body, an actor and a time", ErrInvalid)
+	}
+	return nil
+}
+
+// PreviewEdit shows what an edit would change, and changes nothing.
+func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (Diff, error) {
+	e, err := m.store.Get(ctx, id)
+	if err != nil {
+		return Diff{}, err
+	}
+	after, err := edit.apply(e.Body)
+	if err != nil {
+		return Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
+	}
+	return DiffBodies(e.Body, after), nil
+}
+
+// Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and every
+// revision stay, for [Manager.Body]; what changed is in the audit log. By.Version should be the version that was looked at. An edit
+// that changes nothing makes no revision.
+func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, Diff, error) {
+	e, err := m.store.Get(ctx, id)
+	if err != nil {
+		return nil, Diff{}, err
+	}
+	after, err := edit.apply(e.Body)
+	if err != nil {
+		return nil, Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
+	}
+	diff := DiffBodies(e.Body, after)
+	if diff.Empty() {
+		return e, diff, nil
+	}
+	if by.Version == 0 {
+		by.Version = e.Version // what the edit was made of
+	}
+	revised, err := m.store.Revise(ctx, Revision{
+		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: time.Now(), Detail: diff.detail(),
+	})
+	if err != nil {
+		return nil, diff, err
+	}
+	return revised, diff, nil
+}
+
+// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays.
+func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By) (*Entry, error) {
+	e, _, err := m.Edit(ctx, id, edit, by)
+	if err != nil {
+		return nil, err
+	}
+	by.Version = e.Version
+	return m.Redrive(ctx, id, by)
+}
+
+// Body returns one revision of an entry's body: 0 is what died first, Entry.Revision what a redrive sends.
+func (m *Manager) Body(ctx context.Context, id int64, revision int) (*Body, error) {
+	return m.store.Body(ctx, id, revision)
+}
+
+// Diff shows what changed between two revisions of an entry's body.
+func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (Diff, error) {
+	before, err := m.store.Body(ctx, id, from)
+	if err != nil {
+		return Diff{}, err
+	}
+	after, err := m.store.Body(ctx, id, to)
+	if err != nil {
+		return Diff{}, err
+	}
+	return DiffBodies(before, after), nil
+}
+
+// apply makes the edited body; the original is not touched.
+func (e Edit) apply(b *Body) (*Body, error) {
+	after := *b
+	after.Headers = maps.Clone(b.Headers)
+	if after.Headers == nil {
+		after.Headers = map[string]string{}
+	}
+	for _, key := range slices.Concat(slices.Collect(maps.Keys(e.SetHeaders)), e.RemoveHeaders) {
+		if key == "" {
+			return nil, fmt.Errorf("%w: a header needs a name", ErrInvalid)
+		}
+		if locked(key) {
+			return nil, fmt.Errorf("%w: header %q is the message's identity or its history and cannot be edited", ErrInvalid, key)
+		}
+	}
+	for _, key := range e.RemoveHeaders {
+		delete(after.Headers, key)
+	}
+	maps.Copy(after.Headers, e.SetHeaders)
+	if e.Payload != nil {
+		after.Payload = slices.Clone(e.Payload)
+	}
+	after.rehash()
+	return &after, nil
+}
+
+// locked reports whether a header is not for editing. The content type and the correlation are the producer's.
+func locked(key string) bool {
+	switch strings.ToLower(key) {
+	case envelope.KeyContentType, envelope.KeyCorrelationID:
+		return false
+	default:
+		return envelope.IsOurs(key) || envelope.IsBrokerMade(key)
+	}
+}
+
+// rehash brings what follows from payload and headers up to date.
+func (b *Body) rehash() {
+	b.SHA256 = sha256.Sum256(b.Payload)
+	b.ContentType = clean(b.Headers[envelope.KeyContentType], maxName)
+}

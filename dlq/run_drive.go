@@ -1,0 +1,458 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// How a run is driven.
+const (
+	publishing     = 2        // batches that are published at once, so that the store works while the broker does
+	batchBytes     = 16 << 20 // payload in one batch
+	settleLimit    = MaxPage  // items that one transaction settles
+	settleFast     = 20 * time.Millisecond
+	settleSlow     = time.Second
+	settleBusy     = 250 * time.Millisecond // while there is something to publish
+	maxRunRefusals = 3                      // of one message, or of whole batches in a row
+	refusalPause   = time.Second
+	drainDeadline  = 10 * time.Second
+)
+
+// runDriver carries one run on: read, claim, publish, record, in a loop that does one transaction at a time while up to two batches
+// are being published. All its fields belong to the goroutine of drive.
+//
+// A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim. So when the
+// process dies, what it had claimed is known. For these entries it is not known whether the broker has the message: the next holder
+// first waits for their outcomes, until the claims run out, and redrives only those for which none came.
+type runDriver struct {
+	m      *Manager
+	holder string
+	// linger keeps the run after it has ended or was paused, to record the outcomes of what is out.
+	linger bool
+
+	run     *Run
+	program *jqProgram
+	limiter *rate.Limiter
+
+	after  int64           // the last item that was read
+	ahead  []RunItem       // read, not claimed yet
+	edited map[int64]*Body // what the jq expression made of them, where it changed something
+
+	out     chan published // has room for every batch under way
+	under   int            // batches being published
+	refused map[int64]int  // how often, by entry
+	step    RunStep        // what the next step records
+
+	refusals  int    // batches in a row of which the broker took nothing
+	refusal   string // why
+	notBefore time.Time
+	settledAt time.Time
+	settleIn  time.Duration
+}
+
+func (m *Manager) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
+	d := &runDriver{
+		m: m, holder: holder, linger: linger, run: run, out: make(chan published, publishing),
+		refused: map[int64]int{}, settleIn: settleFast,
+	}
+	if run.Spec.JQ != "" {
+		var err error
+		if d.program, err = compileJQ(run.Spec.JQ); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends stops the
+// claiming; what is being published is waited for and recorded.
+func (d *runDriver) drive(ctx context.Context) error {
+	for storeErrors := 0; ; {
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), d.drain(ctx))
+		}
+		done, err := d.turn(ctx)
+		switch {
+		case err == nil && done:
+			return nil
+		case err == nil:
+			storeErrors = 0
+		case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosed):
+			d.abandon()
+			return err
+		case ctx.Err() == nil:
+			storeErrors++
+			d.m.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID, "error", err)
+			_ = wait(ctx, min(100*time.Millisecond<<min(storeErrors, 6), d.m.runLease/4))
+		}
+	}
+}
+
+// turn does what is due: one transaction or two, or a wait.
+func (d *runDriver) turn(ctx context.Context) (done bool, err error) {
+	d.collect()
+	if d.run.LeaseUntil.Sub(time.Now()) < d.m.runLease/2 {
+		if d.run, err = d.m.store.LeaseRun(ctx, d.run.ID, d.holder, time.Now(), d.m.runLease); err != nil {
+			return false, err
+		}
+	}
+	if d.run.State == RunPreparing {
+		d.run, err = d.m.freeze(ctx, d.run.ID, d.holder)
+		return false, err
+	}
+	if err := d.settle(ctx); err != nil {
+		return false, err
+	}
+	if changed, err := d.judge(ctx); changed || err != nil {
+		return false, err
+	}
+	claims, until, err := d.next(ctx)
+	if err != nil {
+		return false, err
+	}
+	if len(claims) > 0 || d.recordable() {
+		return false, d.advance(ctx, claims)
+	}
+	if d.over() {
+		return true, nil
+	}
+	d.pause(ctx, until)
+	return false, nil
+}
+
+// over reports whether there is nothing left to do here.
+func (d *runDriver) over() bool {
+	if d.run.State == RunRunning || d.run.State == RunPreparing || d.under > 0 || d.recordable() {
+		return false
+	}
+	return !d.linger || d.run.Counts.Open() == 0
+}
+
+// judge ends a run that is complete, and stops one that fails too often.
+func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
+	r := d.run
+	if r.State != RunRunning {
+		return false, nil
+	}
+	outcomes := r.Counts.Outcomes() - r.Baseline.Outcomes()
+	share := r.failureShare()
+	enough := outcomes >= int64(r.Spec.Stop.MinSample)
+	if r.Counts.Open() == 0 && outcomes > 0 && r.Counts.Started() <= r.canarySize() {
+		enough = true // a canary is judged by what there is
+	}
+	switch {
+	case enough && share > r.Spec.Stop.Share && r.Counts.Waiting > 0:
+		return true, d.change(ctx, ActionRunStop, fmt.Sprintf("%.0f %% of %d outcomes are failures, more than %.0f %%",
+			share*100, outcomes, r.Spec.Stop.Share*100))
+	case r.Counts.Waiting == 0 && r.Counts.Open() == 0 && d.under == 0 && !d.recordable():
+		return true, d.change(ctx, ActionRunComplete, "")
+	case d.refusals >= maxRunRefusals && d.under == 0 && !d.recordable():
+		d.refusals = 0
+		return true, d.change(ctx, ActionRunStop, d.refusal)
+	default:
+		return false, nil
+	}
+}
+
+func (d *runDriver) change(ctx context.Context, action Action, note string) error {
+	run, err := d.m.changeRun(ctx, d.run.ID, action, By{Actor: "redrive", Note: note})
+	if errors.Is(err, ErrConflict) { // a person was faster
+		run, err = d.m.store.Run(ctx, d.run.ID)
+	}
+	if err == nil {
+		d.run = run
+	}
+	return err
+}
+
+// canary is how many more entries may be claimed until the outcomes of those before have to be there.
+func (r *Run) canary() (left int64) {
+	started, total := r.Counts.Started(), int64(0)
+	for _, size := range r.Spec.Canary {
+		total += int64(size)
+		if started < total {
+			return total - started
+		}
+		if started == total && r.Counts.Open() > 0 {
+			return 0
+		}
+	}
+	return math.MaxInt64
+}
+
+// canarySize is how many entries the canary has in all its steps.
+func (r *Run) canarySize() int64 {
+	total := int64(0)
+	for _, size := range r.Spec.Canary {
+		total += int64(size)
+	}
+	return total
+}
+
+// next reads what may be claimed now, or says until when there is nothing.
+func (d *runDriver) next(ctx context.Context) (claims []RunClaim, until time.Time, err error) {
+	now := time.Now()
+	r := d.run
+	if r.State != RunRunning || d.under == publishing || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
+		return nil, time.Time{}, nil
+	}
+	if now.Before(d.notBefore) {
+		return nil, d.notBefore, nil
+	}
+	allowed := r.canary()
+	if r.Spec.MaxOut > 0 {
+		allowed = min(allowed, int64(r.Spec.MaxOut)-r.Counts.Open())
+	}
+	allowed, until = d.paced(now, min(allowed, int64(d.m.batch)))
+	if allowed <= 0 {
+		return nil, until, nil
+	}
+	if len(d.ahead) == 0 {
+		if err := d.read(ctx); err != nil {
+			return nil, time.Time{}, err
+		}
+	}
+	n := min(int(allowed), len(d.ahead))
+	for i := range d.ahead[:n] {
+		item := &d.ahead[i]
+		claims = append(claims, RunClaim{EntryID: item.EntryID, Version: item.Version, Body: d.edited[item.EntryID]})
+	}
+	return claims, time.Time{}, nil
+}
+
+// paced is how many of n messages the rate allows now; when it allows none, until says when it will.
+func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
+	limit := rate.Limit(d.run.Spec.Rate)
+	if limit == 0 || n <= 0 {
+		d.limiter = nil
+		return n, time.Time{}
+	}
+	if d.limiter == nil || d.limiter.Limit() != limit {
+		// A tenth of a second's worth at once: smooth enough for a consumer, and big enough for batches.
+		d.limiter = rate.NewLimiter(limit, max(1, int(limit/10)))
+	}
+	tokens := d.limiter.TokensAt(now)
+	if tokens >= 1 {
+		return min(n, int64(tokens)), time.Time{}
+	}
+	return 0, now.Add(time.Duration((1-tokens)/float64(limit)*float64(time.Second)).Truncate(time.Microsecond) + time.Microsecond)
+}
+
+// read reads the next waiting items. At the end it begins anew: items that were given back wait behind.
+func (d *runDriver) read(ctx context.Context) error {
+	items, err := d.m.store.NextItems(ctx, d.run.ID, d.after, d.m.batch, batchBytes)
+	if err == nil && len(items) == 0 && d.after > 0 {
+		items, err = d.m.store.NextItems(ctx, d.run.ID, 0, d.m.batch, batchBytes)
+	}
+	if err != nil || len(items) == 0 {
+		return err
+	}
+	d.after = items[len(items)-1].EntryID
+	d.ahead, d.edited = items, nil
+	if d.program != nil {
+		d.edit(ctx)
+	}
+	return nil
+}
+
+// edit runs the jq expression over what was read. Items that it cannot edit are skipped; one that the run has claimed before has its
+// edited body already.
+func (d *runDriver) edit(ctx context.Context) {
+	d.edited = make(map[int64]*Body, len(d.ahead))
+	d.ahead = slices.DeleteFunc(d.ahead, func(item RunItem) bool {
+		if item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
+			return false
+		}
+		body, err := d.program.edit(ctx, item.Entry.Body)
+		if err != nil && ctx.Err() == nil {
+			d.step.Skipped = append(d.step.Skipped, RunRefusal{EntryID: item.EntryID, Detail: "not edited: " + clean(err.Error(), maxName)})
+		}
+		if body != nil {
+			d.edited[item.EntryID] = body
+		}
+		return err != nil
+	})
+}
+
+// recordable reports whether something has happened that the store does not know yet.
+func (d *runDriver) recordable() bool {
+	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
+}
+
+// advance does one step: it records what was published and claims the next batch, whose publishing it begins.
+func (d *runDriver) advance(ctx context.Context, claims []RunClaim) error {
+	s := d.step
+	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, time.Now(), d.m.runLease, d.run.CreatedBy
+	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout, 2*d.m.publishTime
+	s.Claims = claims
+	stepped, err := d.m.store.StepRun(ctx, s)
+	if err != nil {
+		return err
+	}
+	d.run, d.step = stepped.Run, RunStep{}
+	if d.limiter != nil {
+		d.limiter.AllowN(s.At, len(stepped.Claimed))
+	}
+	d.send(ctx, claims, stepped.Claimed)
+	return nil
+}
+
+// send publishes what was claimed. The publish outlives a context that ends: its result is waited for.
+func (d *runDriver) send(ctx context.Context, claims []RunClaim, claimed []Entry) {
+	read := make(map[int64]*RunItem, len(claims))
+	for i := range d.ahead[:len(claims)] {
+		read[d.ahead[i].EntryID] = &d.ahead[i]
+	}
+	batch := make([]outgoing, 0, len(claimed))
+	for i := range claimed {
+		e := claimed[i]
+		if e.Body = d.edited[e.ID]; e.Body == nil {
+			e.Body = read[e.ID].Entry.Body
+		}
+		batch = append(batch, outgoing{entryID: e.ID, origin: d.m.address(d.run, &e), message: RedriveMessage(&e)})
+	}
+	d.ahead = d.ahead[len(claims):]
+	if len(batch) == 0 {
+		return
+	}
+	d.under++
+	go func() { d.out <- d.m.publishAll(context.WithoutCancel(ctx), batch) }()
+}
+
+// collect takes what has been published since the last look.
+func (d *runDriver) collect() {
+	for d.under > 0 {
+		select {
+		case p := <-d.out:
+			d.take(p)
+		default:
+			return
+		}
+	}
+}
+
+// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a few times and
+// then given up; a broker that takes none is given time, and stops the run when that does not help.
+func (d *runDriver) take(p published) {
+	d.under--
+	var refused []RunRefusal
+	for i, err := range p.errs {
+		id := p.batch[i].entryID
+		if err == nil {
+			d.step.Published = append(d.step.Published, id)
+			delete(d.refused, id)
+			continue
+		}
+		refused = append(refused, RunRefusal{EntryID: id, Detail: "not published: " + clean(err.Error(), maxName)})
+	}
+	if len(refused) == 0 {
+		d.refusals = 0
+		return
+	}
+	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
+	if len(refused) == len(p.batch) {
+		d.refusals++
+		d.refusal = fmt.Sprintf("entry %d: %s", refused[0].EntryID, refused[0].Detail)
+		d.step.Released = append(d.step.Released, refused...)
+		return
+	}
+	d.refusals = 0
+	for _, r := range refused {
+		d.refused[r.EntryID]++
+		if d.refused[r.EntryID] >= maxRunRefusals {
+			d.step.Skipped = append(d.step.Skipped, r)
+			continue
+		}
+		d.step.Released = append(d.step.Released, r)
+	}
+}
+
+// settle asks for outcomes: often while they come, seldom while they do not.
+func (d *runDriver) settle(ctx context.Context) error {
+	now := time.Now()
+	if d.run.Counts.Open() == 0 || now.Sub(d.settledAt) < d.settleEvery() {
+		return nil
+	}
+	for {
+		run, n, err := d.m.store.SettleRun(ctx, d.run.ID, d.holder, now, settleLimit)
+		if err != nil {
+			return err
+		}
+		d.run, d.settledAt = run, time.Now()
+		if n == 0 {
+			d.settleIn = min(2*d.settleIn, settleSlow)
+		} else {
+			d.settleIn = settleFast
+		}
+		if n < settleLimit {
+			return nil
+		}
+	}
+}
+
+func (d *runDriver) settleEvery() time.Duration {
+	if d.under > 0 || len(d.ahead) > 0 {
+		return max(settleBusy, d.settleIn)
+	}
+	return d.settleIn
+}
+
+// pause waits for a batch, the next look at the outcomes, the rate, or somebody who changes the run.
+func (d *runDriver) pause(ctx context.Context, until time.Time) {
+	next := d.m.workEvery
+	if d.run.Counts.Open() > 0 {
+		next = min(next, d.settleEvery()-time.Since(d.settledAt))
+	}
+	if !until.IsZero() {
+		next = min(next, time.Until(until))
+	}
+	timer := time.NewTimer(max(0, next))
+	defer timer.Stop()
+	select {
+	case p := <-d.out:
+		d.take(p)
+	case <-timer.C:
+		d.look(ctx)
+	case <-ctx.Done():
+	}
+}
+
+// look reads the run, which somebody may have paused or cancelled.
+func (d *runDriver) look(ctx context.Context) {
+	if run, err := d.m.store.Run(ctx, d.run.ID); err == nil {
+		d.run = run
+	}
+}
+
+// drain waits for what is being published and records it, after the context has ended.
+func (d *runDriver) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.m.publishTime+drainDeadline)
+	defer cancel()
+	for d.under > 0 {
+		d.take(<-d.out)
+	}
+	for d.recordable() {
+		err := d.advance(ctx, nil)
+		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrClosed) {
+			return err
+		}
+		if wait(ctx, 100*time.Millisecond) != nil {
+			return err // the claims run out, and their outcomes tell what was published
+		}
+	}
+	return nil
+}
+
+// abandon waits for what is being published by a process that does not hold the run any more: its outcomes tell.
+func (d *runDriver) abandon() {
+	for d.under > 0 {
+		<-d.out
+		d.under--
+	}
+}

@@ -1,0 +1,31 @@
+package dlq
+
+import (
+	"maps"
+	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// WithTargets names the other destinations to which a run may send messages (RunSpec.Target): an operator chooses a name, never an
+// address. Defaults to none: messages go where they came from.
+func WithTargets(targets map[string]envelope.Origin) ManagerOption {
+	return func(m *Manager) { m.targets = maps.Clone(targets) }
+}
+
+// WithApproval makes a run over more than so many entries wait for a second person (C46), who may not be the one that asked for it;
+// 0 is every run. Runs that edit or go to another target wait whatever their size. Defaults to no approval.
+func WithApproval(above int64) ManagerOption { return func(m *Manager) { m.approvalAbove = above } }
+
+// WithRunLease sets how long a run stays with a process that does not renew its lease: after that another one carries it on. Defaults
+// to 30 s.
+func WithRunLease(d time.Duration) ManagerOption { return func(m *Manager) { m.runLease = d } }
+
+// WithWorkInterval sets how often [Manager.Work] looks for runs of other processes. Defaults to 1 s.
+func WithWorkInterval(d time.Duration) ManagerOption { return func(m *Manager) { m.workEvery = d } }
+
+// WithBatch sets how many entries a run claims in one transaction, and how many of them are published at once when the Redriver is
+// no [BatchRedriver]. Defaults to 500 and 256; the first is at most [MaxPage].
+func WithBatch(size, publishers int) ManagerOption {
+	return func(m *Manager) { m.batch, m.publishers = size, publishers }
+}

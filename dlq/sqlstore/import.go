@@ -1,0 +1,94 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Import stores exported entries whose key is not there, in one transaction.
+func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...dlq.Exported) ([]dlq.Receipt, error) {
+	entries := make([]*dlq.Entry, len(letters))
+	for i := range letters {
+		e := letters[i].Entry
+		e.ID, e.RedriveOf = 0, 0
+		for n := range letters[i].Bodies {
+			if letters[i].Bodies[n].Revision == e.Revision {
+				e.Body = &letters[i].Bodies[n]
+			}
+		}
+		entries[i] = &e
+	}
+	if err := checkLetters(entries); err != nil {
+		return nil, err
+	}
+	if by.Actor == "" || at.IsZero() {
+		return nil, fmt.Errorf("sqlstore: import: %w: without an actor or a time", dlq.ErrInvalid)
+	}
+	rows, err := s.makeRows(entries)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: import: %w", err)
+	}
+	var receipts []dlq.Receipt
+	err = s.inTx(ctx, "import", func(tx *sql.Tx) error {
+		p := &putting{
+			store: s, tx: tx, receipts: make([]dlq.Receipt, len(rows)), rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
+		}
+		if err := p.bringIn(ctx, rows, letters, by, at); err != nil {
+			return err
+		}
+		receipts = p.receipts
+		return p.finish(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return receipts, nil
+}
+
+// bringIn stores what is not there. What is there was imported before, or died here: it stays as it is.
+func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.Exported, by dlq.By, at time.Time) error {
+	var fresh []int
+	seen := map[dlq.Key]bool{}
+	for i := range rows {
+		key := rows[i].Key
+		var id int64
+		err := p.queryRow(ctx, "SELECT id FROM dlq_entries WHERE dedup_key = ?", key[:]).Scan(&id)
+		switch {
+		case err == nil || seen[key]:
+			p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Seen}
+		case notFound(err) == dlq.ErrNotFound: //nolint:errorlint // exactly what notFound makes
+			fresh = append(fresh, i)
+			seen[key] = true
+		default:
+			return err
+		}
+	}
+	if err := p.insert(ctx, rows, fresh); err != nil {
+		return err
+	}
+	for _, i := range fresh {
+		id := p.receipts[i].ID
+		for n := range letters[i].Bodies {
+			body := &letters[i].Bodies[n]
+			if body.Revision == rows[i].Revision {
+				continue
+			}
+			values, err := bodyValues(p.store.dialect, id, body)
+			if err != nil {
+				return err
+			}
+			if _, err := p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, 1), values...); err != nil {
+				return err
+			}
+		}
+		p.audit = append(p.audit, dlq.AuditRecord{
+			At: at, Actor: by.Actor, Action: dlq.ActionImport, Note: by.Note, EntryID: id,
+			To: rows[i].Status, Version: rows[i].Version,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Revise gives an entry a new revision of its body.
+func (s *Store) Revise(ctx context.Context, r dlq.Revision) (*dlq.Entry, error) {
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: revise: %w", err)
+	}
+	var after dlq.Entry
+	err := s.inTx(ctx, "revise", func(tx *sql.Tx) error {
+		rows, err := s.lockEntries(ctx, tx, []int64{r.EntryID})
+		if err != nil {
+			return err
+		}
+		before := rows[r.EntryID]
+		if before == nil {
+			return fmt.Errorf("entry %d: %w", r.EntryID, dlq.ErrNotFound)
+		}
+		c := dlq.Change{Action: dlq.ActionEdit, Version: r.Version, Actor: r.Actor, Note: r.Note, At: r.At}
+		if after, err = c.Apply(*before); err != nil {
+			return err
+		}
+		if err := s.addRevision(ctx, tx, &after, r.Body); err != nil {
+			return err
+		}
+		if err := s.updateEntry(ctx, tx, &after); err != nil {
+			return err
+		}
+		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
+		maps.Copy(detail, r.Detail)
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+			At: r.At, Actor: r.Actor, Action: dlq.ActionEdit, Note: r.Note, EntryID: r.EntryID,
+			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
+		}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &after, nil
+}
+
+// addRevision stores a body behind the last one, and makes it the entry's.
+func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body *dlq.Body) error {
+	var last int
+	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last); err != nil {
+		return err
+	}
+	e.Revision, e.Size = last+1, int64(len(body.Payload))
+	revised := *body
+	revised.Revision = e.Revision
+	values, err := bodyValues(s.dialect, e.ID, &revised)
+	if err != nil {
+		return err
+	}
+	_, err = s.statements.exec(ctx, tx, insertInto("dlq_bodies", bodyColumns, 1), values...)
+	return err
+}
+
+// bounded cuts a detail to maxDetail bytes of valid UTF-8.
+func bounded(text string) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", `\0`)
+	if len(text) <= maxDetail {
+		return text
+	}
+	cut := maxDetail
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut]
+}

@@ -1,0 +1,232 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
+	" n_waiting, n_claimed, n_out, n_succeeded, n_failed, n_lost, n_skipped FROM dlq_runs"
+
+// runRow is a run and its number, which its items have.
+type runRow struct {
+	dlq.Run
+
+	seq int64
+}
+
+func scanRun(row interface{ Scan(dest ...any) error }) (*runRow, error) {
+	r := &runRow{}
+	var id, document, holder string
+	var version, frozenTo, freezeTo int64
+	var lease time.Time
+	var n dlq.RunCounts
+	err := row.Scan(&r.seq, &id, &version, &document, &holder, timeValue{&lease}, &frozenTo, &freezeTo,
+		&n.Waiting, &n.Claimed, &n.Out, &n.Succeeded, &n.Failed, &n.Lost, &n.Skipped)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(document), &r.Run); err != nil {
+		return nil, fmt.Errorf("document of run %s: %w", id, err)
+	}
+	r.ID, r.Version, r.Holder, r.LeaseUntil, r.FrozenTo, r.FreezeTo, r.Counts = id, version, holder, lease, frozenTo, freezeTo, n
+	return r, nil
+}
+
+// encodeRun leaves out what has columns and changes with every step.
+func encodeRun(r *dlq.Run) (string, error) {
+	document := *r
+	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = dlq.RunCounts{}, "", time.Time{}, 0, 0
+	data, err := json.Marshal(&document)
+	return string(data), err
+}
+
+// CreateRun stores a new run.
+func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord) error {
+	document, err := encodeRun(r)
+	if err != nil {
+		return fmt.Errorf("sqlstore: create run: %w", err)
+	}
+	return s.inTx(ctx, "create run "+r.ID, func(tx *sql.Tx) error {
+		var there int
+		if err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_runs WHERE run_id = ?", r.ID).Scan(&there); err != nil {
+			return err
+		}
+		if there > 0 {
+			return fmt.Errorf("%w: there is a run with this id", dlq.ErrConflict)
+		}
+		var newest int64
+		if err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), 0) FROM dlq_entries").Scan(&newest); err != nil {
+			return err
+		}
+		_, err := s.statements.exec(ctx, tx, insertInto("dlq_runs",
+			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"}, 1),
+			r.ID, string(r.State), r.Version, s.dialect.time(r.CreatedAt), r.CreatedBy, document, newest)
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
+	})
+}
+
+// Run returns a run.
+func (s *Store) Run(ctx context.Context, id string) (*dlq.Run, error) {
+	if err := s.open("run"); err != nil {
+		return nil, err
+	}
+	r, err := scanRun(s.read.QueryRowContext(ctx, s.dialect.rebind(selectRun+" WHERE run_id = ?"), id))
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: run %s: %w", id, notFound(err))
+	}
+	return &r.Run, nil
+}
+
+// Runs returns a page of runs.
+func (s *Store) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error) {
+	if err := s.open("runs"); err != nil {
+		return nil, "", err
+	}
+	p, cursor, err := p.Resolve()
+	if err != nil {
+		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select(strings.TrimPrefix(strings.TrimSuffix(selectRun, " FROM dlq_runs"), "SELECT ")).From("dlq_runs")
+	if len(f.States) > 0 {
+		whereIn(b, "state", f.States)
+	}
+	whereText(b, "created_by", f.CreatedBy)
+	if f.Active {
+		b.Where(b.Or(b.In("state", string(dlq.RunPreparing), string(dlq.RunRunning)), "n_claimed + n_out > 0"))
+	}
+	if cursor != nil {
+		compare := "<"
+		if p.Order == dlq.OldestFirst {
+			compare = ">"
+		}
+		b.Where("(created_at, seq) " + compare + " (" + b.Var(s.dialect.time(cursor.At)) + ", " + b.Var(cursor.ID) + ")")
+	}
+	direction := " DESC"
+	if p.Order == dlq.OldestFirst {
+		direction = " ASC"
+	}
+	b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
+	}
+	defer rows.Close()
+	var runs []dlq.Run
+	next := ""
+	var last *runRow
+	for rows.Next() {
+		if len(runs) == p.Limit {
+			next = dlq.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
+			break
+		}
+		if last, err = scanRun(rows); err != nil {
+			return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
+		}
+		runs = append(runs, last.Run)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
+	}
+	return runs, next, nil
+}
+
+// ChangeRun replaces a run by compare-and-set.
+func (s *Store) ChangeRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord) error {
+	document, err := encodeRun(r)
+	if err != nil {
+		return fmt.Errorf("sqlstore: change run: %w", err)
+	}
+	return s.inTx(ctx, "change run "+r.ID, func(tx *sql.Tx) error {
+		now, err := s.lockRun(ctx, tx, r.ID)
+		if err != nil {
+			return err
+		}
+		if now.Version != r.Version-1 {
+			return &dlq.RunConflictError{
+				ID: r.ID, Action: audit.Action, State: now.State, Version: now.Version, By: now.ChangedBy, At: now.ChangedAt,
+			}
+		}
+		_, err = s.statements.exec(ctx, tx, "UPDATE dlq_runs SET state = ?, version = ?, document = ? WHERE seq = ?",
+			string(r.State), r.Version, document, now.seq)
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
+	})
+}
+
+// LeaseRun takes, extends or gives back the lease of a run.
+func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*dlq.Run, error) {
+	var run *runRow
+	err := s.inTx(ctx, "lease run "+id, func(tx *sql.Tx) (err error) {
+		if run, err = s.lockRun(ctx, tx, id); err != nil {
+			return err
+		}
+		if run.Holder != holder && run.LeaseUntil.After(at) {
+			return fmt.Errorf("%w: %s until %s", dlq.ErrLeaseLost, run.Holder, run.LeaseUntil.Format(time.RFC3339))
+		}
+		run.Holder, run.LeaseUntil = holder, at.Add(lease).UTC().Truncate(time.Microsecond)
+		if lease == 0 {
+			run.Holder, run.LeaseUntil = "", time.Time{}
+		}
+		return s.saveRun(ctx, tx, run)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &run.Run, nil
+}
+
+// lockRun reads a run that is about to change.
+func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, id string) (*runRow, error) {
+	r, err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?"+s.dialect.forUpdate(), id))
+	if err != nil {
+		return nil, notFound(err)
+	}
+	return r, nil
+}
+
+// heldRun is lockRun for the holder of its lease.
+func (s *Store) heldRun(ctx context.Context, tx *sql.Tx, id, holder string, at time.Time) (*runRow, error) {
+	r, err := s.lockRun(ctx, tx, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Holder != holder || !r.LeaseUntil.After(at) {
+		return nil, fmt.Errorf("run %s: %w", id, dlq.ErrLeaseLost)
+	}
+	return r, nil
+}
+
+// saveRun writes the columns that steps change. The row is locked.
+func (s *Store) saveRun(ctx context.Context, tx *sql.Tx, r *runRow) error {
+	n := &r.Counts
+	_, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET holder = ?, lease_until = ?, frozen_to = ?, n_waiting = ?, n_claimed = ?,"+
+		" n_out = ?, n_succeeded = ?, n_failed = ?, n_lost = ?, n_skipped = ? WHERE seq = ?",
+		r.Holder, s.dialect.time(r.LeaseUntil), r.FrozenTo, n.Waiting, n.Claimed, n.Out, n.Succeeded, n.Failed, n.Lost, n.Skipped, r.seq)
+	return err
+}
+
+func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
+	return tx.QueryRowContext(ctx, s.dialect.rebind(query), args...)
+}
+
+func notFound(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return dlq.ErrNotFound
+	}
+	return err
+}

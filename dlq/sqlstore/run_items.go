@@ -1,0 +1,266 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM dlq_run_items"
+
+// FreezeRun makes items of the next entries that the run's filter picks.
+func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*dlq.Run, error) {
+	var run *runRow
+	err := s.inTx(ctx, "freeze run "+id, func(tx *sql.Tx) (err error) {
+		if run, err = s.heldRun(ctx, tx, id, holder, at); err != nil {
+			return err
+		}
+		return s.freeze(ctx, tx, run, limit)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &run.Run, nil
+}
+
+func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) error {
+	if most := run.Spec.Limit; most > 0 {
+		limit = int(min(int64(limit), most-run.Counts.Total()))
+	}
+	f, last := run.Spec.Filter, run.FreezeTo
+	if f.IDs != nil { // a statement has room for so many parameters
+		ids := slices.Compact(slices.Sorted(slices.Values(f.IDs)))
+		first, found := slices.BinarySearch(ids, run.FrozenTo)
+		if found {
+			first++
+		}
+		f.IDs = ids[first:min(len(ids), first+limit)]
+		if first+len(f.IDs) < len(ids) {
+			last = f.IDs[len(f.IDs)-1]
+		}
+	}
+	if limit <= 0 || run.FrozenTo >= run.FreezeTo {
+		run.FrozenTo = run.FreezeTo
+		return s.saveRun(ctx, tx, run)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select(strconv.FormatInt(run.seq, 10), "id", "'waiting'", "version", "revision").From("dlq_entries")
+	s.where(b, &f)
+	b.Where(b.GT("id", run.FrozenTo), b.LE("id", last)).OrderBy("id").Limit(limit)
+	query, args := b.Build()
+	result, err := tx.ExecContext(ctx, "INSERT INTO dlq_run_items (run_seq, entry_id, state, version, revision) "+query, args...)
+	if err != nil {
+		return err
+	}
+	added, err := result.RowsAffected()
+	if err != nil {
+		return err
+	}
+	run.Counts.Waiting += added
+	run.FrozenTo = last
+	if added == int64(limit) {
+		if err := s.queryRow(ctx, tx, "SELECT max(entry_id) FROM dlq_run_items WHERE run_seq = ?", run.seq).Scan(&run.FrozenTo); err != nil {
+			return err
+		}
+	}
+	return s.saveRun(ctx, tx, run)
+}
+
+// RunItems returns a page of a run's items.
+func (s *Store) RunItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error) {
+	if f.Limit == 0 {
+		f.Limit = 50
+	}
+	if f.Limit < 1 || f.Limit > dlq.MaxPage {
+		return nil, fmt.Errorf("sqlstore: run items: %w: limit %d: from 1 to %d", dlq.ErrInvalid, f.Limit, dlq.MaxPage)
+	}
+	if f.State != "" && !slices.Contains(dlq.ItemStates(), f.State) {
+		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State, dlq.ItemStates())
+	}
+	items, err := s.readItems(ctx, id, f)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: items of run %s: %w", id, err)
+	}
+	return items, nil
+}
+
+func (s *Store) readItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error) {
+	if err := s.open("run items"); err != nil {
+		return nil, err
+	}
+	run, err := scanRun(s.read.QueryRowContext(ctx, s.dialect.rebind(selectRun+" WHERE run_id = ?"), id))
+	if err != nil {
+		return nil, notFound(err)
+	}
+	query, args := selectItem+" WHERE run_seq = ?", []any{run.seq}
+	if f.State != "" {
+		query, args = query+" AND state = ?", append(args, string(f.State))
+	}
+	query += " AND entry_id > ? ORDER BY entry_id LIMIT " + strconv.Itoa(f.Limit)
+	rows, err := s.read.QueryContext(ctx, s.dialect.rebind(query), append(args, f.After)...)
+	if err != nil {
+		return nil, err
+	}
+	return scanItems(rows)
+}
+
+func scanItems(rows *sql.Rows) ([]dlq.RunItem, error) {
+	defer rows.Close()
+	var items []dlq.RunItem
+	for rows.Next() {
+		var i dlq.RunItem
+		err := rows.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil}, timeValue{&i.SettledAt},
+			textValue{&i.Detail})
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	return items, rows.Err()
+}
+
+// NextItems returns waiting items with their entries and bodies.
+func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]dlq.RunItem, error) {
+	items, err := s.readItems(ctx, id, dlq.ItemFilter{State: dlq.ItemWaiting, After: after, Limit: limit})
+	if err == nil {
+		err = s.readEntries(ctx, items)
+	}
+	var size int64
+	for i := range items {
+		if items[i].Entry != nil {
+			size += items[i].Entry.Size
+		}
+		if size > bytes && i > 0 {
+			items = items[:i]
+			break
+		}
+	}
+	if err == nil {
+		err = s.readBodies(ctx, items)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: next items of run %s: %w", id, err)
+	}
+	return items, nil
+}
+
+func itemIDs(items []dlq.RunItem) []any {
+	ids := make([]any, len(items))
+	for i := range items {
+		ids[i] = items[i].EntryID
+	}
+	return ids
+}
+
+func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
+	for chunk := range chunks(items) {
+		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE id IN "+
+			questionMarks(len(chunk), 1)), itemIDs(chunk)...)
+		if err != nil {
+			return err
+		}
+		entries, err := scanEntries(rows)
+		if err != nil {
+			return err
+		}
+		byID := make(map[int64]*dlq.Entry, len(entries))
+		for i := range entries {
+			byID[entries[i].ID] = &entries[i]
+		}
+		for i := range chunk {
+			chunk[i].Entry = byID[chunk[i].EntryID]
+		}
+	}
+	return nil
+}
+
+// readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim will fail.
+func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
+	for chunk := range chunks(items) {
+		byID := make(map[int64]*dlq.Entry, len(chunk))
+		for i := range chunk {
+			if chunk[i].Entry != nil {
+				byID[chunk[i].EntryID] = chunk[i].Entry
+			}
+		}
+		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
+			" content_type, headers, stack_trace FROM dlq_bodies WHERE entry_id IN "+questionMarks(len(chunk), 1)), itemIDs(chunk)...)
+		if err != nil {
+			return err
+		}
+		if err := scanBodies(rows, byID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func scanBodies(rows *sql.Rows, entries map[int64]*dlq.Entry) error {
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		b, err := scanBody(rows, &id)
+		if err != nil {
+			return err
+		}
+		if e := entries[id]; e != nil && e.Revision == b.Revision {
+			e.Body = b
+		}
+	}
+	return rows.Err()
+}
+
+// scanBody reads a row that begins with the entry's id and the revision.
+func scanBody(row interface{ Scan(dest ...any) error }, id *int64) (*dlq.Body, error) {
+	b := &dlq.Body{}
+	var uuid, digest []byte
+	var headers string
+	err := row.Scan(id, &b.Revision, &uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
+	if err != nil {
+		return nil, err
+	}
+	if b.Payload == nil {
+		b.Payload = []byte{}
+	}
+	b.UUID = string(uuid)
+	copy(b.SHA256[:], digest)
+	b.Headers, err = decodeHeaders(headers)
+	return b, err
+}
+
+// Split counts entries by topic.
+func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]dlq.TopicCount, error) {
+	if err := s.open("split"); err != nil {
+		return nil, err
+	}
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("topic", "count(*)").From("dlq_entries")
+	s.where(b, &f)
+	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	defer rows.Close()
+	var split []dlq.TopicCount
+	for rows.Next() {
+		var c dlq.TopicCount
+		if err := rows.Scan(&c.Topic, &c.Count); err != nil {
+			return nil, fmt.Errorf("sqlstore: split: %w", err)
+		}
+		split = append(split, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	return split, nil
+}

@@ -1,0 +1,311 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// maxDetail bounds what an item says of its fate, in bytes; the entry and the audit log have all of it.
+const maxDetail = 1 << 10
+
+// StepRun does one step of a run in one transaction.
+func (s *Store) StepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, error) {
+	var stepped dlq.RunStepped
+	err := s.inTx(ctx, "step of run "+step.Run, func(tx *sql.Tx) error {
+		run, err := s.heldRun(ctx, tx, step.Run, step.Holder, step.At)
+		if err != nil {
+			return err
+		}
+		p := &stepping{store: s, tx: tx, step: &step, run: run}
+		for _, phase := range []func(context.Context) error{p.published, p.released, p.skipped, p.claim} {
+			if err := phase(ctx); err != nil {
+				return err
+			}
+		}
+		run.LeaseUntil = step.At.Add(step.Lease).UTC().Truncate(time.Microsecond)
+		if err := s.saveRun(ctx, tx, run); err != nil {
+			return err
+		}
+		if err := s.insertAudit(ctx, tx, p.audit); err != nil {
+			return err
+		}
+		stepped = dlq.RunStepped{Run: &run.Run, Claimed: p.claimed}
+		return p.deltas.apply(ctx, s, tx)
+	})
+	if err != nil {
+		return dlq.RunStepped{}, err
+	}
+	// Not an error of this step, which is done; it shows again when the statement is used.
+	_ = s.statements.prepare(ctx, s.write)
+	return stepped, nil
+}
+
+// stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here stays.
+type stepping struct {
+	store   *Store
+	tx      *sql.Tx
+	step    *dlq.RunStep
+	run     *runRow
+	deltas  deltas
+	audit   []dlq.AuditRecord
+	claimed []dlq.Entry
+}
+
+func (p *stepping) published(ctx context.Context) error {
+	ids := slices.Sorted(slices.Values(p.step.Published))
+	if !p.step.ClosePublished {
+		return p.moveItems(ctx, ids, dlq.ItemClaimed, dlq.ItemOut)
+	}
+	entries, err := p.store.lockEntries(ctx, p.tx, ids)
+	if err != nil {
+		return err
+	}
+	c := p.change(dlq.ActionSucceed)
+	c.Note = "published; no outcome is awaited"
+	var closed []int64
+	for _, id := range ids {
+		e := entries[id]
+		if e == nil || e.Run != p.run.ID || e.Status != dlq.Retrying {
+			continue // closed already, by an outcome that came nevertheless
+		}
+		after, err := c.Apply(*e)
+		if err != nil {
+			continue
+		}
+		closed = append(closed, id)
+		p.record(c, e, &after)
+	}
+	at := p.store.dialect.time(p.step.At)
+	err = p.updateIn(ctx, "UPDATE dlq_entries SET status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
+		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ? WHERE id IN ", closed, at, at, p.step.Actor, at, p.step.Actor)
+	if err != nil {
+		return err
+	}
+	return p.moveItems(ctx, ids, dlq.ItemClaimed, dlq.ItemSucceeded)
+}
+
+func (p *stepping) released(ctx context.Context) error {
+	return p.refuse(ctx, p.step.Released, dlq.ItemWaiting)
+}
+
+func (p *stepping) skipped(ctx context.Context) error {
+	return p.refuse(ctx, p.step.Skipped, dlq.ItemSkipped)
+}
+
+// refuse gives items up, and the claims on their entries back. An entry that has moved on since its claim is left alone: its item is
+// settled by what happened to it.
+func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq.ItemState) error {
+	if len(refusals) == 0 {
+		return nil
+	}
+	ids := make([]int64, len(refusals))
+	details := make(map[int64]string, len(refusals))
+	for i, r := range refusals {
+		ids[i], details[r.EntryID] = r.EntryID, r.Detail
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	items, err := p.items(ctx, ids)
+	if err != nil {
+		return err
+	}
+	entries, err := p.store.lockEntries(ctx, p.tx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		item, e := items[id], entries[id]
+		if item.State == dlq.ItemClaimed && e != nil {
+			c := p.change(dlq.ActionRelease)
+			c.Version, c.Note = item.Version, details[id]
+			after, err := c.Apply(*e)
+			if err != nil {
+				continue
+			}
+			if err := p.store.updateEntry(ctx, p.tx, &after); err != nil {
+				return err
+			}
+			p.record(c, e, &after)
+			item.Version = after.Version
+		} else if item.State != dlq.ItemWaiting {
+			continue
+		}
+		if err := p.setItem(ctx, item, to, details[id]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *stepping) claim(ctx context.Context) error {
+	if len(p.step.Claims) == 0 {
+		return nil
+	}
+	claims := slices.SortedFunc(slices.Values(p.step.Claims), func(a, b dlq.RunClaim) int { return compareIDs(a.EntryID, b.EntryID) })
+	ids := make([]int64, len(claims))
+	for i := range claims {
+		ids[i] = claims[i].EntryID
+	}
+	items, err := p.items(ctx, ids)
+	if err != nil {
+		return err
+	}
+	entries, err := p.store.lockEntries(ctx, p.tx, ids)
+	if err != nil {
+		return err
+	}
+	var ours []int64
+	for i := range claims {
+		c, item, before := &claims[i], items[ids[i]], entries[ids[i]]
+		if item.State != dlq.ItemWaiting || item.Version != c.Version {
+			continue
+		}
+		after, err := p.claimOne(ctx, c, before)
+		if err != nil {
+			if err := p.setItem(ctx, item, dlq.ItemSkipped, err.Error()); err != nil {
+				return err
+			}
+			continue
+		}
+		if c.Body != nil {
+			if err := p.revise(ctx, &after, c.Body); err != nil {
+				return err
+			}
+		}
+		ours = append(ours, after.ID)
+		p.claimed = append(p.claimed, after)
+	}
+	at := p.store.dialect.time(p.step.At)
+	err = p.updateIn(ctx, "UPDATE dlq_entries SET status = 'RETRYING', version = version + 1, retry_count = retry_count + 1,"+
+		" last_retry_at = ?, lease_until = ?, run_id = ?, changed_at = ?, changed_by = ? WHERE id IN ", ours,
+		at, p.store.dialect.time(p.step.At.Add(p.step.OutcomeTimeout)), p.run.ID, at, p.step.Actor)
+	if err != nil {
+		return err
+	}
+	p.run.Counts.Waiting -= int64(len(ours))
+	p.run.Counts.Claimed += int64(len(ours))
+	return p.updateIn(ctx, "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
+		" version = (SELECT e.version FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id),"+
+		" redrive = (SELECT e.retry_count FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id) WHERE run_seq = ? AND entry_id IN ", ours,
+		p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout)), p.run.seq)
+}
+
+// claimOne asks the state machine. What it makes of the entry is what the update of all claimed ones writes.
+func (p *stepping) claimOne(_ context.Context, claim *dlq.RunClaim, before *dlq.Entry) (dlq.Entry, error) {
+	if before == nil {
+		return dlq.Entry{}, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)
+	}
+	c := p.change(dlq.ActionRedrive)
+	c.Version = claim.Version
+	after, err := c.Apply(*before)
+	if err != nil {
+		return after, err
+	}
+	p.record(c, before, &after)
+	return after, nil
+}
+
+func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) error {
+	if err := p.store.addRevision(ctx, p.tx, e, body); err != nil {
+		return err
+	}
+	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?", e.Revision, e.Size, e.ID)
+	last := &p.audit[len(p.audit)-1]
+	last.Detail = map[string]string{"revision": fmt.Sprint(e.Revision)}
+	return err
+}
+
+func (p *stepping) change(action dlq.Action) dlq.Change {
+	return dlq.Change{Action: action, Actor: p.step.Actor, At: p.step.At, Lease: p.step.OutcomeTimeout, Run: p.run.ID}
+}
+
+func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
+	p.deltas.change(before, after)
+	p.audit = append(p.audit, dlq.AuditRecord{
+		At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: after.ID, Run: p.run.ID,
+		From: before.Status, To: after.Status, Version: after.Version,
+	})
+}
+
+// items reads items of the run; those that are not there are not in the map.
+func (p *stepping) items(ctx context.Context, ids []int64) (map[int64]dlq.RunItem, error) {
+	found := make(map[int64]dlq.RunItem, len(ids))
+	for chunk := range chunks(ids) {
+		args := []any{p.run.seq}
+		for _, id := range chunk {
+			args = append(args, id)
+		}
+		rows, err := p.store.statements.query(ctx, p.tx,
+			selectItem+" WHERE run_seq = ? AND entry_id IN "+questionMarks(len(chunk), 1), args...)
+		if err != nil {
+			return nil, err
+		}
+		items, err := scanItems(rows)
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range items {
+			found[item.EntryID] = item
+		}
+	}
+	return found, nil
+}
+
+// moveItems brings those of the items that are in one state to another.
+func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to dlq.ItemState) error {
+	var settled any
+	if to == dlq.ItemSucceeded {
+		settled = p.store.dialect.time(p.step.At)
+	}
+	for chunk := range chunks(ids) {
+		args := []any{string(to), settled, p.run.seq, string(from)}
+		for _, id := range chunk {
+			args = append(args, id)
+		}
+		result, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, claimed_until = NULL, settled_at = ?"+
+			" WHERE run_seq = ? AND state = ? AND entry_id IN "+questionMarks(len(chunk), 1), args...)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		p.run.Counts.Add(from, -n)
+		p.run.Counts.Add(to, n)
+	}
+	return nil
+}
+
+// setItem writes one item's state, version and detail.
+func (p *stepping) setItem(ctx context.Context, item dlq.RunItem, to dlq.ItemState, detail string) error {
+	p.run.Counts.Add(item.State, -1)
+	p.run.Counts.Add(to, 1)
+	var settled any
+	if to != dlq.ItemWaiting {
+		settled = p.store.dialect.time(p.step.At)
+	}
+	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL, settled_at = ?,"+
+		" detail = ? WHERE run_seq = ? AND entry_id = ?",
+		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, item.EntryID)
+	return err
+}
+
+// updateIn runs an update that ends in a list of ids.
+func (p *stepping) updateIn(ctx context.Context, query string, ids []int64, args ...any) error {
+	for chunk := range chunks(ids) {
+		all := slices.Clone(args)
+		for _, id := range chunk {
+			all = append(all, id)
+		}
+		if _, err := p.store.statements.exec(ctx, p.tx, query+questionMarks(len(chunk), 1), all...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
