@@ -167,3 +167,10 @@ func (l *ledger) settle(quiet time.Duration) (duplicates int) {
 		}
 	}
 }
+
+// of returns how often a message was handled.
+func (l *ledger) of(payload string) (times int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.times[payload]
+}
