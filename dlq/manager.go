@@ -109,6 +109,11 @@ func (m *Manager) Audit(ctx context.Context, id int64) ([]AuditRecord, error) {
 	}
 }
 
+// AuditLog returns a page of the audit log, newest first unless the page says otherwise, and the cursor of the next page.
+func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]AuditRecord, string, error) {
+	return m.store.Audit(ctx, f, p)
+}
+
 // Redrive sends a dead letter back to its consumer: claim, publish, wait for the outcome. It returns the entry as RETRYING once the
 // broker has confirmed the message; the consumer's success makes it RESOLVED, another death PENDING again. When somebody else
 // was faster the error is a [*ConflictError] that names them, and nothing was sent. When the publish fails the claim is given
@@ -175,7 +180,12 @@ func (m *Manager) Discard(ctx context.Context, id int64, by By) (*Entry, error) 
 	return m.change(ctx, id, by, Change{Action: ActionDiscard})
 }
 
-// Restore takes Resolve or Discard back: PENDING.
+// Park puts an entry aside for a person: PARKED. Neither a rule nor a run over PENDING entries takes it.
+func (m *Manager) Park(ctx context.Context, id int64, by By) (*Entry, error) {
+	return m.change(ctx, id, by, Change{Action: ActionPark})
+}
+
+// Restore takes Resolve, Discard or Park back: PENDING.
 func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, Change{Action: ActionRestore})
 }
