@@ -56,6 +56,16 @@ type Change struct {
 	Run string
 	// MessageID, unless empty, must be the entry's EventID: a redriven message of another store must not close our entry.
 	MessageID string
+	// MessageIDs are that for each of the IDs, in their order. Nil when MessageID is for all.
+	MessageIDs []string
+}
+
+// For is the change of the i-th of the IDs: what a [Store] applies to that entry.
+func (c Change) For(i int) Change {
+	if c.MessageIDs != nil {
+		c.MessageID = c.MessageIDs[i]
+	}
+	return c
 }
 
 // Result is what became of one entry of a [Change].
@@ -70,6 +80,8 @@ type Result struct {
 // Validate reports what is missing in the change.
 func (c *Change) Validate() error {
 	switch {
+	case c.MessageIDs != nil && len(c.MessageIDs) != len(c.IDs):
+		return fmt.Errorf("%w: %d message ids for %d entries", ErrInvalid, len(c.MessageIDs), len(c.IDs))
 	case len(c.IDs) == 0:
 		return fmt.Errorf("%w: change without entry ids", ErrInvalid)
 	case c.Actor == "":

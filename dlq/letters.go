@@ -21,6 +21,7 @@ type Letters struct {
 	mu       sync.RWMutex // held for reading by every call that writes, so that Close waits for them
 	closed   bool
 	importer *importer // nil without a spool
+	outcomes outcomes
 }
 
 // Open opens the store that the URL names and the spool beside it. An empty URL is [DefaultURL], a text without a scheme the path
@@ -106,7 +107,7 @@ func (l *Letters) Redriven(ctx context.Context, entryID, messageID string, at ti
 	outcome := redriven{ID: id, MessageID: messageID, At: stamp(at)}
 	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", messageID)}
 	return l.keep(ctx, "redrive outcome", func() record { return redrivenRecord(outcome) }, attrs, func(ctx context.Context) error {
-		return outcome.put(ctx, l.store, l.opts.logger)
+		return l.outcomes.put(ctx, l, outcome)
 	})
 }
 
@@ -199,15 +200,17 @@ type redriven struct {
 	At        time.Time `json:"at"`
 }
 
-// put records the outcome. What the store refuses for good is logged and done with.
+// put records the outcome alone.
 func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) error {
-	results, err := store.Change(ctx, Change{
-		Action: ActionSucceed, IDs: []int64{r.ID}, Actor: "redrive", At: r.At, MessageID: clean(r.MessageID, maxName),
-	})
+	results, err := store.Change(ctx, succeeded(r))
 	if err != nil {
 		return err
 	}
-	err = results[0].Err
+	return r.judge(ctx, results[0].Err, logger)
+}
+
+// judge says which answers of the store are errors: what it refuses for good is logged and done with.
+func (r redriven) judge(ctx context.Context, err error, logger *slog.Logger) error {
 	switch {
 	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster
 		logger.DebugContext(ctx, "redrive outcome changes nothing", "entry_id", r.ID, "error", err)

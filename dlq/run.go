@@ -222,8 +222,8 @@ func (i *RunItem) Settle(e *Entry, at time.Time) (state ItemState, detail string
 	switch {
 	case e == nil:
 		return ItemLost, "the entry was purged before its outcome was known"
-	case !e.SucceededAt.IsZero() && !e.SucceededAt.Before(e.LastRedriveAt) && e.RedriveCount == i.Redrive:
-		return ItemSucceeded, ""
+	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero() && (e.Status == Resolved || !e.SucceededAt.Before(e.LastRedriveAt)):
+		return ItemSucceeded, "" // the times alone would not do: they are of two machines' clocks
 	case e.DeathRedrive >= i.Redrive:
 		return ItemFailed, e.ErrorMessage
 	case e.Status != Retrying || e.RedriveCount != i.Redrive:

@@ -1,0 +1,97 @@
+package dlq
+
+import (
+	"context"
+	"sync"
+)
+
+// maxOutcomes is how many outcomes are recorded in one transaction.
+const maxOutcomes = 500
+
+// outcomes joins the successes that consumers report at the same time into one change: a transaction costs a sync of the disk however
+// much is in it, and after a bulk redrive they come by the thousand. Who comes while nobody writes begins at once, and writes what
+// gathers meanwhile too.
+type outcomes struct {
+	mu      sync.Mutex
+	waiting []*outcomeCall
+	writing bool
+}
+
+type outcomeCall struct {
+	redriven
+
+	done chan error
+}
+
+// put returns when the outcome is in the store.
+func (o *outcomes) put(ctx context.Context, l *Letters, r redriven) error {
+	call := &outcomeCall{redriven: r, done: make(chan error, 1)}
+	o.mu.Lock()
+	o.waiting = append(o.waiting, call)
+	lead := !o.writing
+	o.writing = true
+	o.mu.Unlock()
+	if lead {
+		// A caller who goes away does not stop the write that others share.
+		o.write(context.WithoutCancel(ctx), l)
+	}
+	select {
+	case err := <-call.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write writes until nobody waits, but no more than a few batches for the one whose call leads: then another one has to.
+func (o *outcomes) write(ctx context.Context, l *Letters) {
+	const batches = 4
+	for n := 1; ; n++ {
+		o.mu.Lock()
+		batch := o.waiting[:min(len(o.waiting), maxOutcomes)]
+		o.waiting = o.waiting[len(batch):]
+		if len(batch) == 0 {
+			o.writing = false
+			o.mu.Unlock()
+			return
+		}
+		o.mu.Unlock()
+		if n > batches {
+			go func() { // bounded: it ends when nobody waits
+				o.record(ctx, l, batch)
+				o.write(ctx, l)
+			}()
+			return
+		}
+		o.record(ctx, l, batch)
+	}
+}
+
+func (o *outcomes) record(ctx context.Context, l *Letters, batch []*outcomeCall) {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
+	defer cancel()
+	list := make([]redriven, len(batch))
+	for i, call := range batch {
+		list[i] = call.redriven
+	}
+	results, err := l.store.Change(ctx, succeeded(list...))
+	for i, call := range batch {
+		if err == nil {
+			call.done <- call.judge(ctx, results[i].Err, l.opts.logger)
+		} else {
+			call.done <- err
+		}
+	}
+}
+
+// succeeded is the change that records outcomes. Its time is the latest of theirs.
+func succeeded(list ...redriven) Change {
+	c := Change{Action: ActionSucceed, Actor: "redrive"}
+	for _, r := range list {
+		c.IDs, c.MessageIDs = append(c.IDs, r.ID), append(c.MessageIDs, clean(r.MessageID, maxName))
+		if r.At.After(c.At) {
+			c.At = r.At
+		}
+	}
+	return c
+}
