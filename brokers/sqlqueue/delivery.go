@@ -31,6 +31,9 @@ type delivery struct {
 	uuid    string
 	// settled says that somebody decides, or has decided, on the row's fate: nobody else may.
 	settled bool
+	// leaving says that the row is being given back to the queue: from now on it may be claimed again, also by this process,
+	// before whoever gives it back has heard from the database.
+	leaving bool
 	// lost says that the row is another worker's, while the handler here may still be running.
 	lost bool
 	// answered is the handler's answer, when it came while somebody else was deciding.
@@ -93,8 +96,22 @@ func (d *delivery) answer(o outcome) (decides, forget bool) {
 		d.answered = &o
 		return false, false
 	}
-	d.settled = true
+	d.settled, d.leaving = true, o.kind != acked
 	return true, false
+}
+
+// leave says that the row is about to be given back to its queue by somebody who has the right to.
+func (d *delivery) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.leaving = true
+}
+
+// isLeaving tells whether the row, if it is claimed again, is a new delivery.
+func (d *delivery) isLeaving() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.leaving
 }
 
 // unsettle gives the right back: what the caller tried has failed. It returns the answer that came meanwhile, which then
@@ -103,6 +120,7 @@ func (d *delivery) unsettle() *outcome {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settled = d.answered != nil
+	d.leaving = d.settled && d.answered.kind != acked
 	return d.answered
 }
 

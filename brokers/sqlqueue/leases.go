@@ -16,14 +16,15 @@ type leases struct {
 	held map[int64]*delivery
 }
 
-// take remembers rows as ours and returns those that are new. A row that is known was claimed a second time: its lease had
-// run out while this process was stuck, and nobody else was there. Its handler goes on, under the new lease.
+// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being given back,
+// was claimed a second time because its lease had run out while this process was stuck, and nobody else was there: its
+// handler goes on, under the new lease.
 func (l *leases) take(list []*delivery) []*delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fresh := list[:0]
 	for _, d := range list {
-		if known := l.held[d.row.id]; known != nil {
+		if known := l.held[d.row.id]; known != nil && !known.isLeaving() {
 			known.revive(d.expires)
 			continue
 		}
@@ -37,12 +38,28 @@ func (l *leases) take(list []*delivery) []*delivery {
 func (l *leases) drop(list ...*delivery) {
 	l.mu.Lock()
 	for _, d := range list {
-		delete(l.held, d.row.id)
+		if l.held[d.row.id] == d {
+			delete(l.held, d.row.id)
+		}
 	}
 	l.mu.Unlock()
 	for _, d := range list {
 		d.subscription.unsettled.Done()
 	}
+}
+
+// current returns the ids of those deliveries that have not been followed by another one of the same row: the lease is
+// this process's for both, and only the last one may decide.
+func (l *leases) current(list []*delivery) []int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ids := make([]int64, 0, len(list))
+	for _, d := range list {
+		if l.held[d.row.id] == d {
+			ids = append(ids, d.row.id)
+		}
+	}
+	return ids
 }
 
 // get returns the delivery of a row, or nil.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -231,4 +232,57 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 		receive(t, others).Ack()
 	}
 	m.Ack()
+}
+
+// A row that is given back at once is claimed again before the one who gave it back has heard from the database. It used to
+// be taken for a row whose lease had run out, and waited for the end of the new lease.
+func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
+	const n, rounds = 200, 4
+	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-delay=0s"))
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(16))
+	for range n {
+		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)))
+	}
+	var (
+		mu       sync.Mutex
+		runs     = map[string]int{}
+		handlers sync.WaitGroup
+		done     sync.WaitGroup
+	)
+	done.Add(n)
+	for range 16 {
+		handlers.Go(func() {
+			for m := range messages {
+				origin, _ := envelope.OriginFrom(m.Context())
+				mu.Lock()
+				runs[origin.Position]++
+				run := runs[origin.Position]
+				mu.Unlock()
+				switch {
+				case run == rounds:
+					m.Ack()
+					done.Done()
+				case run%2 == 0:
+					m.Nack()
+				case b.Reschedule(t.Context(), *origin, m.Copy(), 0) == nil:
+					m.Ack()
+				default:
+					m.Nack()
+				}
+			}
+		})
+	}
+	finished := make(chan struct{})
+	go func() { done.Wait(); close(finished) }()
+	select {
+	case <-finished:
+	case <-time.After(20 * time.Second):
+		mu.Lock()
+		require.FailNow(t, "messages are stuck", "%v", runs)
+	}
+	require.NoError(t, b.Close())
+	handlers.Wait()
+	for position, times := range runs {
+		require.Equal(t, rounds, times, position)
+	}
 }

@@ -70,9 +70,9 @@ func (s *settler) apply(list []*delivery, change func(ctx context.Context, ids [
 		return
 	}
 	defer s.leases.drop(list...)
-	ids := make([]int64, len(list))
-	for i, d := range list {
-		ids[i] = d.row.id
+	ids := s.leases.current(list)
+	if len(ids) == 0 {
+		return
 	}
 	pause := 20 * time.Millisecond
 	for {
