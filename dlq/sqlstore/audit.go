@@ -16,23 +16,22 @@ var auditColumns = []string{
 }
 
 func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []dlq.AuditRecord) error {
-	for chunk := range chunks(records) {
-		args := make([]any, 0, len(chunk)*len(auditColumns))
-		for _, r := range chunk {
-			var detail any
-			if len(r.Detail) > 0 {
-				data, err := json.Marshal(r.Detail)
-				if err != nil {
-					return fmt.Errorf("audit: %w", err)
-				}
-				detail = string(data)
+	rows := make([][]any, len(records))
+	for i, r := range records {
+		var detail any
+		if len(r.Detail) > 0 {
+			data, err := json.Marshal(r.Detail)
+			if err != nil {
+				return fmt.Errorf("audit: %w", err)
 			}
-			args = append(args, s.dialect.time(r.At), r.EntryID, null(r.Run), r.Actor, string(r.Action), r.Note,
-				string(r.From), string(r.To), r.Version, detail)
+			detail = string(data)
 		}
-		if _, err := s.statements.exec(ctx, tx, insertInto("dlq_audit", auditColumns, len(chunk)), args...); err != nil {
-			return fmt.Errorf("audit: %w", err)
+		rows[i] = []any{
+			s.dialect.time(r.At), r.EntryID, null(r.Run), r.Actor, string(r.Action), r.Note, string(r.From), string(r.To), r.Version, detail,
 		}
+	}
+	if err := s.dialect.insertRows(ctx, s, tx, "dlq_audit", auditColumns, rows); err != nil {
+		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
 }

@@ -20,17 +20,52 @@ func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	projected := 0
-	if json.Valid(b.Payload) && utf8.Valid(b.Payload) && d.jsonReadable(b.Payload) {
-		projected = 1
-	}
 	payload := b.Payload
 	if payload == nil {
 		payload = []byte{} // nil would be NULL
 	}
 	return []any{
-		entryID, b.Revision, append([]byte{}, b.UUID...), payload, projected, b.SHA256[:], null(b.ContentType), headers, null(b.Trace),
+		entryID, b.Revision, append([]byte{}, b.UUID...), payload, d.projection(b.Payload), b.SHA256[:], null(b.ContentType), headers, null(b.Trace),
 	}, nil
+}
+
+// partColumns are those of dlq_parts.
+var partColumns = []string{"entry_id", "revision", "part", "payload"}
+
+// insertBodies inserts rows of bodyColumns, as many in a statement as it may hold.
+func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) error {
+	for len(bodies) > 0 {
+		n, size := 0, 0
+		var parts [][]any
+		for n < len(bodies) && (n == 0 || size < s.dialect.maxStatement()) {
+			parts = append(parts, s.dialect.splitBody(bodies[n])...)
+			for _, value := range bodies[n] {
+				size += length(value)
+			}
+			n++
+		}
+		if err := s.dialect.insertRows(ctx, s, tx, "dlq_bodies", bodyColumns, bodies[:n]); err != nil {
+			return fmt.Errorf("body: %w", err)
+		}
+		for i := range parts {
+			if err := s.dialect.insertRows(ctx, s, tx, "dlq_parts", partColumns, parts[i:i+1]); err != nil {
+				return fmt.Errorf("part of a body: %w", err)
+			}
+		}
+		bodies = bodies[n:]
+	}
+	return nil
+}
+
+func length(value any) int {
+	switch value := value.(type) {
+	case string:
+		return len(value)
+	case []byte:
+		return len(value)
+	default:
+		return 0
+	}
 }
 
 // Body returns one revision of an entry's body.
@@ -100,6 +135,11 @@ func decodeHeaders(data string) (map[string]string, error) {
 		headers[string(pair[0])] = string(pair[1])
 	}
 	return headers, nil
+}
+
+// validJSON reports whether a payload is JSON text, nested at most depth deep.
+func validJSON(payload []byte, depth int) bool {
+	return json.Valid(payload) && utf8.Valid(payload) && jsonDepth(payload) <= depth
 }
 
 // jsonDepth is how deep the arrays and objects of valid JSON are nested.

@@ -30,6 +30,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		return nil, err
 	}
 	var counted deltas
+	var updates []changed
 	var audit []dlq.AuditRecord
 	results := make([]dlq.Result, len(c.IDs))
 	for i, id := range c.IDs {
@@ -38,14 +39,13 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 			results[i] = dlq.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
 			continue
 		}
-		after, err := c.Apply(*before)
+		one := c.For(i)
+		after, err := one.Apply(*before)
 		results[i] = dlq.Result{ID: id, Entry: after, Err: err}
 		if err != nil {
 			continue
 		}
-		if err := s.updateEntry(ctx, tx, &after); err != nil {
-			return nil, err
-		}
+		updates = append(updates, changed{before, &after})
 		counted.change(before, &after)
 		rows[id] = &after // should the id be named twice
 		if c.Audited() {
@@ -54,6 +54,9 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 				From: before.Status, To: after.Status, Version: after.Version,
 			})
 		}
+	}
+	if err := s.updateEntries(ctx, tx, updates); err != nil {
+		return nil, err
 	}
 	if err := s.insertAudit(ctx, tx, audit); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"time"
 
@@ -78,60 +79,79 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	d.hours[hourKey{e.CreatedAt.Truncate(time.Hour), e.Fingerprint}] += n
 }
 
-var statusColumns = []string{"pending", "retrying", "resolved", "discarded"}
+var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
 
-func statusValues(c dlq.Counts) []any { return []any{c.Pending, c.Retrying, c.Resolved, c.Discarded} }
+func statusValues(c dlq.Counts) []any {
+	return []any{c.Pending, c.Retrying, c.Parked, c.Resolved, c.Discarded}
+}
 
-// apply writes the deltas.
+// apply writes the deltas: a statement for each table, or a few when there are many.
 func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
-	if err := d.applyGroups(ctx, s, tx); err != nil {
-		return err
-	}
-	for _, key := range sortedKeys(d.counts, func(a, b countKey) int {
-		return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
-	}) {
-		c := d.counts[key]
-		if *c == (countDelta{}) {
-			continue
-		}
-		query := s.dialect.upsert("dlq_counts", slices.Concat([]string{"event_type", "topic"}, statusColumns, []string{"resolution_ms"}),
-			[]string{"event_type", "topic"}, slices.Concat(statusColumns, []string{"resolution_ms"}), nil)
-		args := slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts), []any{c.resolutionMS})
-		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
-			return err
-		}
-	}
-	for _, key := range sortedKeys(d.hours, func(a, b hourKey) int {
-		return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
-	}) {
-		if d.hours[key] == 0 {
-			continue
-		}
-		query := s.dialect.upsert("dlq_hours", []string{"hour", "fingerprint", "entries"}, []string{"hour", "fingerprint"},
-			[]string{"entries"}, nil)
-		if _, err := s.statements.exec(ctx, tx, query, s.dialect.time(key.hour), key.fingerprint, d.hours[key]); err != nil {
+	for _, write := range []counterWrite{d.groupWrite(s.dialect), d.countWrite(), d.hourWrite(s.dialect)} {
+		if err := write.run(ctx, s, tx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *deltas) applyGroups(ctx context.Context, s *Store, tx *sql.Tx) error {
-	columns := slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
-		[]string{"first_seen", "last_seen", "last_entry_id"})
-	query := s.dialect.upsert("dlq_groups", columns, []string{"fingerprint"}, statusColumns, []string{"last_seen", "last_entry_id"})
-	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
-		g := d.groups[key]
-		if g.counts == (dlq.Counts{}) {
-			continue
-		}
-		args := slices.Concat([]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
-			statusValues(g.counts), []any{s.dialect.time(g.first), s.dialect.time(g.last), g.entry.ID})
-		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
-			return err
+// counterWrite is an upsert into one of the tables of statistics.
+type counterWrite struct {
+	table                     string
+	columns, key, add, latest []string
+	rows                      [][]any
+}
+
+func (w *counterWrite) run(ctx context.Context, s *Store, tx *sql.Tx) error {
+	for chunk := range chunks(w.rows) {
+		query := s.dialect.upsert(w.table, w.columns, w.key, w.add, w.latest, len(chunk))
+		if _, err := s.statements.exec(ctx, tx, query, slices.Concat(chunk...)...); err != nil {
+			return fmt.Errorf("%s: %w", w.table, err)
 		}
 	}
 	return nil
+}
+
+func (d *deltas) groupWrite(dialect dialect) counterWrite {
+	w := counterWrite{
+		table: "dlq_groups", key: []string{"fingerprint"}, add: statusColumns, latest: []string{"last_seen", "last_entry_id"},
+		columns: slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
+			[]string{"first_seen", "last_seen", "last_entry_id"}),
+	}
+	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
+		if g := d.groups[key]; g.counts != (dlq.Counts{}) {
+			w.rows = append(w.rows, slices.Concat(
+				[]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
+				statusValues(g.counts), []any{dialect.time(g.first), dialect.time(g.last), g.entry.ID}))
+		}
+	}
+	return w
+}
+
+func (d *deltas) countWrite() counterWrite {
+	w := counterWrite{table: "dlq_counts", key: []string{"event_type", "topic"}, add: slices.Concat(statusColumns, []string{"resolution_ms"})}
+	w.columns = slices.Concat(w.key, w.add)
+	for _, key := range sortedKeys(d.counts, func(a, b countKey) int {
+		return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
+	}) {
+		if c := d.counts[key]; *c != (countDelta{}) {
+			w.rows = append(w.rows, slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts), []any{c.resolutionMS}))
+		}
+	}
+	return w
+}
+
+func (d *deltas) hourWrite(dialect dialect) counterWrite {
+	w := counterWrite{table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries"}}
+	w.columns = slices.Concat(w.key, w.add)
+	for _, key := range sortedKeys(d.hours, func(a, b hourKey) int {
+		return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
+	}) {
+		if n := d.hours[key]; n != 0 {
+			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n})
+		}
+	}
+	return w
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
@@ -165,7 +185,7 @@ func (s *Store) Recount(ctx context.Context) error {
 		for _, query := range []string{
 			"DELETE FROM dlq_counts",
 			"DELETE FROM dlq_hours",
-			"UPDATE dlq_groups SET pending = 0, retrying = 0, resolved = 0, discarded = 0", // their first and last death stay
+			"UPDATE dlq_groups SET pending = 0, retrying = 0, parked = 0, resolved = 0, discarded = 0", // their first and last death stay
 		} {
 			if _, err := tx.ExecContext(ctx, query); err != nil {
 				return err

@@ -3,27 +3,36 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"io/fs"
+	"iter"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/huandu/go-sqlbuilder"
-	"github.com/pressly/goose/v3"
+
+	"github.com/redrive-go/redrive/dlq"
 )
 
 // dialect is what differs from one database to the other. Everything else in this package is written once.
 type dialect interface {
 	// flavor is for the statements that are put together.
 	flavor() sqlbuilder.Flavor
-	// migrations has the schema; goose is how the migrator talks to this database.
-	migrations() (fs.FS, goose.Dialect, []goose.ProviderOption)
+	// migrate brings the schema up to date. Any number of processes may do it at once.
+	migrate(ctx context.Context, db *sql.DB) error
 	// rebind turns the ? of a statement that is written by hand into the database's placeholders.
 	rebind(query string) string
 	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction has the whole database.
 	forUpdate() string
-	// insertIgnore is a multi-row INSERT that leaves rows alone whose key is there, and returns id and key of the new ones.
-	insertIgnore(table string, columns []string, rows int, key string) string
-	// upsert is an INSERT that, where the key is there, adds to the columns of add and takes the later of those of latest.
-	upsert(table string, columns, key, add, latest []string) string
+	// idIn are conditions that together pick the rows with these ids, in their order, and their parameters.
+	idIn(column string, ids []int64) iter.Seq2[string, []any]
+	// insertEntries inserts rows of entryColumns but those whose key is there, and returns the ids of the new ones.
+	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error)
+	// insertRows inserts any number of rows.
+	insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error
+	// upsert is a multi-row INSERT that, where a key is there, adds to the columns of add and takes the later of those of latest.
+	upsert(table string, columns, key, add, latest []string, rows int) string
+	// after is the condition that a row comes behind a place in a listing; op is < or >. at and id write their parameter.
+	after(column, op string, at, id func() string) string
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
 	// contains is a condition that column holds text, ASCII letters in any case; the parameter is made by containsArg.
@@ -31,8 +40,57 @@ type dialect interface {
 	containsArg(text string) any
 	// containsBytes is a condition that a binary column holds the parameter.
 	containsBytes(column, parameter string) string
-	// jsonReadable reports whether the database's JSON functions can read this payload, which is JSON.
-	jsonReadable(payload []byte) bool
+	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON functions can read
+	// it, else what makes it NULL.
+	projection(payload []byte) any
+	// maxStatement is how long a statement for many bodies should be at most, in bytes.
+	maxStatement() int
+	// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
+	splitBody(body []any) [][]any
+	// archive is the table of C35.
+	archive() string
+	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.
+	ready(ctx context.Context, db *sql.DB) error
 	// inTx runs fn in a transaction that commits durably, whatever the database's defaults say.
 	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
+}
+
+// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. greater is the name of the function that
+// returns the greater of two values.
+func onConflict(table string, columns, key, add, latest []string, rows int, greater string) string {
+	sets := make([]string, 0, len(add)+len(latest))
+	for _, c := range add {
+		sets = append(sets, c+" = "+table+"."+c+" + excluded."+c)
+	}
+	for _, c := range latest {
+		sets = append(sets, c+" = "+greater+"("+table+"."+c+", excluded."+c+")")
+	}
+	return insertInto(table, columns, rows) + " ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", ")
+}
+
+// likePattern is a LIKE pattern, with ! as its escape character, for a column that holds the text.
+func likePattern(text string) string { return "%" + likeEscaper.Replace(text) + "%" }
+
+// A backslash would need another spelling in MySQL, whose strings know escapes of their own.
+var likeEscaper = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
+
+// rowAfter compares rows, which is a range of an index in SQLite and PostgreSQL.
+func rowAfter(column, op string, at, id func() string) string {
+	return "(" + column + ", id) " + op + " (" + at() + ", " + id() + ")"
+}
+
+// insertReturning is insertEntries for SQLite and other databases with its ON CONFLICT.
+func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
+	ids := make(map[dlq.Key]int64, len(rows))
+	for chunk := range chunks(rows) {
+		query := insertInto("dlq_entries", entryColumns, len(chunk)) + " ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
+		found, err := s.statements.query(ctx, tx, query, slices.Concat(chunk...)...)
+		if err != nil {
+			return nil, err
+		}
+		if err := scanIDs(found, ids); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }

@@ -7,10 +7,18 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
+// drivers are the URL schemes of this package.
+var drivers = map[string]driverFunc{
+	"sqlite":     openSQLite,
+	"sqlite3":    openSQLite,
+	"postgres":   openPostgres,
+	"postgresql": openPostgres,
+}
+
 func init() {
-	sqliteDriver := driverFunc(openSQLite)
-	dlq.Register("sqlite", sqliteDriver)
-	dlq.Register("sqlite3", sqliteDriver)
+	for scheme, open := range drivers {
+		dlq.Register(scheme, open)
+	}
 }
 
 // driverFunc makes a dlq.Driver of a function that opens a Store.

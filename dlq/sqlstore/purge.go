@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
 )
@@ -12,7 +11,7 @@ import (
 // archiveColumns are the columns of dlq_events, which the archive has too.
 const archiveColumns = "id, event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, retry_count," +
 	" max_retries, status, created_at, last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic," +
-	" correlation_id, payload, payload_sha256, payload_size, content_type, headers, message_uuid, broker, topic, consumer, handler," +
+	" correlation_id, correlation, payload, payload_sha256, payload_size, content_type, headers, message_uuid, broker, topic, consumer, handler," +
 	" exchange, routing_key, message_key, position, broker_time, reason, error_class, error_code, rule, fingerprint, attempts," +
 	" version, seen_count, death_redrive, lease_until, run_id, first_failure_at, died_at, last_seen_at, succeeded_at, changed_at," +
 	" changed_by, revision, dedup_key"
@@ -76,8 +75,8 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	}
 	in := " IN " + questionMarks(len(ids), 1)
 	if !p.SkipArchive {
-		columns := strings.Join([]string{archiveColumns, "archived_at"}, ", ")
-		query := "INSERT INTO dlq_events_archive (" + columns + ") SELECT " + archiveColumns + ", ? FROM dlq_events WHERE id" + in
+		query := "INSERT INTO " + s.dialect.archive() + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
+			", ? FROM dlq_events WHERE id" + in
 		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -133,7 +135,6 @@ func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []i
 
 // insert stores new entries; those whose key is there already have been seen before.
 func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) error {
-	ids := make(map[dlq.Key]int64, len(fresh))
 	var first, again []int // the first letter with a key, and those that repeat it
 	seen := make(map[dlq.Key]bool, len(fresh))
 	for _, i := range fresh {
@@ -144,12 +145,15 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 			again = append(again, i)
 		}
 	}
-	for chunk := range chunks(first) {
-		if err := p.insertChunk(ctx, letters, chunk, ids); err != nil {
-			return err
-		}
+	rows := make([][]any, len(first))
+	for n, i := range first {
+		rows[n] = letters[i].entry
 	}
-	var bodies []int
+	ids, err := p.store.dialect.insertEntries(ctx, p.store, p.tx, rows)
+	if err != nil {
+		return err
+	}
+	var bodies [][]any
 	for _, i := range first {
 		id, isNew := ids[letters[i].Key]
 		if !isNew {
@@ -160,18 +164,29 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 		stored := *letters[i].Entry
 		stored.ID = id
 		p.deltas.add(&stored)
-		bodies = append(bodies, i)
+		bodies = append(bodies, append([]any{id}, letters[i].body[1:]...))
 	}
-	for chunk := range chunks(bodies) {
-		if err := p.insertBodies(ctx, letters, chunk); err != nil {
-			return err
-		}
+	if err := p.store.insertBodies(ctx, p.tx, bodies); err != nil {
+		return err
 	}
+	return p.seeAgain(ctx, letters, again)
+}
+
+// seeAgain applies deaths whose keys were there already, in the order in which they came.
+func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int) error {
 	slices.Sort(again)
+	keys := make([]dlq.Key, 0, len(again))
 	for _, i := range again {
-		row, err := p.entryByKey(ctx, letters[i].Key)
-		if err != nil {
-			return err
+		keys = append(keys, letters[i].Key)
+	}
+	rows, err := p.entriesByKey(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for _, i := range again {
+		row := rows[letters[i].Key]
+		if row == nil {
+			return errors.New("an entry was removed while its message died again: repeat the call")
 		}
 		if err := p.die(ctx, i, row, letters[i].Entry); err != nil {
 			return err
@@ -180,35 +195,32 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 	return nil
 }
 
-func (p *putting) insertChunk(ctx context.Context, letters []letterRow, chunk []int, ids map[dlq.Key]int64) error {
-	args := make([]any, 0, len(chunk)*len(entryColumns))
-	for _, i := range chunk {
-		args = append(args, letters[i].entry...)
-	}
-	query := p.store.dialect.insertIgnore("dlq_entries", entryColumns, len(chunk), "dedup_key")
-	rows, err := p.store.statements.query(ctx, p.tx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		var key []byte
-		if err := rows.Scan(&id, &key); err != nil {
-			return err
+// entriesByKey reads and locks entries, in the order of their ids like everybody else.
+func (p *putting) entriesByKey(ctx context.Context, keys []dlq.Key) (map[dlq.Key]*dlq.Entry, error) {
+	found := make(map[dlq.Key]*dlq.Entry, len(keys))
+	ids := map[dlq.Key]int64{}
+	for chunk := range chunks(keys) {
+		args := make([]any, len(chunk))
+		for i := range chunk {
+			args[i] = chunk[i][:]
 		}
-		ids[dlq.Key(key)] = id
+		rows, err := p.store.statements.query(ctx, p.tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
+			questionMarks(len(chunk), 1), args...)
+		if err != nil {
+			return nil, err
+		}
+		if err := scanIDs(rows, ids); err != nil {
+			return nil, err
+		}
 	}
-	return rows.Err()
-}
-
-func (p *putting) insertBodies(ctx context.Context, letters []letterRow, chunk []int) error {
-	args := make([]any, 0, len(chunk)*len(bodyColumns))
-	for _, i := range chunk {
-		args = append(append(args, p.receipts[i].ID), letters[i].body[1:]...)
+	entries, err := p.store.lockEntries(ctx, p.tx, slices.Collect(maps.Values(ids)))
+	if err != nil {
+		return nil, err
 	}
-	_, err := p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, len(chunk)), args...)
-	return err
+	for _, e := range entries {
+		found[e.Key] = e
+	}
+	return found, nil
 }
 
 // die applies a death to an entry that is there.
@@ -257,30 +269,22 @@ func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) er
 	if err != nil {
 		return err
 	}
-	_, err = p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, 1), values...)
-	return err
+	return p.store.insertBodies(ctx, p.tx, [][]any{values})
 }
 
 func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
 	return p.tx.QueryRowContext(ctx, p.store.dialect.rebind(query), args...)
 }
 
-func (p *putting) entryByKey(ctx context.Context, key dlq.Key) (*dlq.Entry, error) {
-	row := p.queryRow(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE dedup_key = ?"+p.store.dialect.forUpdate(), key[:])
-	e, err := scanEntry(row)
-	if err != nil {
-		return nil, fmt.Errorf("entry by key: %w", err)
-	}
-	return &e, nil
-}
-
 // finish writes what changed in entries that were there, the audit records and the statistics.
 func (p *putting) finish(ctx context.Context) error {
+	updates := make([]changed, 0, len(p.rows))
 	for _, id := range sortedKeys(p.rows, compareIDs) {
-		if err := p.store.updateEntry(ctx, p.tx, p.rows[id]); err != nil {
-			return err
-		}
+		updates = append(updates, changed{p.before[id], p.rows[id]})
 		p.deltas.change(p.before[id], p.rows[id])
+	}
+	if err := p.store.updateEntries(ctx, p.tx, updates); err != nil {
+		return err
 	}
 	if err := p.store.insertAudit(ctx, p.tx, p.audit); err != nil {
 		return err

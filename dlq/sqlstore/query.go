@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/huandu/go-sqlbuilder"
@@ -171,8 +170,8 @@ func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *
 		direction, compare = "ASC", ">"
 	}
 	if c != nil {
-		at := s.dialect.time(c.At)
-		b.Where(strings.Join([]string{"(" + column + ", id)", compare, "(" + b.Var(at) + ", " + b.Var(c.ID) + ")"}, " "))
+		at, id := func() string { return b.Var(s.dialect.time(c.At)) }, func() string { return b.Var(c.ID) }
+		b.Where(s.dialect.after(column, compare, at, id))
 	}
 	b.OrderBy(column+" "+direction, "id "+direction).Limit(p.Limit + 1)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -31,17 +32,52 @@ func insertInto(table string, columns []string, rows int) string {
 	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows)
 }
 
+// insertValues is insertRows for databases that know no arrays.
+func insertValues(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
+	for chunk := range chunks(rows) {
+		if _, err := s.statements.exec(ctx, tx, insertInto(table, columns, len(chunk)), slices.Concat(chunk...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idInList is idIn for databases that know no arrays.
+func idInList(column string, ids []int64) iter.Seq2[string, []any] {
+	return func(yield func(string, []any) bool) {
+		for chunk := range chunks(ids) {
+			args := make([]any, len(chunk))
+			for i, id := range chunk {
+				args[i] = id
+			}
+			if !yield(column+" IN "+questionMarks(len(chunk), 1), args) {
+				return
+			}
+		}
+	}
+}
+
+// scanIDs reads and closes rows of ids and keys.
+func scanIDs(rows *sql.Rows, ids map[dlq.Key]int64) error {
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		var key []byte
+		if err := rows.Scan(&id, &key); err != nil {
+			return err
+		}
+		ids[dlq.Key(key)] = id
+	}
+	return rows.Err()
+}
+
 // lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot wait for each
 // other. Those that are not there are not in the map.
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
-	for chunk := range chunks(ids) {
-		args := make([]any, len(chunk))
-		for i, id := range chunk {
-			args[i] = id
-		}
-		rows, err := s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE id IN "+questionMarks(len(chunk), 1)+
-			" ORDER BY id"+s.dialect.forUpdate(), args...)
+	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {
+		rows, err := s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+" ORDER BY id"+s.dialect.forUpdate(),
+			args...)
 		if err != nil {
 			return nil, err
 		}
@@ -54,11 +90,6 @@ func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[i
 		}
 	}
 	return found, nil
-}
-
-func (s *Store) updateEntry(ctx context.Context, tx *sql.Tx, e *dlq.Entry) error {
-	_, err := s.statements.exec(ctx, tx, updateState, stateValues(s.dialect, e)...)
-	return err
 }
 
 func compareIDs(a, b int64) int { return cmp.Compare(a, b) }

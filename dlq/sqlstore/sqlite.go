@@ -4,10 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
+	"iter"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -21,11 +20,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-//go:embed migrations/sqlite/*.sql
-var sqliteMigrations embed.FS
-
 // sqliteDrivers are the names under which the known SQLite drivers register themselves, and their import paths.
-var sqliteDrivers = []struct{ name, path string }{
+var sqliteDrivers = []knownDriver{
 	{"sqlite", "modernc.org/sqlite"},
 	{"sqlite3", "github.com/mattn/go-sqlite3"},
 }
@@ -46,7 +42,7 @@ func openSQLite(ctx context.Context, u *url.URL) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	drv, err := sqlDriver(cfg.driver)
+	drv, err := sqliteDriver(cfg.driver)
 	if err != nil {
 		return nil, err
 	}
@@ -132,31 +128,17 @@ func (c *sqliteConfig) read(values url.Values) error {
 	return errors.Join(errs...)
 }
 
-// sqlDriver finds the SQL driver that the program imports.
-func sqlDriver(name string) (driver.Driver, error) {
-	registered := sql.Drivers()
-	for _, known := range sqliteDrivers {
-		if (name == "" || name == known.name) && slices.Contains(registered, known.name) {
-			name = known.name
-			break
-		}
-	}
-	if name == "" || !slices.Contains(registered, name) {
-		return nil, fmt.Errorf("sqlstore: no SQL driver for SQLite is in this program (registered: %s); forgotten import? add _ %q",
-			orNone(registered), sqliteDrivers[0].path)
+// sqliteDriver finds the SQL driver that the program imports.
+func sqliteDriver(name string) (driver.Driver, error) {
+	name, err := findDriver(sqliteDrivers, name)
+	if err != nil {
+		return nil, err
 	}
 	db, err := sql.Open(name, ":memory:") // opens nothing yet: it is the way to the registered driver
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: SQL driver %s: %w", name, err)
 	}
 	return db.Driver(), db.Close()
-}
-
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
 }
 
 // pragmaConnector opens connections and sets their pragmas, with any SQLite driver: they have no common DSN syntax for that.
@@ -201,33 +183,36 @@ type sqlite struct{}
 
 func (sqlite) flavor() sqlbuilder.Flavor { return sqlbuilder.SQLite }
 
-func (sqlite) migrations() (fs.FS, goose.Dialect, []goose.ProviderOption) {
-	sub, err := fs.Sub(sqliteMigrations, "migrations/sqlite")
-	if err != nil {
-		panic(err) // the directory is embedded above
-	}
-	return sub, goose.DialectSQLite3, nil
+func (sqlite) migrate(ctx context.Context, db *sql.DB) error {
+	return migrateUnlocked(ctx, db, goose.DialectSQLite3, migrationsOf("sqlite"))
 }
+
+func (sqlite) ready(context.Context, *sql.DB) error { return nil }
 
 func (sqlite) rebind(query string) string { return query }
 
 func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transaction has the write lock from its start
 
-func (sqlite) insertIgnore(table string, columns []string, rows int, key string) string {
-	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows) +
-		" ON CONFLICT (" + key + ") DO NOTHING RETURNING id, " + key
+func (sqlite) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
+
+func (sqlite) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
+	return insertReturning(ctx, s, tx, rows)
 }
 
-func (sqlite) upsert(table string, columns, key, add, latest []string) string {
-	sets := make([]string, 0, len(add)+len(latest))
-	for _, c := range add {
-		sets = append(sets, c+" = "+table+"."+c+" + excluded."+c)
-	}
-	for _, c := range latest {
-		sets = append(sets, c+" = max("+table+"."+c+", excluded."+c+")")
-	}
-	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), 1) +
-		" ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", ")
+func (sqlite) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
+	return insertValues(ctx, s, tx, table, columns, rows)
+}
+
+func (sqlite) maxStatement() int { return 4 << 20 }
+
+func (sqlite) splitBody([]any) [][]any { return nil }
+
+func (sqlite) after(column, op string, at, id func() string) string {
+	return rowAfter(column, op, at, id)
+}
+
+func (sqlite) upsert(table string, columns, key, add, latest []string, rows int) string {
+	return onConflict(table, columns, key, add, latest, rows, "max")
 }
 
 // sqliteTime sorts as text in the order of time, and is what SQLite's date functions read.
@@ -241,20 +226,25 @@ func (sqlite) time(t time.Time) any {
 }
 
 func (sqlite) contains(column, parameter string) string {
-	return column + " LIKE " + parameter + ` ESCAPE '\'`
+	return column + " LIKE " + parameter + " ESCAPE '!'"
 }
 
-var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
-func (sqlite) containsArg(text string) any { return "%" + likeEscaper.Replace(text) + "%" }
+func (sqlite) containsArg(text string) any { return likePattern(text) }
 
 func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"
 }
 
-// jsonReadable: SQLite's JSON functions stop at a nesting of 1,000 in older versions, and one row that they cannot read fails a
-// whole query.
-func (sqlite) jsonReadable(payload []byte) bool { return jsonDepth(payload) <= 500 }
+// projection is 1 for JSON: the view makes text of the payload then. SQLite's JSON functions stop at a nesting of 1,000 in older
+// versions, and one row that they cannot read fails a whole query.
+func (sqlite) projection(payload []byte) any {
+	if validJSON(payload, 500) {
+		return 1
+	}
+	return 0
+}
+
+func (sqlite) archive() string { return "dlq_events_archive" }
 
 func (sqlite) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
 	return runTx(ctx, db, nil, fn)

@@ -30,13 +30,14 @@ var _ dlq.Store = (*Store)(nil)
 // Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes it.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
 	var mux dlq.Mux
-	mux.Register("sqlite", driverFunc(openSQLite))
-	mux.Register("sqlite3", driverFunc(openSQLite))
+	for scheme, open := range drivers {
+		mux.Register(scheme, open)
+	}
 	store, err := mux.OpenStore(ctx, rawURL)
 	if err != nil {
 		return nil, err
 	}
-	return store.(*Store), nil //nolint:forcetypeassert // both drivers above give one
+	return store.(*Store), nil //nolint:forcetypeassert // our drivers give one
 }
 
 // start checks the connection, brings the schema up to date and starts the writer. On an error it closes what was opened.
@@ -45,7 +46,10 @@ func (s *Store) start(ctx context.Context) error {
 	s.statements.rebind = s.dialect.rebind
 	err := s.write.PingContext(ctx)
 	if err == nil {
-		err = migrate(ctx, s.write, s.dialect)
+		err = s.dialect.migrate(ctx, s.write)
+	}
+	if err == nil {
+		err = s.dialect.ready(ctx, s.write)
 	}
 	if err != nil {
 		return errors.Join(err, s.closeDB())

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 )
@@ -25,6 +26,26 @@ func runTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
+}
+
+// retryTx is runTx, and once more when the transaction failed only because of another one.
+func retryTx(
+	ctx context.Context, db *sql.DB, opts *sql.TxOptions, retryable func(error) bool, fn func(*sql.Tx) error,
+) error {
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		err := runTx(ctx, db, opts, fn)
+		if err == nil || attempt == attempts || !retryable(err) {
+			return err
+		}
+		timer := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		}
+	}
 }
 
 // questionMarks is the VALUES list of rows with n columns.

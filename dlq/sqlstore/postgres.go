@@ -1,0 +1,135 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/huandu/go-sqlbuilder"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// postgres is the dialect of PostgreSQL 12 and later, through pgx.
+type postgres struct{}
+
+var _ dialect = postgres{}
+
+func (postgres) flavor() sqlbuilder.Flavor { return sqlbuilder.PostgreSQL }
+
+func (postgres) migrate(ctx context.Context, db *sql.DB) error {
+	return migrateLocked(ctx, db, "postgres")
+}
+
+func (postgres) ready(context.Context, *sql.DB) error { return nil }
+
+// rebind numbers the parameters. No statement of this package has a question mark elsewhere.
+func (postgres) rebind(query string) string {
+	var b strings.Builder
+	b.Grow(len(query) + len(query)/8)
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+}
+
+func (postgres) forUpdate() string { return " FOR UPDATE" }
+
+func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
+	return func(yield func(string, []any) bool) {
+		if len(ids) > 0 {
+			yield(column+" = ANY(?)", []any{ids})
+		}
+	}
+}
+
+// insertEntries inserts in the order of the keys, so that two processes with the same dead letters do not wait for each other.
+func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
+	ids := make(map[dlq.Key]int64, len(rows))
+	if len(rows) == 0 {
+		return ids, nil
+	}
+	query, args := insertUnnest("dlq_entries", entryColumns, rows)
+	found, err := s.statements.query(ctx, tx, query+" ORDER BY dedup_key ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key", args...)
+	if err != nil {
+		return nil, err
+	}
+	return ids, scanIDs(found, ids)
+}
+
+func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	query, args := insertUnnest(table, columns, rows)
+	_, err := s.statements.exec(ctx, tx, query, args...)
+	return err
+}
+
+func (postgres) maxStatement() int { return 4 << 20 }
+
+func (postgres) splitBody([]any) [][]any { return nil }
+
+func (postgres) after(column, op string, at, id func() string) string {
+	return rowAfter(column, op, at, id)
+}
+
+func (postgres) upsert(table string, columns, key, add, latest []string, rows int) string {
+	return onConflict(table, columns, key, add, latest, rows, "GREATEST")
+}
+
+func (postgres) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC()
+}
+
+func (postgres) contains(column, parameter string) string {
+	return column + " ILIKE " + parameter + " ESCAPE '!'"
+}
+
+func (postgres) containsArg(text string) any { return likePattern(text) }
+
+func (postgres) containsBytes(column, parameter string) string {
+	return "position(" + parameter + " IN " + column + ") > 0"
+}
+
+// projection is the payload as jsonb, unless jsonb cannot hold it: one such row would fail the whole statement.
+func (postgres) projection(payload []byte) any {
+	if !jsonbReadable(payload) {
+		return nil
+	}
+	return string(payload)
+}
+
+func (postgres) archive() string { return "archive.dlq_events_archive" }
+
+// inTx sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server then loses
+// dead letters whose messages were acked.
+func (postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
+	return retryTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, postgresRetryable, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
+			return fmt.Errorf("synchronous_commit: %w", err)
+		}
+		return fn(tx)
+	})
+}
+
+// postgresRetryable reports whether a transaction failed only because of another one: a deadlock, of which PostgreSQL ends one side, or
+// a conflict of serializable transactions.
+func postgresRetryable(err error) bool {
+	var state interface{ SQLState() string } // of pgx's errors, without importing it
+	return errors.As(err, &state) && (state.SQLState() == "40P01" || state.SQLState() == "40001")
+}

@@ -1,0 +1,101 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// changed is an entry that the transaction holds locked, as it was and as it is to be.
+type changed struct{ before, after *dlq.Entry }
+
+// relative are the columns that are counted up or down: entries whose counts differ may change alike.
+var relative = map[string]bool{"version": true, "retry_count": true, "seen_count": true}
+
+// update is a statement that changes some entries in the same way.
+type update struct {
+	set  []string
+	args []any
+	ids  []int64
+}
+
+// updateEntries writes entries that have changed: only the columns that differ, and one statement for all that differ alike, as
+// those of a bulk action do.
+func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed) error {
+	alike := map[string]*update{}
+	var order []*update
+	var key strings.Builder
+	for _, e := range entries {
+		key.Reset()
+		u := s.difference(e, &key)
+		if len(u.set) == 0 {
+			continue
+		}
+		same := alike[key.String()]
+		if same == nil {
+			same = u
+			alike[key.String()] = u
+			order = append(order, u)
+		}
+		same.ids = append(same.ids, e.after.ID)
+	}
+	for _, u := range order {
+		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE "
+		for in, ids := range s.dialect.idIn("id", u.ids) {
+			if _, err := s.statements.exec(ctx, tx, query+in, append(u.args[:len(u.args):len(u.args)], ids...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// difference is the update from before to after; what it writes to key is the same for updates that are.
+func (s *Store) difference(e changed, key *strings.Builder) *update {
+	was, is := stateValues(s.dialect, e.before), stateValues(s.dialect, e.after)
+	u := &update{}
+	for i, column := range stateColumns {
+		if equalValues(was[i], is[i]) {
+			continue
+		}
+		value, set := is[i], column+" = ?"
+		if relative[column] {
+			value, set = asInt(is[i])-asInt(was[i]), column+" = "+column+" + ?"
+		}
+		u.set, u.args = append(u.set, set), append(u.args, value)
+		fmt.Fprintf(key, "%d=%v;", i, value)
+	}
+	return u
+}
+
+func equalValues(a, b any) bool {
+	at, isTime := a.(time.Time)
+	bt, both := b.(time.Time)
+	if isTime && both {
+		return at.Equal(bt)
+	}
+	return a == b
+}
+
+func asInt(value any) int64 {
+	switch n := value.(type) {
+	case int:
+		return int64(n)
+	case int32:
+		return int64(n)
+	case int64:
+		return n
+	default:
+		return 0
+	}
+}
+
+// updateEntry writes one entry, whatever changed in it.
+func (s *Store) updateEntry(ctx context.Context, tx *sql.Tx, e *dlq.Entry) error {
+	_, err := s.statements.exec(ctx, tx, updateState, stateValues(s.dialect, e)...)
+	return err
+}

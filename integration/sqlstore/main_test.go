@@ -1,0 +1,85 @@
+// Package sqlstore_test proves dlq/sqlstore on real servers: PostgreSQL and MariaDB.
+package sqlstore_test
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// servers are the databases that every test of the store runs on. Each call makes an empty one and returns its URL.
+var servers = map[string]func(t testing.TB) (url string){
+	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
+}
+
+// onEach runs test on every server, on a database of its own.
+func onEach(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	for name, database := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, database(t))
+		})
+	}
+}
+
+// with adds parameters to a URL.
+func with(url, params string) string {
+	if strings.Contains(url, "?") {
+		return url + "&" + params
+	}
+	return url + "?" + params
+}
+
+// openStore opens a store that the test closes.
+func openStore(t testing.TB, url string) *sqlstore.Store {
+	t.Helper()
+	s, err := sqlstore.Open(t.Context(), url)
+	require.NoError(t, err)
+	return s
+}
+
+// openDB opens the database of a URL that servers gave, as an application would.
+func openDB(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	driver, dsn := "pgx", url
+	if strings.HasPrefix(url, "mysql:") {
+		var err error
+		driver = "mysql"
+		dsn, err = services.MySQLDSN(url)
+		require.NoError(t, err)
+	}
+	db, err := sql.Open(driver, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// Every store behaves the same (issue: one code base, exact bytes, hostile text, compare-and-set, audit).
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, database := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
+				t.Helper()
+				url := with(database(t), "readers=2&writers=2")
+				return func(t *testing.T) dlq.Store {
+					t.Helper()
+					return openStore(t, url)
+				}
+			})
+		})
+	}
+}
