@@ -201,3 +201,29 @@ type withoutWait struct{}
 
 func (withoutWait) Conn() *withoutWait          { return nil }
 func (*withoutWait) WaitForNotification() error { return nil }
+
+// A row that is claimed while it is being given back is a new delivery; one whose handler still runs is not.
+func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
+	sub := new(subscription)
+	hold := func() *delivery { return &delivery{row: claimed{id: 1}, subscription: sub} }
+	l := &leases{held: map[int64]*delivery{}}
+	sub.unsettled.Add(2)
+
+	running := hold()
+	require.Len(t, l.take([]*delivery{running}), 1)
+	lapsed := hold()
+	lapsed.expires = time.Now().Add(time.Hour)
+	require.Empty(t, l.take([]*delivery{lapsed}), "its handler goes on")
+	require.Equal(t, lapsed.expires, running.leaseEnd())
+
+	require.True(t, running.settle())
+	running.leave()
+	again := hold()
+	require.Len(t, l.take([]*delivery{again}), 1, "it has been given back")
+	require.Equal(t, []int64{1}, l.current([]*delivery{again}))
+	require.Empty(t, l.current([]*delivery{running}), "it may not decide on the row any more")
+	l.drop(running)
+	require.Same(t, again, l.get(1))
+	l.drop(again)
+	require.Nil(t, l.get(1))
+}
