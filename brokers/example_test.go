@@ -153,3 +153,15 @@ func ExampleDrain() {
 	// while it closes, the handler's context is <nil>
 	// <nil>
 }
+
+func ExampleLookup() {
+	driver, ok := brokers.Lookup("mem")
+	fmt.Println(ok)
+	for _, p := range driver.Params() {
+		fmt.Println(p.Name, p.Default)
+	}
+	// Output:
+	// true
+	// nack-pause 100ms
+	// max-message 0
+}

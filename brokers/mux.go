@@ -44,6 +44,9 @@ func Register(scheme string, d Driver) { defaultMux.Register(scheme, d) }
 // Schemes lists the schemes registered in the shared Mux, sorted.
 func Schemes() []string { return defaultMux.Schemes() }
 
+// Lookup returns the driver of scheme in the shared Mux: for its parameters.
+func Lookup(scheme string) (Driver, bool) { return defaultMux.Driver(scheme) }
+
 // Open opens the broker that rawURL names with the drivers registered by [Register]. The caller closes it.
 func Open(ctx context.Context, rawURL string, opts ...Option) (Broker, error) {
 	return defaultMux.Open(ctx, rawURL, opts...)

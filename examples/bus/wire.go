@@ -56,10 +56,10 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 	for _, s := range services() {
 		cfg := s.policy
 		cfg.Rescheduler = scaled(broker, speed)
-		cfg.DeadLetters = broker // {project}.{service}.failed (D5)
+		cfg.DeadLetters = broker // {project}.{service}.failed
 		cfg.Hooks = t.hooks(s.name)
-		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)} // D14
-		cfg.Debug = t.debug(s.name)                                                                 // D15
+		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)} // in front of the service's own code
+		cfg.Debug = t.debug(s.name)                                                                 // messages that a developer has marked
 		cfg.Logger = logger
 		pipeline, err := middleware.New(cfg)
 		if err != nil {

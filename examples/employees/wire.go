@@ -52,7 +52,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 		return sv, err
 	}
 
-	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the store at once (C16)
+	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the store at once
 	cfg.Rescheduler = scaled(sv.broker, s.speed)
 	cfg.DeadLetters = sv.letters
 	cfg.Observer = sv.tally

@@ -1,0 +1,95 @@
+package examples_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all"
+)
+
+// The README's table says of each broker what its open connection says of itself.
+func TestREADME_CapabilitiesTable(t *testing.T) {
+	columns := []string{"memory", "RabbitMQ", "Kafka", "PostgreSQL", "MariaDB", "SQLite"}
+	have := map[string]brokers.Capabilities{}
+	patterns := map[string]bool{}
+	for _, name := range columns {
+		url := brokerURLs[name](t)
+		have[name] = capabilities(t, brokers.Config{URL: url}).Capabilities
+		bus := capabilities(t, brokers.Config{URL: url, Group: "docs", Naming: brokers.ServiceBus("docs")})
+		patterns[name] = bus.err == nil && bus.Patterns
+	}
+
+	rows := []struct {
+		title string
+		cell  func(name string, c brokers.Capabilities) string
+	}{
+		{"keeps messages over restarts", func(_ string, c brokers.Capabilities) string { return yes(c.Durable) }},
+		{"order, with one handler and no failure", func(_ string, c brokers.Capabilities) string { return yes(c.Ordered) }},
+		{"several groups on one topic", func(_ string, c brokers.Capabilities) string { return yes(c.Groups) }},
+		{"topic patterns (`invoice.*`)", func(name string, _ brokers.Capabilities) string { return yes(patterns[name]) }},
+		{"publish in your transaction", func(_ string, c brokers.Capabilities) string { return yes(c.Transactions) }},
+		{"counts crashes of the consumer", func(_ string, c brokers.Capabilities) string { return yes(c.DeliveryCount) }},
+		{"longest delay", func(_ string, c brokers.Capabilities) string { return delay(c.MaxDelay) }},
+		{"late by at most", func(_ string, c brokers.Capabilities) string { return fmt.Sprint(c.DelayTolerance.Milliseconds(), " ms") }},
+		{"largest message", func(_ string, c brokers.Capabilities) string { return size(c.MaxMessageBytes) }},
+	}
+	table := "| | " + strings.Join(columns, " | ") + " |\n|---" + strings.Repeat("|---", len(columns)) + "|\n"
+	for _, row := range rows {
+		cells := []string{row.title}
+		for _, name := range columns {
+			cells = append(cells, row.cell(name, have[name]))
+		}
+		table += "| " + strings.Join(cells, " | ") + " |\n"
+	}
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(readme), table, "the table must be:\n%s", table)
+}
+
+type opened struct {
+	brokers.Capabilities
+	err error
+}
+
+func capabilities(t *testing.T, cfg brokers.Config) opened {
+	t.Helper()
+	b, err := brokers.OpenConfig(t.Context(), cfg)
+	if err != nil {
+		require.ErrorIs(t, err, brokers.ErrUnsupported)
+		return opened{err: err}
+	}
+	defer func() { require.NoError(t, b.Close()) }()
+	return opened{b.Capabilities(), nil}
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "-"
+}
+
+func delay(d time.Duration) string {
+	if d == math.MaxInt64 {
+		return "any"
+	}
+	return fmt.Sprint(int(d/(24*time.Hour)), " days")
+}
+
+func size(bytes int64) string {
+	if bytes == 0 {
+		return "memory"
+	}
+	return fmt.Sprint(bytes>>20, " MiB")
+}
