@@ -94,6 +94,11 @@ func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body
 	if err != nil {
 		return nil, err
 	}
+	if s.dialect.hasParts(b.Payload) {
+		if err := s.readParts(ctx, id, b); err != nil {
+			return nil, err
+		}
+	}
 	if b.Payload == nil {
 		b.Payload = []byte{}
 	}
@@ -101,6 +106,24 @@ func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body
 	copy(b.SHA256[:], digest)
 	b.Headers, err = decodeHeaders(headers)
 	return b, err
+}
+
+// readParts appends the rest of a long payload.
+func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
+	rows, err := s.read.QueryContext(ctx, s.dialect.rebind(
+		"SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"), id, b.Revision)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var part sql.RawBytes
+		if err := rows.Scan(&part); err != nil {
+			return err
+		}
+		b.Payload = append(b.Payload, part...)
+	}
+	return rows.Err()
 }
 
 // storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go beside it in base64.

@@ -47,6 +47,10 @@ type dialect interface {
 	maxStatement() int
 	// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
 	splitBody(body []any) [][]any
+	// splits reports whether there is a table dlq_parts.
+	splits() bool
+	// hasParts reports whether a payload, as it was read, may go on in dlq_parts.
+	hasParts(payload []byte) bool
 	// archive is the table of C35.
 	archive() string
 	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.

@@ -13,6 +13,8 @@ var drivers = map[string]driverFunc{
 	"sqlite3":    openSQLite,
 	"postgres":   openPostgres,
 	"postgresql": openPostgres,
+	"mysql":      openMySQL,
+	"mariadb":    openMySQL,
 }
 
 func init() {

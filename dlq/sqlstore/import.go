@@ -81,7 +81,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.E
 			if err != nil {
 				return err
 			}
-			if _, err := p.store.statements.exec(ctx, p.tx, insertInto("dlq_bodies", bodyColumns, 1), values...); err != nil {
+			if err := p.store.insertBodies(ctx, p.tx, [][]any{values}); err != nil {
 				return err
 			}
 		}

@@ -81,6 +81,10 @@ func (postgres) maxStatement() int { return 4 << 20 }
 
 func (postgres) splitBody([]any) [][]any { return nil }
 
+func (postgres) splits() bool { return false }
+
+func (postgres) hasParts([]byte) bool { return false }
+
 func (postgres) after(column, op string, at, id func() string) string {
 	return rowAfter(column, op, at, id)
 }

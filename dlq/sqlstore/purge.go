@@ -81,7 +81,11 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 			return fmt.Errorf("archive: %w", err)
 		}
 	}
-	for _, query := range []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in} {
+	removals := []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in}
+	if p.SkipArchive && s.dialect.splits() {
+		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // else they belong to the archive
+	}
+	for _, query := range removals {
 		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), ids...); err != nil {
 			return err
 		}

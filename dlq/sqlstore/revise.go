@@ -63,8 +63,7 @@ func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body 
 	if err != nil {
 		return err
 	}
-	_, err = s.statements.exec(ctx, tx, insertInto("dlq_bodies", bodyColumns, 1), values...)
-	return err
+	return s.insertBodies(ctx, tx, [][]any{values})
 }
 
 // bounded cuts a detail to maxDetail bytes of valid UTF-8.

@@ -207,6 +207,10 @@ func (sqlite) maxStatement() int { return 4 << 20 }
 
 func (sqlite) splitBody([]any) [][]any { return nil }
 
+func (sqlite) splits() bool { return false }
+
+func (sqlite) hasParts([]byte) bool { return false }
+
 func (sqlite) after(column, op string, at, id func() string) string {
 	return rowAfter(column, op, at, id)
 }

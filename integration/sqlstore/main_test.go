@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 // servers are the databases that every test of the store runs on. Each call makes an empty one and returns its URL.
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
+	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
 }
 
 // onEach runs test on every server, on a database of its own.

@@ -1,0 +1,177 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/huandu/go-sqlbuilder"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// mysql is the dialect of MySQL 8.0 and MariaDB 10.6 and later, through go-sql-driver/mysql.
+type mysql struct{}
+
+var _ dialect = mysql{}
+
+func (mysql) flavor() sqlbuilder.Flavor { return sqlbuilder.MySQL }
+
+func (mysql) migrate(ctx context.Context, db *sql.DB) error { return migrateLocked(ctx, db, "mysql") }
+
+// ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators make triggers,
+// unless it is told to trust them: the store works without.
+func (mysql) ready(ctx context.Context, db *sql.DB) error {
+	for _, event := range []string{"UPDATE", "DELETE"} {
+		name := "dlq_audit_no_" + strings.ToLower(event)
+		var there int
+		err := db.QueryRowContext(ctx, "SELECT count(*) FROM information_schema.triggers"+
+			" WHERE trigger_schema = DATABASE() AND trigger_name = ?", name).Scan(&there)
+		if err != nil {
+			return fmt.Errorf("look for triggers: %w", err)
+		}
+		if there > 0 {
+			continue
+		}
+		_, err = db.ExecContext(ctx, "CREATE TRIGGER "+name+" BEFORE "+event+" ON dlq_audit FOR EACH ROW"+
+			" SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dlq_audit is append-only'")
+		// 1359: another process was faster. 1142, 1227, 1419: not allowed.
+		if err != nil && !mysqlError(err, 1359, 1142, 1227, 1419) {
+			return fmt.Errorf("trigger: %w", err)
+		}
+	}
+	return nil
+}
+
+func (mysql) rebind(query string) string { return query }
+
+func (mysql) forUpdate() string { return " FOR UPDATE" }
+
+func (mysql) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
+
+// insertEntries finds its own rows among those that were there by a token, since MySQL's INSERT returns no rows.
+func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
+	ids := make(map[dlq.Key]int64, len(rows))
+	columns := append([]string{"put_token"}, entryColumns...)
+	token := rand.Int64() //nolint:gosec // not a secret
+	for chunk := range chunks(rows) {
+		args := make([]any, 0, len(chunk)*len(columns))
+		keys := make([]any, 0, len(chunk)+1)
+		for _, row := range chunk {
+			args = append(append(args, token), row...)
+			keys = append(keys, row[0])
+		}
+		// Not INSERT IGNORE: it ignores more than a key that is there.
+		query := insertInto("dlq_entries", columns, len(chunk)) + " ON DUPLICATE KEY UPDATE id = id"
+		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
+			return nil, err
+		}
+		found, err := s.statements.query(ctx, tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
+			questionMarks(len(chunk), 1)+" AND put_token = ?", append(keys, token)...)
+		if err != nil {
+			return nil, err
+		}
+		if err := scanIDs(found, ids); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+func (mysql) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
+	return insertValues(ctx, s, tx, table, columns, rows)
+}
+
+func (mysql) upsert(table string, columns, _, add, latest []string, rows int) string {
+	sets := make([]string, 0, len(add)+len(latest))
+	for _, c := range add {
+		sets = append(sets, c+" = "+c+" + VALUES("+c+")")
+	}
+	for _, c := range latest {
+		sets = append(sets, c+" = GREATEST("+c+", VALUES("+c+"))")
+	}
+	return insertInto(table, columns, rows) + " ON DUPLICATE KEY UPDATE " + strings.Join(sets, ", ")
+}
+
+// after does without a comparison of rows, which MySQL does not look up in an index.
+func (mysql) after(column, op string, at, id func() string) string {
+	return "(" + column + " " + op + "= " + at() + " AND (" + column + " " + op + " " + at() + " OR id " + op + " " + id() + "))"
+}
+
+// time is text: a DATETIME has no zone, and so none can come between.
+func (mysql) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format(sqliteTime)
+}
+
+func (mysql) contains(column, parameter string) string {
+	return column + " COLLATE utf8mb4_general_ci LIKE " + parameter + " ESCAPE '!'"
+}
+
+func (mysql) containsArg(text string) any { return likePattern(text) }
+
+func (mysql) containsBytes(column, parameter string) string {
+	return "LOCATE(" + parameter + ", " + column + ") > 0"
+}
+
+// projection is 1 for JSON: the view makes text of the payload then. MySQL reads JSON that is nested up to 100 deep, MariaDB 32.
+func (mysql) projection(payload []byte) any {
+	if len(payload) <= mysqlPart && validJSON(payload, 30) {
+		return 1
+	}
+	return 0
+}
+
+// mysqlPart is how much of a payload one row has, in bytes: its statement stays below the smallest max_allowed_packet in use
+// (4 MiB), even with every byte escaped.
+const mysqlPart = 1 << 20
+
+func (mysql) maxStatement() int { return mysqlPart }
+
+func (mysql) splitBody(body []any) [][]any {
+	column := slices.Index(bodyColumns, "payload")
+	payload, _ := body[column].([]byte)
+	if len(payload) <= mysqlPart {
+		return nil
+	}
+	body[column] = payload[:mysqlPart]
+	var parts [][]any
+	for rest := range slices.Chunk(payload[mysqlPart:], mysqlPart) {
+		parts = append(parts, []any{body[0], body[1], len(parts) + 1, rest})
+	}
+	return parts
+}
+
+func (mysql) splits() bool { return true }
+
+func (mysql) hasParts(payload []byte) bool { return len(payload) == mysqlPart }
+
+func (mysql) archive() string { return "dlq_events_archive" }
+
+// inTx reads what is committed: at the default level, locks on the gaps between rows make processes wait for each other. Durability is
+// a setting of the server (innodb_flush_log_at_trx_commit = 1, the default).
+func (mysql) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
+	return retryTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, mysqlRetryable, fn)
+}
+
+// mysqlRetryable reports whether a transaction failed only because of another one: a deadlock, of which InnoDB ends one side, or a row
+// that has changed since.
+func mysqlRetryable(err error) bool { return mysqlError(err, 1213, 1020) }
+
+// mysqlError reports whether an error of go-sql-driver has one of the numbers. Its type cannot be named without importing the
+// driver; its text, "Error 1213 (40001): ...", is as old as the driver.
+func mysqlError(err error, numbers ...int) bool {
+	for _, n := range numbers {
+		if strings.Contains(err.Error(), fmt.Sprintf("Error %d (", n)) {
+			return true
+		}
+	}
+	return false
+}
