@@ -36,6 +36,7 @@ func die(t *testing.T, b *kafka.Broker, m *message.Message) envelope.Origin {
 // With order-dead=block a key stops behind its dead letter, over a restart too, until that was redriven with success.
 // Other keys go on.
 func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	params := []string{"order=key", "order-dead=block", "commit-interval=20ms"}
 	b := open(t, c, params...)
@@ -66,6 +67,7 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 
 // A dead letter that is discarded, and not redriven, releases its key by hand. By default the key goes on by itself.
 func TestOrder_ReleaseAndContinue(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for mode, release := range map[string]bool{"block": true, "continue": false} {
 		t.Run(mode, func(t *testing.T) {

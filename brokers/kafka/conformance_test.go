@@ -28,9 +28,9 @@ func TestConformance(t *testing.T) {
 				return brokers.OpenConfig(context.Background(), cfg)
 			}}
 		},
-		Factor: 0.02,
+		Factor: 0.06,
 		Quiet:  200 * time.Millisecond,
-		Late:   time.Second,
+		Late:   2 * time.Second, // many at once
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,

@@ -69,6 +69,7 @@ func newMessage(id, payload string) *message.Message {
 }
 
 func TestBroker_PublishRetryAndDeadLetter(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 	orders := subscribe(t, b, "orders")

@@ -116,6 +116,7 @@ func consumeInOrder(t *testing.T, b *kafka.Broker, messages <-chan *message.Mess
 
 // Strict order per key: 5 % of the messages fail twice, while members of the group come and go.
 func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
+	t.Parallel()
 	const keys, rebalances = 20, 3
 	c := cluster(t, kfake.DefaultNumPartitions(4))
 	first := open(t, c, "order=key", "concurrency=8", "session-timeout=2s")

@@ -57,6 +57,7 @@ func raw(name string, value []byte) sarama.RecordHeader {
 // C10-C12: whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
 // offset goes on.
 func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 	topic := name("records")
@@ -131,6 +132,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 
 // A handler that republishes what it got keeps the key and the headers that a map of strings cannot hold.
 func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 	from, to := name("from"), name("to")
@@ -154,6 +156,7 @@ func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
 }
 
 func TestPublish_TooLargeSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	b := open(t, cluster(t), "max-message-bytes=2KiB")
 	err := b.Publisher().Publish(name("large"), newMessage("m", strings.Repeat("x", 2048)))
 	require.ErrorIs(t, err, brokers.ErrTooLarge)
@@ -170,6 +173,7 @@ func (s *sink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
 // A dead letter topic that somebody made takes no larger records than the main topic: the trace goes first, then the
 // body, by reference.
 func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var kept sink
 	var mux brokers.Mux

@@ -28,6 +28,10 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	case delay > envelope.MaxDelay:
 		return fail(fmt.Errorf("%w: a delay of %s, the longest is %s", brokers.ErrUnsupported, delay, envelope.MaxDelay))
 	}
+	if limit := b.cfg.Params.Bytes("max-message-bytes"); int64(len(m.Payload)) > limit {
+		// The headroom of retry topics is for headers: this message was never on the topic.
+		return fail(fmt.Errorf("%w: the payload has %d bytes, the limit is %d", brokers.ErrTooLarge, len(m.Payload), limit))
+	}
 	delay = max(delay, 0)
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()

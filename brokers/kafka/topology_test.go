@@ -33,6 +33,7 @@ func ExamplePlanConfig() {
 
 // Without the right to create topics, an operator applies the plan, and nothing else is created.
 func TestPlan_AppliedOnceIsAllThatIsNeeded(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c, "partitions=3", "auto-create=false", "order=key")
 	topic := name("orders")
@@ -63,6 +64,7 @@ func TestPlan_AppliedOnceIsAllThatIsNeeded(t *testing.T) {
 
 // A topic that somebody made with other settings is named, with what to do.
 func TestPlan_CheckFindsDangerousSettings(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c, "partitions=2")
 	topic := name("orders")
@@ -90,6 +92,7 @@ func TestPlan_CheckFindsDangerousSettings(t *testing.T) {
 }
 
 func TestOpen_RefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for params, want := range map[string]string{
 		"retry={queue}_retry":                "{delay}",

@@ -85,7 +85,7 @@ func startConsumer(t *testing.T, url, topic string, work time.Duration, onHandle
 	t.Helper()
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(exe) //nolint:noctx // killed by the test
+	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), consumerURL+"="+url, consumerTopic+"="+topic, consumerWork+"="+work.String())
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()

@@ -82,7 +82,7 @@ func TestRestart_OfTheBrokerWithMessagesWaiting(t *testing.T) {
 		require.NoError(t, b.Publisher().Publish(topic, numbers(i*n/4, (i+1)*n/4)...))
 		l.wait(t, (i*n+n/2)/4, time.Minute) // and every tenth waits for 300 ms
 		if i == 1 {
-			k.Kill()
+			require.NoError(t, k.Kill())
 			require.NoError(t, k.Start(t.Context()))
 		} else {
 			require.NoError(t, k.Restart(t.Context()))

@@ -132,9 +132,9 @@ func TestNetwork_CutWhileMessagesWait(t *testing.T) {
 	const n = 600
 	for i := range 3 {
 		require.NoError(t, m.broker.Publisher().Publish(topic, numbers(i*n/3, (i+1)*n/3)...))
-		k.Proxy.Cut()
+		require.NoError(t, k.Proxy.Cut())
 		<-time.After(time.Second) // the length of the outage
-		k.Proxy.Heal()
+		require.NoError(t, k.Proxy.Heal())
 		l.wait(t, (i+1)*n/3, time.Minute)
 	}
 	deadline := time.After(time.Minute)
