@@ -1,15 +1,11 @@
 package rabbitmq
 
-import (
-	"sync"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-)
+import "sync"
 
 // acker sends the answers of one channel from one goroutine and puts as many acks as it can into one frame: a quorum
 // queue writes its log once for each.
 type acker struct {
-	ch      *amqp.Channel
+	ch      answerer
 	answers chan answer
 	done    chan struct{}
 
@@ -20,12 +16,18 @@ type acker struct {
 	settled map[uint64]bool // tags from low on that are answered: true when the broker has been told
 }
 
+// answerer is what the acker needs of an AMQP channel.
+type answerer interface {
+	Ack(tag uint64, multiple bool) error
+	Nack(tag uint64, multiple, requeue bool) error
+}
+
 type answer struct {
 	tag  uint64
 	nack bool
 }
 
-func newAcker(ch *amqp.Channel, prefetch int) *acker {
+func newAcker(ch answerer, prefetch int) *acker {
 	a := &acker{
 		ch:      ch,
 		answers: make(chan answer, prefetch),

@@ -55,7 +55,7 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 
 // prepare finds at start what would otherwise be found at the first failure.
 func (b *Broker) prepare(ctx context.Context) error {
-	if _, err := b.publishing.connectOnce(ctx); err != nil {
+	if err := b.publishing.connectOnce(ctx); err != nil {
 		return err
 	}
 	if b.design.transport == transportPlugin {
@@ -109,7 +109,7 @@ func (b *Broker) retry(n brokers.Names, origin *envelope.Origin, m *message.Mess
 		return outgoing{}, err
 	}
 	o := b.outgoing(m, r, time.Now().Add(delay))
-	if origin.RoutingKey != "" {
+	if origin.Exchange != "" || origin.RoutingKey != n.Queue && origin.RoutingKey != "" { // else the way back restores it
 		o.msg.Headers[envelope.KeyConsumer] = n.Queue
 		o.msg.Headers[envelope.KeyRoutingKey] = origin.RoutingKey
 		o.msg.Headers[envelope.KeyExchange] = origin.Exchange
@@ -207,14 +207,14 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 
 // Ping implements brokers.Broker. It asks on the publishing connection, and reconnects it once if need be.
 func (b *Broker) Ping(ctx context.Context) error {
-	if _, err := b.publishing.connectOnce(ctx); err != nil {
+	if err := b.publishing.connectOnce(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)
 	}
 	if err := b.publishing.awaitRelief(ctx); err != nil {
 		return err
 	}
 	d := &declarer{link: b.publishing}
-	defer d.close()
+	defer d.close(ctx)
 	if err := d.do(ctx, ping); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)
 	}

@@ -62,7 +62,7 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
 	d := &declarer{link: b.publishing}
-	defer d.close()
+	defer d.close(ctx)
 
 	var findings []Finding
 	compare := func(kind, name string, exists, declare func(*amqp.Channel) error) error {

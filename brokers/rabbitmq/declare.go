@@ -82,9 +82,10 @@ func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) 
 	return explain(err)
 }
 
-func (d *declarer) close() {
+// close also closes when ctx has ended.
+func (d *declarer) close(ctx context.Context) {
 	if d.ch != nil && !d.ch.IsClosed() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		_ = d.do(ctx, (*amqp.Channel).Close) // nothing depends on it
 	}
@@ -95,7 +96,7 @@ func declare(ctx context.Context, l *link, p Plan) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
 	d := &declarer{link: l}
-	defer d.close()
+	defer d.close(ctx)
 	for _, name := range p.Adopted {
 		if err := d.do(ctx, passiveQueue(name)); err != nil {
 			return adoptError(name, err)

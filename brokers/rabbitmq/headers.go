@@ -188,6 +188,7 @@ func parseField(text, kind string) (value any, ok bool) {
 	return parseNumber(text, kind[0])
 }
 
+//nolint:gosec // strconv has bounded what is converted
 func parseNumber(text string, kind byte) (value any, ok bool) {
 	integer := func(bits int) (int64, bool) {
 		n, err := strconv.ParseInt(text, 10, bits)

@@ -75,20 +75,17 @@ func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 }
 
 // connectOnce is connection without a second attempt, for Open and Ping.
-func (l *link) connectOnce(ctx context.Context) (*amqp.Connection, error) {
+func (l *link) connectOnce(ctx context.Context) error {
 	conn, try, err := l.liveOrAttempt()
 	if conn != nil || err != nil {
-		return conn, err
+		return err
 	}
 	select {
 	case <-try.done:
+		return try.err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	if try.err != nil {
-		return nil, try.err
-	}
-	return l.connection(ctx)
 }
 
 func (l *link) liveOrAttempt() (*amqp.Connection, *attempt, error) {
@@ -163,7 +160,7 @@ func (l *link) dial() (*amqp.Connection, error) {
 				return nil, err
 			}
 			// amqp091-go removes the deadline when the handshake is over.
-			return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+			return coalesce(conn), conn.SetDeadline(time.Now().Add(dialTimeout))
 		},
 	})
 }

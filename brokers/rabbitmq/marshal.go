@@ -38,7 +38,10 @@ func marshal(m *message.Message, ints []string) amqp.Publishing {
 // skipHeader reports metadata that is no header on the wire, or must not be one.
 func skipHeader(key string) bool {
 	switch key {
-	case "CC", "BCC", envelope.KeyDelay, envelope.KeyNotBefore, keyRest:
+	case "CC", "BCC", envelope.KeyDelay, envelope.KeyNotBefore, keyRest,
+		// Where the message came from is written anew for a retry or a dead letter. A handler that passes on what it
+		// received must not say of its publication what was true of an earlier one.
+		envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyRoutingKey, envelope.KeyExchange:
 		return true
 	}
 	return envelope.IsBrokerMade(key) || isProperty(key)

@@ -112,7 +112,7 @@ func checkSize(o *outgoing, frameSize int) error {
 		size += 1 + len(f.value)
 	}
 	if key := longKey(o.msg.Headers); key != "" {
-		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: %.40q...", brokers.ErrTooLarge, len(key), maxShortString, key)
+		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: it begins %.40q", brokers.ErrTooLarge, len(key), maxShortString, key)
 	}
 	if size > frameSize {
 		return fmt.Errorf("%w: the headers have %d bytes and must fit one frame of %d: move data from headers to the payload, "+

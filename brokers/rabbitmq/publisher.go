@@ -73,22 +73,13 @@ func (b *Broker) first(topic string, m *message.Message) (outgoing, time.Duratio
 		delay, _ = envelope.TakeDelay(m)
 	}
 	if delay <= 0 {
-		o := b.outgoing(m, route{exchange: b.design.exchangeFor(topic), key: topic}, time.Time{})
-		return forgetOrigin(o), 0, nil
+		return b.outgoing(m, route{exchange: b.design.exchangeFor(topic), key: topic}, time.Time{}), 0, nil
 	}
 	r, err := b.design.delayed(topic, delay)
 	if err != nil {
 		return outgoing{}, 0, err
 	}
-	return forgetOrigin(b.outgoing(m, r, time.Now().Add(delay))), delay, nil
-}
-
-// forgetOrigin drops what a handler that passes on what it received would say of an earlier publication.
-func forgetOrigin(o outgoing) outgoing {
-	for _, key := range []string{envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyRoutingKey, envelope.KeyExchange} {
-		delete(o.msg.Headers, key)
-	}
-	return o
+	return b.outgoing(m, r, time.Now().Add(delay)), delay, nil
 }
 
 func asksDelay(m *message.Message) bool {

@@ -11,34 +11,23 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// laneCount is how many channels publish. One is enough to saturate a broker (see the benchmarks in integration); the
-// second keeps small publishes from waiting behind somebody's large batch.
-const laneCount = 2
-
-// sender publishes with confirms on few channels, and again on a new channel what was under way when one was lost.
-// It is safe for concurrent use.
+// sender publishes with confirms on one channel, and again on a new channel what was under way when it was lost. It is
+// safe for concurrent use. A second channel gains nothing: the more publications reach a quorum queue at once, the less
+// each costs the broker.
 type sender struct {
 	link    *link
 	timeout time.Duration
-	next    atomic.Uint32
-	slots   [laneCount]laneSlot
+	lane    atomic.Pointer[lane]
+	turn    chan struct{} // holds one token while nobody opens a lane
 
 	mu     sync.Mutex // guards closed, and busy.Add against busy.Wait
 	closed bool
 	busy   sync.WaitGroup
 }
 
-type laneSlot struct {
-	turn chan struct{} // holds one token while nobody opens a lane
-	lane atomic.Pointer[lane]
-}
-
 func newSender(l *link, timeout time.Duration) *sender {
-	s := &sender{link: l, timeout: timeout}
-	for i := range s.slots {
-		s.slots[i].turn = make(chan struct{}, 1)
-		s.slots[i].turn <- struct{}{}
-	}
+	s := &sender{link: l, timeout: timeout, turn: make(chan struct{}, 1)}
+	s.turn <- struct{}{}
 	return s
 }
 
@@ -60,15 +49,13 @@ func (s *sender) send(ctx context.Context, batch ...outgoing) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("waited %s: %w", s.timeout, context.DeadlineExceeded))
 	defer cancel()
 
-	// One slot for the whole call: two channels would not keep the order.
-	slot := &s.slots[s.next.Add(1)%laneCount]
 	todo := make([]*outgoing, len(batch))
 	for i := range batch {
 		todo[i] = &batch[i]
 	}
 	var faults []error
 	for round := 0; ; round++ {
-		lost, err := s.round(ctx, slot, todo)
+		lost, err := s.round(ctx, todo)
 		faults = append(faults, err)
 		if len(lost) == 0 {
 			return errors.Join(faults...)
@@ -84,11 +71,11 @@ func (s *sender) send(ctx context.Context, batch ...outgoing) error {
 
 // round publishes todo on one lane. It returns what the loss of the lane left without a confirm, and what is wrong
 // with the rest.
-func (s *sender) round(ctx context.Context, slot *laneSlot, todo []*outgoing) (lost []*outgoing, err error) {
+func (s *sender) round(ctx context.Context, todo []*outgoing) (lost []*outgoing, err error) {
 	if err := s.link.awaitRelief(ctx); err != nil {
 		return nil, err
 	}
-	ln, err := s.open(ctx, slot)
+	ln, err := s.open(ctx)
 	if err != nil {
 		if ctx.Err() != nil || errors.Is(err, brokers.ErrClosed) {
 			return nil, err
@@ -143,25 +130,25 @@ func (s *sender) round(ctx context.Context, slot *laneSlot, todo []*outgoing) (l
 	return lost, errors.Join(faults...)
 }
 
-// open returns the lane of slot, a new one if need be.
-func (s *sender) open(ctx context.Context, slot *laneSlot) (*lane, error) {
-	if ln := slot.lane.Load(); ln != nil && ln.usable() {
+// open returns the lane, a new one if need be.
+func (s *sender) open(ctx context.Context) (*lane, error) {
+	if ln := s.lane.Load(); ln != nil && ln.usable() {
 		return ln, nil
 	}
 	select {
-	case <-slot.turn:
+	case <-s.turn:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("rabbitmq: %w: %w", ErrUnconfirmed, context.Cause(ctx))
 	}
-	defer func() { slot.turn <- struct{}{} }()
-	old := slot.lane.Load()
+	defer func() { s.turn <- struct{}{} }()
+	old := s.lane.Load()
 	if old != nil && old.usable() {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
 		// Its confirms stay away. Whoever waits on it is released by its end, and publishes again on the new one.
 		s.busy.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
 			old.close(ctx)
 		})
@@ -170,7 +157,7 @@ func (s *sender) open(ctx context.Context, slot *laneSlot) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot.lane.Store(ln)
+	s.lane.Store(ln)
 	return ln, nil
 }
 
@@ -180,11 +167,9 @@ func (s *sender) close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.busy.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	for i := range s.slots {
-		if ln := s.slots[i].lane.Load(); ln != nil {
-			ln.close(ctx)
-		}
+	if ln := s.lane.Load(); ln != nil {
+		ln.close(ctx)
 	}
 }

@@ -51,7 +51,7 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 		return ch.Consume(sub.names.Queue, consumerTag, false, false, false, false, nil)
 	})
 	if err != nil {
-		s.close()
+		s.close(ctx)
 		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", sub.names.Queue, err)
 	}
 	return s, nil
@@ -198,8 +198,8 @@ const consumerTag = "redrive"
 // The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
 // and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: ten or so messages would be handled
 // again after every shutdown. The answer to the cancel comes from the queue, after the acks have.
-func (s *session) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+func (s *session) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
 		s.acks.close()

@@ -52,7 +52,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if !s.begin() {
 		return nil, fmt.Errorf("rabbitmq: subscribe to %s: %w", topic, brokers.ErrClosed)
 	}
-	sub := newSubscription(s, ctx, topic)
+	sub := newSubscription(ctx, s, topic)
 	first, err := sub.start(ctx)
 	if err != nil {
 		s.end()
@@ -112,7 +112,7 @@ type subscription struct {
 	expired   chan struct{}   // the drain took too long
 }
 
-func newSubscription(s *subscriber, ctx context.Context, topic string) *subscription {
+func newSubscription(ctx context.Context, s *subscriber, topic string) *subscription {
 	return &subscription{
 		broker:    s.broker,
 		cfg:       s.cfg,
@@ -157,15 +157,15 @@ func (sub *subscription) start(ctx context.Context) (*session, error) {
 func (sub *subscription) run(ctx context.Context, s *session) {
 	defer close(sub.out)
 	for s != nil {
-		if stopped := s.pump(); stopped {
+		if stopped := s.pump(); stopped { //nolint:contextcheck // messages outlive ctx, see base
 			break
 		}
-		s.close()
+		s.close(ctx)
 		s = sub.reopen(ctx)
 	}
 	sub.drain()
 	if s != nil {
-		s.close()
+		s.close(ctx)
 	}
 }
 

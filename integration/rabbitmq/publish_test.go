@@ -178,6 +178,7 @@ func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
 	require.NoError(t, err)
 	b := openBroker(t, url, naming(brokers.Laravel()))
 	require.NoError(t, b.Publisher().Publish("orders", newMessage("before")))
+	before := b.Stats()
 
 	for _, change := range []func(m *message.Message){
 		func(m *message.Message) { m.Metadata["big"] = strings.Repeat("x", 200<<10) },
@@ -192,6 +193,6 @@ func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
 	fits := newMessage("fits")
 	fits.Metadata["big"] = strings.Repeat("x", 127<<10)
 	require.NoError(t, b.Publisher().Publish("orders", fits))
-	require.Equal(t, rabbitmq.Stats{Connections: 1, Channels: 2}, b.Stats(), "the connection of the start")
+	require.Equal(t, before, b.Stats(), "the connection of the start")
 	require.Equal(t, 2, p.depth("orders"))
 }

@@ -1,0 +1,105 @@
+package rabbitmq
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// strictChannel keeps the books as RabbitMQ does: it knows which deliveries are under way and accepts no answer to
+// another one.
+type strictChannel struct {
+	t        *testing.T
+	underWay map[uint64]bool
+	answered map[uint64]bool // by the consumer; guarded by mu
+	mu       sync.Mutex
+	acked    map[uint64]bool
+	nacked   map[uint64]bool
+	frames   int
+}
+
+func (c *strictChannel) Ack(tag uint64, multiple bool) error {
+	c.frames++
+	if !c.underWay[tag] {
+		c.t.Errorf("ack of %d, which is not under way", tag)
+	}
+	for other := range c.underWay {
+		if other == tag || multiple && other < tag {
+			c.mu.Lock()
+			if !c.answered[other] {
+				c.t.Errorf("ack up to %d takes %d along, which nobody answered", tag, other)
+			}
+			c.mu.Unlock()
+			delete(c.underWay, other)
+			c.acked[other] = true
+		}
+	}
+	return nil
+}
+
+func (c *strictChannel) Nack(tag uint64, multiple, requeue bool) error {
+	c.frames++
+	if !c.underWay[tag] || multiple || !requeue {
+		c.t.Errorf("nack of %d", tag)
+	}
+	delete(c.underWay, tag)
+	c.nacked[tag] = true
+	return nil
+}
+
+// Whatever the order of the answers: every delivery gets its own, none gets another's, and acks share frames.
+func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
+	const total = 2000
+	random := rand.New(rand.NewPCG(3, 4))
+	ch := &strictChannel{
+		t: t, underWay: map[uint64]bool{}, answered: map[uint64]bool{}, acked: map[uint64]bool{}, nacked: map[uint64]bool{},
+	}
+	order := make([]uint64, total)
+	for i := range order {
+		order[i] = uint64(i + 1)
+		ch.underWay[order[i]] = true
+	}
+	for i := range order { // mixed within a window, as handlers of different speed do
+		j := min(total-1, i+random.IntN(50))
+		order[i], order[j] = order[j], order[i]
+	}
+	a := newAcker(ch, 64)
+	refused := 0
+	for _, tag := range order {
+		ch.mu.Lock()
+		ch.answered[tag] = true
+		ch.mu.Unlock()
+		if tag%7 == 0 {
+			refused++
+			a.nack(tag)
+		} else {
+			a.ack(tag)
+		}
+	}
+	a.close()
+	require.Empty(t, ch.underWay)
+	require.Len(t, ch.nacked, refused)
+	require.Len(t, ch.acked, total-refused)
+	a.ack(1) // after the end it is nobody's
+	a.close()
+}
+
+// What piled up while the channel was busy goes out in one frame.
+func TestAcker_PutsAcksTogether(t *testing.T) {
+	ch := &strictChannel{t: t, underWay: map[uint64]bool{}, answered: map[uint64]bool{}, acked: map[uint64]bool{}}
+	for tag := range uint64(100) {
+		ch.underWay[tag+1], ch.answered[tag+1] = true, true
+	}
+	a := &acker{ch: ch, settled: map[uint64]bool{}, low: 1}
+	batch := make([]uint64, 0, 100)
+	for tag := range uint64(100) {
+		a.settled[tag+1] = false
+		batch = append(batch, tag+1)
+	}
+	a.flush(batch)
+	require.Equal(t, 1, ch.frames)
+	require.Empty(t, ch.underWay)
+	require.Empty(t, a.settled)
+}
