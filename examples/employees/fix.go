@@ -7,12 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // changes are fields to set in a JSON object, as the flag -set collects them.
@@ -48,8 +44,8 @@ func (c changes) apply(payload []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// fix corrects a dead letter and sends it back to its consumer (C36, C38). The entry keeps the payload that died; what
-// goes out is the corrected one, and its outcome closes the entry.
+// fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry (C36, C38). What died first is
+// kept beside the correction, as an earlier revision.
 func (sv *service) fix(ctx context.Context, id int64, c changes) error {
 	entry, err := sv.letters.Store().Get(ctx, id)
 	if err != nil {
@@ -60,11 +56,8 @@ func (sv *service) fix(ctx context.Context, id int64, c changes) error {
 		return fmt.Errorf("entry %d: %w", id, err)
 	}
 	sv.tally.expect(entry.Origin.Topic, entry.EventID)
-	back := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-		m.Payload = corrected
-		return sv.broker.Reschedule(ctx, origin, m, delay)
-	})
-	_, err = sv.letters.Manager(back, dlq.WithManagerLogger(sv.logger)).Redrive(ctx, id, dlq.By{
+	manager := sv.letters.Manager(sv.broker, dlq.WithManagerLogger(sv.logger))
+	_, err = manager.EditAndRedrive(ctx, id, dlq.Edit{Payload: corrected}, dlq.By{
 		Actor: "employees example", Note: "corrected " + c.String(), Version: entry.Version,
 	})
 	return err

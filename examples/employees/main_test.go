@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"io"
 	"path/filepath"
-	"strconv"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -85,8 +85,9 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	r, file := employees(t, few, "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	dead := value[int](t, file, `SELECT COUNT(*) FROM dlq_events`)
-	entry := strconv.Itoa(value[int](t, file, `SELECT MIN(id) FROM dlq_events WHERE error_message = 'Falha na validação: CPF inválido'`))
-	require.Contains(t, r.stdout, "-fix "+entry+" -set cpf=529.982.247-25")
+	hint := regexp.MustCompile(`-fix (\d+) -set cpf=529.982.247-25`).FindStringSubmatch(r.stdout)
+	require.NotNil(t, hint, r.stdout)
+	entry := hint[1]
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=111.222.333-44")
 	require.Equal(t, exitFailed, r.code, r.stdout+r.stderr)
@@ -99,6 +100,7 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	require.Equal(t, dead-1, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 	require.Equal(t, "redrive", value[string](t, file, `SELECT resolved_by FROM dlq_events WHERE id = `+entry))
 	require.Equal(t, dead, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`), "a redrive makes no second row")
+	require.Equal(t, 3, value[int](t, file, `SELECT COUNT(*) FROM dlq_bodies WHERE entry_id = `+entry), "what died first is kept")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
 	require.Equal(t, exitFailed, r.code)

@@ -22,11 +22,11 @@ var counts = []string{
 	`1000 invalid events, 1000 rows in dlq_events`,
 }
 
-// System C end to end on Kafka (C10, C12, C37, C38): 1,000 invalid events are 1,000 rows with their coordinates, the
-// group's offsets are at the end of every partition, and a corrected event is processed.
+// System C end to end on Kafka and PostgreSQL (C10, C12, C37, C38): 1,000 invalid events are 1,000 rows with their
+// coordinates, the group's offsets are at the end of every partition, and a corrected event is processed.
 func TestEmployees_OnKafka(t *testing.T) {
 	kafka := services.SharedKafka(t)
-	letters := sqliteFile(t)
+	letters := services.SharedPostgres(t).Database(t)
 	r := run(t, "employees", kafka.URL(), letters)
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	for _, line := range counts {
@@ -35,7 +35,7 @@ func TestEmployees_OnKafka(t *testing.T) {
 
 	db := openStore(t, letters)
 	require.Equal(t, 1000, count(t, db, `SELECT COUNT(*) FROM (SELECT DISTINCT kafka_topic, kafka_partition, kafka_offset
-		FROM dlq_events WHERE status = 'PENDING' AND kafka_partition IS NOT NULL AND kafka_offset IS NOT NULL)`))
+		FROM dlq_events WHERE status = 'PENDING' AND kafka_partition IS NOT NULL AND kafka_offset IS NOT NULL) AS coordinates`))
 	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`), "validation is never retried (C16)")
 	require.Zero(t, lag(t, kafka.Brokers, "payroll", "employee-create", "employee-update", "employee-delete"),
 		"the offset is committed after an error too (C12)")
@@ -47,25 +47,41 @@ func TestEmployees_OnKafka(t *testing.T) {
 	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 }
 
-// The broker is a URL: the same program, the same numbers.
-func TestEmployees_OnEveryBroker(t *testing.T) {
-	for name, url := range brokerURLs {
-		if name == "Kafka" {
-			continue // has a test of its own
-		}
-		t.Run(name, func(t *testing.T) {
-			r := run(t, "employees", url(t), sqliteFile(t))
+// Broker and store are URLs: the same program, the same numbers. Each broker runs beside another store.
+func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
+	stores := map[string]func(t *testing.T) string{
+		"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
+		"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+		"SQLite":     sqliteFile,
+	}
+	for _, tc := range []struct{ broker, store string }{
+		{"memory", "MariaDB"}, {"RabbitMQ", "PostgreSQL"}, {"PostgreSQL", "PostgreSQL"}, {"MariaDB", "SQLite"}, {"SQLite", "MariaDB"},
+	} {
+		t.Run(tc.broker+" and "+tc.store, func(t *testing.T) {
+			letters := stores[tc.store](t)
+			r := run(t, "employees", brokerURLs[tc.broker](t), letters)
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			for _, line := range counts {
 				require.Regexp(t, line, r.stdout)
 			}
+			require.Equal(t, 1000, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 		})
 	}
 }
 
 func openStore(t *testing.T, url string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", strings.TrimPrefix(url, "sqlite:"))
+	driver, dsn := "pgx", url
+	switch {
+	case strings.HasPrefix(url, "sqlite:"):
+		driver, dsn = "sqlite", strings.TrimPrefix(url, "sqlite:")
+	case strings.HasPrefix(url, "mysql:"):
+		var err error
+		driver = "mysql"
+		dsn, err = services.MySQLDSN(url)
+		require.NoError(t, err)
+	}
+	db, err := sql.Open(driver, dsn)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
