@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// app is one run of the program: its streams, the flags that all commands have, and what was opened.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+
+	flags struct {
+		config, store, actor, note string
+		brokers                    []string
+		output, jq                 string
+		noColor, yes, quiet        bool
+	}
+
+	cfg     *config.Config // once read
+	letters *dlq.Letters   // once opened
+	closers []func() error // of what was opened, in that order
+}
+
+// root makes the command tree.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "redrive",
+		Short: "Operate dead letters: collect, look, group, fix, redrive",
+		Long: `redrive operates dead letters: it collects them from the queues and topics of any service into a store, shows what died and
+why, and sends messages back to where they came from.
+
+It works on the store itself (--store, $REDRIVE_STORE) or on what a configuration names (--config, $REDRIVE_CONFIG, else ./redrive.yaml
+where there is one).`,
+		Example: `  redrive demo
+  redrive dlq groups --store dead-letters.db
+  redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
+		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.flags.config, "config", "", "YAML file with store, brokers, sources and server ($REDRIVE_CONFIG)")
+	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file ($REDRIVE_STORE)")
+	f.StringArrayVar(&a.flags.brokers, "broker", nil, "broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
+	f.StringVar(&a.flags.actor, "actor", "", "who does it, for the audit log ($REDRIVE_ACTOR; default user@host)")
+	f.StringVar(&a.flags.note, "note", "", "why, for the audit log")
+	f.StringVarP(&a.flags.output, "output", "o", "table", "table, wide, json, jsonl, csv or yaml")
+	f.StringVar(&a.flags.jq, "jq", "", "jq expression to apply to the JSON; prints what it gives, one value a line")
+	f.BoolVar(&a.flags.noColor, "no-color", false, "no colours ($NO_COLOR)")
+	f.BoolVarP(&a.flags.yes, "yes", "y", false, "do not ask")
+	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+
+	root.AddCommand(a.dlqCommand(), a.configCommand(), versionCommand(), exitCodesTopic())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+	return root
+}
+
+// must is for faults of this program that no input causes.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (a *app) onClose(c func() error) { a.closers = append(a.closers, c) }
+
+// close closes what was opened, the last first.
+func (a *app) close() error {
+	var errs []error
+	for len(a.closers) > 0 {
+		last := len(a.closers) - 1
+		errs = append(errs, a.closers[last]())
+		a.closers = a.closers[:last]
+	}
+	return errors.Join(errs...)
+}
+
+// by says who makes a change.
+func (a *app) by() dlq.By {
+	actor := firstOf(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
+	if actor == "" {
+		host, _ := os.Hostname()
+		actor = "somebody"
+		if u, err := user.Current(); err == nil {
+			actor = u.Username
+		}
+		actor = strings.TrimSuffix(actor+"@"+host, "@")
+	}
+	return dlq.By{Actor: actor, Note: a.flags.note}
+}
+
+// interactive reports whether a person can be asked.
+func (a *app) interactive() bool { return isTerminal(a.in) && isTerminal(a.err) }
+
+// colourful reports whether what goes to w may have colours.
+func (a *app) colourful(w io.Writer) bool {
+	return isTerminal(w) && !a.flags.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+func firstOf(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}

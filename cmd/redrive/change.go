@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// verb is a change that an operator makes to entries.
+type verb struct {
+	use, short, past string
+	from             []dlq.Status // what is taken without --status
+	do               func(*dlq.Manager, context.Context, int64, dlq.By) (*dlq.Entry, error)
+}
+
+func (a *app) resolveCommand() *cobra.Command {
+	return a.verbCommand(&verb{
+		"resolve", "Say that dead letters are taken care of", "resolved", []dlq.Status{dlq.Pending}, (*dlq.Manager).Resolve,
+	})
+}
+
+func (a *app) discardCommand() *cobra.Command {
+	return a.verbCommand(&verb{
+		"discard", "Give dead letters up; they are kept and can be restored", "discarded", []dlq.Status{dlq.Pending}, (*dlq.Manager).Discard,
+	})
+}
+
+func (a *app) restoreCommand() *cobra.Command {
+	return a.verbCommand(&verb{
+		"restore", "Take resolve or discard back", "restored", []dlq.Status{dlq.Resolved, dlq.Discarded}, (*dlq.Manager).Restore,
+	})
+}
+
+func (a *app) verbCommand(v *verb) *cobra.Command {
+	var (
+		filter filterFlags
+		limit  int
+		dryRun bool
+	)
+	cmd := &cobra.Command{
+		Use: v.use + " [ID...]", Short: v.short,
+		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many are meant and asks; --yes answers.",
+		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
+  redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.use),
+		ValidArgsFunction: a.completeIDs(v.from...),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			ids, err := a.pick(cmd, manager, args, &filter, limit)
+			if err != nil {
+				return err
+			}
+			if dryRun {
+				return a.dryRun(cmd.Context(), manager, ids)
+			}
+			if len(args) == 0 {
+				if err := a.confirm(v.use, int64(len(ids))); err != nil {
+					return err
+				}
+			}
+			return a.each(cmd.Context(), ids, v.past, func(ctx context.Context, id int64) error {
+				_, err := v.do(manager, context.WithoutCancel(ctx), id, a.by())
+				return err
+			})
+		},
+	}
+	filter.add(a, cmd, v.from...)
+	cmd.Flags().IntVar(&limit, "limit", 0, "with a filter: at most so many, the oldest first")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be changed, and change nothing")
+	return cmd
+}
+
+// pick finds the entries that are meant: by ids or by a filter, but never all by saying nothing.
+func (a *app) pick(cmd *cobra.Command, m *dlq.Manager, args []string, filter *filterFlags, limit int) ([]int64, error) {
+	switch {
+	case len(args) > 0 && filter.given(cmd):
+		return nil, usagef("give ids or a filter, not both")
+	case len(args) > 0:
+		return parseIDs(args)
+	case !filter.given(cmd):
+		return nil, usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+	}
+	f, err := filter.read(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	entries, _, err := listEntries(cmd.Context(), m, f, dlq.Page{Order: dlq.OldestFirst}, true)
+	if err != nil {
+		return nil, err
+	}
+	if limit > 0 && len(entries) > limit {
+		entries = entries[:limit]
+	}
+	ids := make([]int64, 0, len(entries))
+	for i := range entries {
+		ids = append(ids, entries[i].ID)
+	}
+	return ids, nil
+}
+
+// dryRun shows how many and the first of them.
+func (a *app) dryRun(ctx context.Context, m *dlq.Manager, ids []int64) error {
+	const sample = 20
+	a.hint("dry run: %s, nothing is changed", deadLetters(int64(len(ids))))
+	if len(ids) == 0 {
+		return printList(a, []entryView{}, entryColumns)
+	}
+	list, err := m.List(ctx, dlq.Filter{IDs: ids[:min(len(ids), sample)]}, dlq.Page{Order: dlq.OldestFirst, Limit: sample})
+	if err != nil {
+		return err
+	}
+	return printList(a, viewsOf(list.Entries), entryColumns)
+}
+
+// confirm asks before many entries are changed.
+func (a *app) confirm(what string, n int64) error {
+	if a.flags.yes || n == 0 {
+		return nil
+	}
+	question := what + " " + deadLetters(n)
+	if !a.interactive() {
+		return refusedf("%s: add --yes to do it, or --dry-run to look first", question)
+	}
+	_, _ = fmt.Fprintf(a.err, "%s? [y/N] ", question)
+	answer, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil && answer == "" {
+		return refusedf("no answer")
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return refusedf("nothing was done")
+}
+
+// each does something to each entry, goes on after a fault, and reports at the end. do lets the
+// entry under way finish when ctx ends, and returns the error of a ctx that ended before it began.
+func (a *app) each(ctx context.Context, ids []int64, past string, do func(context.Context, int64) error) error {
+	var (
+		done   int
+		faults []error
+	)
+	for _, id := range ids {
+		err := ctx.Err()
+		if err == nil {
+			err = do(ctx, id)
+		}
+		if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			a.hint("interrupted: %d of %d %s; the same command goes on with the rest, whose first is %d", done, len(ids), past, id)
+			return err
+		}
+		if err != nil {
+			faults = append(faults, err)
+			_, _ = fmt.Fprintf(a.err, "%v\n", err)
+			continue
+		}
+		done++
+	}
+	if len(ids) != 1 || done == 1 {
+		a.hint("%d %s", done, past)
+	}
+	switch {
+	case len(faults) == 0:
+		return nil
+	case done > 0:
+		return &codedError{exitPartial, fmt.Sprintf("%d of %d could not be %s", len(faults), len(ids), past)}
+	default:
+		return &codedError{exitCode(ctx, errors.Join(faults...)), "nothing was " + past}
+	}
+}
+
+func (a *app) purgeCommand() *cobra.Command {
+	var (
+		olderThan string
+		discarded bool
+		noArchive bool
+		dryRun    bool
+	)
+	cmd := &cobra.Command{
+		Use: "purge", Short: "Remove closed dead letters that are old, after a copy to the archive", Args: cobra.NoArgs,
+		Long: `Remove RESOLVED dead letters that were closed long ago, after a copy to the archive. What waits for a person is never removed.`,
+		Example: `  redrive dlq purge --older-than 90d --dry-run
+  redrive dlq purge --older-than 90d --yes`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			age, err := parseAge(olderThan)
+			if err != nil {
+				return usagef("--older-than: %v", err)
+			}
+			now := time.Now()
+			p := dlq.Purge{
+				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: now.Add(-age), SkipArchive: noArchive, Actor: a.by().Actor,
+				Note: a.flags.note, At: now,
+			}
+			if discarded {
+				p.Statuses = append(p.Statuses, dlq.Discarded)
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			n, err := manager.Count(cmd.Context(), dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}, 0)
+			if err != nil {
+				return err
+			}
+			if dryRun {
+				a.hint("dry run: %s, nothing is changed", deadLetters(n))
+				return nil
+			}
+			if err := a.confirm("purge", n); err != nil {
+				return err
+			}
+			purged, err := manager.Purge(cmd.Context(), p)
+			if cmd.Context().Err() != nil {
+				a.hint("interrupted: %d purged; the same command goes on with the rest", purged)
+				return cmd.Context().Err()
+			}
+			if err != nil {
+				return err
+			}
+			a.hint("%d purged", purged)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&olderThan, "older-than", "90d", "closed longer ago than this: 24h, 90d")
+	cmd.Flags().BoolVar(&discarded, "discarded", false, "remove DISCARDED ones too")
+	cmd.Flags().BoolVar(&noArchive, "no-archive", false, "remove without a copy")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, and change nothing")
+	return cmd
+}

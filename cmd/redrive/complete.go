@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Completions ask the store, shortly, and say nothing when it does not answer: a shell waits for them.
+const completionTimeout = 2 * time.Second
+
+func (a *app) completing(cmd *cobra.Command, values func(context.Context, *dlq.Manager) ([]string, error)) []string {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	manager, err := a.manager(ctx)
+	if err != nil {
+		return nil
+	}
+	found, err := values(ctx, manager)
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+func (a *app) completeTopics(cmd *cobra.Command) []string {
+	return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+		stats, err := m.Stats(ctx, dlq.StatsQuery{})
+		var names []string
+		for _, t := range stats.ByTopic {
+			names = append(names, t.Name)
+		}
+		return names, err
+	})
+}
+
+func (a *app) completeGroups(cmd *cobra.Command) []string {
+	return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+		groups, err := m.Groups(ctx, dlq.GroupQuery{Limit: 50})
+		var names []string
+		for _, g := range groups {
+			names = append(names, cobra.CompletionWithDesc(g.Fingerprint, oneLine(g.Cause, 60)))
+		}
+		return names, err
+	})
+}
+
+// completeIDs offers the newest entries in the states that the command takes.
+func (a *app) completeIDs(statuses ...dlq.Status) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+			list, err := m.List(ctx, dlq.Filter{Statuses: statuses}, dlq.Page{})
+			var ids []string
+			for i := range list.Entries {
+				e := &list.Entries[i]
+				ids = append(ids, cobra.CompletionWithDesc(dlq.FormatID(e.ID), oneLine(e.Origin.Topic+": "+e.ErrorMessage, 60)))
+			}
+			return ids, err
+		}), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}

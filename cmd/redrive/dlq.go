@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// dlqCommand is what is done with entries.
+func (a *app) dlqCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.tailCommand(), a.redriveCommand(),
+		a.resolveCommand(), a.discardCommand(), a.restoreCommand(), a.purgeCommand())
+	return cmd
+}
+
+func (a *app) listCommand() *cobra.Command {
+	var (
+		filter      filterFlags
+		limit       int
+		all, oldest bool
+		after       string
+	)
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List dead letters, the newest first", Args: cobra.NoArgs,
+		Example: `  redrive dlq list --topic orders --older-than 1h
+  redrive dlq list --error timeout -o csv --all > timeouts.csv
+  redrive dlq list --jq '.[] | [.id, .error_message] | @tsv'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f, err := filter.read(time.Now())
+			if err != nil {
+				return err
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			page := dlq.Page{Limit: limit, After: after}
+			if oldest {
+				page.Order = dlq.OldestFirst
+			}
+			entries, next, err := listEntries(cmd.Context(), manager, f, page, all)
+			if err != nil {
+				return err
+			}
+			if err := printList(a, viewsOf(entries), entryColumns); err != nil {
+				return err
+			}
+			switch {
+			case len(entries) == 0:
+				a.hint("no dead letters match")
+			case next != "":
+				a.hint("there are more: --all, or --after %s", next)
+			}
+			return nil
+		},
+	}
+	filter.add(a, cmd, dlq.Pending)
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
+	cmd.Flags().BoolVar(&all, "all", false, "all that match")
+	cmd.Flags().BoolVar(&oldest, "oldest", false, "the oldest first")
+	cmd.Flags().StringVar(&after, "after", "", "go on where an earlier listing ended")
+	cmd.MarkFlagsMutuallyExclusive("all", "after")
+	cmd.MarkFlagsMutuallyExclusive("all", "limit")
+	return cmd
+}
+
+// listEntries lists a page, or all pages.
+func listEntries(ctx context.Context, m *dlq.Manager, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry, next string, err error) {
+	if all {
+		page.Limit = dlq.MaxPage
+	}
+	for {
+		list, err := m.List(ctx, f, page)
+		entries = append(entries, list.Entries...)
+		if err != nil || !all || list.Next == "" {
+			return entries, list.Next, err
+		}
+		page.After = list.Next
+	}
+}
+
+func (a *app) groupsCommand() *cobra.Command {
+	var (
+		query  dlq.GroupQuery
+		status string
+	)
+	cmd := &cobra.Command{
+		Use: "groups", Short: "Group dead letters by cause, the largest first", Args: cobra.NoArgs,
+		Long: "Group dead letters by cause: errors that differ only in numbers, ids and quoted values are one.",
+		Example: `  redrive dlq groups
+  redrive dlq redrive --fingerprint "$(redrive dlq groups --jq '.[0].fingerprint')"`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if status != "any" {
+				parsed, err := dlq.ParseStatus(status)
+				if err != nil {
+					return usagef("--status: %v", err)
+				}
+				query.Status = parsed
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			groups, err := manager.Groups(cmd.Context(), query)
+			if err != nil {
+				return err
+			}
+			views := make([]groupView, 0, len(groups))
+			for i := range groups {
+				views = append(views, groupOf(&groups[i], query.Status))
+			}
+			if err := printList(a, views, groupColumns); err != nil {
+				return err
+			}
+			if len(views) == 0 {
+				a.hint("no dead letters match")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&status, "status", "pending", "count the entries in this status, or any")
+	cmd.Flags().StringVar(&query.Handler, "handler", "", "handler that gave up")
+	cmd.Flags().StringVar(&query.ErrorClass, "class", "", "error class")
+	cmd.Flags().StringVar(&query.CauseText, "error", "", "text that occurs in the cause")
+	cmd.Flags().IntVar(&query.Limit, "limit", 10, "at most so many, up to 1000")
+	return cmd
+}
+
+// groupView is a group as programs see it.
+type groupView struct {
+	Fingerprint string    `json:"fingerprint"`
+	Count       int64     `json:"count"`
+	Cause       string    `json:"cause"`
+	Sample      string    `json:"sample"`
+	ErrorClass  string    `json:"error_class,omitempty"`
+	Handler     string    `json:"handler,omitempty"`
+	FirstSeen   time.Time `json:"first_seen"`
+	LastSeen    time.Time `json:"last_seen"`
+	LastEntry   int64     `json:"last_entry"`
+}
+
+func groupOf(g *dlq.Group, status dlq.Status) groupView {
+	count := g.Counts.Total()
+	if status != "" {
+		count = g.Counts.Of(status)
+	}
+	return groupView{
+		Fingerprint: g.Fingerprint, Count: count, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler,
+		FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry,
+	}
+}
+
+var groupColumns = []column[groupView]{
+	{title: "Group", value: func(v groupView) string { return v.Fingerprint }},
+	{title: "Count", right: true, value: func(v groupView) string { return dlq.FormatID(v.Count) }},
+	{title: "Handler", value: func(v groupView) string { return oneLine(v.Handler, 32) }},
+	{title: "Cause", value: func(v groupView) string { return oneLine(v.Cause, 70) }},
+	{title: "Class", wide: true, value: func(v groupView) string { return oneLine(v.ErrorClass, 40) }},
+	{title: "First", wide: true, value: func(v groupView) string { return stampOf(v.FirstSeen) }},
+	{title: "Last", value: func(v groupView) string { return stampOf(v.LastSeen) }},
+	{title: "Sample", wide: true, value: func(v groupView) string { return oneLine(v.Sample, 70) }},
+}

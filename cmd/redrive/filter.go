@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// filterFlags are the flags that pick entries.
+type filterFlags struct {
+	statuses             []string
+	reason               string
+	olderThan, newerThan string
+	from, to             string
+	filter               dlq.Filter
+	defaultStatus        []dlq.Status
+}
+
+// add declares the flags. statuses are the ones picked without --status.
+func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
+	f.defaultStatus = statuses
+	names := make([]string, 0, len(statuses))
+	for _, s := range statuses {
+		names = append(names, strings.ToLower(string(s)))
+	}
+	fallback := "any"
+	if len(names) > 0 {
+		fallback = strings.Join(names, ",")
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.statuses, "status", nil, "pending, retrying, resolved, discarded, ... or any (default "+fallback+")")
+	flags.StringVar(&f.filter.Topic, "topic", "", "topic that the message was consumed from")
+	flags.StringVar(&f.filter.Consumer, "consumer", "", "queue or consumer group")
+	flags.StringVar(&f.filter.EventType, "event", "", "event type")
+	flags.StringVar(&f.filter.Handler, "handler", "", "handler that gave up")
+	flags.StringVar(&f.reason, "reason", "", "permanent, exhausted, malformed, expired, panic, manual or crash")
+	flags.StringVar(&f.filter.ErrorClass, "class", "", "error class")
+	flags.StringVar(&f.filter.ErrorCode, "code", "", "error code")
+	flags.StringVar(&f.filter.Fingerprint, "fingerprint", "", "group, as dlq groups shows it")
+	flags.StringVar(&f.filter.EventID, "message-id", "", "id of the message")
+	flags.StringVar(&f.filter.CorrelationID, "correlation-id", "", "correlation id")
+	flags.StringVar(&f.filter.SourceTable, "source-table", "", "table of the business record")
+	flags.StringVar(&f.filter.SourceID, "source-id", "", "id of the business record")
+	flags.StringVar(&f.filter.ErrorText, "error", "", "text that occurs in the error")
+	flags.StringVar(&f.filter.PayloadText, "payload", "", "text that occurs in the payload (reads every payload that the others leave)")
+	flags.StringVar(&f.filter.Run, "run", "", "redrive run that took the entry last")
+	flags.StringVar(&f.olderThan, "older-than", "", "created longer ago than this: 90m, 24h, 30d")
+	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
+	flags.StringVar(&f.from, "from", "", "created at or after: 2025-11-20 or 2025-11-20T07:30:00Z")
+	flags.StringVar(&f.to, "to", "", "created before")
+	complete := func(name string, values func(*cobra.Command) []string) {
+		must(cmd.RegisterFlagCompletionFunc(name,
+			func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return values(cmd), cobra.ShellCompDirectiveNoFileComp
+			}))
+	}
+	complete("topic", a.completeTopics)
+	complete("fingerprint", a.completeGroups)
+	complete("status", func(*cobra.Command) []string {
+		values := []string{"any"}
+		for _, s := range dlq.Statuses() {
+			values = append(values, strings.ToLower(string(s)))
+		}
+		return values
+	})
+	complete("reason", func(*cobra.Command) []string {
+		return []string{"permanent", "exhausted", "malformed", "expired", "panic", "manual", "crash"}
+	})
+}
+
+// given reports whether a flag picks anything.
+func (f *filterFlags) given(cmd *cobra.Command) bool {
+	for _, name := range []string{
+		"topic", "consumer", "event", "handler", "reason", "class", "code", "fingerprint", "message-id", "correlation-id", "source-table",
+		"source-id", "error", "payload", "run", "older-than", "newer-than", "from", "to", "status",
+	} {
+		if cmd.Flags().Changed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// read makes the filter, at a time.
+func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
+	filter := f.filter
+	filter.Reason = envelope.Reason(f.reason)
+	filter.Statuses = f.defaultStatus
+	if len(f.statuses) > 0 {
+		filter.Statuses = nil
+		for _, text := range f.statuses {
+			if text == "any" {
+				filter.Statuses = nil
+				break
+			}
+			status, err := dlq.ParseStatus(text)
+			if err != nil {
+				return filter, usagef("--status: %v", err)
+			}
+			filter.Statuses = append(filter.Statuses, status)
+		}
+	}
+	for _, flag := range []struct {
+		name, text string
+		read       func(string) (time.Time, error)
+		into       *time.Time
+	}{
+		{"from", f.from, parseTime, &filter.From},
+		{"to", f.to, parseTime, &filter.To},
+		{"newer-than", f.newerThan, ago(now), &filter.From},
+		{"older-than", f.olderThan, ago(now), &filter.To},
+	} {
+		if flag.text == "" {
+			continue
+		}
+		if !flag.into.IsZero() {
+			return filter, usagef("--%s: there is another bound for the same end already", flag.name)
+		}
+		at, err := flag.read(flag.text)
+		if err != nil {
+			return filter, usagef("--%s: %v", flag.name, err)
+		}
+		*flag.into = at
+	}
+	return filter, filter.Validate()
+}
+
+func ago(now time.Time) func(string) (time.Time, error) {
+	return func(text string) (time.Time, error) {
+		d, err := parseAge(text)
+		return now.Add(-d), err
+	}
+}
+
+// parseAge reads a Go duration, or days as 30d.
+func parseAge(text string) (time.Duration, error) {
+	if days, found := strings.CutSuffix(text, "d"); found {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is not a time span such as 90m, 24h or 30d", text)
+	}
+	return d, nil
+}
+
+func parseTime(text string) (time.Time, error) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is not a time such as 2025-11-20 or 2025-11-20T07:30:00Z (UTC)", text)
+}
+
+// parseIDs reads the ids of entries, with ranges as 3-7.
+func parseIDs(args []string) ([]int64, error) {
+	var ids []int64
+	for _, arg := range args {
+		for text := range strings.SplitSeq(arg, ",") {
+			first, last, ranged := strings.Cut(text, "-")
+			from, err := dlq.ParseID(first)
+			if err != nil {
+				return nil, usagef("%q is not the id of an entry", text)
+			}
+			to := from
+			if ranged {
+				if to, err = dlq.ParseID(last); err != nil || to < from || to-from >= 100_000 {
+					return nil, usagef("%q is not a range of ids such as 3-7", text)
+				}
+			}
+			for id := from; id <= to; id++ {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/itchyny/gojq"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+var formats = []string{"table", "wide", "json", "jsonl", "csv", "yaml"}
+
+// column is one column of a table.
+type column[T any] struct {
+	title string
+	value func(T) string
+	wide  bool // only in wide tables and CSV
+	right bool
+}
+
+// printList prints items: as a table for people, or for programs as what JSON makes of them.
+func printList[T any](a *app, items []T, columns []column[T]) error {
+	if items == nil {
+		items = []T{}
+	}
+	format, err := a.format()
+	if err != nil {
+		return err
+	}
+	switch format {
+	case "table", "wide":
+		if len(items) == 0 {
+			return nil // a header alone says nothing, and whoever counts lines counts it
+		}
+		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide")))
+		return err
+	case "csv":
+		w := newTable(items, columns, true)
+		_, err := fmt.Fprintln(a.out, w.RenderCSV())
+		return err
+	case "jsonl":
+		for _, item := range items {
+			if err := a.printJSON(item, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.printValue(items)
+}
+
+func newTable[T any](items []T, columns []column[T], wide bool) table.Writer {
+	w := table.NewWriter()
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c column[T]) bool { return c.wide && !wide })
+	header := make(table.Row, len(columns))
+	var configs []table.ColumnConfig
+	for i, c := range columns {
+		header[i] = c.title
+		if c.right {
+			configs = append(configs, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+		}
+	}
+	w.AppendHeader(header)
+	w.SetColumnConfigs(configs)
+	for _, item := range items {
+		row := make(table.Row, len(columns))
+		for i, c := range columns {
+			row[i] = c.value(item)
+		}
+		w.AppendRow(row)
+	}
+	return w
+}
+
+// render draws a table without lines, which copies and greps well.
+func (a *app) render(w table.Writer) string {
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatUpper
+	if a.colourful(a.out) {
+		style.Color.Header = text.Colors{text.Bold}
+	}
+	w.SetStyle(style)
+	lines := strings.Split(w.Render(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// printOne prints one thing: for people as human writes it.
+func (a *app) printOne(value any, human func(io.Writer) error) error {
+	format, err := a.format()
+	if err != nil {
+		return err
+	}
+	switch format {
+	case "table", "wide":
+		return human(a.out)
+	case "csv":
+		return usagef("-o csv is for lists: use json or yaml")
+	case "jsonl":
+		return a.printJSON(value, false)
+	default:
+		return a.printValue(value)
+	}
+}
+
+// printValue prints JSON, YAML, or what --jq makes of it.
+func (a *app) printValue(value any) error {
+	if a.flags.jq != "" {
+		return a.printJQ(value)
+	}
+	if a.flags.output != "yaml" {
+		return a.printJSON(value, true)
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	text, err := yaml.JSONToYAML(data)
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(text)
+	return err
+}
+
+func (a *app) printJSON(value any, indent bool) error {
+	var buf bytes.Buffer
+	encoder := json.NewEncoder(&buf)
+	encoder.SetEscapeHTML(false)
+	if indent {
+		encoder.SetIndent("", "  ")
+	}
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := a.out.Write(buf.Bytes())
+	return err
+}
+
+// printJQ prints each value that the expression gives on a line of its own, strings without quotes.
+func (a *app) printJQ(value any) error {
+	query, err := gojq.Parse(a.flags.jq)
+	if err != nil {
+		return usagef("--jq: %v", err)
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber() // ids beyond 2^53 stay themselves
+	var input any
+	if err := decoder.Decode(&input); err != nil {
+		return err
+	}
+	for results := query.Run(input); ; {
+		result, ok := results.Next()
+		if !ok {
+			return nil
+		}
+		if err, failed := result.(error); failed {
+			if halt, ok := errors.AsType[*gojq.HaltError](err); ok && halt.Value() == nil {
+				return nil
+			}
+			return usagef("--jq: %v", err)
+		}
+		if text, ok := result.(string); ok {
+			if _, err := fmt.Fprintln(a.out, text); err != nil {
+				return err
+			}
+			continue
+		}
+		line, err := gojq.Marshal(result)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(a.out, string(line)); err != nil {
+			return err
+		}
+	}
+}
+
+// format is the output format; --jq wants JSON.
+func (a *app) format() (string, error) {
+	if !slices.Contains(formats, a.flags.output) {
+		return "", usagef("-o %s: one of %s", a.flags.output, strings.Join(formats, ", "))
+	}
+	if a.flags.jq != "" {
+		if a.flags.output != "table" && a.flags.output != "json" {
+			return "", usagef("--jq works on JSON: leave -o %s out", a.flags.output)
+		}
+		return "json", nil
+	}
+	return a.flags.output, nil
+}
+
+// hint tells people something on stderr.
+func (a *app) hint(format string, args ...any) {
+	if !a.flags.quiet {
+		_, _ = fmt.Fprintf(a.err, format+"\n", args...)
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	_ "github.com/go-sql-driver/mysql" // mysql, mariadb
+	_ "github.com/jackc/pgx/v5/stdlib" // postgres
+	_ "modernc.org/sqlite"             // sqlite
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all" // every broker
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // every store
+)
+
+// Exit codes, as help exit-codes explains them.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitPartial     = 4
+	exitRefused     = 5
+	exitInterrupted = 130
+)
+
+// run is the whole program. A first Ctrl-C ends the command cleanly, a second one at once.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the second one is the operating system's
+	return runContext(ctx, args, stdin, stdout, stderr)
+}
+
+func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{in: stdin, out: stdout, err: stderr}
+	root := a.root()                          //nolint:contextcheck // commands get theirs from ExecuteContext
+	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	err = errors.Join(err, a.close())
+	code := exitCode(ctx, err)
+	if text := errorText(err); text != "" {
+		_, _ = fmt.Fprintln(stderr, "redrive: "+text) // nobody is left to be told of a closed stderr
+	}
+	return code
+}
+
+// codedError is an error that decides the exit code. An empty text prints nothing more: the command has said it all.
+type codedError struct {
+	code int
+	text string
+}
+
+func (e *codedError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error {
+	return &codedError{exitUsage, fmt.Sprintf(format, args...)}
+}
+
+func refusedf(format string, args ...any) error {
+	return &codedError{exitRefused, fmt.Sprintf(format, args...)}
+}
+
+// exitCode finds the code of an error.
+func exitCode(ctx context.Context, err error) int {
+	coded, isCoded := errors.AsType[*codedError](err)
+	switch {
+	case err == nil:
+		return exitOK
+	case isCoded:
+		return coded.code
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case errors.Is(err, dlq.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, dlq.ErrConflict):
+		return exitRefused
+	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme), isCobraUsage(err):
+		return exitUsage
+	default:
+		return exitError
+	}
+}
+
+// isCobraUsage recognises the faults in arguments and flags that cobra reports as plain text.
+func isCobraUsage(err error) bool {
+	text := err.Error()
+	for _, start := range []string{
+		"unknown command", "unknown flag", "unknown shorthand", "invalid argument", "flag needs an argument", "accepts ", "requires at least",
+		"required flag", "if any flags in the group", "at least one of the flags", "bad flag syntax", "no such flag",
+	} {
+		if strings.HasPrefix(text, start) {
+			return true
+		}
+	}
+	return false
+}
+
+// errorText is what to print of an error: nothing of an interruption, which is what the user wanted.
+func errorText(err error) string {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return ""
+	}
+	return strings.TrimSpace(err.Error())
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// statsView are the statistics as programs see them.
+type statsView struct {
+	Total          int64            `json:"total"`
+	ByStatus       map[string]int64 `json:"by_status"`
+	ByTopic        []namedView      `json:"by_topic"`
+	ByType         []namedView      `json:"by_type"`
+	TopCauses      []groupView      `json:"top_causes"`
+	Hourly         []hourView       `json:"hourly"`
+	OldestPending  time.Time        `json:"oldest_pending,omitzero"`
+	MeanResolution float64          `json:"mean_resolution_seconds"`
+}
+
+type namedView struct {
+	Name     string           `json:"name"`
+	Total    int64            `json:"total"`
+	ByStatus map[string]int64 `json:"by_status"`
+}
+
+type hourView struct {
+	Hour  time.Time `json:"hour"`
+	Count int64     `json:"count"`
+}
+
+func byStatus(c dlq.Counts) map[string]int64 {
+	m := map[string]int64{}
+	for _, s := range dlq.Statuses() {
+		m[strings.ToLower(string(s))] = c.Of(s)
+	}
+	return m
+}
+
+func namedViews(named []dlq.NamedCounts) []namedView {
+	views := make([]namedView, 0, len(named))
+	for _, n := range named {
+		views = append(views, namedView{n.Name, n.Counts.Total(), byStatus(n.Counts)})
+	}
+	return views
+}
+
+func (a *app) statsCommand() *cobra.Command {
+	var since string
+	cmd := &cobra.Command{
+		Use: "stats", Short: "Count dead letters by status, topic, type, cause and hour", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := dlq.StatsQuery{Now: time.Now()}
+			age, err := parseAge(since)
+			if err != nil {
+				return usagef("--since: %v", err)
+			}
+			query.Since = query.Now.Add(-age)
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			stats, err := manager.Stats(cmd.Context(), query)
+			if err != nil {
+				return err
+			}
+			v := statsOf(&stats)
+			return a.printOne(v, func(w io.Writer) error { return a.writeStats(w, &v) })
+		},
+	}
+	cmd.Flags().StringVar(&since, "since", "7d", "how far back the hourly curve goes: 24h, 7d")
+	return cmd
+}
+
+func statsOf(s *dlq.Stats) statsView {
+	v := statsView{
+		Total: s.Counts.Total(), ByStatus: byStatus(s.Counts), ByTopic: namedViews(s.ByTopic), ByType: namedViews(s.ByType),
+		TopCauses: []groupView{}, Hourly: []hourView{}, OldestPending: s.OldestPending, MeanResolution: s.MeanResolution.Seconds(),
+	}
+	for i := range s.TopCauses {
+		v.TopCauses = append(v.TopCauses, groupOf(&s.TopCauses[i], dlq.Pending))
+	}
+	for _, h := range s.Hourly {
+		v.Hourly = append(v.Hourly, hourView(h))
+	}
+	return v
+}
+
+func (a *app) writeStats(w io.Writer, v *statsView) error {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s:", deadLetters(v.Total))
+	for i, s := range dlq.Statuses() {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		name := strings.ToLower(string(s))
+		fmt.Fprintf(&out, " %d %s", v.ByStatus[name], name)
+	}
+	out.WriteByte('\n')
+	if !v.OldestPending.IsZero() {
+		fmt.Fprintf(&out, "the oldest pending one died at %s\n", stampOf(v.OldestPending))
+	}
+	if v.MeanResolution > 0 {
+		fmt.Fprintf(&out, "mean time to resolution %s\n", time.Duration(v.MeanResolution*float64(time.Second)).Round(time.Second))
+	}
+	counts := func(name string) func(namedView) string {
+		return func(n namedView) string { return dlq.FormatID(n.ByStatus[name]) }
+	}
+	columns := []column[namedView]{
+		{title: "Topic", value: func(n namedView) string { return oneLine(n.Name, 40) }},
+		{title: "Total", right: true, value: func(n namedView) string { return dlq.FormatID(n.Total) }},
+	}
+	for _, s := range dlq.Statuses() {
+		columns = append(columns, column[namedView]{title: string(s), right: true, value: counts(strings.ToLower(string(s)))})
+	}
+	if len(v.ByTopic) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.ByTopic, columns, true)))
+	}
+	if len(v.TopCauses) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.TopCauses, groupColumns, false)))
+	}
+	if len(v.Hourly) > 0 {
+		hours := []column[hourView]{
+			{title: "Hour", value: func(h hourView) string { return stampOf(h.Hour) }},
+			{title: "Died", right: true, value: func(h hourView) string { return dlq.FormatID(h.Count) }},
+		}
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false)))
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}

@@ -1,0 +1,187 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokerconfig"
+	"github.com/redrive-go/redrive/dlq/collector"
+)
+
+// Config is the file.
+type Config struct {
+	Store     Store             `yaml:"store"     jsonschema:"description=Where dead letters are kept."`
+	Brokers   map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to, by a name of your choice."`
+	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
+	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
+	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
+	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
+}
+
+// Store says where dead letters are kept.
+type Store struct {
+	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
+	URL string `yaml:"url" jsonschema:"description=sqlite:dead-letters.db or postgres:// or mysql:// with the database's own parameters.,example=sqlite:dead-letters.db"`
+}
+
+// Broker is a broker's configuration, and what is to be known of its consumers.
+type Broker struct {
+	brokers.Config `yaml:",inline"`
+	// Outcome says how the entries of redriven messages are closed that were collected from this broker. Defaults to confirmed.
+	Outcome collector.Outcome `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
+}
+
+// Collector says what is read into the store.
+type Collector struct {
+	Sources []Source `yaml:"sources"`
+	// Concurrency is how many messages of a source are stored at once. Defaults to 50.
+	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
+	// Hold is how long a message that cannot be stored is held before it is given back. Defaults to 1 min.
+	Hold time.Duration `yaml:"hold" jsonschema:"description=How long a message that the store does not take is held before the broker gets it back; 1m if not given."`
+}
+
+// Source is one dead letter queue or topic.
+type Source struct {
+	// Broker is a name under brokers. Required.
+	Broker string `yaml:"broker" jsonschema:"required,description=A name under brokers."`
+	// Topic is the queue or topic itself. Required.
+	Topic string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
+	// Origin says where its messages came from, and wins over what they say.
+	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; wins over what their headers say."`
+}
+
+// Origin is where messages came from.
+type Origin struct {
+	Topic      string `yaml:"topic"       jsonschema:"description=Topic that the consumer subscribed to."`
+	Consumer   string `yaml:"consumer"    jsonschema:"description=Queue on RabbitMQ and consumer group elsewhere."`
+	Exchange   string `yaml:"exchange"    jsonschema:"description=AMQP exchange of the first publication."`
+	RoutingKey string `yaml:"routing_key" jsonschema:"description=AMQP routing key of the first publication."`
+}
+
+// Redrive has the defaults of redrives.
+type Redrive struct {
+	// Rate is at most how many messages a second. 0 is as fast as it goes.
+	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 is as fast as it goes."`
+	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
+	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long a redriven message may take until its consumer reports; 1h if not given."`
+}
+
+// Server says where redrive serve listens.
+type Server struct {
+	// Address is host:port. Defaults to 127.0.0.1:8321.
+	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given.,example=127.0.0.1:8321"`
+}
+
+// Log says what is logged.
+type Log struct {
+	// Level is debug, info, warn or error. Defaults to info.
+	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=The least level that is logged; info if not given."`
+	// Format is text or json. Defaults to text.
+	Format string `yaml:"format" jsonschema:"enum=text,enum=json,description=text for people (default) or json for machines."`
+}
+
+// Defaults of a Config.
+const (
+	DefaultAddress     = "127.0.0.1:8321"
+	DefaultConcurrency = 50
+	DefaultGroup       = "redrive-collector"
+)
+
+// Load reads and checks a file.
+func Load(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("config: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads and checks a configuration, and fills its defaults in.
+func Parse(data []byte) (*Config, error) {
+	var c Config
+	if err := brokerconfig.Decode(data, &c); err != nil {
+		return nil, err
+	}
+	c.setDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Collector.Concurrency == 0 {
+		c.Collector.Concurrency = DefaultConcurrency
+	}
+	if c.Server.Address == "" {
+		c.Server.Address = DefaultAddress
+	}
+	for name, b := range c.Brokers {
+		if b.Outcome == "" {
+			b.Outcome = collector.OutcomeConfirmed
+		}
+		if b.Group == "" {
+			b.Group = DefaultGroup
+		}
+		if b.Name == "" {
+			b.Name = "redrive"
+		}
+		c.Brokers[name] = b
+	}
+}
+
+// Validate reports every fault that can be seen without opening anything.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Store.URL == "" {
+		bad("store.url: required, such as sqlite:dead-letters.db")
+	}
+	for _, name := range c.Names() {
+		b := c.Brokers[name]
+		if b.URL == "" {
+			bad("brokers.%s.url: required", name)
+		} else if err := check(b.Config); err != nil {
+			bad("brokers.%s: %w", name, err)
+		}
+		if b.Outcome != collector.OutcomeConfirmed && b.Outcome != collector.OutcomeReported {
+			bad("brokers.%s.outcome: %q: %s or %s", name, b.Outcome, collector.OutcomeConfirmed, collector.OutcomeReported)
+		}
+	}
+	seen := map[[2]string]bool{}
+	for i, s := range c.Collector.Sources {
+		at := fmt.Sprintf("collector.sources[%d]", i)
+		if _, known := c.Brokers[s.Broker]; !known {
+			bad("%s.broker: %q is not under brokers", at, s.Broker)
+		}
+		if s.Topic == "" {
+			bad("%s.topic: required", at)
+		}
+		if id := [2]string{s.Broker, s.Topic}; seen[id] {
+			bad("%s: %s of %s is there twice", at, s.Topic, s.Broker)
+		} else {
+			seen[id] = true
+		}
+	}
+	if c.Collector.Concurrency < 1 {
+		bad("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
+	}
+	if c.Collector.Hold < 0 || c.Redrive.OutcomeTimeout < 0 || c.Redrive.Rate < 0 {
+		bad("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
+			c.Collector.Hold, c.Redrive.OutcomeTimeout, c.Redrive.Rate)
+	}
+	if _, err := c.Log.level(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
+		bad("log.format: %q: text or json", c.Log.Format)
+	}
+	return errors.Join(errs...)
+}

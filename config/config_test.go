@@ -1,0 +1,151 @@
+package config_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/all" // amqp, kafka, mem, postgres, ...
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq/collector"
+)
+
+const full = `
+store:
+  url: postgres://redrive:${TEST_CONFIG_PASSWORD}@db.internal/ops
+brokers:
+  rabbit:
+    url: amqp://rabbit.internal:5672/prod?x-naming=service-bus&x-project=shop&heartbeat=7
+    username: redrive
+    password: s3cret
+    delays: [10s, 1m]
+  log:
+    url: kafka://k1:9092,k2:9092
+    outcome: reported
+    naming: {preset: laravel}
+    drain_timeout: 5s
+collector:
+  hold: 90s
+  sources:
+    - {broker: rabbit, topic: shop.invoices.failed}
+    - {broker: log, topic: payments.DLT, origin: {consumer: payments}}
+redrive: {rate: 2.5}
+server: {address: "127.0.0.1:9000"}
+log: {level: debug, format: json}
+`
+
+func TestParse(t *testing.T) {
+	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
+	c, err := config.Parse([]byte(full))
+	require.NoError(t, err)
+	require.Equal(t, "postgres://redrive:hunter2@db.internal/ops", c.Store.URL)
+	require.Equal(t, []string{"log", "rabbit"}, c.Names())
+	require.Equal(t, collector.OutcomeConfirmed, c.Brokers["rabbit"].Outcome)
+	require.Equal(t, collector.OutcomeReported, c.Brokers["log"].Outcome)
+	require.Equal(t, config.DefaultGroup, c.Brokers["log"].Group)
+	require.Equal(t, 5*time.Second, c.Brokers["log"].DrainTimeout)
+	require.Equal(t, 90*time.Second, c.Collector.Hold)
+	require.Equal(t, config.DefaultConcurrency, c.Collector.Concurrency)
+	require.Equal(t, "payments", c.Collector.Sources[1].Origin.Consumer)
+	require.InDelta(t, 2.5, c.Redrive.Rate, 0)
+}
+
+// Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the file.
+func TestBroker_Operating(t *testing.T) {
+	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
+	c, err := config.Parse([]byte(full))
+	require.NoError(t, err)
+	rabbit := c.Brokers["rabbit"]
+	operating := rabbit.Operating()
+	require.Equal(t, "amqp://rabbit.internal:5672/prod?heartbeat=7", operating.URL)
+	require.Equal(t, "none", operating.Params["declare"])
+	require.Equal(t, "shop.invoices.failed", operating.Naming.For("shop.invoices.failed", operating.Group).Queue)
+	require.Empty(t, operating.Delays)
+	require.NotContains(t, rabbit.Params, "declare", "the file's own is not touched")
+
+	log := c.Brokers["log"]
+	require.Equal(t, brokers.NameScheme{Preset: "laravel"}, log.Operating().Naming)
+}
+
+func TestParse_Faults(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ text, want string }{
+		"unknown key":         {"store: {url: x.db}\nbrokers:\n  a: {url: 'mem://', grup: x}", `line 3: unknown field "grup"`},
+		"no store":            {"log: {level: info}", "store.url: required"},
+		"empty":               {"", "store.url: required"},
+		"duration":            {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
+		"unset variable":      {"store:\n  url: ${SURELY_NOT_SET_ANYWHERE}", "line 2: ${SURELY_NOT_SET_ANYWHERE}"},
+		"unknown broker":      {"store: {url: x.db}\ncollector: {sources: [{broker: a, topic: b}]}", `collector.sources[0].broker: "a" is not under brokers`},
+		"source twice":        {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a, topic: b}, {broker: a, topic: b}]}", "b of a is there twice"},
+		"no topic":            {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a}]}", "collector.sources[0].topic: required"},
+		"no URL":              {"store: {url: x.db}\nbrokers: {a: {group: g}}", "brokers.a.url: required"},
+		"outcome":             {"store: {url: x.db}\nbrokers: {a: {url: 'mem://', outcome: maybe}}", `brokers.a.outcome: "maybe": confirmed or reported`},
+		"a broker's scheme":   {"store: {url: x.db}\nbrokers: {a: {url: 'nats://x'}}", `brokers.a: unknown broker scheme: "nats"`},
+		"a broker's own":      {"store: {url: x.db}\nbrokers: {a: {url: 'amqp://h/?x-transport=pigeon'}}", "transport"},
+		"level":               {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
+		"format":              {"store: {url: x.db}\nlog: {format: xml}", `log.format: "xml"`},
+		"negative":            {"store: {url: x.db}\nredrive: {rate: -1}", "must not be negative"},
+		"several at once (1)": {"log: {format: xml}", "store.url"},
+		"several at once (2)": {"log: {format: xml}", "log.format"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := config.Parse([]byte(test.text))
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "redrive.yaml")
+	_, err := config.Load(path)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(path, []byte("stor: {}"), 0o600))
+	_, err = config.Load(path)
+	require.ErrorContains(t, err, path)
+	require.ErrorContains(t, err, "line 1")
+}
+
+// What is shown has no password in it.
+func TestConfig_Redacted(t *testing.T) {
+	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
+	c, err := config.Parse([]byte(full))
+	require.NoError(t, err)
+	shown, err := yaml.Marshal(c.Redacted())
+	require.NoError(t, err)
+	require.NotContains(t, string(shown), "hunter2")
+	require.NotContains(t, string(shown), "s3cret")
+	require.Contains(t, string(shown), "shop.invoices.failed")
+	require.Equal(t, "s3cret", c.Brokers["rabbit"].Password, "a copy")
+}
+
+// The schema takes what Parse takes and refuses unknown keys.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(config.Schema()))
+	require.NoError(t, err)
+	compiler := jsonschema.NewCompiler()
+	require.NoError(t, compiler.AddResource(config.SchemaID, parsed))
+	schema, err := compiler.Compile(config.SchemaID)
+	require.NoError(t, err)
+	validate := func(text string) error {
+		data, err := yaml.YAMLToJSON([]byte(text))
+		require.NoError(t, err)
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+		require.NoError(t, err)
+		return schema.Validate(value)
+	}
+	require.NoError(t, validate(full))
+	require.ErrorContains(t, validate("store: {url: x.db}\nserverr: {}"), "serverr")
+	require.ErrorContains(t, validate("brokers: {a: {url: 'mem://', grup: x}}"), "grup")
+	require.ErrorContains(t, validate("collector: {sources: [{broker: a}]}"), "topic")
+	require.ErrorContains(t, validate("collector: {hold: soon}"), "hold")
+}

@@ -1,0 +1,39 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/lmittmann/tint"
+)
+
+// level reads the level; empty is info.
+func (l *Log) level() (slog.Level, error) {
+	switch strings.ToLower(l.Level) {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "", "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	default:
+		return 0, fmt.Errorf("log.level: %q: debug, info, warn or error", l.Level)
+	}
+}
+
+// Logger makes a logger that writes to w, in colour if w is a person's terminal.
+func (l *Log) Logger(w io.Writer, colour bool) *slog.Logger {
+	level, _ := l.level() // checked by Validate
+	switch {
+	case l.Format == "json":
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+	case colour:
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"}))
+	default:
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	}
+}

@@ -1,0 +1,43 @@
+package config
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const hidden = "xxxxx"
+
+// Redacted is a copy without passwords, to be shown.
+func (c *Config) Redacted() *Config {
+	out := *c
+	if strings.Contains(c.Store.URL, "://") { // else it is the path of a file
+		out.Store.URL = brokers.Redact(c.Store.URL)
+	}
+	out.Brokers = make(map[string]Broker, len(c.Brokers))
+	for name, b := range c.Brokers {
+		b.URL = brokers.Redact(b.URL)
+		if b.Password != "" {
+			b.Password = hidden
+		}
+		b.Params = maps.Clone(b.Params)
+		for param := range b.Params {
+			if secret(param) {
+				b.Params[param] = hidden
+			}
+		}
+		out.Brokers[name] = b
+	}
+	return &out
+}
+
+// secret goes by what the names of secret parameters must have in them, see brokers.Param.
+func secret(param string) bool {
+	for _, part := range []string{"password", "secret", "token", "credential"} {
+		if strings.Contains(strings.ToLower(param), part) {
+			return true
+		}
+	}
+	return false
+}
