@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // everything is all entries of a store with all their bodies, without the ids that a store gives.
@@ -157,5 +156,4 @@ func TestManager_Bulk(t *testing.T) {
 	require.Equal(t, int64(100), count(t, store, pending()))
 	_, err = m.DiscardAll(t.Context(), pending(), dlq.By{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	_ = envelope.ReasonExhausted
 }

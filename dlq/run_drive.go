@@ -356,7 +356,9 @@ func (d *runDriver) take(p published) {
 		return
 	}
 	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
-	if len(refused) == len(p.batch) {
+	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the broker.
+	known := !slices.ContainsFunc(refused, func(r RunRefusal) bool { return d.refused[r.EntryID] == 0 })
+	if len(refused) == len(p.batch) && !known {
 		d.refusals++
 		d.refusal = fmt.Sprintf("entry %d: %s", refused[0].EntryID, refused[0].Detail)
 		d.step.Released = append(d.step.Released, refused...)

@@ -17,6 +17,11 @@ const freezeChunk = 10_000
 // The messages are sent by a process that is in [Manager.Work] or [Manager.Drive]. The error wraps [ErrInvalid] for a spec that makes
 // no sense, [ErrConflict] when there is a run with its ID.
 func (m *Manager) StartRun(ctx context.Context, spec RunSpec, by By) (*Run, error) {
+	return m.startRun(ctx, spec, by, true)
+}
+
+// startRun starts a run. That of a rule needs no approval: who configured the rule gave it.
+func (m *Manager) startRun(ctx context.Context, spec RunSpec, by By, approval bool) (*Run, error) {
 	spec, err := m.checkSpec(spec)
 	if err != nil {
 		return nil, err
@@ -35,6 +40,9 @@ func (m *Manager) StartRun(ctx context.Context, spec RunSpec, by By) (*Run, erro
 	run := &Run{
 		ID: spec.ID, Spec: spec, State: RunPreparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,
 		ChangedAt: at, ChangedBy: by.Actor, ApprovalAbove: m.approvalAbove,
+	}
+	if !approval {
+		run.ApprovalAbove = -1
 	}
 	audit := AuditRecord{At: at, Actor: by.Actor, Action: ActionRunStart, Note: by.Note, Run: run.ID}
 	if err := m.store.CreateRun(ctx, run, audit); err != nil {

@@ -1,0 +1,105 @@
+package dlq_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// C41: technical causes are redriven by themselves, later and later, until the message's redrives are used up: then it is PARKED (C43),
+// and nothing touches it until a person does. Two processes have the same rule.
+func TestRule_BacksOffAndParks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(*message.Message) bool { return true }}
+		m, store := operated(t, 1, c)
+		business := stored(t, store, func() *envelope.DeadLetter { d := death(5); d.Class = "*main.Invalid"; return d }())
+		ctx, stop := context.WithCancel(t.Context())
+		rule := dlq.Rule{Name: "bank", ErrorClass: death(0).Class, After: time.Minute, Redrives: 10}
+		began := time.Now()
+		var running atomic.Int32
+		for range 2 {
+			running.Add(2)
+			manager := dlq.NewManager(store, c)
+			go func() { _ = manager.Work(ctx); running.Add(-1) }()
+			go func() { _ = manager.Automate(ctx, rule); running.Add(-1) }()
+		}
+		time.Sleep(time.Hour)
+		require.Len(t, c.at, 3)
+		last := began
+		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
+			require.GreaterOrEqual(t, c.at[i].Sub(last), want)
+			require.Less(t, c.at[i].Sub(last), want+25*time.Second)
+			last = c.at[i]
+		}
+		listing, err := store.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Parked}}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 1)
+		require.Equal(t, 3, listing.Entries[0].RedriveCount)
+		e, err := m.Get(t.Context(), business)
+		require.NoError(t, err)
+		require.Equal(t, []any{dlq.Pending, 0}, []any{e.Status, e.RedriveCount})
+		runs, _, err := m.Runs(t.Context(), dlq.RunFilter{CreatedBy: "rule bank"}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, runs, 3, "of two processes with the same rule one starts the run")
+		// The person redrives it, and it works.
+		c.fail = nil
+		_, err = m.Redrive(t.Context(), listing.Entries[0].ID, ana)
+		require.NoError(t, err)
+		e, err = m.Get(t.Context(), listing.Entries[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.Resolved, e.Status)
+		stop()
+		synctest.Wait()
+		require.Zero(t, running.Load())
+	})
+}
+
+// A rule whose messages fail stops, and does not begin again before a person has looked.
+func TestRule_Stops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(*message.Message) bool { return true }}
+		m, _ := operated(t, 200, c, dlq.WithBatch(5, 5))
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		go func() { _ = m.Work(ctx) }()
+		go func() { _ = m.Automate(ctx, dlq.Rule{Name: "all", Topic: "orders", Rate: 5}) }()
+		time.Sleep(3 * time.Hour)
+		require.Less(t, c.total(), 40)
+		runs, _, err := m.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, runs, 1)
+		require.Equal(t, dlq.RunStopped, runs[0].State)
+		sent := c.total()
+		_, err = m.CancelRun(t.Context(), runs[0].ID, ana)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		require.Greater(t, c.total(), sent, "then it begins anew")
+	})
+}
+
+func TestRule_Refuses(t *testing.T) {
+	t.Parallel()
+	m := dlq.NewManager(newStore(t), nil)
+	for name, rules := range map[string][]dlq.Rule{
+		"no name":       {{Handler: "charge"}},
+		"everything":    {{Name: "all"}},
+		"two of a name": {{Name: "a", Handler: "x"}, {Name: "a", Handler: "y"}},
+		"negative":      {{Name: "a", Handler: "x", After: -1}},
+		"out of order":  {{Name: "a", Handler: "x", After: time.Hour, MaxAfter: time.Minute}},
+		"for ever":      {{Name: "a", Handler: "x", Redrives: 1000}},
+		"share":         {{Name: "a", Handler: "x", Stop: dlq.StopRule{Share: 2}}},
+	} {
+		require.ErrorIs(t, m.Automate(t.Context(), rules...), dlq.ErrInvalid, name)
+	}
+}

@@ -1,0 +1,454 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// slow makes outcomes come after a while, in the test's virtual time.
+func (c *consumer) slow(t *testing.T, after time.Duration) dlq.Redriver {
+	t.Helper()
+	return dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+		c.silent = true
+		err := c.Reschedule(ctx, o, m, d)
+		go func() {
+			time.Sleep(after) // virtual: the consumer works
+			if err := c.outcome(context.WithoutCancel(ctx), o, m); err != nil {
+				t.Error(err)
+			}
+		}()
+		return err
+	})
+}
+
+// The canary: 1, then 10, then the rest, each step after the outcomes of the one before.
+func TestRun_Canary(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		_, store := operated(t, 50, c)
+		m := dlq.NewManager(store, c.slow(t, 10*time.Second))
+		began := time.Now()
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{Canary: []int{1, 10}}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCounts{Succeeded: 50}, run.Counts)
+		steps := make([]int, 3)
+		for _, at := range c.at {
+			steps[int(at.Sub(began)/(10*time.Second))]++
+		}
+		require.Equal(t, []int{1, 10, 39}, steps)
+	})
+}
+
+// One failure in a canary of two is more than the bound, though it is no sample.
+func TestRun_CanaryStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(m *message.Message) bool { return m.Metadata[envelope.KeyMessageID] == "message-1" }}
+		_, store := operated(t, 50, c)
+		m := dlq.NewManager(store, c.slow(t, time.Second))
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{Canary: []int{2, 10}}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunStopped, run.State)
+		require.Equal(t, "50 % of 2 outcomes are failures, more than 10 %", run.Cause)
+		require.Equal(t, dlq.RunCounts{Waiting: 48, Succeeded: 1, Failed: 1}, run.Counts)
+		require.Equal(t, 2, c.total())
+		// A person looks at it and goes on.
+		_, err = m.ResumeRun(t.Context(), run.ID, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCounts{Succeeded: 49, Failed: 1}, run.Counts)
+	})
+}
+
+func TestRun_Rate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		m, _ := operated(t, 100, c)
+		began := time.Now()
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{Rate: 20}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCompleted, run.State)
+		took := c.at[len(c.at)-1].Sub(began)
+		require.InDelta(t, 5.0, took.Seconds(), 0.3)
+		for i := 10; i < len(c.at); i++ {
+			require.GreaterOrEqual(t, c.at[i].Sub(c.at[i-10]), 350*time.Millisecond, "no burst of more than a tenth of a second")
+		}
+		p := run.Progress(time.Now())
+		require.InDelta(t, 20, p.Rate, 3)
+	})
+}
+
+// MaxOut bounds what a consumer that is slow, or gone, is sent.
+func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{silent: true}
+		m, store := operated(t, 30, c)
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{MaxOut: 10, OutcomeTimeout: 5 * time.Minute, Stop: dlq.StopRule{Share: 1}}, ana)
+		require.NoError(t, err)
+		done := make(chan *dlq.Run)
+		go func() {
+			run, err := m.Drive(t.Context(), run.ID)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- run
+		}()
+		time.Sleep(time.Minute)
+		require.Equal(t, 10, c.total())
+		run, err = m.Run(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCounts{Waiting: 20, Out: 10}, run.Counts)
+		run = <-done
+		require.Equal(t, dlq.RunCompleted, run.State)
+		require.Equal(t, dlq.RunCounts{Lost: 30}, run.Counts)
+		// The late outcome still counts for the entry.
+		late := c.sent[3]
+		require.NoError(t, c.letters.Redriven(t.Context(), late.Metadata[envelope.KeyRedriveID], late.Metadata[envelope.KeyMessageID], time.Now()))
+		require.Equal(t, int64(1), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
+	})
+}
+
+func TestRun_PauseResumeCancel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		_, store := operated(t, 100, c)
+		m := dlq.NewManager(store, c.slow(t, 3*time.Second))
+		ctx, stop := context.WithCancel(t.Context())
+		worked := make(chan error)
+		go func() { worked <- m.Work(ctx) }()
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{Rate: 10, Paused: true}, ana)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunPaused, run.State)
+		time.Sleep(time.Minute)
+		require.Zero(t, c.total())
+		_, err = m.ResumeRun(t.Context(), run.ID, ana)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		// Another process pauses it: this one notices, and what is out is still recorded.
+		_, err = dlq.NewManager(store, nil).PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		sent := c.total()
+		require.InDelta(t, 20, sent, 12)
+		time.Sleep(time.Minute)
+		require.Equal(t, sent, c.total())
+		run, err = m.Run(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{dlq.RunPaused, "lunch", int64(sent), int64(0)}, []any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
+		require.Empty(t, run.Holder, "nobody holds a run for which there is nothing to do")
+
+		_, err = m.PauseRun(t.Context(), run.ID, ana)
+		var conflict *dlq.RunConflictError
+		require.ErrorAs(t, err, &conflict)
+		require.Equal(t, []any{"bob", dlq.RunPaused}, []any{conflict.By, conflict.State})
+		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: 1})
+		require.ErrorIs(t, err, dlq.ErrConflict)
+		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: run.Version})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		run, err = m.CancelRun(t.Context(), run.ID, ana)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCancelled, run.State)
+		time.Sleep(time.Minute)
+		sent = c.total()
+		require.Less(t, sent, 60)
+		run, err = m.Run(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCounts{Waiting: int64(100 - sent), Succeeded: int64(sent)}, run.Counts)
+		require.Equal(t, int64(100-sent), count(t, store, pending()))
+		_, err = m.ResumeRun(t.Context(), run.ID, ana)
+		require.ErrorIs(t, err, dlq.ErrConflict)
+		stop()
+		require.ErrorIs(t, <-worked, context.Canceled)
+	})
+}
+
+// C46: nobody approves their own run, however their name is written.
+func TestRun_Approval(t *testing.T) {
+	t.Parallel()
+	c := &consumer{}
+	m, store := operated(t, 10, c, dlq.WithApproval(5), dlq.WithTargets(map[string]envelope.Origin{"lab": {Broker: "mem", Topic: "lab"}}))
+	preview, err := m.PreviewRun(t.Context(), dlq.RunSpec{}, 0)
+	require.NoError(t, err)
+	require.True(t, preview.NeedsApproval)
+	run, err := m.StartRun(t.Context(), dlq.RunSpec{}, ana)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunAwaitingApproval, run.State)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunAwaitingApproval, run.State)
+	require.Zero(t, c.total())
+	for _, own := range []string{"ana", "Ana", " ANA "} {
+		_, err = m.ApproveRun(t.Context(), run.ID, dlq.By{Actor: own})
+		require.ErrorIs(t, err, dlq.ErrForbidden)
+	}
+	_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "bob"})
+	require.ErrorIs(t, err, dlq.ErrConflict, "resume is no way around it")
+	// Approved where no approval is configured: what was asked for stands in the run.
+	run, err = dlq.NewManager(store, nil).ApproveRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "looks right"})
+	require.NoError(t, err)
+	require.Equal(t, []any{dlq.RunRunning, "bob"}, []any{run.State, run.ApprovedBy})
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, int64(10), run.Counts.Succeeded)
+
+	require.Equal(t, int64(0), count(t, store, pending()))
+	id := stored(t, store, death(100))
+	for name, spec := range map[string]dlq.RunSpec{"small": {}, "edits": {JQ: ".x = 1"}, "elsewhere": {Target: "lab"}} {
+		spec.Filter.IDs = []int64{id}
+		run, err = m.StartRun(t.Context(), spec, ana)
+		require.NoError(t, err)
+		require.Equal(t, name != "small", run.NeedsApproval, name)
+		if run.NeedsApproval {
+			run, err = m.RejectRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "no"})
+			require.NoError(t, err)
+			require.Equal(t, []any{dlq.RunCancelled, "no"}, []any{run.State, run.Cause})
+		}
+	}
+	records, _, err := m.AuditLog(t.Context(), dlq.AuditFilter{Action: dlq.ActionRunApprove}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	require.Equal(t, []string{"bob", "looks right"}, []string{records[0].Actor, records[0].Note})
+}
+
+// For consumers that tell no outcome, and for other destinations, a confirmed publish closes the entry.
+func TestRun_CloseOnPublishAndTarget(t *testing.T) {
+	t.Parallel()
+	c := &consumer{silent: true}
+	lab := envelope.Origin{Broker: "mem", Topic: "lab", Consumer: "testers"}
+	m, store := operated(t, 20, c, dlq.WithTargets(map[string]envelope.Origin{"lab": lab}))
+	_, err := m.StartRun(t.Context(), dlq.RunSpec{Target: "amqp://elsewhere"}, ana)
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	run, err := m.StartRun(t.Context(), dlq.RunSpec{Limit: 5, Target: "lab"}, ana)
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCounts{Succeeded: 5}, run.Counts)
+	require.Equal(t, lab, c.to["message-0"])
+	run, err = m.StartRun(t.Context(), dlq.RunSpec{CloseOnPublish: true}, ana)
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCounts{Succeeded: 15}, run.Counts)
+	require.Equal(t, "orders", c.to["message-19"].Topic)
+	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{})
+	require.NoError(t, err)
+	for _, e := range listing.Entries {
+		require.Equal(t, []any{dlq.Resolved, "ana"}, []any{e.Status, e.ResolvedBy})
+	}
+	records, err := m.Audit(t.Context(), listing.Entries[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, "published; no outcome is awaited", records[1].Note)
+}
+
+// A message that the broker refuses is given up after three times; a broker that takes nothing stops the run.
+func TestRun_BrokerRefuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		c := &consumer{}
+		c.refuse = func(m *message.Message) error {
+			if away || m.Metadata[envelope.KeyMessageID] == "message-7" {
+				return errors.New("broker says no")
+			}
+			return nil
+		}
+		m, store := operated(t, 100, c, dlq.WithBatch(25, 4))
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunStopped, run.State)
+		require.Contains(t, run.Cause, "broker says no")
+		require.Equal(t, dlq.RunCounts{Waiting: 100}, run.Counts)
+		require.Equal(t, int64(100), count(t, store, pending()))
+		away = false
+		_, err = m.ResumeRun(t.Context(), run.ID, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCompleted, run.State)
+		require.Equal(t, dlq.RunCounts{Succeeded: 99, Skipped: 1}, run.Counts)
+		items, err := m.RunItems(t.Context(), run.ID, dlq.ItemFilter{State: dlq.ItemSkipped})
+		require.NoError(t, err)
+		require.Equal(t, "not published: broker says no", items[0].Detail)
+		e, err := m.Get(t.Context(), items[0].EntryID)
+		require.NoError(t, err)
+		require.Equal(t, []any{dlq.Pending, 0, "message-7"}, []any{e.Status, e.RedriveCount, e.EventID})
+	})
+}
+
+// The process dies after the claim: another one takes the run over when the lease is over, waits for the outcomes of what may have been
+// published, and redrives what was not.
+func TestRun_TakenOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		m, store := operated(t, 10, c)
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{}, ana)
+		require.NoError(t, err)
+		_, err = store.LeaseRun(t.Context(), run.ID, "who dies", time.Now(), 30*time.Second)
+		require.NoError(t, err)
+		items, err := store.NextItems(t.Context(), run.ID, 0, 4, 1<<20)
+		require.NoError(t, err)
+		step := dlq.RunStep{
+			Run: run.ID, Holder: "who dies", At: time.Now(), Lease: 30 * time.Second, Actor: "ana", OutcomeTimeout: time.Hour, ClaimTimeout: time.Minute,
+		}
+		for _, item := range items {
+			step.Claims = append(step.Claims, dlq.RunClaim{EntryID: item.EntryID, Version: item.Version})
+		}
+		stepped, err := store.StepRun(t.Context(), step)
+		require.NoError(t, err)
+		require.Len(t, stepped.Claimed, 4)
+		// Two of the four had been published, and are handled a little later.
+		for i := range 2 {
+			e, err := m.Get(t.Context(), stepped.Claimed[i].ID)
+			require.NoError(t, err)
+			go func() {
+				time.Sleep(20 * time.Second)
+				if err := c.Reschedule(t.Context(), e.Origin, dlq.RedriveMessage(e), 0); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		began := time.Now()
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.RunCounts{Succeeded: 10}, run.Counts)
+		require.Len(t, c.count, 10)
+		for id, n := range c.count {
+			require.Equal(t, 1, n, id)
+		}
+		require.GreaterOrEqual(t, c.at[2].Sub(began), 30*time.Second, "not before the lease is over")
+		require.GreaterOrEqual(t, c.at[len(c.at)-1].Sub(began), time.Minute, "not before the claims are over")
+		_, err = store.StepRun(t.Context(), step)
+		require.ErrorIs(t, err, dlq.ErrLeaseLost, "the one who was dead cannot go on")
+	})
+}
+
+// Processes come and go at random while a run is under way; nothing is redriven twice and nothing is forgotten.
+func TestRun_ManyWorkers(t *testing.T) {
+	t.Parallel()
+	c := &consumer{}
+	_, store := operated(t, 600, c)
+	run, err := dlq.NewManager(store, nil).StartRun(t.Context(), dlq.RunSpec{}, ana)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for t.Context().Err() == nil {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(5+rand.IntN(40))*time.Millisecond)
+				m := dlq.NewManager(store, c, dlq.WithBatch(10, 4), dlq.WithWorkInterval(2*time.Millisecond))
+				got, err := m.Drive(ctx, run.ID)
+				cancel()
+				if err == nil && got.State == dlq.RunCompleted {
+					return
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	run, err = store.Run(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCounts{Succeeded: 600}, run.Counts)
+	for id, n := range c.count {
+		require.Equal(t, 1, n, id)
+	}
+}
+
+// Whoever changed an entry since the set was frozen is named, and the entry left alone.
+func TestRun_LeavesAloneWhatOthersChanged(t *testing.T) {
+	t.Parallel()
+	c := &consumer{}
+	m, _ := operated(t, 5, c)
+	run, err := m.StartRun(t.Context(), dlq.RunSpec{}, ana)
+	require.NoError(t, err)
+	items, err := m.RunItems(t.Context(), run.ID, dlq.ItemFilter{})
+	require.NoError(t, err)
+	_, err = m.Discard(t.Context(), items[1].EntryID, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	_, _, err = m.Edit(t.Context(), items[2].EntryID, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "eve"})
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCounts{Succeeded: 3, Skipped: 2}, run.Counts)
+	items, err = m.RunItems(t.Context(), run.ID, dlq.ItemFilter{State: dlq.ItemSkipped})
+	require.NoError(t, err)
+	require.Contains(t, items[0].Detail, "it is DISCARDED")
+	require.Contains(t, items[0].Detail, "by bob")
+	require.Contains(t, items[1].Detail, "by eve")
+}
+
+func TestRun_Refuses(t *testing.T) {
+	t.Parallel()
+	c := &consumer{}
+	m, store := operated(t, 1, c)
+	for name, spec := range map[string]dlq.RunSpec{
+		"id":             {ID: "../etc"},
+		"status":         {Filter: dlq.Filter{Statuses: []dlq.Status{"LOST"}}},
+		"closed entries": {Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}},
+		"limit":          {Limit: -1},
+		"rate":           {Rate: -1},
+		"canary":         {Canary: []int{1, 0}},
+		"share":          {Stop: dlq.StopRule{Share: 1.5}},
+		"sample":         {Stop: dlq.StopRule{MinSample: -1}},
+		"jq":             {JQ: ".a |"},
+		"jq function":    {JQ: "nothing_like_it"},
+		"target":         {Target: "lab"},
+		"timeout":        {OutcomeTimeout: -1},
+	} {
+		_, err := m.StartRun(t.Context(), spec, ana)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		_, err = m.PreviewRun(t.Context(), spec, 0)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+	}
+	_, err := m.StartRun(t.Context(), dlq.RunSpec{}, dlq.By{})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	_, err = m.StartRun(t.Context(), dlq.RunSpec{ID: "mine"}, ana)
+	require.NoError(t, err)
+	_, err = m.StartRun(t.Context(), dlq.RunSpec{ID: "mine"}, ana)
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	_, err = m.PauseRun(t.Context(), "mine", dlq.By{})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	_, err = m.PauseRun(t.Context(), "none", ana)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = m.Drive(t.Context(), "none")
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	none := dlq.NewManager(store, nil)
+	_, err = none.Drive(t.Context(), "mine")
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	require.ErrorIs(t, none.Work(t.Context()), dlq.ErrInvalid)
+	runs, _, err := m.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, runs, 1, "what is refused leaves nothing")
+	// An empty set is complete.
+	run, err := m.StartRun(t.Context(), dlq.RunSpec{Filter: dlq.Filter{Topic: "none"}}, ana)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCompleted, run.State)
+}
