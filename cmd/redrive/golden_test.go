@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -36,6 +37,7 @@ func TestGolden(t *testing.T) {
 			t.Chdir(t.TempDir())
 			t.Setenv("REDRIVE_STORE", "dead.db")
 			seed(t, "dead.db")
+			seedQueue(t, "queue.db")
 			got := play(t, string(want))
 			if *update {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
@@ -148,7 +150,7 @@ func seed(t *testing.T, path string) {
 			m.Payload = []byte{0xff, 0x00, 0x1b}
 		}
 		d.Message, d.Class, d.Handler = m, "*bank.Error", "pay"
-		d.Origin = envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}
+		d.Origin = envelope.Origin{Broker: "sqlite", Topic: "orders", Consumer: "billing"}
 		if n == 4 {
 			d.Origin.Topic = "invoices"
 		}
@@ -158,4 +160,17 @@ func seed(t *testing.T, path string) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, letters.Close())
+}
+
+// seedQueue makes a SQL queue with the consumers of the seed's dead letters, which were there once.
+func seedQueue(t *testing.T, path string) {
+	t.Helper()
+	broker, err := brokers.Open(t.Context(), "sqlite:"+path)
+	require.NoError(t, err)
+	for _, topic := range []string{"orders", "invoices"} {
+		subscriber, ok := broker.Subscriber(brokers.WithGroup("billing")).(message.SubscribeInitializer)
+		require.True(t, ok)
+		require.NoError(t, subscriber.SubscribeInitialize(topic))
+	}
+	require.NoError(t, broker.Close())
 }

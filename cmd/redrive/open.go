@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
@@ -132,6 +133,9 @@ func (a *app) openBrokers(ctx context.Context) (map[string]brokers.Broker, error
 	opened := make(map[string]brokers.Broker, len(a.cfg.Brokers))
 	for _, name := range a.cfg.Names() {
 		b := a.cfg.Brokers[name]
+		if b.Scheme() == memory.Scheme {
+			return nil, usagef("broker %s: mem:// ends with this command, and what is sent there with it", name)
+		}
 		operating := b.Operating()
 		operating.Logger = a.logger()
 		broker, err := brokers.OpenConfig(ctx, operating)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,59 +12,84 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
+// redriveFlags are those of a redrive run.
+type redriveFlags struct {
+	filter                    filterFlags
+	limit                     int64
+	rate, stop                float64
+	canary                    []int
+	id, transform, target     string
+	outcomeTimeout            time.Duration
+	dryRun, detach, onPublish bool
+	rateGiven                 bool
+}
+
 func (a *app) redriveCommand() *cobra.Command {
-	var (
-		filter filterFlags
-		limit  int
-		speed  float64
-		dryRun bool
-	)
+	var f redriveFlags
 	cmd := &cobra.Command{
 		Use: "redrive [ID...]", Short: "Send dead letters back to where they came from",
 		Long: `Send dead letters back to the consumer that they came from.
 
-Takes ids (7 9 12-20) or a filter. With a filter it shows how many are meant and asks; --yes answers. A redriven entry is
-RETRYING until its consumer reports; entries that were collected from a broker are RESOLVED when the broker confirms.`,
+With ids (7 9 12-20) each is sent at once. A redriven entry is RETRYING until its consumer reports: RESOLVED when that succeeds,
+PENDING again when it dies again. Entries that were collected from a broker are RESOLVED when the broker confirms.
+
+A filter makes a redrive run: what matches now is frozen, what dies later is not taken. Look at it with --dry-run. It asks before it
+begins (--yes answers), shows its progress, waits for the outcomes, and stops by itself when too many messages die again. Ctrl-C
+pauses it; redrive runs resume goes on. --detach leaves the work to redrive serve.`,
 		Example: `  redrive dlq redrive 7 9 --config redrive.yaml
-  redrive dlq redrive --topic orders --rate 50 --yes --broker amqp://localhost/`,
-		ValidArgsFunction: a.completeIDs(dlq.Pending),
+  redrive dlq redrive --topic orders --dry-run
+  redrive dlq redrive --topic orders --rate 50 --canary 1,10,100 --config redrive.yaml
+  redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --transform '.currency //= "BRL"' --yes --config redrive.yaml`,
+		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			looker, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
+			f.rateGiven = cmd.Flags().Changed("rate")
+			switch given := f.filter.given(cmd); {
+			case len(args) > 0 && given:
+				return usagef("give ids or a filter, not both")
+			case len(args) > 0:
+				return a.redriveIDs(cmd.Context(), args, &f)
+			case given:
+				return a.redriveRun(cmd.Context(), &f)
+			default:
+				return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
 			}
-			ids, err := a.pick(cmd, looker, args, &filter, limit)
-			if err != nil {
-				return err
-			}
-			if dryRun {
-				return a.dryRun(cmd.Context(), looker, ids)
-			}
-			if len(args) == 0 {
-				if err := a.confirm("redrive", int64(len(ids))); err != nil {
-					return err
-				}
-			}
-			manager, err := a.redriver(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("rate") {
-				speed = a.cfg.Redrive.Rate
-			}
-			return a.redriveEach(cmd.Context(), manager, ids, speed)
 		},
 	}
-	filter.add(a, cmd, dlq.Pending)
-	cmd.Flags().IntVar(&limit, "limit", 0, "with a filter: at most so many, the oldest first")
-	cmd.Flags().Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as it goes")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be sent, and send nothing")
+	f.filter.add(a, cmd, dlq.Pending)
+	flags := cmd.Flags()
+	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as it goes (default redrive.rate of the configuration)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
+	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
+	flags.IntSliceVar(&f.canary, "canary", nil, "with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
+	flags.Float64Var(&f.stop, "stop-above", 0.1, "with a filter: stop when the share of failures is above this; 1 never stops")
+	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new UUID)")
+	flags.StringVar(&f.transform, "transform", "", "with a filter: jq expression that each payload goes through; the original is kept")
+	flags.StringVar(&f.target, "target", "", "with a filter: name of another destination than where the message came from")
+	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0, "with a filter: how long a consumer may take to report (default 1h)")
+	flags.BoolVar(&f.onPublish, "close-on-publish", false, "with a filter: the broker's confirm is outcome enough, for consumers that do not report")
+	flags.BoolVar(&f.detach, "detach", false, "with a filter: start the run and leave it to redrive serve")
 	return cmd
 }
 
-func (a *app) redriveEach(ctx context.Context, m *dlq.Manager, ids []int64, speed float64) error {
+// redriveIDs sends entries one by one.
+func (a *app) redriveIDs(ctx context.Context, args []string, f *redriveFlags) error {
+	ids, err := parseIDs(args)
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		looker, err := a.manager(ctx)
+		if err != nil {
+			return err
+		}
+		return a.dryRun(ctx, looker, ids)
+	}
+	manager, err := a.redriver(ctx)
+	if err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Inf, 1)
-	if speed > 0 {
+	if speed := f.speed(a); speed > 0 {
 		limiter = rate.NewLimiter(rate.Limit(speed), 1)
 	}
 	return a.each(ctx, ids, "redriven", func(ctx context.Context, id int64) error {
@@ -71,7 +98,137 @@ func (a *app) redriveEach(ctx context.Context, m *dlq.Manager, ids []int64, spee
 		}
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		_, err := m.Redrive(work, id, a.by())
+		_, err := manager.Redrive(work, id, a.by())
 		return err
 	})
+}
+
+func (f *redriveFlags) speed(a *app) float64 {
+	if f.rateGiven || a.cfg == nil {
+		return f.rate
+	}
+	return a.cfg.Redrive.Rate
+}
+
+// redriveRun starts a run and drives it.
+func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
+	filter, err := f.filter.read(time.Now())
+	if err != nil {
+		return err
+	}
+	looker, err := a.manager(ctx)
+	if err != nil {
+		return err
+	}
+	spec := dlq.RunSpec{
+		ID:     f.id,
+		Filter: filter, Limit: f.limit, Rate: f.speed(a), Canary: f.canary, Stop: dlq.StopRule{Share: f.stop}, JQ: f.transform,
+		Target: f.target, CloseOnPublish: f.onPublish, OutcomeTimeout: f.outcomeTimeout,
+	}
+	preview, err := looker.PreviewRun(ctx, spec, 0)
+	if err != nil {
+		return err
+	}
+	count := preview.Count
+	if f.limit > 0 {
+		count = min(count, f.limit)
+	}
+	switch {
+	case f.dryRun:
+		return a.printOne(previewOf(preview), func(w io.Writer) error { return a.writePreview(w, preview, count) })
+	case count == 0:
+		a.hint("no dead letters match")
+		return nil
+	}
+	if err := a.confirm("redrive", count); err != nil {
+		return err
+	}
+	manager, err := a.redriver(ctx)
+	if err != nil {
+		return err
+	}
+	run, err := manager.StartRun(ctx, spec, a.by())
+	if err != nil {
+		return err
+	}
+	switch {
+	case run.State == dlq.RunAwaitingApproval:
+		a.hint("run %s waits for a second person: redrive runs approve %s", run.ID, run.ID)
+		return a.printRun(run)
+	case f.detach:
+		a.hint("run %s is left to redrive serve; redrive runs watch %s shows it", run.ID, run.ID)
+		return a.printRun(run)
+	}
+	return a.drive(ctx, manager, run.ID)
+}
+
+// previewView is a preview as programs see it.
+type previewView struct {
+	Count         int64            `json:"count"`
+	Topics        map[string]int64 `json:"topics"`
+	NeedsApproval bool             `json:"needs_approval"`
+	Sample        []sampleView     `json:"sample"`
+}
+
+type sampleView struct {
+	Entry   entryView `json:"entry"`
+	Problem string    `json:"problem,omitempty"`
+	Diff    string    `json:"diff,omitempty"`
+}
+
+func previewOf(p *dlq.RunPreview) previewView {
+	v := previewView{Count: p.Count, Topics: map[string]int64{}, NeedsApproval: p.NeedsApproval, Sample: []sampleView{}}
+	for _, t := range p.Topics {
+		v.Topics[t.Topic] = t.Count
+	}
+	for i := range p.Sample {
+		s := &p.Sample[i]
+		view := sampleView{Entry: viewOf(&s.Entry), Problem: s.Problem}
+		if !s.Diff.Empty() {
+			view.Diff = s.Diff.String()
+		}
+		v.Sample = append(v.Sample, view)
+	}
+	return v
+}
+
+func (a *app) writePreview(w io.Writer, p *dlq.RunPreview, count int64) error {
+	v := previewOf(p)
+	if _, err := fmt.Fprintf(w, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count)); err != nil {
+		return err
+	}
+	for _, t := range p.Topics {
+		if _, err := fmt.Fprintf(w, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60)); err != nil {
+			return err
+		}
+	}
+	if v.NeedsApproval {
+		if _, err := fmt.Fprintln(w, "a second person would have to approve it"); err != nil {
+			return err
+		}
+	}
+	if len(v.Sample) == 0 {
+		return nil
+	}
+	entries := make([]entryView, 0, len(v.Sample))
+	for i := range v.Sample {
+		entries = append(entries, v.Sample[i].Entry)
+	}
+	if _, err := fmt.Fprintf(w, "\n%s\n", a.render(newTable(entries, entryColumns, false))); err != nil {
+		return err
+	}
+	for i := range v.Sample {
+		s := &v.Sample[i]
+		switch {
+		case s.Problem != "":
+			if _, err := fmt.Fprintf(w, "\nentry %d would be skipped: %s\n", s.Entry.ID, oneLine(s.Problem, 200)); err != nil {
+				return err
+			}
+		case s.Diff != "":
+			if _, err := fmt.Fprintf(w, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff, true))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/progress"
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+func (a *app) runsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "runs", Short: "Watch and steer redrive runs", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		a.runsListCommand(),
+		a.runCommand("show ID", "Show a run and what became of its entries", nil, (*app).showRun),
+		a.runCommand("watch ID", "Watch a run until it ends", nil, (*app).watchRun),
+		a.runCommand("pause ID", "Pause a run; what is out goes on", []dlq.RunState{dlq.RunRunning}, steer((*dlq.Manager).PauseRun)),
+		a.runCommand("resume ID", "Carry on a run that was paused, interrupted, or has stopped by itself",
+			[]dlq.RunState{dlq.RunPaused, dlq.RunStopped, dlq.RunRunning}, (*app).resumeRun),
+		a.runCommand("cancel ID", "End a run; what waits stays as it was",
+			[]dlq.RunState{dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}, steer((*dlq.Manager).CancelRun)),
+		a.runCommand("approve ID", "Let a run begin that somebody else has asked for",
+			[]dlq.RunState{dlq.RunAwaitingApproval}, steer((*dlq.Manager).ApproveRun)),
+		a.runCommand("reject ID", "Cancel a run that waits for approval",
+			[]dlq.RunState{dlq.RunAwaitingApproval}, steer((*dlq.Manager).RejectRun)),
+	)
+	return cmd
+}
+
+// runCommand is a command for one run.
+func (a *app) runCommand(use, short string, states []dlq.RunState, do func(*app, context.Context, string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeRuns(states...),
+		RunE:              func(cmd *cobra.Command, args []string) error { return do(a, cmd.Context(), args[0]) },
+	}
+}
+
+func (a *app) completeRuns(states ...dlq.RunState) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+			runs, _, err := m.Runs(ctx, dlq.RunFilter{States: states}, dlq.Page{})
+			var ids []string
+			for i := range runs {
+				r := &runs[i]
+				ids = append(ids, cobra.CompletionWithDesc(r.ID, fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
+			}
+			return ids, err
+		}), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+func (a *app) runsListCommand() *cobra.Command {
+	var (
+		states []string
+		limit  int
+	)
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var filter dlq.RunFilter
+			for _, s := range states {
+				filter.States = append(filter.States, dlq.RunState(s))
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			runs, _, err := manager.Runs(cmd.Context(), filter, dlq.Page{Limit: limit})
+			if err != nil {
+				return err
+			}
+			if len(runs) == 0 {
+				a.hint("no runs")
+			}
+			return printList(a, runs, runColumns)
+		},
+	}
+	cmd.Flags().StringSliceVar(&states, "state", nil, "preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
+	return cmd
+}
+
+var runColumns = []column[dlq.Run]{
+	{title: "Run", value: func(r dlq.Run) string { return r.ID }},
+	{title: "State", value: func(r dlq.Run) string { return string(r.State) }},
+	{title: "Done", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Done()) }},
+	{title: "Of", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Total()) }},
+	{title: "Succeeded", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Succeeded) }},
+	{title: "Failed", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Failed + r.Counts.Lost) }},
+	{title: "Skipped", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Skipped) }},
+	{title: "By", value: func(r dlq.Run) string { return oneLine(r.CreatedBy, 30) }},
+	{title: "Started", value: func(r dlq.Run) string { return stampOf(r.CreatedAt) }},
+	{title: "Note", wide: true, value: func(r dlq.Run) string { return oneLine(r.Note, 60) }},
+}
+
+func (a *app) printRun(run *dlq.Run) error {
+	return a.printOne(run, func(w io.Writer) error {
+		c := &run.Counts
+		text := fmt.Sprintf("run %s: %s", run.ID, run.State)
+		if run.Cause != "" {
+			text += " (" + oneLine(run.Cause, 200) + ")"
+		}
+		text += fmt.Sprintf("\n%d of %d done: %d succeeded, %d died again", c.Done(), c.Total(), c.Succeeded, c.Failed)
+		for _, more := range []struct {
+			n    int64
+			what string
+		}{{c.Lost, "without an outcome"}, {c.Skipped, "skipped"}, {c.Open(), "still out"}, {c.Waiting, "waiting"}} {
+			if more.n > 0 {
+				text += fmt.Sprintf(", %d %s", more.n, more.what)
+			}
+		}
+		_, err := fmt.Fprintln(w, text)
+		return err
+	})
+}
+
+func (a *app) showRun(ctx context.Context, id string) error {
+	manager, err := a.manager(ctx)
+	if err != nil {
+		return err
+	}
+	run, err := manager.Run(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := a.printRun(run); err != nil || a.flags.output != "table" || a.flags.jq != "" {
+		return err
+	}
+	var troubled []dlq.RunItem
+	for _, state := range []dlq.ItemState{dlq.ItemFailed, dlq.ItemLost, dlq.ItemSkipped} {
+		items, err := manager.RunItems(ctx, id, dlq.ItemFilter{State: state, Limit: 20})
+		if err != nil {
+			return err
+		}
+		troubled = append(troubled, items...)
+	}
+	if len(troubled) == 0 {
+		return nil
+	}
+	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[dlq.RunItem]{
+		{title: "Entry", right: true, value: func(i dlq.RunItem) string { return dlq.FormatID(i.EntryID) }},
+		{title: "State", value: func(i dlq.RunItem) string { return string(i.State) }},
+		{title: "Why", value: func(i dlq.RunItem) string { return oneLine(i.Detail, 100) }},
+	}, false)))
+	return err
+}
+
+// steer makes a command of a change to a run.
+func steer(do func(*dlq.Manager, context.Context, string, dlq.By) (*dlq.Run, error)) func(*app, context.Context, string) error {
+	return func(a *app, ctx context.Context, id string) error {
+		manager, err := a.manager(ctx)
+		if err != nil {
+			return err
+		}
+		run, err := do(manager, ctx, id, a.by())
+		if err != nil {
+			return err
+		}
+		return a.printRun(run)
+	}
+}
+
+func (a *app) resumeRun(ctx context.Context, id string) error {
+	manager, err := a.redriver(ctx)
+	if err != nil {
+		return err
+	}
+	run, err := manager.Run(ctx, id)
+	if err != nil {
+		return err
+	}
+	if run.State != dlq.RunRunning && run.State != dlq.RunPreparing {
+		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil {
+			return err
+		}
+	}
+	return a.drive(ctx, manager, id)
+}
+
+func (a *app) watchRun(ctx context.Context, id string) error {
+	manager, err := a.manager(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := a.follow(ctx, manager, id)
+	if err != nil {
+		return err
+	}
+	return a.finish(last)
+}
+
+// drive carries a run on in this process and shows how it goes. An interruption pauses it.
+func (a *app) drive(ctx context.Context, m *dlq.Manager, id string) error {
+	watching, stop := context.WithCancel(ctx)
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		_, _ = a.follow(watching, m, id) // what it cannot show, Drive reports
+	}()
+	run, err := m.Drive(ctx, id)
+	stop()
+	<-shown
+	if ctx.Err() != nil {
+		return a.interrupted(context.WithoutCancel(ctx), m, id, ctx.Err())
+	}
+	if err != nil {
+		return err
+	}
+	return a.finish(run)
+}
+
+func (a *app) interrupted(ctx context.Context, m *dlq.Manager, id string, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	by := a.by()
+	by.Note = strings.TrimSpace(by.Note + " (interrupted)")
+	if _, err := m.PauseRun(ctx, id, by); err != nil && !errors.Is(err, dlq.ErrConflict) {
+		return errors.Join(cause, err)
+	}
+	a.hint("interrupted: run %s is paused; redrive runs resume %s goes on", id, id)
+	return cause
+}
+
+// finish prints how a run ended and makes the exit code of it.
+func (a *app) finish(run *dlq.Run) error {
+	if err := a.printRun(run); err != nil {
+		return err
+	}
+	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
+	switch {
+	case run.State == dlq.RunStopped:
+		return &codedError{exitPartial, "the run has stopped by itself; redrive runs resume " + run.ID + " goes on"}
+	case run.State == dlq.RunCompleted && bad == 0:
+		return nil
+	case run.State == dlq.RunCompleted:
+		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(), run.ID)}
+	default:
+		return nil
+	}
+}
+
+// follow shows the progress of a run, to people only, until it ends or ctx does. It returns the run as it was last.
+func (a *app) follow(ctx context.Context, m *dlq.Manager, id string) (*dlq.Run, error) {
+	var (
+		last   *dlq.Run
+		bar    progress.Writer
+		moving *progress.Tracker
+	)
+	if isTerminal(a.err) && !a.flags.quiet {
+		bar = progress.NewWriter()
+		bar.SetOutputWriter(a.err)
+		bar.SetAutoStop(false)
+		bar.SetUpdateFrequency(200 * time.Millisecond)
+		bar.Style().Visibility.ETA, bar.Style().Visibility.Speed = true, true
+		if a.colourful(a.err) {
+			bar.Style().Colors = progress.StyleColorsExample
+		}
+		moving = &progress.Tracker{Message: "redriving"}
+		bar.AppendTracker(moving)
+		go bar.Render()
+		defer func() {
+			bar.Stop()
+			for bar.IsRenderInProgress() {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	for run, err := range m.WatchRun(ctx, id, 200*time.Millisecond) {
+		if err != nil {
+			return last, err
+		}
+		last = run
+		if moving != nil {
+			moving.UpdateTotal(run.Counts.Total())
+			moving.SetValue(run.Counts.Done())
+			moving.UpdateMessage(fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
+		}
+	}
+	return last, nil
+}
