@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,92 @@ func letGo(ctx context.Context, manager *dlq.Manager, id int64) error {
 	}
 	_, err := manager.Discard(ctx, id, by)
 	return err
+}
+
+// redriveGroup sends a whole group back: one message first, then ten, then a hundred, at most 50 a second.
+func redriveGroup(ctx context.Context, manager *dlq.Manager, fingerprint string) (*dlq.Run, error) {
+	spec := dlq.RunSpec{
+		Filter: dlq.Filter{Fingerprint: fingerprint},
+		Canary: []int{1, 10, 100},
+		Rate:   50,
+		Stop:   dlq.StopRule{Share: 0.1}, // of the outcomes
+	}
+	preview, err := manager.PreviewRun(ctx, spec, 10) // the dry run: how many, of which topics, the first ten
+	if err != nil || preview.Count == 0 {
+		return nil, err
+	}
+	run, err := manager.StartRun(ctx, spec, dlq.By{Actor: "ana", Note: "the bank is back"})
+	if err != nil {
+		return nil, err
+	}
+	return manager.Drive(ctx, run.ID) // or manager.Work in some process: whoever drives it, the run is the same
+}
+
+// correct changes a payload and sends it back; what died first is kept as a revision.
+func correct(ctx context.Context, manager *dlq.Manager, id int64, payload []byte) error {
+	edit := dlq.Edit{Payload: payload}
+	if _, err := manager.PreviewEdit(ctx, id, edit); err != nil { // the difference, for people
+		return err
+	}
+	_, err := manager.EditAndRedrive(ctx, id, edit, dlq.By{Actor: "ana", Note: "wrong account"})
+	return err
+}
+
+// C45: a group of 30 is redriven in steps, and all are processed; one more is corrected on its way.
+func TestOperate_RunAndCorrection(t *testing.T) {
+	t.Setenv("BROKER_URL", "mem://")
+	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
+	bankIsBack := make(chan struct{})
+	router, broker, letters, err := wire(t.Context(), func(m *message.Message) error {
+		select {
+		case <-bankIsBack:
+			if string(m.Payload) == "0" {
+				return middleware.Permanent(errors.New("bank: there is no account 0"))
+			}
+			return nil
+		default:
+			return middleware.Permanent(errors.New("bank: account " + string(m.Payload) + " is not answering"))
+		}
+	})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(t.Context()) }()
+	<-router.Running()
+	for account := range 30 {
+		m := message.NewMessage(watermill.NewUUID(), []byte(strconv.Itoa(4711+account)))
+		require.NoError(t, broker.Publisher().Publish("orders", m))
+	}
+	manager := letters.Manager(broker)
+	reaches := func(want dlq.Counts) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			stats, err := manager.Stats(t.Context(), dlq.StatsQuery{})
+			return err == nil && stats.Counts == want
+		}, 10*time.Second, 5*time.Millisecond)
+	}
+	reaches(dlq.Counts{Pending: 30})
+	groups, err := manager.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+
+	close(bankIsBack)
+	run, err := redriveGroup(t.Context(), manager, groups[0].Fingerprint)
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunCompleted, run.State)
+	require.EqualValues(t, 30, run.Counts.Succeeded)
+	reaches(dlq.Counts{Resolved: 30})
+
+	require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage(watermill.NewUUID(), []byte("0"))))
+	reaches(dlq.Counts{Pending: 1, Resolved: 30})
+	listing, err := manager.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{})
+	require.NoError(t, err)
+	require.NoError(t, correct(t.Context(), manager, listing.Entries[0].ID, []byte("4741")))
+	reaches(dlq.Counts{Resolved: 31})
+
+	require.NoError(t, router.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, broker.Close())
+	require.NoError(t, letters.Close())
 }
 
 // C36-C38: a bank that is down dead-letters two orders; when it is back, an operator's shift has them processed, and

@@ -21,7 +21,7 @@ type result struct {
 func employees(t *testing.T, stdin string, args ...string) (r result, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "dead.db")
-	t.Setenv("DLQ_URL", "sqlite:"+file)
+	t.Setenv("DLQ_URL", "sqlite:"+file+"?synchronous=normal") // no power fails here
 	return again(t, stdin, args...), file
 }
 

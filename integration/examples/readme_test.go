@@ -41,20 +41,23 @@ func TestREADME_CapabilitiesTable(t *testing.T) {
 		{"publish in your transaction", func(_ string, c brokers.Capabilities) string { return yes(c.Transactions) }},
 		{"counts crashes of the consumer", func(_ string, c brokers.Capabilities) string { return yes(c.DeliveryCount) }},
 		{"longest delay", func(_ string, c brokers.Capabilities) string { return delay(c.MaxDelay) }},
-		{"late by at most", func(_ string, c brokers.Capabilities) string { return fmt.Sprint(c.DelayTolerance.Milliseconds(), " ms") }},
+		{"late by at most", func(_ string, c brokers.Capabilities) string {
+			return fmt.Sprint(c.DelayTolerance.Milliseconds(), " ms")
+		}},
 		{"largest message", func(_ string, c brokers.Capabilities) string { return size(c.MaxMessageBytes) }},
 	}
-	table := "| | " + strings.Join(columns, " | ") + " |\n|---" + strings.Repeat("|---", len(columns)) + "|\n"
+	var table strings.Builder
+	table.WriteString("| | " + strings.Join(columns, " | ") + " |\n|---" + strings.Repeat("|---", len(columns)) + "|\n")
 	for _, row := range rows {
 		cells := []string{row.title}
 		for _, name := range columns {
 			cells = append(cells, row.cell(name, have[name]))
 		}
-		table += "| " + strings.Join(cells, " | ") + " |\n"
+		table.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(readme), table, "the table must be:\n%s", table)
+	require.Contains(t, string(readme), table.String(), "the table must be:\n%s", table.String())
 }
 
 type opened struct {
