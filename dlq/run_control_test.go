@@ -420,6 +420,7 @@ func TestRun_Refuses(t *testing.T) {
 		"sample":         {Stop: dlq.StopRule{MinSample: -1}},
 		"jq":             {JQ: ".a |"},
 		"jq function":    {JQ: "nothing_like_it"},
+		"jq input":       {JQ: "input"},
 		"target":         {Target: "lab"},
 		"timeout":        {OutcomeTimeout: -1},
 	} {

@@ -76,7 +76,7 @@ func sameJSON(a, b any) bool {
 
 // spliceObject keeps the members that are still there in their order, and puts new ones behind them.
 func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, depth int) ([]byte, error) {
-	members, err := rawMembers(raw)
+	members, tail, err := rawMembers(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, de
 			return nil, err
 		}
 	}
-	return append(out, '}'), nil
+	return append(out, tail...), nil
 }
 
 func spliceArray(out []byte, raw json.RawMessage, was, value []any, depth int) ([]byte, error) {
@@ -148,27 +148,31 @@ type rawMember struct {
 	value json.RawMessage
 }
 
-func rawMembers(raw json.RawMessage) ([]rawMember, error) {
+// rawMembers cuts an object into its members and its end, the closing brace with the space before it.
+func rawMembers(raw json.RawMessage) (members []rawMember, tail []byte, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := decoder.Token(); err != nil {
-		return nil, fmt.Errorf("splice: %w", err)
+		return nil, nil, fmt.Errorf("splice: %w", err)
 	}
-	var members []rawMember
+	start := decoder.InputOffset() // More moves it over white space
 	for decoder.More() {
-		start := decoder.InputOffset()
 		token, err := decoder.Token()
 		if err != nil {
-			return nil, fmt.Errorf("splice: %w", err)
+			return nil, nil, fmt.Errorf("splice: %w", err)
 		}
 		m := rawMember{key: token.(string)} //nolint:forcetypeassert // the keys of valid JSON are strings
 		if err := decoder.Decode(&m.value); err != nil {
-			return nil, fmt.Errorf("splice: %w", err)
+			return nil, nil, fmt.Errorf("splice: %w", err)
 		}
 		end := decoder.InputOffset() - int64(len(m.value))
-		m.name = bytes.TrimLeft(raw[start:end], ",")
+		m.name = bytes.Replace(raw[start:end], []byte(","), nil, 1) // the one before the key, if any: it is written anew
+		if start == 1 {
+			m.name = raw[start:end]
+		}
 		members = append(members, m)
+		start = decoder.InputOffset()
 	}
-	return members, nil
+	return members, raw[start:], nil
 }
 
 // appendJSON writes a value that gojq made, without the escapes that HTML needs.
