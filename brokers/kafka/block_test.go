@@ -67,7 +67,6 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 
 // A dead letter that is discarded, and not redriven, releases its key by hand. By default the key goes on by itself.
 func TestOrder_ReleaseAndContinue(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	for mode, release := range map[string]bool{"block": true, "continue": false} {
 		t.Run(mode, func(t *testing.T) {

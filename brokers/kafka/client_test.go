@@ -11,7 +11,6 @@ import (
 )
 
 func TestOpen_AuthenticatesWithSASL(t *testing.T) {
-	t.Parallel()
 	const password = "p,=%ss" // with what SCRAM escapes, and what a URL does
 	for mechanism, param := range map[string]string{
 		"PLAIN": "sasl=plain", "SCRAM-SHA-256": "sasl=scram-sha-256", "SCRAM-SHA-512": "sasl=scram-sha-512",

@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		},
 		Factor: 0.06,
 		Quiet:  200 * time.Millisecond,
-		Late:   2 * time.Second, // many at once
+		Late:   4 * time.Second, // many at once
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,

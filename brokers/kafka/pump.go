@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -28,7 +29,11 @@ func (q *pump) run() {
 		if q.p.ctx.Err() != nil {
 			return
 		}
-		sub.log.Warn("a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id, "err", err)
+		level := slog.LevelDebug // a topic that has just been made needs a moment
+		if pause >= time.Second {
+			level = slog.LevelWarn
+		}
+		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id, "err", err)
 		if !sleep(q.p.ctx, pause) {
 			return
 		}

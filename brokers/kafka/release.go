@@ -1,0 +1,40 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Release lets a key go on that a dead letter blocks under order-dead=block, when the dead letter is not going to be
+// redriven. It returns when the request is durable.
+func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
+	fail := func(err error) error {
+		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
+	}
+	partitions, err := b.topics.existing(ctx, b.source(topic))
+	if err != nil {
+		return fail(err)
+	}
+	name := b.cfg.Naming.For(topic, group).Retry(nowTier)
+	if err := b.ensureTier(ctx, topic, name, nowTier, partitions); err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue)
+	defer cancel()
+	pm := &sarama.ProducerMessage{
+		Topic: name, Key: sarama.ByteEncoder(key),
+		Headers: []sarama.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
+	}
+	if err := b.placeByKey(pm, partitions); err != nil {
+		return fail(err)
+	}
+	if err := b.sendWaiting(ctx, pm); err != nil {
+		return fail(err)
+	}
+	return nil
+}
