@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -155,9 +156,7 @@ func (a *arena) retryRaw(queue, retry string, n int) time.Duration {
 				continue
 			}
 			headers := amqp.Table{"x-retry-count": "1"}
-			for key, value := range d.Headers {
-				headers[key] = value
-			}
+			maps.Copy(headers, d.Headers)
 			c, err := pub.PublishWithDeferredConfirm("", retry, true, false, amqp.Publishing{
 				DeliveryMode: amqp.Persistent, MessageId: d.MessageId, CorrelationId: d.CorrelationId, Body: d.Body, Headers: headers,
 			})

@@ -17,117 +17,139 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
+// delayCase is a way in which a message is delayed.
+type delayCase struct {
+	delay    func() time.Duration
+	first    bool // the first delivery is delayed, not the retry
+	settings []func(*brokers.Config)
+	late     func(delay time.Duration) time.Duration // how late it may come
+}
+
 // Delays are never early. First deliveries, what the error asks for (Retry-After) and what the policy names are late by
 // at most 1 % or 100 ms, jittered ones by at most a quarter.
 //
-// It does not run in parallel: it is about time.
+// It does not run in parallel: it is about time. The promise is for a broker that is not overloaded, and other programs
+// share its cores with it: of three rounds one must keep the promise. None may be early.
 func TestDelays_Accuracy(t *testing.T) {
-	const n = 150
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	anyDelay := func() time.Duration { return time.Duration(random.IntN(4000)) * time.Millisecond }
+	upTo := func(d time.Duration) time.Duration {
+		return time.Duration(random.Int64N(d.Milliseconds())) * time.Millisecond
+	}
+	anyDelay := func() time.Duration { return upTo(4 * time.Second) }
+	named := func() time.Duration { return 1500 * time.Millisecond }
 	exact := func(d time.Duration) time.Duration { return max(d/100, 100*time.Millisecond) }
 	quarter := func(d time.Duration) time.Duration { return max(d/4, 100*time.Millisecond) }
+	onlyNamed := []func(*brokers.Config){delays(named()), params("grid", "false")}
 
-	for name, tc := range map[string]struct {
-		delay    func() time.Duration
-		first    bool
-		settings []func(*brokers.Config)
-		late     func(time.Duration) time.Duration
-	}{
-		"first delivery, any": {delay: anyDelay, first: true, late: exact},
-		"first delivery, named": {
-			delay: func() time.Duration { return 1500 * time.Millisecond }, first: true, late: exact,
-			settings: []func(*brokers.Config){delays(1500 * time.Millisecond), params("grid", "false")},
-		},
-		"retry, named": {
-			delay:    func() time.Duration { return 1500 * time.Millisecond },
-			settings: []func(*brokers.Config){delays(1500 * time.Millisecond), params("grid", "false")}, late: exact,
-		},
-		"Retry-After": {delay: anyDelay, late: exact},
+	for name, tc := range map[string]delayCase{
+		"first delivery, any":   {delay: anyDelay, first: true, late: exact},
+		"first delivery, named": {delay: named, first: true, settings: onlyNamed, late: exact},
+		"retry, named":          {delay: named, settings: onlyNamed, late: exact},
+		"Retry-After":           {delay: anyDelay, late: exact},
 		"jittered": {
-			delay:    func() time.Duration { return time.Second + time.Duration(random.IntN(3000))*time.Millisecond },
+			delay:    func() time.Duration { return time.Second + upTo(3*time.Second) },
 			settings: []func(*brokers.Config){params("tolerance", "25")}, late: quarter,
 		},
-		"classic": {
+		"classic queues": {
 			delay: anyDelay, late: exact,
 			settings: []func(*brokers.Config){params("queue-type", "classic", "retry-queue-type", "classic")},
 		},
 	} {
-		settings := append(tc.settings, func(c *brokers.Config) { c.Concurrency = 32 })
-		wanted := make([]time.Duration, n)
-		for i := range wanted {
-			wanted[i] = tc.delay()
-		}
 		t.Run(name, func(t *testing.T) {
-			url := services.SharedRabbitMQ(t).VHost(t)
-			b := openBroker(t, url, settings...)
-			var mu sync.Mutex
-			from := make([]time.Time, n)
-			since := func(i int) time.Time {
-				mu.Lock()
-				defer mu.Unlock()
-				return from[i]
+			kept := false
+			for round := 0; round < 3 && !kept; round++ {
+				kept = tc.measure(t)
 			}
-			start := func(i int) {
-				mu.Lock()
-				defer mu.Unlock()
-				from[i] = time.Now()
-			}
-			type arrival struct {
-				i    int
-				took time.Duration
-			}
-			came := make(chan arrival, n)
-			serve(t, b, "orders", middleware.Config{}, func(m *message.Message) error {
-				now := time.Now()
-				i, err := strconv.Atoi(m.UUID)
-				require.NoError(t, err)
-				a, _ := middleware.AttemptFrom(m.Context())
-				if !tc.first && a.Number == 1 {
-					start(i)
-					return middleware.RetryAfter(errDown, wanted[i])
-				}
-				came <- arrival{i, now.Sub(since(i))}
-				return nil
-			})
-			pub := b.Publisher()
-			warm := message.NewMessage("warm", nil) // declares the delay queues of first deliveries
-			if tc.first {
-				envelope.SetDelay(warm, 24*time.Hour)
-				require.NoError(t, pub.Publish("orders", warm))
-			}
-			spread(8, n, func(i int) {
-				m := message.NewMessage(strconv.Itoa(i), []byte("x"))
-				if tc.first {
-					start(i)
-					envelope.SetDelay(m, wanted[i])
-				}
-				require.NoError(t, pub.Publish("orders", m))
-			})
-			late := make([]time.Duration, 0, n)
-			beyond := 0
-			for range n {
-				var a arrival
-				select {
-				case a = <-came:
-				case <-time.After(patience):
-					require.FailNow(t, "messages are missing", "%d of %d", len(late), n)
-				}
-				require.GreaterOrEqual(t, a.took, wanted[a.i], "early")
-				late = append(late, a.took-wanted[a.i])
-				if a.took-wanted[a.i] > tc.late(wanted[a.i]) {
-					beyond++
-				}
-			}
-			slices.Sort(late)
-			t.Logf("late: p50 %s, p99 %s, most %s", late[n/2], late[n*99/100], late[n-1])
-			// The promise is for a broker that is not overloaded, and tests share this one and its two cores.
-			require.LessOrEqual(t, beyond, n/20, "later than promised")
-			require.LessOrEqual(t, late[n-1], tc.late(4*time.Second)+3*busy)
+			require.True(t, kept, "later than promised, three times")
 		})
 	}
+}
+
+// measure delays 150 messages and reports whether all came in time.
+func (tc delayCase) measure(t *testing.T) bool {
+	t.Helper()
+	const n = 150
+	b := openBroker(t, services.SharedRabbitMQ(t).VHost(t), append(tc.settings, func(c *brokers.Config) { c.Concurrency = 32 })...)
+	wanted := make([]time.Duration, n)
+	for i := range wanted {
+		wanted[i] = tc.delay()
+	}
+	watch := newStopwatch(n)
+	s := serve(t, b, "orders", middleware.Config{}, func(m *message.Message) error {
+		now := time.Now()
+		i, err := strconv.Atoi(m.UUID)
+		if err != nil {
+			return middleware.Permanent(err)
+		}
+		if a, _ := middleware.AttemptFrom(m.Context()); !tc.first && a.Number == 1 {
+			watch.start(i)
+			return middleware.RetryAfter(errDown, wanted[i])
+		}
+		watch.stop(i, now)
+		return nil
+	})
+	pub := b.Publisher()
+	if tc.first { // the first message declares the queues in which first deliveries wait
+		first := newMessage("x")
+		envelope.SetDelay(first, 24*time.Hour)
+		require.NoError(t, pub.Publish("orders", first))
+	}
+	spread(8, n, func(i int) {
+		m := message.NewMessage(strconv.Itoa(i), []byte("x"))
+		if tc.first {
+			watch.start(i)
+			envelope.SetDelay(m, wanted[i])
+		}
+		if err := pub.Publish("orders", m); err != nil {
+			t.Error(err)
+		}
+	})
+	kept := true
+	late := make([]time.Duration, 0, n)
+	for range n {
+		select {
+		case l := <-watch.laps:
+			require.GreaterOrEqual(t, l.took, wanted[l.i], "early")
+			late = append(late, l.took-wanted[l.i])
+			kept = kept && l.took-wanted[l.i] <= tc.late(wanted[l.i])
+		case <-time.After(patience):
+			require.FailNow(t, "messages are missing", "%d of %d", len(late), n)
+		}
+	}
+	s.stop()
+	slices.Sort(late)
+	t.Logf("late: p50 %s, p99 %s, most %s", late[n/2], late[n*99/100], late[n-1])
+	return kept
+}
+
+// stopwatch takes the times of numbered messages.
+type stopwatch struct {
+	mu    sync.Mutex
+	began []time.Time
+	laps  chan lap
+}
+
+type lap struct {
+	i    int
+	took time.Duration
+}
+
+func newStopwatch(n int) *stopwatch {
+	return &stopwatch{began: make([]time.Time, n), laps: make(chan lap, n)}
+}
+
+func (w *stopwatch) start(i int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.began[i] = time.Now()
+}
+
+func (w *stopwatch) stop(i int, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.laps <- lap{i, at.Sub(w.began[i])}
 }
 
 // The longest delay there is.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -87,13 +88,17 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	})
 	processed.wait(t, n-n/10, 2*time.Minute)
 	dead := newLedger()
+	note := func(d amqp.Delivery) {
+		dead.note(d.MessageId)
+		require.NotEqual(t, "crash", d.Headers["x-dead-letter-reason"], "a lost connection is not a crash of the handler")
+	}
 	deliveries, err := plain.ch.Consume("orders_dlq", "", true, false, false, false, nil)
 	require.NoError(t, err)
 	deadline := time.After(2 * time.Minute)
 	for have := 0; have < n/10; have, _ = dead.count() {
 		select {
 		case d := <-deliveries:
-			dead.note(d.MessageId)
+			note(d)
 		case <-deadline:
 			require.FailNow(t, "dead letters are missing", "%d of %d", have, n/10)
 		}
@@ -106,7 +111,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	for more := true; more; {
 		select {
 		case d := <-deliveries:
-			dead.note(d.MessageId)
+			note(d)
 		case <-time.After(time.Second): // nothing more comes
 			more = false
 		}

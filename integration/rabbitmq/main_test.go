@@ -2,6 +2,7 @@
 package rabbitmq_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -12,6 +13,10 @@ import (
 func TestMain(m *testing.M) {
 	if url := os.Getenv(restartAddress); url != "" {
 		os.Exit(restart(url))
+	}
+	// These tests wait much more than they compute. Go's default is one at a time per core.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
 	}
 	services.Main(m)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -157,4 +158,41 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 		}
 		return len(connections) == stats.Connections && channels == stats.Channels
 	}, patience, 100*time.Millisecond)
+}
+
+// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit
+// allows crashes still gets its message again, and finishes it.
+func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
+	t.Parallel()
+	const crashLimit, cuts = 3, 6
+	url := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, url)
+	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()),
+		params("grid", "false", "prefetch", "10", "crash-limit", strconv.Itoa(crashLimit)))
+	p := dialPlain(t, url)
+	gate := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
+		<-gate
+		return nil
+	})
+	const n = 20
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = message.NewMessage(strconv.Itoa(i), nil)
+	}
+	require.NoError(t, b.Publisher().Publish("orders", batch...))
+	s.next()
+	for range cuts {
+		require.NoError(t, proxy.Cut())
+		require.Eventually(t, func() bool { return p.consumers("orders") == 0 }, patience, 5*time.Millisecond)
+		require.NoError(t, proxy.Heal())
+		require.Eventually(t, func() bool { return p.consumers("orders") == 1 }, patience, 5*time.Millisecond)
+	}
+	close(gate)
+	seen := map[string]bool{}
+	for len(seen) < n {
+		seen[s.next().message.UUID] = true
+	}
+	require.Eventually(t, func() bool { return p.depth("orders") == 0 }, patience, 5*time.Millisecond)
+	require.Zero(t, p.depth("orders_dlq"))
 }

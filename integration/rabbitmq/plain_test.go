@@ -52,6 +52,14 @@ func (p *plain) depth(queue string) int {
 	return q.Messages
 }
 
+// consumers is the number of consumers of queue.
+func (p *plain) consumers(queue string) int {
+	p.t.Helper()
+	q, err := p.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(p.t, err)
+	return q.Consumers
+}
+
 // send publishes like a foreign producer and waits for nothing.
 func (p *plain) send(exchange, key string, msg amqp.Publishing) {
 	p.t.Helper()

@@ -54,7 +54,7 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.JSONEq(t, `{"id":9007199254740993}`, string(dead.Data))
 	require.Contains(t, string(dead.Data), "9007199254740993")
 	require.Equal(t, "application/json", d.ContentType)
-	require.Equal(t, uint8(amqp.Persistent), d.DeliveryMode)
+	require.Equal(t, amqp.Persistent, d.DeliveryMode)
 	require.Zero(t, p.depth("orders"))
 	require.Zero(t, p.depth("orders_retry"))
 }

@@ -26,7 +26,7 @@ const restartAddress = "REDRIVE_TEST_RESTART"
 
 // restart asks the test's process for the restart, and waits for it.
 func restart(url string) int {
-	resp, err := http.Post(url, "text/plain", nil) //nolint:gosec,noctx // the address is the test's own
+	resp, err := http.Post(url, "text/plain", nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -142,16 +142,6 @@ func (s *service) schedule(want ...time.Duration) []run {
 // busy is what a machine with other work may add to a delay.
 const busy = 500 * time.Millisecond
 
-// quiet fails when the handler runs again within d. The wait is the test: nothing must happen in it.
-func (s *service) quiet(d time.Duration) {
-	s.t.Helper()
-	select {
-	case r := <-s.runs:
-		require.FailNow(s.t, "the handler ran again", "attempt %d", r.attempt.Number)
-	case <-time.After(d):
-	}
-}
-
 func fails(*message.Message) error { return errDown }
 
 func newMessage(payload string) *message.Message {

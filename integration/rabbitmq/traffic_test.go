@@ -1,0 +1,99 @@
+package rabbitmq_test
+
+import (
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The broker is killed twice while messages are published, fail, wait and come again: whatever Publish has confirmed is
+// handled, and a caller whose publish failed is told so.
+func TestKill_UnderTraffic(t *testing.T) {
+	t.Parallel()
+	const kills, between, delay = 2, 1500, 200 * time.Millisecond
+	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
+	b := openBroker(t, r.URL, delays(delay), params("grid", "false", "prefetch", "50"), func(c *brokers.Config) {
+		c.Concurrency = 16
+		c.PublishTimeout = 3 * time.Second // shorter than the broker is away
+	})
+	handled := newLedger()
+	serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		MaxAttempts: 10, Backoff: middleware.Constant(delay),
+	}}, func(m *message.Message) error {
+		i, err := strconv.Atoi(m.UUID)
+		if err != nil {
+			return middleware.Permanent(err)
+		}
+		if a, _ := middleware.AttemptFrom(m.Context()); i%5 == 0 && a.Number < 3 {
+			return errDown
+		}
+		handled.note(m.UUID)
+		time.Sleep(2 * time.Millisecond) // so that the traffic lasts
+		return nil
+	})
+	require.NoError(t, r.Settle(t.Context()))
+
+	stop := make(chan struct{})
+	var producers sync.WaitGroup
+	var mu sync.Mutex
+	var confirmed []string
+	next, failures := 0, 0
+	for range 4 {
+		producers.Go(func() {
+			pub := b.Publisher()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				mu.Lock()
+				id := strconv.Itoa(next)
+				next++
+				mu.Unlock()
+				err := pub.Publish("orders", message.NewMessage(id, []byte("x")))
+				mu.Lock()
+				if err == nil {
+					confirmed = append(confirmed, id)
+				} else {
+					failures++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for range kills {
+		have, _ := handled.count()
+		handled.wait(t, have+between, time.Minute)
+		require.NoError(t, r.Kill())
+		require.NoError(t, r.Start(t.Context()))
+	}
+	have, _ := handled.count()
+	handled.wait(t, have+between, time.Minute)
+	close(stop)
+	producers.Wait()
+
+	missing := func() (ids []string) {
+		handled.mu.Lock()
+		defer handled.mu.Unlock()
+		for _, id := range confirmed {
+			if handled.entries[id] == 0 {
+				ids = append(ids, id)
+			}
+		}
+		return ids
+	}
+	require.Eventually(t, func() bool { return len(missing()) == 0 }, time.Minute, 50*time.Millisecond, "confirmed messages are lost")
+	_, again := handled.count()
+	t.Logf("%d confirmed, %d publishes failed, %d kills: 0 lost, %d handled again", len(confirmed), failures, kills, again)
+	require.Positive(t, failures, "the broker was never missed: the test shows nothing")
+	require.Less(t, again, len(confirmed)/2)
+}
