@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,23 +53,30 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 // bringIn stores what is not there. What is there was imported before, or died here: it stays as it is.
 func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.Exported, by dlq.By, at time.Time) error {
 	var fresh []int
-	seen := map[dlq.Key]bool{}
+	first, again := map[dlq.Key]int{}, map[int]int{} // exports that were joined may have an entry twice
 	for i := range rows {
 		key := rows[i].Key
 		var id int64
-		err := p.queryRow(ctx, "SELECT id FROM dlq_entries WHERE dedup_key = ?", key[:]).Scan(&id)
+		table, column := p.store.dialect.keys()
+		err := p.queryRow(ctx, "SELECT "+column+" FROM "+table+" WHERE dedup_key = ?", key[:]).Scan(&id)
+		before, twice := first[key]
 		switch {
-		case err == nil || seen[key]:
+		case err == nil:
 			p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Seen}
-		case notFound(err) == dlq.ErrNotFound: //nolint:errorlint // exactly what notFound makes
-			fresh = append(fresh, i)
-			seen[key] = true
-		default:
+		case !errors.Is(err, sql.ErrNoRows):
 			return err
+		case twice:
+			again[i] = before
+		default:
+			fresh = append(fresh, i)
+			first[key] = i
 		}
 	}
 	if err := p.insert(ctx, rows, fresh); err != nil {
 		return err
+	}
+	for i, before := range again {
+		p.receipts[i] = dlq.Receipt{ID: p.receipts[before].ID, Outcome: dlq.Seen}
 	}
 	for _, i := range fresh {
 		id := p.receipts[i].ID
