@@ -1,6 +1,9 @@
 package rabbitmq
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // acker sends the answers of one channel from one goroutine and puts as many acks as it can into one frame: a quorum
 // queue writes its log once for each.
@@ -14,6 +17,9 @@ type acker struct {
 
 	low     uint64          // every delivery tag below it is answered
 	settled map[uint64]bool // tags from low on that are answered: true when the broker has been told
+	held    int             // tags in settled of which the broker has not been told
+	most    int             // held tags that may wait
+	ticking bool            // they have begun to wait
 }
 
 // answerer is what the acker needs of an AMQP channel.
@@ -34,6 +40,7 @@ func newAcker(ch answerer, prefetch int) *acker {
 		done:    make(chan struct{}),
 		low:     1,
 		settled: map[uint64]bool{},
+		most:    prefetch / 4,
 	}
 	go a.run()
 	return a
@@ -63,32 +70,60 @@ func (a *acker) close() {
 	<-a.done
 }
 
+// patience is how long an ack that is out of turn waits for those before it, so that one frame can carry all.
+const patience = 5 * time.Millisecond
+
 func (a *acker) run() {
 	defer close(a.done)
-	batch := make([]uint64, 0, cap(a.answers))
-	for x := range a.answers {
-		batch = batch[:0]
-		for more := true; more; {
-			if x.nack {
-				_ = a.ch.Nack(x.tag, false, true) // without the channel it goes back by itself
-				a.settled[x.tag] = true
-			} else {
-				a.settled[x.tag] = false
-				batch = append(batch, x.tag)
+	timer := time.NewTimer(patience)
+	timer.Stop()
+	for {
+		select {
+		case x, open := <-a.answers:
+			if !open {
+				a.flush(0)
+				return
 			}
-			select {
-			case x, more = <-a.answers:
-			default:
-				more = false
+			a.take(x)
+			a.flush(a.most)
+			if len(a.settled) > 0 && !a.ticking {
+				a.ticking = true
+				timer.Reset(patience)
 			}
+		case <-timer.C:
+			a.ticking = false
+			a.flush(0)
 		}
-		a.flush(batch)
 	}
 }
 
-// flush acks batch. Everything up to the first unanswered tag goes into one frame. Its tag must be one that the broker
-// still waits for: given another, RabbitMQ takes all that is under way for acked before it notices.
-func (a *acker) flush(batch []uint64) {
+// take notes x and everything else that has come by now.
+func (a *acker) take(x answer) {
+	for {
+		if x.nack {
+			_ = a.ch.Nack(x.tag, false, true) // without the channel it goes back by itself
+		} else {
+			a.held++
+		}
+		a.settled[x.tag] = x.nack
+		var open bool
+		select {
+		case x, open = <-a.answers:
+			if open {
+				continue
+			}
+		default:
+		}
+		return
+	}
+}
+
+// flush acks everything up to the first unanswered tag with one frame. Acks beyond it go one by one, but only when
+// there are more than most of them: they take places of the prefetch.
+//
+// The frame for many must name a tag that the broker still waits for: given another, RabbitMQ takes all that is under
+// way for acked before it notices.
+func (a *acker) flush(most int) {
 	var last uint64
 	for {
 		told, ok := a.settled[a.low]
@@ -97,6 +132,7 @@ func (a *acker) flush(batch []uint64) {
 		}
 		if !told {
 			last = a.low
+			a.held--
 		}
 		delete(a.settled, a.low)
 		a.low++
@@ -104,10 +140,14 @@ func (a *acker) flush(batch []uint64) {
 	if last > 0 {
 		_ = a.ch.Ack(last, true) // without the channel the messages come again
 	}
-	for _, tag := range batch {
-		if tag >= a.low {
+	if a.held <= most {
+		return
+	}
+	for tag, told := range a.settled {
+		if !told {
 			_ = a.ch.Ack(tag, false)
 			a.settled[tag] = true
 		}
 	}
+	a.held = 0
 }

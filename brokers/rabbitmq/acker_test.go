@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -92,14 +94,44 @@ func TestAcker_PutsAcksTogether(t *testing.T) {
 	for tag := range uint64(100) {
 		ch.underWay[tag+1], ch.answered[tag+1] = true, true
 	}
-	a := &acker{ch: ch, settled: map[uint64]bool{}, low: 1}
-	batch := make([]uint64, 0, 100)
+	a := &acker{ch: ch, settled: map[uint64]bool{}, low: 1, held: 100}
 	for tag := range uint64(100) {
 		a.settled[tag+1] = false
-		batch = append(batch, tag+1)
 	}
-	a.flush(batch)
+	a.flush(0)
 	require.Equal(t, 1, ch.frames)
 	require.Empty(t, ch.underWay)
 	require.Empty(t, a.settled)
+}
+
+// An ack out of turn waits for the slow message before it, but not for long.
+func TestAcker_AcksOutOfTurnWaitALittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ch := &strictChannel{t: t, underWay: map[uint64]bool{}, answered: map[uint64]bool{}, acked: map[uint64]bool{}}
+		for tag := range uint64(100) {
+			ch.underWay[tag+1], ch.answered[tag+1] = true, true
+		}
+		a := newAcker(ch, 100)
+		for tag := uint64(2); tag <= 11; tag++ {
+			a.ack(tag)
+		}
+		synctest.Wait()
+		require.Zero(t, ch.frames)
+		a.ack(1)
+		synctest.Wait()
+		require.Equal(t, 1, ch.frames, "together")
+		require.Len(t, ch.acked, 11)
+
+		a.ack(13)
+		time.Sleep(patience)
+		synctest.Wait()
+		require.Len(t, ch.acked, 12, "alone, in time")
+		for tag := uint64(20); tag < 46; tag++ { // more than a quarter of the prefetch
+			a.ack(tag)
+		}
+		synctest.Wait()
+		require.Greater(t, len(ch.acked), 36)
+		a.close()
+		require.Len(t, ch.acked, 38)
+	})
 }

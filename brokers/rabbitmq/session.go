@@ -21,11 +21,24 @@ type session struct {
 	deliveries <-chan amqp.Delivery
 	lost       chan struct{} // closed when the channel has ended
 	acks       *acker
+	underWay   underWay
+	cautious   bool // one message at a time, see openSession
 }
 
 // closeTimeout bounds the orderly end of a channel.
 const closeTimeout = 5 * time.Second
 
+// Consumers of one channel, one after the other.
+const (
+	cautiousTag = "redrive-cautious"
+	consumerTag = "redrive"
+)
+
+// openSession begins to consume.
+//
+// When a process dies RabbitMQ counts a delivery for every message that it had been sent ahead, not only for the one
+// that killed it. Those that were counted come first. So a session that could be sent many begins with one at a time,
+// until a message comes that was never delivered before: the second time, and any later one, counts for the killer alone.
 func openSession(ctx context.Context, sub *subscription) (*session, error) {
 	l := sub.broker.consuming
 	conn, err := l.connection(ctx)
@@ -36,7 +49,15 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{subscription: sub, conn: conn, ch: ch, lost: make(chan struct{}), acks: newAcker(ch, sub.prefetch)}
+	s := &session{
+		subscription: sub,
+		conn:         conn,
+		ch:           ch,
+		lost:         make(chan struct{}),
+		acks:         newAcker(ch, sub.prefetch),
+		underWay:     underWay{keys: map[uint64]messageKey{}},
+		cautious:     sub.broker.design.crashLimit > 0 && sub.prefetch > 1,
+	}
 	ended := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		defer close(s.lost)
@@ -44,17 +65,41 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 			sub.broker.logger.Warn("rabbitmq: consuming channel ended", "queue", sub.names.Queue, "error", e)
 		}
 	}()
-	s.deliveries, err = call(ctx, conn, func() (<-chan amqp.Delivery, error) {
-		if err := ch.Qos(sub.prefetch, 0, false); err != nil {
-			return nil, err
-		}
-		return ch.Consume(sub.names.Queue, consumerTag, false, false, false, false, nil)
-	})
+	if s.cautious {
+		err = s.consume(ctx, cautiousTag, 1)
+	} else {
+		err = s.consume(ctx, consumerTag, sub.prefetch)
+	}
 	if err != nil {
 		s.close(ctx)
-		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", sub.names.Queue, err)
+		return nil, err
 	}
 	return s, nil
+}
+
+func (s *session) consume(ctx context.Context, tag string, prefetch int) (err error) {
+	s.deliveries, err = call(ctx, s.conn, func() (<-chan amqp.Delivery, error) {
+		if err := s.ch.Qos(prefetch, 0, false); err != nil {
+			return nil, err
+		}
+		return s.ch.Consume(s.names.Queue, tag, false, false, false, false, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("rabbitmq: consume from queue %q: %w", s.names.Queue, err)
+	}
+	return nil
+}
+
+// relax goes on with the full prefetch. Nothing is waiting in s.deliveries: the one message that the broker may send
+// ahead is in the caller's hand.
+func (s *session) relax() error {
+	ctx, cancel := context.WithTimeout(s.base, closeTimeout)
+	defer cancel()
+	s.cautious = false
+	if _, err := call(ctx, s.conn, func() (struct{}, error) { return struct{}{}, s.ch.Cancel(cautiousTag, false) }); err != nil {
+		return err
+	}
+	return s.consume(ctx, consumerTag, s.prefetch)
 }
 
 func isNotFound(err error) bool {
@@ -75,6 +120,10 @@ func (s *session) pump() (stopped bool) {
 		select {
 		case d, ok := <-s.deliveries:
 			if !ok { // the broker cancelled the consumer, or the channel ended
+				<-s.slots
+				return false
+			}
+			if s.cautious && deliveryCount(d.Headers) == 0 && s.relax() != nil {
 				<-s.slots
 				return false
 			}
@@ -103,6 +152,7 @@ func (s *session) handOut(d *amqp.Delivery) bool {
 	ctx, cancel := context.WithCancel(envelope.WithOrigin(s.base, origin))
 	m.SetContext(ctx)
 	s.flying.Add(1)
+	s.underWay.begin(d.DeliveryTag, keyOf(m))
 	select {
 	case s.out <- m:
 		go s.await(m, d.DeliveryTag, origin, cancel)
@@ -126,6 +176,7 @@ func (s *session) await(m *message.Message, tag uint64, origin *envelope.Origin,
 		s.giveBack(m, tag, origin)
 	case <-s.expired: // unanswered, it returns to the queue with the end of the channel
 	}
+	s.underWay.end(tag)
 }
 
 // giveBack returns a nacked message to the queue after a pause: RabbitMQ would deliver it again at once, some ten
@@ -190,9 +241,6 @@ func (s *session) originOf(d *amqp.Delivery, m *message.Message) *envelope.Origi
 	return o
 }
 
-// consumerTag is the same for all: a channel has one consumer.
-const consumerTag = "redrive"
-
 // close ends the session. What is not acked by now is delivered again.
 //
 // The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
@@ -203,7 +251,11 @@ func (s *session) close(ctx context.Context) {
 	defer cancel()
 	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
 		s.acks.close()
-		if err := s.ch.Cancel(consumerTag, false); err != nil {
+		tag := consumerTag
+		if s.cautious {
+			tag = cautiousTag
+		}
+		if err := s.ch.Cancel(tag, false); err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, s.ch.Close()
@@ -212,7 +264,7 @@ func (s *session) close(ctx context.Context) {
 
 // divert takes care of deliveries that must not reach the handler now, and reports whether d is one.
 func (s *session) divert(d *amqp.Delivery) bool {
-	if limit := s.broker.design.crashLimit; limit > 0 && deliveryCount(d.Headers) >= limit {
+	if s.crashed(d) {
 		s.sendAside(d, func(m *message.Message, origin *envelope.Origin) error { return s.bury(m, origin) })
 		return true
 	}
@@ -236,6 +288,16 @@ func (s *session) divert(d *amqp.Delivery) bool {
 		return s.broker.sender.send(s.base, o)
 	})
 	return true
+}
+
+// crashed tells whether d was under way each time a consumer died. Deliveries that this process knows to have survived
+// do not count; those of other processes that live cannot be told from crashes.
+func (s *session) crashed(d *amqp.Delivery) bool {
+	limit, count := s.broker.design.crashLimit, deliveryCount(d.Headers)
+	if limit == 0 || count < limit {
+		return false
+	}
+	return count-s.survivors.count(keyOf(unmarshal(d))) >= limit
 }
 
 // sendAside publishes d elsewhere and acks it, beside the deliveries that follow. The prefetch bounds how many.

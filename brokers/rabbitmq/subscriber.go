@@ -110,9 +110,11 @@ type subscription struct {
 	flying    sync.WaitGroup  // messages handed out, or being sent back
 	stop      chan struct{}   // nothing more is handed out
 	expired   chan struct{}   // the drain took too long
+	survivors *survivors
 }
 
 func newSubscription(ctx context.Context, s *subscriber, topic string) *subscription {
+	prefetch := max(s.cfg.Params.Int("prefetch"), s.cfg.Concurrency)
 	return &subscription{
 		broker:    s.broker,
 		cfg:       s.cfg,
@@ -120,11 +122,12 @@ func newSubscription(ctx context.Context, s *subscriber, topic string) *subscrip
 		topic:     topic,
 		names:     s.broker.design.names(topic, s.cfg.Group),
 		out:       make(chan *message.Message),
-		prefetch:  max(s.cfg.Params.Int("prefetch"), s.cfg.Concurrency),
+		prefetch:  prefetch,
 		nackPause: s.cfg.Params.Duration("nack-pause"),
 		base:      context.WithoutCancel(ctx),
 		slots:     make(chan struct{}, s.cfg.Concurrency),
 		expired:   make(chan struct{}),
+		survivors: newSurvivors(4*prefetch + 16),
 	}
 }
 
@@ -160,6 +163,7 @@ func (sub *subscription) run(ctx context.Context, s *session) {
 		if stopped := s.pump(); stopped { //nolint:contextcheck // messages outlive ctx, see base
 			break
 		}
+		s.underWay.survive(sub.survivors)
 		s.close(ctx)
 		s = sub.reopen(ctx)
 	}
