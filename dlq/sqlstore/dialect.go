@@ -25,6 +25,8 @@ type dialect interface {
 	forUpdate() string
 	// idIn are conditions that together pick the rows with these ids, in their order, and their parameters.
 	idIn(column string, ids []int64) iter.Seq2[string, []any]
+	// keys is the table in which an entry is found by dedup_key, event_id, source_id and correlation_id, and its column for the id.
+	keys() (table, id string)
 	// insertEntries inserts rows of entryColumns but those whose key is there, and returns the ids of the new ones.
 	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error)
 	// insertRows inserts any number of rows.

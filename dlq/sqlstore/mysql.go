@@ -149,6 +149,8 @@ func (mysql) splitBody(body []any) [][]any {
 	return parts
 }
 
+func (mysql) keys() (table, id string) { return "dlq_entries", "id" }
+
 func (mysql) splits() bool { return true }
 
 func (mysql) hasParts(payload []byte) bool { return len(payload) == mysqlPart }

@@ -60,8 +60,13 @@ func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows []
 	if len(rows) == 0 {
 		return ids, nil
 	}
-	query, args := insertUnnest("dlq_entries", entryColumns, rows)
-	found, err := s.statements.query(ctx, tx, query+" ORDER BY dedup_key ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key", args...)
+	names, values, args := unnest(entryColumns, rows)
+	found, err := s.statements.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
+		"INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)"+
+		" SELECT dedup_key, event_id, source_id, correlation_id FROM v ORDER BY dedup_key"+
+		" ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id, dedup_key)"+
+		" INSERT INTO dlq_entries (id, "+names+") SELECT k.entry_id, v.* FROM v JOIN k USING (dedup_key) ORDER BY k.entry_id"+
+		" RETURNING id, dedup_key", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +85,8 @@ func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table stri
 func (postgres) maxStatement() int { return 4 << 20 }
 
 func (postgres) splitBody([]any) [][]any { return nil }
+
+func (postgres) keys() (table, id string) { return "dlq_keys", "entry_id" }
 
 func (postgres) splits() bool { return false }
 

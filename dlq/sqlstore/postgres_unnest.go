@@ -1,14 +1,16 @@
 package sqlstore
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
-// postgresTypes are the types of the columns that are not text.
+// postgresTypes are the types of the columns that are not text. payload_json is sent as text: there is no array of jsonb in a form that
+// the driver could send without reading it.
 var postgresTypes = map[string]string{
 	"dedup_key": "bytea", "routing_key": "bytea", "message_key": "bytea",
-	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "payload_json": "jsonb",
+	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea",
 	"kafka_partition": "integer", "kafka_offset": "bigint", "attempts": "integer", "retry_count": "integer", "max_retries": "integer",
 	"death_redrive": "integer", "seen_count": "integer", "revision": "integer", "version": "bigint", "payload_size": "bigint",
 	"entry_id":    "bigint",
@@ -17,26 +19,33 @@ var postgresTypes = map[string]string{
 	"resolved_at": "timestamptz", "changed_at": "timestamptz", "at": "timestamptz",
 }
 
-// insertUnnest is an INSERT of any number of rows with one parameter for each column, an array: one statement to prepare, one round
-// trip, and a fraction of the work of as many parameters as there are values.
+// insertUnnest is an INSERT of any number of rows, of which unnest is the source.
 func insertUnnest(table string, columns []string, rows [][]any) (query string, args []any) {
-	selects, arrays := make([]string, len(columns)), make([]string, len(columns))
+	names, values, args := unnest(columns, rows)
+	selects := names
+	if i := slices.Index(columns, "payload_json"); i >= 0 {
+		list := slices.Clone(columns)
+		list[i] += "::jsonb"
+		selects = strings.Join(list, ", ")
+	}
+	return "INSERT INTO " + table + " (" + names + ") SELECT " + selects + " FROM " + values, args
+}
+
+// unnest is a table of any number of rows, v, with one parameter for each column, an array: one statement to prepare, one round
+// trip, and a fraction of the work of as many parameters as there are values.
+func unnest(columns []string, rows [][]any) (names, table string, args []any) {
+	arrays := make([]string, len(columns))
 	args = make([]any, len(columns))
 	for i, column := range columns {
 		kind := postgresTypes[column]
-		selects[i] = column
-		switch kind {
-		case "":
+		if kind == "" {
 			kind = "text"
-		case "jsonb": // there is no array of it in a form that the driver could send without reading it
-			kind, selects[i] = "text", column+"::jsonb"
 		}
 		arrays[i] = "?::" + kind + "[]"
 		args[i] = columnArray(kind, rows, i)
 	}
-	names := strings.Join(columns, ", ")
-	return "INSERT INTO " + table + " (" + names + ") SELECT " + strings.Join(selects, ", ") + " FROM unnest(" +
-		strings.Join(arrays, ", ") + ") AS v (" + names + ")", args
+	names = strings.Join(columns, ", ")
+	return names, "unnest(" + strings.Join(arrays, ", ") + ") AS v (" + names + ")", args
 }
 
 // columnArray turns a column of the rows into a slice whose nil elements are NULL.

@@ -82,6 +82,9 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 		}
 	}
 	removals := []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in}
+	if table, id := s.dialect.keys(); table != "dlq_entries" {
+		removals = append(removals, "DELETE FROM "+table+" WHERE "+id+in)
+	}
 	if p.SkipArchive && s.dialect.splits() {
 		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // else they belong to the archive
 	}

@@ -204,7 +204,8 @@ func (p *putting) entriesByKey(ctx context.Context, keys []dlq.Key) (map[dlq.Key
 		for i := range chunk {
 			args[i] = chunk[i][:]
 		}
-		rows, err := p.store.statements.query(ctx, p.tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
+		table, id := p.store.dialect.keys()
+		rows, err := p.store.statements.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+" WHERE dedup_key IN "+
 			questionMarks(len(chunk), 1), args...)
 		if err != nil {
 			return nil, err

@@ -104,10 +104,20 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	}
 	for column, value := range map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),
-		"error_class": f.ErrorClass, "error_code": f.ErrorCode, "fingerprint": f.Fingerprint, "event_id": f.EventID,
-		"source_table": f.SourceTable, "source_id": f.SourceID, "correlation_id": f.CorrelationID, "run_id": f.Run,
+		"error_class": f.ErrorClass, "error_code": f.ErrorCode, "fingerprint": f.Fingerprint,
+		"source_table": f.SourceTable, "run_id": f.Run,
 	} {
 		whereText(b, column, value)
+	}
+	table, id := s.dialect.keys()
+	for column, value := range map[string]string{
+		"event_id": f.EventID, "source_id": f.SourceID, "correlation_id": f.CorrelationID,
+	} {
+		if table == "dlq_entries" {
+			whereText(b, column, value)
+		} else if value != "" {
+			b.Where("id IN (SELECT " + id + " FROM " + table + " WHERE " + column + " = " + b.Var(value) + ")")
+		}
 	}
 	s.whereTimes(b, "created_at", f.From, f.To)
 	if !f.ResolvedBefore.IsZero() {

@@ -207,6 +207,8 @@ func (sqlite) maxStatement() int { return 4 << 20 }
 
 func (sqlite) splitBody([]any) [][]any { return nil }
 
+func (sqlite) keys() (table, id string) { return "dlq_entries", "id" }
+
 func (sqlite) splits() bool { return false }
 
 func (sqlite) hasParts([]byte) bool { return false }

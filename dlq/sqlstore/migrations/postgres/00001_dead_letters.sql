@@ -48,20 +48,29 @@ CREATE TABLE dlq_entries (
     changed_at       TIMESTAMPTZ NOT NULL,
     changed_by       TEXT        NOT NULL,
     revision         INTEGER     NOT NULL DEFAULT 0,
-    payload_size     BIGINT      NOT NULL,
-    CONSTRAINT idx_dlq_dedup_key UNIQUE (dedup_key)
+    payload_size     BIGINT      NOT NULL
 );
--- C20's names; each ends in the order of a listing, so that a page is a range of the index.
-CREATE INDEX idx_dlq_status         ON dlq_entries (status, created_at, id);
-CREATE INDEX idx_dlq_created_at     ON dlq_entries (created_at, id);
-CREATE INDEX idx_dlq_source_id      ON dlq_entries (source_id, created_at, id) WHERE source_id IS NOT NULL;
-CREATE INDEX idx_dlq_event_type     ON dlq_entries (event_type, created_at, id);
-CREATE INDEX idx_dlq_event_id       ON dlq_entries (event_id);
-CREATE INDEX idx_dlq_correlation_id ON dlq_entries (correlation_id, created_at, id) WHERE correlation_id IS NOT NULL;
-CREATE INDEX idx_dlq_fingerprint    ON dlq_entries (fingerprint, status, created_at, id);
-CREATE INDEX idx_dlq_topic          ON dlq_entries (topic, status, created_at, id);
-CREATE INDEX idx_dlq_run_id         ON dlq_entries (run_id, created_at, id) WHERE run_id IS NOT NULL;
-CREATE INDEX idx_dlq_resolved_at    ON dlq_entries (resolved_at) WHERE resolved_at IS NOT NULL;
+-- C20's names, here and below; each ends in the order of a listing, so that a page is a range of the index.
+CREATE INDEX idx_dlq_status      ON dlq_entries (status, created_at, id);
+CREATE INDEX idx_dlq_created_at  ON dlq_entries (created_at, id);
+CREATE INDEX idx_dlq_event_type  ON dlq_entries (event_type, created_at, id);
+CREATE INDEX idx_dlq_fingerprint ON dlq_entries (fingerprint, status, created_at, id);
+CREATE INDEX idx_dlq_topic       ON dlq_entries (topic, status, created_at, id);
+CREATE INDEX idx_dlq_run_id      ON dlq_entries (run_id, created_at, id) WHERE run_id IS NOT NULL;
+CREATE INDEX idx_dlq_resolved_at ON dlq_entries (resolved_at) WHERE resolved_at IS NOT NULL;
+
+-- By what an entry is found, which never changes. A change of status writes a new version of the row, and with it a new entry into each
+-- index of its table: those by ids and digests would be pages all over the disk, and a bulk redrive three times as slow.
+CREATE TABLE dlq_keys (
+    dedup_key      BYTEA  PRIMARY KEY,
+    entry_id       BIGINT NOT NULL DEFAULT nextval('dlq_entries_id_seq') UNIQUE,
+    event_id       TEXT   NOT NULL,
+    source_id      TEXT,
+    correlation_id TEXT
+);
+CREATE INDEX idx_dlq_event_id       ON dlq_keys (event_id);
+CREATE INDEX idx_dlq_source_id      ON dlq_keys (source_id) WHERE source_id IS NOT NULL;
+CREATE INDEX idx_dlq_correlation_id ON dlq_keys (correlation_id) WHERE correlation_id IS NOT NULL;
 
 -- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one.
 CREATE TABLE dlq_bodies (
@@ -138,17 +147,18 @@ CREATE TRIGGER dlq_audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dlq_
 
 -- C19's table as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON, and correlation_id for an id that is no UUID; payload and correlation always have what there was. The
--- left join is on a unique key: a query that uses no column of the body does not read it.
+-- left joins are on unique keys: a query that uses no column of a table does not read it.
 CREATE VIEW dlq_events AS
-SELECT e.id, e.event_id, e.event_type, e.source_table, e.source_id, b.payload_json AS event_payload,
+SELECT e.id, k.event_id, e.event_type, e.source_table, k.source_id, b.payload_json AS event_payload,
        e.error_message, b.stack_trace, e.retry_count, e.max_retries, e.status, e.created_at, e.last_retry_at, e.resolved_at,
        e.resolved_by, e.kafka_offset, e.kafka_partition, e.topic AS kafka_topic,
-       CASE WHEN e.correlation_id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(e.correlation_id AS UUID) END AS correlation_id,
-       e.correlation_id AS correlation, b.payload, b.payload_sha256, e.payload_size, b.content_type, b.headers, b.message_uuid, e.broker, e.topic, e.consumer,
+       CASE WHEN k.correlation_id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(k.correlation_id AS UUID) END AS correlation_id,
+       k.correlation_id AS correlation, b.payload, b.payload_sha256, e.payload_size, b.content_type, b.headers, b.message_uuid, e.broker, e.topic, e.consumer,
        e.handler, e.exchange, e.routing_key, e.message_key, e.position, e.broker_time, e.reason, e.error_class, e.error_code,
        e.rule, e.fingerprint, e.attempts, e.version, e.seen_count, e.death_redrive, e.lease_until, e.run_id,
        e.first_failure_at, e.died_at, e.last_seen_at, e.succeeded_at, e.changed_at, e.changed_by, e.revision, e.dedup_key
 FROM dlq_entries e
+LEFT JOIN dlq_keys k ON k.entry_id = e.id
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
 -- C35's archive: the same columns, as they were when the entry was purged.
@@ -177,4 +187,5 @@ DROP TABLE dlq_hours;
 DROP TABLE dlq_counts;
 DROP TABLE dlq_groups;
 DROP TABLE dlq_bodies;
+DROP TABLE dlq_keys;
 DROP TABLE dlq_entries;
