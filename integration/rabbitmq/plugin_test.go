@@ -2,11 +2,14 @@ package rabbitmq_test
 
 import (
 	"testing"
+	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // Without the plugin, opening fails with a sentence that says so and what to do, and the broker hardly notices.
@@ -25,4 +28,40 @@ func TestPlugin_Missing(t *testing.T) {
 	b, err := brokers.Open(t.Context(), url+"?transport=ttl&naming=service-bus&project=easyweek&group=invoice-service")
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
+}
+
+// D4, D18 on the wire. The plugin is in no package, so this broker is taught its exchange type's name, behind which a
+// topic exchange delivers at once: names, bindings and headers are real, the delay is not.
+func TestPlugin_NamesAndHeaders(t *testing.T) {
+	t.Parallel()
+	r := services.RabbitMQ(t, services.RabbitConfig{})
+	_, err := r.Ctl(t.Context(), "eval", `rabbit_registry:register(exchange, <<"x-delayed-message">>, rabbit_exchange_type_topic).`)
+	require.NoError(t, err)
+	b := openBroker(t, r.URL, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params("transport", "plugin"))
+	s := serve(t, b, "invoice.*", middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute), fails)
+	p := dialPlain(t, r.URL)
+	_, err = p.ch.QueueDeclare("spy", true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.ch.QueueBind("spy", "#", "easyweek.invoice-service", false, nil), "D4: an exchange of the queue's name")
+
+	p.send("easyweek.bus", "invoice.created", amqp.Publishing{MessageId: "inv-1", Type: "invoice.created", Body: []byte("{}"), Headers: amqp.Table{"tenant": int64(7)}})
+	for i, delay := range []int64{1000, 5000} {
+		require.Equal(t, i+1, s.next().attempt.Number)
+		d := p.next("spy")
+		require.Equal(t, "invoice.created", d.RoutingKey, "D18: the original routing key")
+		require.EqualValues(t, delay, d.Headers["x-delay"], "D19")
+		require.IsType(t, int64(0), d.Headers["x-delay"], "the plugin ends the connection when it is a text")
+		require.EqualValues(t, i+1, d.Headers["x-retry-count"], "D16")
+		require.IsType(t, int32(0), d.Headers["x-retry-count"])
+		require.Equal(t, int64(7), d.Headers["tenant"])
+		require.Equal(t, amqp.Persistent, d.DeliveryMode, "D6")
+		require.Equal(t, "inv-1", d.MessageId)
+	}
+	last := s.next()
+	require.Equal(t, "invoice.created", last.origin.RoutingKey)
+	require.True(t, last.attempt.IsLast())
+	d := p.next("easyweek.invoice-service.failed")
+	require.NotContains(t, d.Headers, "x-delay", "D25")
+	require.EqualValues(t, 3, d.Headers["x-retry-count"])
+	require.Zero(t, p.depth("spy"))
 }
