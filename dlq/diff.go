@@ -148,7 +148,7 @@ func longestCommon(a, b []string) []DiffLine {
 	for i := range table {
 		table[i] = make([]int, len(b)+1)
 	}
-	for i := len(a) - 1; i >= 0; i-- {
+	for i := range slices.Backward(a) {
 		for j := len(b) - 1; j >= 0; j-- {
 			if a[i] == b[j] {
 				table[i][j] = table[i+1][j+1] + 1

@@ -170,11 +170,6 @@ func (r *Run) failureShare() float64 {
 	return float64(outcomes-(r.Counts.Succeeded-r.Baseline.Succeeded)) / float64(outcomes)
 }
 
-// active reports whether a process has something to do for the run: redrive, or record the outcomes of what is out.
-func (r *Run) active() bool {
-	return r.State == RunPreparing || r.State == RunRunning || r.Counts.Open() > 0
-}
-
 // RunItem is one entry of a run.
 type RunItem struct {
 	EntryID int64 `json:"entry_id"`

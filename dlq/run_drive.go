@@ -3,8 +3,6 @@ package dlq
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -97,7 +95,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 // turn does what is due: one transaction or two, or a wait.
 func (d *runDriver) turn(ctx context.Context) (done bool, err error) {
 	d.collect()
-	if d.run.LeaseUntil.Sub(time.Now()) < d.m.runLease/2 {
+	if time.Until(d.run.LeaseUntil) < d.m.runLease/2 {
 		if d.run, err = d.m.store.LeaseRun(ctx, d.run.ID, d.holder, time.Now(), d.m.runLease); err != nil {
 			return false, err
 		}
@@ -134,67 +132,6 @@ func (d *runDriver) over() bool {
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// judge ends a run that is complete, and stops one that fails too often.
-func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
-	r := d.run
-	if r.State != RunRunning {
-		return false, nil
-	}
-	outcomes := r.Counts.Outcomes() - r.Baseline.Outcomes()
-	share := r.failureShare()
-	enough := outcomes >= int64(r.Spec.Stop.MinSample)
-	if r.Counts.Open() == 0 && outcomes > 0 && r.Counts.Started() <= r.canarySize() {
-		enough = true // a canary is judged by what there is
-	}
-	switch {
-	case enough && share > r.Spec.Stop.Share && r.Counts.Waiting > 0:
-		return true, d.change(ctx, ActionRunStop, fmt.Sprintf("%.0f %% of %d outcomes are failures, more than %.0f %%",
-			share*100, outcomes, r.Spec.Stop.Share*100))
-	case r.Counts.Waiting == 0 && r.Counts.Open() == 0 && d.under == 0 && !d.recordable():
-		return true, d.change(ctx, ActionRunComplete, "")
-	case d.refusals >= maxRunRefusals && d.under == 0 && !d.recordable():
-		d.refusals = 0
-		return true, d.change(ctx, ActionRunStop, d.refusal)
-	default:
-		return false, nil
-	}
-}
-
-func (d *runDriver) change(ctx context.Context, action Action, note string) error {
-	run, err := d.m.changeRun(ctx, d.run.ID, action, By{Actor: "redrive", Note: note})
-	if errors.Is(err, ErrConflict) { // a person was faster
-		run, err = d.m.store.Run(ctx, d.run.ID)
-	}
-	if err == nil {
-		d.run = run
-	}
-	return err
-}
-
-// canary is how many more entries may be claimed until the outcomes of those before have to be there.
-func (r *Run) canary() (left int64) {
-	started, total := r.Counts.Started(), int64(0)
-	for _, size := range r.Spec.Canary {
-		total += int64(size)
-		if started < total {
-			return total - started
-		}
-		if started == total && r.Counts.Open() > 0 {
-			return 0
-		}
-	}
-	return math.MaxInt64
-}
-
-// canarySize is how many entries the canary has in all its steps.
-func (r *Run) canarySize() int64 {
-	total := int64(0)
-	for _, size := range r.Spec.Canary {
-		total += int64(size)
-	}
-	return total
-}
-
 // next reads what may be claimed now, or says until when there is nothing.
 func (d *runDriver) next(ctx context.Context) (claims []RunClaim, until time.Time, err error) {
 	now := time.Now()
@@ -224,24 +161,6 @@ func (d *runDriver) next(ctx context.Context) (claims []RunClaim, until time.Tim
 		claims = append(claims, RunClaim{EntryID: item.EntryID, Version: item.Version, Body: d.edited[item.EntryID]})
 	}
 	return claims, time.Time{}, nil
-}
-
-// paced is how many of n messages the rate allows now; when it allows none, until says when it will.
-func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
-	limit := rate.Limit(d.run.Spec.Rate)
-	if limit == 0 || n <= 0 {
-		d.limiter = nil
-		return n, time.Time{}
-	}
-	if d.limiter == nil || d.limiter.Limit() != limit {
-		// A tenth of a second's worth at once: smooth enough for a consumer, and big enough for batches.
-		d.limiter = rate.NewLimiter(limit, max(1, int(limit/10)))
-	}
-	tokens := d.limiter.TokensAt(now)
-	if tokens >= 1 {
-		return min(n, int64(tokens)), time.Time{}
-	}
-	return 0, now.Add(time.Duration((1-tokens)/float64(limit)*float64(time.Second)).Truncate(time.Microsecond) + time.Microsecond)
 }
 
 // read reads the next waiting items. At the end it begins anew: items that were given back wait behind.
@@ -278,101 +197,6 @@ func (d *runDriver) edit(ctx context.Context) {
 		}
 		return err != nil
 	})
-}
-
-// recordable reports whether something has happened that the store does not know yet.
-func (d *runDriver) recordable() bool {
-	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
-}
-
-// advance does one step: it records what was published and claims the next batch, whose publishing it begins.
-func (d *runDriver) advance(ctx context.Context, claims []RunClaim) error {
-	s := d.step
-	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, time.Now(), d.m.runLease, d.run.CreatedBy
-	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout, 2*d.m.publishTime
-	s.Claims = claims
-	stepped, err := d.m.store.StepRun(ctx, s)
-	if err != nil {
-		return err
-	}
-	d.run, d.step = stepped.Run, RunStep{}
-	if d.limiter != nil {
-		d.limiter.AllowN(s.At, len(stepped.Claimed))
-	}
-	d.send(ctx, claims, stepped.Claimed)
-	return nil
-}
-
-// send publishes what was claimed. The publish outlives a context that ends: its result is waited for.
-func (d *runDriver) send(ctx context.Context, claims []RunClaim, claimed []Entry) {
-	read := make(map[int64]*RunItem, len(claims))
-	for i := range d.ahead[:len(claims)] {
-		read[d.ahead[i].EntryID] = &d.ahead[i]
-	}
-	batch := make([]outgoing, 0, len(claimed))
-	for i := range claimed {
-		e := claimed[i]
-		if e.Body = d.edited[e.ID]; e.Body == nil {
-			e.Body = read[e.ID].Entry.Body
-		}
-		batch = append(batch, outgoing{entryID: e.ID, origin: d.m.address(d.run, &e), message: RedriveMessage(&e)})
-	}
-	d.ahead = d.ahead[len(claims):]
-	if len(batch) == 0 {
-		return
-	}
-	d.under++
-	go func() { d.out <- d.m.publishAll(context.WithoutCancel(ctx), batch) }()
-}
-
-// collect takes what has been published since the last look.
-func (d *runDriver) collect() {
-	for d.under > 0 {
-		select {
-		case p := <-d.out:
-			d.take(p)
-		default:
-			return
-		}
-	}
-}
-
-// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a few times and
-// then given up; a broker that takes none is given time, and stops the run when that does not help.
-func (d *runDriver) take(p published) {
-	d.under--
-	var refused []RunRefusal
-	for i, err := range p.errs {
-		id := p.batch[i].entryID
-		if err == nil {
-			d.step.Published = append(d.step.Published, id)
-			delete(d.refused, id)
-			continue
-		}
-		refused = append(refused, RunRefusal{EntryID: id, Detail: "not published: " + clean(err.Error(), maxName)})
-	}
-	if len(refused) == 0 {
-		d.refusals = 0
-		return
-	}
-	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
-	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the broker.
-	known := !slices.ContainsFunc(refused, func(r RunRefusal) bool { return d.refused[r.EntryID] == 0 })
-	if len(refused) == len(p.batch) && !known {
-		d.refusals++
-		d.refusal = fmt.Sprintf("entry %d: %s", refused[0].EntryID, refused[0].Detail)
-		d.step.Released = append(d.step.Released, refused...)
-		return
-	}
-	d.refusals = 0
-	for _, r := range refused {
-		d.refused[r.EntryID]++
-		if d.refused[r.EntryID] >= maxRunRefusals {
-			d.step.Skipped = append(d.step.Skipped, r)
-			continue
-		}
-		d.step.Released = append(d.step.Released, r)
-	}
 }
 
 // settle asks for outcomes: often while they come, seldom while they do not.

@@ -1,7 +1,6 @@
 package dlqtest
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -512,6 +511,6 @@ func testImport(t *testing.T, db Database) {
 	_, err = s.Import(t.Context(), by, noon, other, bad)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	_, err = s.Import(t.Context(), dlq.By{}, noon, other)
-	require.True(t, errors.Is(err, dlq.ErrInvalid))
+	require.ErrorIs(t, err, dlq.ErrInvalid)
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
 }

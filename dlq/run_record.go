@@ -1,0 +1,103 @@
+package dlq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// recordable reports whether something has happened that the store does not know yet.
+func (d *runDriver) recordable() bool {
+	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
+}
+
+// advance does one step: it records what was published and claims the next batch, whose publishing it begins.
+func (d *runDriver) advance(ctx context.Context, claims []RunClaim) error {
+	s := d.step
+	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, time.Now(), d.m.runLease, d.run.CreatedBy
+	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout, 2*d.m.publishTime
+	s.Claims = claims
+	stepped, err := d.m.store.StepRun(ctx, s)
+	if err != nil {
+		return err
+	}
+	d.run, d.step = stepped.Run, RunStep{}
+	if d.limiter != nil {
+		d.limiter.AllowN(s.At, len(stepped.Claimed))
+	}
+	d.send(ctx, claims, stepped.Claimed)
+	return nil
+}
+
+// send publishes what was claimed. The publish outlives a context that ends: its result is waited for.
+func (d *runDriver) send(ctx context.Context, claims []RunClaim, claimed []Entry) {
+	read := make(map[int64]*RunItem, len(claims))
+	for i := range d.ahead[:len(claims)] {
+		read[d.ahead[i].EntryID] = &d.ahead[i]
+	}
+	batch := make([]outgoing, 0, len(claimed))
+	for i := range claimed {
+		e := claimed[i]
+		if e.Body = d.edited[e.ID]; e.Body == nil {
+			e.Body = read[e.ID].Entry.Body
+		}
+		batch = append(batch, outgoing{entryID: e.ID, origin: d.m.address(d.run, &e), message: RedriveMessage(&e)})
+	}
+	d.ahead = d.ahead[len(claims):]
+	if len(batch) == 0 {
+		return
+	}
+	d.under++
+	go func() { d.out <- d.m.publishAll(context.WithoutCancel(ctx), batch) }()
+}
+
+// collect takes what has been published since the last look.
+func (d *runDriver) collect() {
+	for d.under > 0 {
+		select {
+		case p := <-d.out:
+			d.take(p)
+		default:
+			return
+		}
+	}
+}
+
+// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a few times and
+// then given up; a broker that takes none is given time, and stops the run when that does not help.
+func (d *runDriver) take(p published) {
+	d.under--
+	var refused []RunRefusal
+	for i, err := range p.errs {
+		id := p.batch[i].entryID
+		if err == nil {
+			d.step.Published = append(d.step.Published, id)
+			delete(d.refused, id)
+			continue
+		}
+		refused = append(refused, RunRefusal{EntryID: id, Detail: "not published: " + clean(err.Error(), maxName)})
+	}
+	if len(refused) == 0 {
+		d.refusals = 0
+		return
+	}
+	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
+	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the broker.
+	known := !slices.ContainsFunc(refused, func(r RunRefusal) bool { return d.refused[r.EntryID] == 0 })
+	if len(refused) == len(p.batch) && !known {
+		d.refusals++
+		d.refusal = fmt.Sprintf("entry %d: %s", refused[0].EntryID, refused[0].Detail)
+		d.step.Released = append(d.step.Released, refused...)
+		return
+	}
+	d.refusals = 0
+	for _, r := range refused {
+		d.refused[r.EntryID]++
+		if d.refused[r.EntryID] >= maxRunRefusals {
+			d.step.Skipped = append(d.step.Skipped, r)
+			continue
+		}
+		d.step.Released = append(d.step.Released, r)
+	}
+}
