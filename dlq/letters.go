@@ -78,12 +78,16 @@ func defaultSpoolDir(store Store) string {
 
 // DeadLetter keeps a dead letter. It returns nil when the letter is durable, in the store or in the spool, and then the message
 // may be acked. On an error it is in neither for certain and the message must go back to the broker. A context that ends while
-// the store works does not stop the spool from taking over.
+// the store works does not stop the spool from taking over. With a transaction in the context (see [ContextWithTx]) nil says that the
+// letter is in that, and durable when it commits.
 func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
 	}
 	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a context of its own
+	if l.putTx(ctx, entry) {
+		return nil
+	}
 	attrs := []slog.Attr{
 		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
 		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),

@@ -49,10 +49,14 @@ func (d *deltas) change(before, after *dlq.Entry) {
 	d.add(after)
 }
 
-func (d *deltas) count(e *dlq.Entry, n int64) {
+func (d *deltas) init() {
 	if d.groups == nil {
 		d.groups, d.counts, d.hours = map[string]*groupDelta{}, map[countKey]*countDelta{}, map[hourKey]int64{}
 	}
+}
+
+func (d *deltas) count(e *dlq.Entry, n int64) {
+	d.init()
 	g := d.groups[e.Fingerprint]
 	if g == nil {
 		g = &groupDelta{entry: e, first: e.CreatedAt, last: e.DiedAt}
@@ -161,36 +165,4 @@ func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
 	}
 	slices.SortFunc(keys, order)
 	return keys
-}
-
-// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction.
-func (s *Store) Recount(ctx context.Context) error {
-	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
-		var all deltas
-		rows, err := tx.QueryContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries")
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			e, err := scanEntry(rows)
-			if err != nil {
-				return err
-			}
-			all.add(&e)
-		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		for _, query := range []string{
-			"DELETE FROM dlq_counts",
-			"DELETE FROM dlq_hours",
-			"UPDATE dlq_groups SET pending = 0, retrying = 0, parked = 0, resolved = 0, discarded = 0", // their first and last death stay
-		} {
-			if _, err := tx.ExecContext(ctx, query); err != nil {
-				return err
-			}
-		}
-		return all.apply(ctx, s, tx)
-	})
 }

@@ -45,6 +45,8 @@ type dialect interface {
 	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON functions can read
 	// it, else what makes it NULL.
 	projection(payload []byte) any
+	// lockTables are statements after which nobody else changes these tables until the transaction ends.
+	lockTables(tables []string) []string
 	// maxStatement is how long a statement for many bodies should be at most, in bytes.
 	maxStatement() int
 	// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
@@ -57,6 +59,8 @@ type dialect interface {
 	archive() string
 	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.
 	ready(ctx context.Context, db *sql.DB) error
+	// durable makes the commit of a transaction wait for the disk, where that is not a setting of the whole database.
+	durable(ctx context.Context, tx *sql.Tx) error
 	// inTx runs fn in a transaction that commits durably, whatever the database's defaults say.
 	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
 }

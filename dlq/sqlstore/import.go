@@ -42,7 +42,10 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 			return err
 		}
 		receipts = p.receipts
-		return p.finish(ctx)
+		if err := p.finish(ctx); err != nil {
+			return err
+		}
+		return p.deltas.apply(ctx, s, tx)
 	})
 	if err != nil {
 		return nil, err

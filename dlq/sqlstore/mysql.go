@@ -133,6 +133,18 @@ func (mysql) projection(payload []byte) any {
 // (4 MiB), even with every byte escaped.
 const mysqlPart = 1 << 20
 
+// lockTables locks the rows that are there: LOCK TABLES would commit. What is counted meanwhile of a cause or an hour that is new may be
+// missing until the next recount.
+func (mysql) lockTables(tables []string) []string {
+	queries := make([]string, len(tables))
+	for i, table := range tables {
+		queries[i] = "SELECT count(*) FROM " + table + " FOR UPDATE"
+	}
+	return queries
+}
+
+func (mysql) durable(context.Context, *sql.Tx) error { return nil }
+
 func (mysql) maxStatement() int { return mysqlPart }
 
 func (mysql) splitBody(body []any) [][]any {

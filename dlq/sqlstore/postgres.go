@@ -82,6 +82,10 @@ func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table stri
 	return err
 }
 
+func (postgres) lockTables(tables []string) []string {
+	return []string{"LOCK TABLE " + strings.Join(tables, ", ") + " IN SHARE ROW EXCLUSIVE MODE"}
+}
+
 func (postgres) maxStatement() int { return 4 << 20 }
 
 func (postgres) splitBody([]any) [][]any { return nil }
@@ -127,12 +131,19 @@ func (postgres) projection(payload []byte) any {
 
 func (postgres) archive() string { return "archive.dlq_events_archive" }
 
-// inTx sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server then loses
+// durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server then loses
 // dead letters whose messages were acked.
-func (postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
+func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
+		return fmt.Errorf("synchronous_commit: %w", err)
+	}
+	return nil
+}
+
+func (d postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
 	return retryTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, postgresRetryable, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
-			return fmt.Errorf("synchronous_commit: %w", err)
+		if err := d.durable(ctx, tx); err != nil {
+			return err
 		}
 		return fn(tx)
 	})

@@ -34,9 +34,13 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 	return receipts, nil
 }
 
-// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits (C13). Do not
-// use the transaction of business work that has failed: it will be rolled back, and the dead letter with it.
+// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and durable (C13). Ack
+// their messages only then. When it fails the transaction is as it was before. Do not use the transaction of business work that has
+// failed: it will be rolled back, and the dead letter with it.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("sqlstore: put: %w: the transaction is nil", dlq.ErrInvalid)
+	}
 	if err := checkLetters(letters); err != nil {
 		return nil, err
 	}
@@ -44,12 +48,36 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
-	plain := &Store{dialect: s.dialect, statements: statements{rebind: s.dialect.rebind, unprepared: true}}
-	receipts, err := plain.putTx(ctx, tx, rows)
+	foreign := &Store{dialect: s.dialect, statements: statements{rebind: s.dialect.rebind, unprepared: true}}
+	var receipts []dlq.Receipt
+	err = savepoint(ctx, tx, func() error {
+		if err := s.dialect.durable(ctx, tx); err != nil {
+			return err
+		}
+		p, err := foreign.putTx(ctx, tx, rows)
+		if err != nil {
+			return err
+		}
+		receipts = p.receipts
+		return p.deltas.store(ctx, foreign, tx)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
 	return receipts, nil
+}
+
+// savepoint runs fn so that the transaction, which is not ours, can go on when fn fails.
+func savepoint(ctx context.Context, tx *sql.Tx, fn func() error) error {
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT redrive_put"); err != nil {
+		return err
+	}
+	if err := fn(); err != nil {
+		_, rollback := tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO SAVEPOINT redrive_put")
+		return errors.Join(err, rollback)
+	}
+	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT redrive_put")
+	return err
 }
 
 func checkLetters(letters []*dlq.Entry) error {
@@ -90,7 +118,8 @@ type putting struct {
 	rows, before map[int64]*dlq.Entry
 }
 
-func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) ([]dlq.Receipt, error) {
+// putTx stores letters. The statistics are left to the caller.
+func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*putting, error) {
 	p := &putting{
 		store: s, tx: tx, receipts: make([]dlq.Receipt, len(letters)),
 		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
@@ -105,7 +134,7 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) ([]d
 	if err := p.finish(ctx); err != nil {
 		return nil, err
 	}
-	return p.receipts, nil
+	return p, nil
 }
 
 // bringBack takes the redriven messages to the entries that they belong to, and returns the indexes of the others.
@@ -277,7 +306,7 @@ func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.
 	return p.tx.QueryRowContext(ctx, p.store.dialect.rebind(query), args...)
 }
 
-// finish writes what changed in entries that were there, the audit records and the statistics.
+// finish writes what changed in entries that were there, and the audit records. The statistics are left to the caller.
 func (p *putting) finish(ctx context.Context) error {
 	updates := make([]changed, 0, len(p.rows))
 	for _, id := range sortedKeys(p.rows, compareIDs) {
@@ -290,5 +319,5 @@ func (p *putting) finish(ctx context.Context) error {
 	if err := p.store.insertAudit(ctx, p.tx, p.audit); err != nil {
 		return err
 	}
-	return p.deltas.apply(ctx, p.store, p.tx)
+	return nil
 }

@@ -203,6 +203,10 @@ func (sqlite) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string
 	return insertValues(ctx, s, tx, table, columns, rows)
 }
 
+func (sqlite) lockTables([]string) []string { return nil } // see forUpdate
+
+func (sqlite) durable(context.Context, *sql.Tx) error { return nil }
+
 func (sqlite) maxStatement() int { return 4 << 20 }
 
 func (sqlite) splitBody([]any) [][]any { return nil }

@@ -37,6 +37,9 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 		}
 		rank = strings.ToLower(string(status)) // one of the columns, it was checked
 	}
+	if err := s.fold(ctx); err != nil {
+		return nil, fmt.Errorf("sqlstore: groups: %w", err)
+	}
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved", "discarded",
 		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")

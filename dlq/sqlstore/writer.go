@@ -145,9 +145,13 @@ func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
 	var receipts []dlq.Receipt
-	err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) (err error) {
-		receipts, err = s.putTx(ctx, tx, letters)
-		return err
+	err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
+		p, err := s.putTx(ctx, tx, letters)
+		if err != nil {
+			return err
+		}
+		receipts = p.receipts
+		return p.deltas.apply(ctx, s, tx)
 	})
 	if err != nil {
 		return nil, err

@@ -123,6 +123,12 @@ CREATE TABLE IF NOT EXISTS dlq_hours (
     PRIMARY KEY (hour, fingerprint)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
+-- What transactions of the application left to be counted: the statistics' rows would stay locked as long as they are open.
+CREATE TABLE IF NOT EXISTS dlq_uncounted (
+    id     BIGINT   NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    deltas LONGTEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
 -- Who did what, when and why. Only ever appended to: the store makes the triggers that see to it where the server lets it.
 CREATE TABLE IF NOT EXISTS dlq_audit (
     id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -175,6 +181,7 @@ CREATE TABLE IF NOT EXISTS dlq_events_archive (
 DROP TABLE dlq_events_archive;
 DROP VIEW dlq_events;
 DROP TABLE dlq_audit;
+DROP TABLE dlq_uncounted;
 DROP TABLE dlq_hours;
 DROP TABLE dlq_counts;
 DROP TABLE dlq_groups;

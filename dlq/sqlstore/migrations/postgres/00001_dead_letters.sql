@@ -118,6 +118,12 @@ CREATE TABLE dlq_hours (
     PRIMARY KEY (hour, fingerprint)
 ) WITH (fillfactor = 50);
 
+-- What transactions of the application left to be counted: the statistics' rows would stay locked as long as they are open.
+CREATE TABLE dlq_uncounted (
+    id     BIGSERIAL PRIMARY KEY,
+    deltas TEXT      NOT NULL
+);
+
 -- Who did what, when and why. Only ever appended to.
 CREATE TABLE dlq_audit (
     id          BIGSERIAL   PRIMARY KEY,
@@ -183,6 +189,7 @@ DROP TABLE archive.dlq_events_archive;
 DROP VIEW dlq_events;
 DROP TABLE dlq_audit;
 DROP FUNCTION dlq_audit_is_append_only;
+DROP TABLE dlq_uncounted;
 DROP TABLE dlq_hours;
 DROP TABLE dlq_counts;
 DROP TABLE dlq_groups;

@@ -111,6 +111,12 @@ CREATE TABLE dlq_hours (
     PRIMARY KEY (hour, fingerprint)
 ) WITHOUT ROWID;
 
+-- What transactions of the application left to be counted: the statistics' rows would stay locked as long as they are open.
+CREATE TABLE dlq_uncounted (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    deltas TEXT    NOT NULL
+);
+
 -- Who did what, when and why. Only ever appended to.
 CREATE TABLE dlq_audit (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -176,6 +182,7 @@ CREATE INDEX idx_dlq_archive_event_id ON dlq_events_archive (event_id);
 DROP TABLE dlq_events_archive;
 DROP VIEW dlq_events;
 DROP TABLE dlq_audit;
+DROP TABLE dlq_uncounted;
 DROP TABLE dlq_hours;
 DROP TABLE dlq_counts;
 DROP TABLE dlq_groups;

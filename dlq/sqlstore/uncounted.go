@@ -1,0 +1,202 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the application's may stay
+// open for long after that, and everybody else's dead letters would wait for it. So it leaves what is to be counted in a row of its
+// own in dlq_uncounted, and whoever reads the statistics counts it.
+
+// storedDeltas are deltas as JSON.
+type storedDeltas struct {
+	Groups []storedGroup `json:"groups"`
+	Counts []storedCount `json:"counts"`
+	Hours  []storedHour  `json:"hours"`
+}
+
+type storedGroup struct {
+	Fingerprint string     `json:"fingerprint"`
+	Cause       string     `json:"cause"`
+	Sample      string     `json:"sample"`
+	ErrorClass  string     `json:"error_class"`
+	Handler     string     `json:"handler"`
+	LastEntry   int64      `json:"last_entry"`
+	First       time.Time  `json:"first"`
+	Last        time.Time  `json:"last"`
+	Counts      dlq.Counts `json:"counts"`
+}
+
+type storedCount struct {
+	EventType    string     `json:"event_type"`
+	Topic        string     `json:"topic"`
+	Counts       dlq.Counts `json:"counts"`
+	ResolutionMS int64      `json:"resolution_ms"`
+}
+
+type storedHour struct {
+	Hour        time.Time `json:"hour"`
+	Fingerprint string    `json:"fingerprint"`
+	Entries     int64     `json:"entries"`
+}
+
+func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
+	var stored storedDeltas
+	for key, g := range d.groups {
+		stored.Groups = append(stored.Groups, storedGroup{
+			Fingerprint: key, Cause: g.entry.Cause, Sample: g.entry.ErrorMessage, ErrorClass: g.entry.ErrorClass,
+			Handler: g.entry.Handler, LastEntry: g.entry.ID, First: g.first, Last: g.last, Counts: g.counts,
+		})
+	}
+	for key, c := range d.counts {
+		stored.Counts = append(stored.Counts, storedCount{key.eventType, key.topic, c.counts, c.resolutionMS})
+	}
+	for key, n := range d.hours {
+		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n})
+	}
+	if len(stored.Groups) == 0 {
+		return nil
+	}
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return fmt.Errorf("uncounted: %w", err)
+	}
+	_, err = s.statements.exec(ctx, tx, "INSERT INTO dlq_uncounted (deltas) VALUES (?)", string(data))
+	return err
+}
+
+// merge adds stored deltas.
+func (d *deltas) merge(stored *storedDeltas) {
+	d.init()
+	for _, g := range stored.Groups {
+		entry := &dlq.Entry{ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler}
+		there := d.groups[g.Fingerprint]
+		if there == nil {
+			d.groups[g.Fingerprint] = &groupDelta{entry: entry, first: g.First, last: g.Last, counts: g.Counts}
+			continue
+		}
+		if !g.Last.Before(there.last) {
+			there.last, there.entry = g.Last, entry
+		}
+		if g.First.Before(there.first) {
+			there.first = g.First
+		}
+		there.counts = sum(there.counts, g.Counts)
+	}
+	for _, c := range stored.Counts {
+		key := countKey{c.EventType, c.Topic}
+		there := d.counts[key]
+		if there == nil {
+			there = &countDelta{}
+			d.counts[key] = there
+		}
+		there.counts = sum(there.counts, c.Counts)
+		there.resolutionMS += c.ResolutionMS
+	}
+	for _, h := range stored.Hours {
+		d.hours[hourKey{h.Hour.UTC(), h.Fingerprint}] += h.Entries
+	}
+}
+
+// maxFold is how many rows of dlq_uncounted are counted in one transaction.
+const maxFold = 1000
+
+// fold counts what transactions of the application left uncounted. Mostly there is nothing, and that is one look at an empty table.
+func (s *Store) fold(ctx context.Context) error {
+	for {
+		var there bool
+		if err := s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM dlq_uncounted)").Scan(&there); err != nil || !there {
+			return err
+		}
+		if err := s.inTx(ctx, "count", func(tx *sql.Tx) error { return s.foldTx(ctx, tx) }); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate()))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var ids []int64
+	var all deltas
+	for rows.Next() {
+		var id int64
+		var data []byte
+		if err := rows.Scan(&id, &data); err != nil {
+			return err
+		}
+		var stored storedDeltas
+		if err := json.Unmarshal(data, &stored); err != nil {
+			return fmt.Errorf("uncounted %d: %w", id, err)
+		}
+		ids = append(ids, id)
+		all.merge(&stored)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for in, args := range s.dialect.idIn("id", ids) {
+		if _, err := tx.ExecContext(ctx, s.dialect.rebind("DELETE FROM dlq_uncounted WHERE "+in), args...); err != nil {
+			return err
+		}
+	}
+	return all.apply(ctx, s, tx)
+}
+
+// counterTables are locked in the order in which writers come to them.
+var counterTables = []string{"dlq_groups", "dlq_counts", "dlq_hours", "dlq_uncounted"}
+
+// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction, and lets no other change meanwhile.
+func (s *Store) Recount(ctx context.Context) error {
+	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
+		// A writer comes to the statistics last. One that is not there yet has its entries uncommitted, so they are not read below, and
+		// counts them when we are done.
+		for _, query := range s.dialect.lockTables(counterTables) {
+			if _, err := tx.ExecContext(ctx, query); err != nil {
+				return fmt.Errorf("lock: %w", err)
+			}
+		}
+		all, err := s.countEntries(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, query := range []string{
+			"DELETE FROM dlq_counts",
+			"DELETE FROM dlq_hours",
+			"DELETE FROM dlq_uncounted",
+			"UPDATE dlq_groups SET " + strings.Join(statusColumns, " = 0, ") + " = 0", // their first and last death stay
+		} {
+			if _, err := tx.ExecContext(ctx, query); err != nil {
+				return err
+			}
+		}
+		return all.apply(ctx, s, tx)
+	})
+}
+
+func (s *Store) countEntries(ctx context.Context, tx *sql.Tx) (*deltas, error) {
+	rows, err := tx.QueryContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := &deltas{}
+	for rows.Next() {
+		e, err := scanEntry(rows)
+		if err != nil {
+			return nil, err
+		}
+		all.add(&e)
+	}
+	return all, rows.Err()
+}

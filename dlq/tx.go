@@ -1,0 +1,48 @@
+package dlq
+
+import (
+	"context"
+	"database/sql"
+)
+
+// TxStore is a [Store] that can put dead letters into a transaction of the caller's, on the same database.
+type TxStore interface {
+	Store
+	// PutTx is Put in tx: the letters are there when tx commits, and durable. When it fails, tx is as it was before and can go on.
+	PutTx(ctx context.Context, tx *sql.Tx, letters ...*Entry) ([]Receipt, error)
+}
+
+type txKey struct{}
+
+// ContextWithTx offers a transaction on the store's database to [Letters.DeadLetter], so that a dead letter and the work that goes with it
+// are one (C13): a row marked invalid and its dead letter, or a dead letter and the offset behind it.
+//
+// The one who offers commits after DeadLetter has returned nil, and acks the message only after the commit; when the commit fails,
+// the message is to be delivered again. Never offer a transaction that a failing handler has worked in: roll it back, and let the
+// dead letter have one of its own, as it has without an offer. A transaction that cannot take the letter, because it is over or a statement
+// in it has failed, is left alone, and the letter is stored as if none had been offered.
+func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
+	return context.WithValue(ctx, txKey{}, tx)
+}
+
+// putTx stores the entry in the transaction that the context offers, if it offers one and the store can. It reports whether it did.
+func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
+	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
+	store, ok := l.store.(TxStore)
+	if tx == nil || !ok {
+		return false
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
+	defer cancel()
+	if _, err := store.PutTx(ctx, tx, entry); err != nil {
+		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in one of its own",
+			"message_id", entry.EventID, "error", err)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,70 @@
+package dlq_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// C13: the dead letter is part of the transaction that is offered, and only then.
+func TestContextWithTx(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	l, err := dlq.Open(t.Context(), "sqlite:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE employees (status TEXT)")
+	require.NoError(t, err)
+	invalid := func() int {
+		var n int
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM employees").Scan(&n))
+		return n
+	}
+
+	for n, commit := range []bool{false, true} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES ('invalid')")
+		require.NoError(t, err)
+		require.NoError(t, l.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(1)))
+		if commit {
+			require.NoError(t, tx.Commit())
+		} else {
+			require.NoError(t, tx.Rollback())
+		}
+		require.Equal(t, n, invalid())
+		require.Equal(t, int64(n), countAll(t, l))
+	}
+}
+
+// A transaction that is over cannot take a dead letter; the letter is not lost.
+func TestContextWithTx_Over(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	l, err := dlq.Open(t.Context(), "sqlite:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, l.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(1)))
+	require.Equal(t, int64(1), countAll(t, l))
+}
+
+func countAll(t *testing.T, l *dlq.Letters) int64 {
+	t.Helper()
+	n, err := l.Store().Count(context.WithoutCancel(t.Context()), dlq.Filter{}, 0)
+	require.NoError(t, err)
+	return n
+}
