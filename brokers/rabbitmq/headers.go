@@ -21,6 +21,9 @@ import (
 func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
 	var types map[string]string
 	for key, value := range headers {
+		if key == envelope.KeyDelay || key == keyRest {
+			continue // waited for: left in, a handler that passes the message on would delay it again
+		}
 		if text, ok := value.(string); ok {
 			metadata[key] = text
 			continue

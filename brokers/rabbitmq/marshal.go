@@ -13,8 +13,6 @@ func unmarshal(d *amqp.Delivery) *message.Message {
 	metadata := make(message.Metadata, len(d.Headers)+8)
 	headersToMetadata(d.Headers, metadata)
 	propertiesToMetadata(d, metadata)
-	delete(metadata, envelope.KeyDelay) // it has been waited for; left in, a handler that passes the message on would delay it again
-	delete(metadata, keyRest)
 
 	uuid := d.MessageId
 	if uuid == "" {
