@@ -1,0 +1,133 @@
+package sqlstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func death(n int) *envelope.DeadLetter {
+	m := message.NewMessage("uuid", []byte(`{"cpf":"1"}`))
+	m.Metadata[envelope.KeyMessageID] = "event-" + string(rune('a'+n))
+	return &envelope.DeadLetter{
+		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: "CPF inválido"}, Handler: "validate", At: time.Now(),
+		Origin: envelope.Origin{Broker: "kafka", Topic: "employee-create", Consumer: "esocial"},
+	}
+}
+
+// C13: state change and dead letter are one; a transaction that the failing handler has spoiled is not used, and nothing is lost by it.
+func TestContextWithTx(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		db := openDB(t, url)
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE employees (id INT PRIMARY KEY)")
+		require.NoError(t, err)
+		letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, letters.Close()) }()
+		count := func() int64 {
+			n, err := letters.Store().Count(t.Context(), dlq.Filter{}, 0)
+			require.NoError(t, err)
+			stats, err := letters.Store().Stats(t.Context(), dlq.StatsQuery{})
+			require.NoError(t, err)
+			require.Equal(t, n, stats.Counts.Pending, "what a transaction left to be counted is counted")
+			return n
+		}
+
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")
+		require.NoError(t, err)
+		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(0)))
+		require.Zero(t, count(), "not committed yet")
+		// The open transaction is in nobody's way, although its letter is of the same group.
+		require.NoError(t, letters.DeadLetter(t.Context(), death(1)))
+		require.Equal(t, int64(1), count())
+		require.NoError(t, tx.Commit())
+		require.Equal(t, int64(2), count())
+
+		tx, err = db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(2)))
+		require.NoError(t, tx.Rollback())
+		require.Equal(t, int64(2), count())
+
+		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets one of its own. On MySQL it has not.
+		tx, err = db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")
+		require.Error(t, err)
+		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(3)))
+		_ = tx.Commit() // PostgreSQL says that it rolls back
+		require.Equal(t, int64(3), count())
+		require.Zero(t, letters.Stats().Appended, "nothing had to go to the spool")
+	})
+}
+
+// What PutTx cannot store leaves the caller's transaction as it was.
+func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		db := openDB(t, url)
+		s := openStore(t, url)
+		defer s.Close()
+		for _, statement := range []string{"CREATE TABLE employees (id INT PRIMARY KEY)", "ALTER TABLE dlq_bodies RENAME TO gone"} {
+			_, err := db.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")
+		require.NoError(t, err)
+		_, err = s.PutTx(t.Context(), tx, letter(1, time.Now()))
+		require.ErrorContains(t, err, "dlq_bodies")
+		_, err = s.PutTx(t.Context(), nil, letter(1, time.Now()))
+		require.ErrorIs(t, err, dlq.ErrInvalid)
+		require.NoError(t, tx.Commit())
+		require.Len(t, rowsOf(t, db, "SELECT id FROM employees"), 1)
+		require.Empty(t, rowsOf(t, db, "SELECT id FROM dlq_entries"))
+	})
+}
+
+// A database whose default gives durability away does not get ours.
+func TestPostgres_SynchronousCommit(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	db := openDB(t, url)
+	_, err := db.ExecContext(t.Context(), "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$")
+	require.NoError(t, err)
+	s, err := sqlstore.Open(context.Background(), url)
+	require.NoError(t, err)
+	defer s.Close()
+	fresh := openDB(t, url)
+	require.Equal(t, [][]any{{"off"}}, rowsOf(t, fresh, "SHOW synchronous_commit"))
+	// The trigger sees the setting of the transaction that stores.
+	for _, statement := range []string{
+		"CREATE TABLE seen (setting TEXT)",
+		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO seen VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$`,
+		"CREATE TRIGGER note AFTER INSERT OR UPDATE ON dlq_entries FOR EACH ROW EXECUTE FUNCTION note()",
+	} {
+		_, err = fresh.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	receipts, err := s.Put(t.Context(), letter(1, time.Now()))
+	require.NoError(t, err)
+	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: []int64{receipts[0].ID}, Actor: "ana", At: time.Now()})
+	require.NoError(t, err)
+	tx, err := fresh.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = s.PutTx(t.Context(), tx, letter(2, time.Now()))
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit())
+	require.Equal(t, [][]any{{"on"}, {"on"}, {"on"}}, rowsOf(t, fresh, "SELECT setting FROM seen"))
+}
