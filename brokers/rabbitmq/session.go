@@ -21,7 +21,6 @@ type session struct {
 	deliveries <-chan amqp.Delivery
 	lost       chan struct{} // closed when the channel has ended
 	acks       *acker
-	underWay   underWay
 	cautious   bool // one message at a time, see openSession
 }
 
@@ -37,8 +36,9 @@ const (
 // openSession begins to consume.
 //
 // When a process dies RabbitMQ counts a delivery for every message that it had been sent ahead, not only for the one
-// that killed it. Those that were counted come first. So a session that could be sent many begins with one at a time,
-// until a message comes that was never delivered before: the second time, and any later one, counts for the killer alone.
+// that killed it. Those that were counted come first. So the first session of a subscription that could be sent many
+// begins with one at a time, until a message comes that was never delivered before: the second crash, and any later one,
+// counts for the killer alone. Later sessions know that this process lived, and need not be so slow.
 func openSession(ctx context.Context, sub *subscription) (*session, error) {
 	l := sub.broker.consuming
 	conn, err := l.connection(ctx)
@@ -55,8 +55,7 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 		ch:           ch,
 		lost:         make(chan struct{}),
 		acks:         newAcker(ch, sub.prefetch),
-		underWay:     underWay{keys: map[uint64]messageKey{}},
-		cautious:     sub.broker.design.crashLimit > 0 && sub.prefetch > 1,
+		cautious:     sub.broker.design.crashLimit > 0 && sub.prefetch > 1 && sub.losses == 0,
 	}
 	ended := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
@@ -152,7 +151,6 @@ func (s *session) handOut(d *amqp.Delivery) bool {
 	ctx, cancel := context.WithCancel(envelope.WithOrigin(s.base, origin))
 	m.SetContext(ctx)
 	s.flying.Add(1)
-	s.underWay.begin(d.DeliveryTag, keyOf(m))
 	select {
 	case s.out <- m:
 		go s.await(m, d.DeliveryTag, origin, cancel)
@@ -176,7 +174,6 @@ func (s *session) await(m *message.Message, tag uint64, origin *envelope.Origin,
 		s.giveBack(m, tag, origin)
 	case <-s.expired: // unanswered, it returns to the queue with the end of the channel
 	}
-	s.underWay.end(tag)
 }
 
 // giveBack returns a nacked message to the queue after a pause: RabbitMQ would deliver it again at once, some ten
@@ -290,14 +287,13 @@ func (s *session) divert(d *amqp.Delivery) bool {
 	return true
 }
 
-// crashed tells whether d was under way each time a consumer died. Deliveries that this process knows to have survived
-// do not count; those of other processes that live cannot be told from crashes.
+// crashed tells whether d was under way each time a consumer died. RabbitMQ counts lost connections and consumer
+// timeouts as well, of which a stormy network makes many: those that this subscription has lived through are taken off.
+// A process that dies forgets them, so that a message that kills is found out all the same. Losses of other processes
+// cannot be told from crashes.
 func (s *session) crashed(d *amqp.Delivery) bool {
-	limit, count := s.broker.design.crashLimit, deliveryCount(d.Headers)
-	if limit == 0 || count < limit {
-		return false
-	}
-	return count-s.survivors.count(keyOf(unmarshal(d))) >= limit
+	limit := s.broker.design.crashLimit
+	return limit > 0 && deliveryCount(d.Headers)-s.losses >= limit
 }
 
 // sendAside publishes d elsewhere and acks it, beside the deliveries that follow. The prefetch bounds how many.

@@ -110,7 +110,7 @@ type subscription struct {
 	flying    sync.WaitGroup  // messages handed out, or being sent back
 	stop      chan struct{}   // nothing more is handed out
 	expired   chan struct{}   // the drain took too long
-	survivors *survivors
+	losses    int             // sessions that were lost while this process lived; of start and run only
 }
 
 func newSubscription(ctx context.Context, s *subscriber, topic string) *subscription {
@@ -127,7 +127,6 @@ func newSubscription(ctx context.Context, s *subscriber, topic string) *subscrip
 		base:      context.WithoutCancel(ctx),
 		slots:     make(chan struct{}, s.cfg.Concurrency),
 		expired:   make(chan struct{}),
-		survivors: newSurvivors(4*prefetch + 16),
 	}
 }
 
@@ -163,7 +162,7 @@ func (sub *subscription) run(ctx context.Context, s *session) {
 		if stopped := s.pump(); stopped { //nolint:contextcheck // messages outlive ctx, see base
 			break
 		}
-		s.underWay.survive(sub.survivors)
+		sub.losses++
 		s.close(ctx)
 		s = sub.reopen(ctx)
 	}
