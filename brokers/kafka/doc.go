@@ -114,5 +114,6 @@
 // it discards what is in flight at Close (20 of 20 messages came again after an ack), has no order of commits that would
 // allow more than one, stops a partition for ever at a record that does not unmarshal, and gives no access to the
 // group session that retry topics, pauses and commits need. Through the router this subscriber is 1.3 to 1.9 times as
-// fast, committing five times a second. The benchmarks beside the code measure that, on kfake or on a cluster.
+// fast on kfake, and 1.07 times on Apache Kafka 4.3, committing five times a second. The benchmarks beside the code
+// measure that, on kfake or on a cluster.
 package kafka
