@@ -8,7 +8,9 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokerconfig"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Config is the file.
@@ -67,6 +69,36 @@ type Redrive struct {
 	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 is as fast as it goes."`
 	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long a redriven message may take until its consumer reports; 1h if not given."`
+	// ApprovalAbove makes a run over more than so many entries wait for a second person. Defaults to never.
+	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=A run over more than so many dead letters waits for a second person; never if not given."`
+	// Rules redrive dead letters of technical causes by themselves, while redrive serve runs.
+	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives by itself."`
+}
+
+// Rule is a dlq.Rule: at least one of Reason to Cause says which dead letters.
+type Rule struct {
+	Name           string        `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Reason         string        `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
+	ErrorClass     string        `yaml:"error_class"`
+	ErrorCode      string        `yaml:"error_code"`
+	Fingerprint    string        `yaml:"fingerprint"`
+	Handler        string        `yaml:"handler"`
+	Topic          string        `yaml:"topic"`
+	Cause          string        `yaml:"cause" jsonschema:"description=Text that occurs in the error without its numbers and ids."`
+	After          time.Duration `yaml:"after" jsonschema:"description=How long after its last death; doubled with each redrive; 1m if not given."`
+	MaxAfter       time.Duration `yaml:"max_after" jsonschema:"description=What after is doubled up to; 1h if not given."`
+	Redrives       int           `yaml:"redrives" jsonschema:"minimum=0,description=How often at most; 3 if not given."`
+	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 10 if not given."`
+	CloseOnPublish bool          `yaml:"close_on_publish" jsonschema:"description=The broker's confirm is outcome enough."`
+}
+
+// Rule is the rule as dlq takes it.
+func (r *Rule) Rule() dlq.Rule {
+	return dlq.Rule{
+		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
+		Handler: r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After, MaxAfter: r.MaxAfter, Redrives: r.Redrives, Rate: r.Rate,
+		CloseOnPublish: r.CloseOnPublish,
+	}
 }
 
 // Server says where redrive serve listens.

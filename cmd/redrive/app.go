@@ -60,7 +60,8 @@ where there is one).`,
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
-	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.configCommand(), versionCommand(), exitCodesTopic())
+	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.serveCommand(), a.demoCommand(),
+		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
 	return root
 }

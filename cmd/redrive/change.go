@@ -130,6 +130,11 @@ func (a *app) confirm(what string, n int64) error {
 	if !a.interactive() {
 		return refusedf("%s: add --yes to do it, or --dry-run to look first", question)
 	}
+	return a.ask(question)
+}
+
+// ask asks a person.
+func (a *app) ask(question string) error {
 	_, _ = fmt.Fprintf(a.err, "%s? [y/N] ", question)
 	answer, err := bufio.NewReader(a.in).ReadString('\n')
 	if err != nil && answer == "" {

@@ -26,7 +26,7 @@ func (a *app) configCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.hint("valid: %d brokers, %d sources", len(cfg.Brokers), len(cfg.Collector.Sources))
+				a.hint("valid: %s, %s", plural(len(cfg.Brokers), "broker"), plural(len(cfg.Collector.Sources), "source"))
 				return nil
 			},
 		},

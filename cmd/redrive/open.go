@@ -98,7 +98,7 @@ func (a *app) manager(ctx context.Context) (*dlq.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return letters.Manager(nil), nil
+	return letters.Manager(nil, a.managerOptions()...), nil
 }
 
 // redriver opens the store and the brokers.
@@ -122,10 +122,14 @@ func (a *app) redriver(ctx context.Context) (*dlq.Manager, error) {
 }
 
 func (a *app) managerOptions() []dlq.ManagerOption {
+	var opts []dlq.ManagerOption
 	if d := a.cfg.Redrive.OutcomeTimeout; d > 0 {
-		return []dlq.ManagerOption{dlq.WithOutcomeTimeout(d)}
+		opts = append(opts, dlq.WithOutcomeTimeout(d))
 	}
-	return nil
+	if above := a.cfg.Redrive.ApprovalAbove; above != nil {
+		opts = append(opts, dlq.WithApproval(*above))
+	}
+	return opts
 }
 
 // openBrokers opens every broker of the configuration, by name.

@@ -143,9 +143,11 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	if err := a.confirm("redrive", count); err != nil {
 		return err
 	}
-	manager, err := a.redriver(ctx)
-	if err != nil {
-		return err
+	manager := looker
+	if !f.detach {
+		if manager, err = a.redriver(ctx); err != nil {
+			return err
+		}
 	}
 	run, err := manager.StartRun(ctx, spec, a.by())
 	if err != nil {

@@ -106,20 +106,21 @@ var runColumns = []column[dlq.Run]{
 func (a *app) printRun(run *dlq.Run) error {
 	return a.printOne(run, func(w io.Writer) error {
 		c := &run.Counts
-		text := fmt.Sprintf("run %s: %s", run.ID, run.State)
+		var out strings.Builder
+		fmt.Fprintf(&out, "run %s: %s", run.ID, run.State)
 		if run.Cause != "" {
-			text += " (" + oneLine(run.Cause, 200) + ")"
+			out.WriteString(" (" + oneLine(run.Cause, 200) + ")")
 		}
-		text += fmt.Sprintf("\n%d of %d done: %d succeeded, %d died again", c.Done(), c.Total(), c.Succeeded, c.Failed)
+		fmt.Fprintf(&out, "\n%d of %d done: %d succeeded, %d died again", c.Done(), c.Total(), c.Succeeded, c.Failed)
 		for _, more := range []struct {
 			n    int64
 			what string
 		}{{c.Lost, "without an outcome"}, {c.Skipped, "skipped"}, {c.Open(), "still out"}, {c.Waiting, "waiting"}} {
 			if more.n > 0 {
-				text += fmt.Sprintf(", %d %s", more.n, more.what)
+				fmt.Fprintf(&out, ", %d %s", more.n, more.what)
 			}
 		}
-		_, err := fmt.Fprintln(w, text)
+		_, err := fmt.Fprintln(w, out.String())
 		return err
 	})
 }

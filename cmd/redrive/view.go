@@ -98,13 +98,15 @@ var entryColumns = []column[entryView]{
 	{title: "Message", value: func(v entryView) string { return oneLine(v.EventID, 36) }},
 }
 
-// deadLetters counts them in words.
-func deadLetters(n int64) string {
-	if n == 1 {
-		return "1 dead letter"
+// plural counts things in words.
+func plural[N int | int64](n N, thing string) string {
+	if n != 1 {
+		thing += "s"
 	}
-	return strconv.FormatInt(n, 10) + " dead letters"
+	return strconv.FormatInt(int64(n), 10) + " " + thing
 }
+
+func deadLetters(n int64) string { return plural(n, "dead letter") }
 
 func stampOf(t time.Time) string {
 	if t.IsZero() {

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+)
+
+const demoBroker = "demo"
+
+func (a *app) demoCommand() *cobra.Command {
+	var (
+		dir, address string
+		speed        float64
+		lasts        time.Duration
+	)
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Start everything in memory and SQLite, with traffic and failures", Args: cobra.NoArgs,
+		Long: `Start everything in memory and SQLite: a shop whose bank is down now and then, a shipping service in another language whose dead
+letters are collected, a store, and the server. It prints what to try in another terminal.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if speed <= 0 {
+				return usagef("--speed %v: must be positive", speed)
+			}
+			ctx := cmd.Context()
+			if lasts > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, lasts)
+				defer cancel()
+			}
+			if dir == "" {
+				made, err := os.MkdirTemp("", "redrive-demo-")
+				if err != nil {
+					return err
+				}
+				dir = made
+				a.onClose(func() error { return os.RemoveAll(made) })
+			} else if err := os.MkdirAll(dir, 0o750); err != nil {
+				return err
+			}
+			return a.demo(ctx, filepath.Join(dir, "dead-letters.db"), address, speed)
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "directory for the store, which is kept (default a temporary one, which is removed)")
+	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
+	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "end by itself after this long")
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, path, address string, speed float64) error {
+	a.cfg = &config.Config{
+		Store:   config.Store{URL: "sqlite:" + path + "?synchronous=normal"},
+		Brokers: map[string]config.Broker{demoBroker: {Config: brokers.Config{URL: "mem://"}, Outcome: collector.OutcomeConfirmed}},
+		Collector: config.Collector{
+			Sources: []config.Source{{Broker: demoBroker, Topic: shippingErrors}}, Concurrency: config.DefaultConcurrency,
+		},
+		Server: config.Server{Address: address},
+	}
+	letters, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	broker, err := memory.New(brokers.Config{Logger: a.logger()}) //nolint:contextcheck // it outlives ctx, to drain
+	if err != nil {
+		return err
+	}
+	a.onClose(broker.Close)
+	server, err := a.assemble(ctx, letters, map[string]brokers.Broker{demoBroker: broker})
+	if err != nil {
+		return err
+	}
+	shop, err := newShop(broker, letters, a.logger())
+	if err != nil {
+		return err
+	}
+	a.introduce(path, server.listener.Addr().String())
+
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return server.run(ctx) })
+	running.Go(func() error { return shop.run(ctx, speed) })
+	running.Go(func() error { return a.report(ctx, shop, server.manager) })
+	return running.Wait()
+}
+
+// introduce says what is there and what can be tried.
+func (a *app) introduce(path, address string) {
+	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute.
+
+  store    %[1]s
+  server   http://%[2]s/readyz
+
+In another terminal:
+
+  export REDRIVE_STORE=%[1]s
+  redrive dlq groups
+  redrive dlq tail
+  redrive dlq show 1
+  redrive dlq redrive --error bank --canary 1,10 --detach --yes
+  redrive runs watch ID
+
+Ctrl-C ends it.
+
+`, path, address)
+}
+
+// reportEvery is how often demo prints its numbers.
+const reportEvery = 5 * time.Second
+
+func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
+	began := time.Now()
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		stats, err := m.Stats(ctx, dlq.StatsQuery{})
+		if err != nil {
+			return ended(ctx, err)
+		}
+		bank := "up"
+		if bankIsDown(time.Now()) {
+			bank = "down"
+		}
+		var dead []string
+		for _, status := range dlq.Statuses() {
+			if n := stats.Counts.Of(status); n > 0 {
+				dead = append(dead, fmt.Sprintf("%d %s", n, strings.ToLower(string(status))))
+			}
+		}
+		a.hint("%4s  bank %-4s  orders %d, paid %d, retries %d, shipped %d; dead letters: %s", time.Since(began).Round(time.Second), bank,
+			s.ordered.Load(), s.paid.Load(), s.retried.Load(), s.shipped.Load(), firstOf(strings.Join(dead, ", "), "none"))
+	}
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Severities of findings.
+const (
+	severityOK      = "ok"
+	severityWarning = "warning"
+	severityProblem = "problem"
+)
+
+// finding is what doctor has to say of one thing.
+type finding struct {
+	What     string `json:"what"`
+	Severity string `json:"severity"`
+	Finding  string `json:"finding"`
+	Remedy   string `json:"remedy,omitempty"`
+}
+
+var findingColumns = []column[finding]{
+	{title: "", value: func(f finding) string { return f.Severity }},
+	{title: "What", value: func(f finding) string { return oneLine(f.What, 40) }},
+	{title: "Finding", value: func(f finding) string { return oneLine(f.Finding, 120) }},
+	{title: "Remedy", value: func(f finding) string { return oneLine(f.Remedy, 160) }},
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Find what is wrong with store, brokers and sources, each with its remedy", Args: cobra.NoArgs,
+		Long: "Look at the store, the brokers and the dead letter queues of the configuration. Nothing is changed. The exit code is 1 when\n" +
+			"something is a problem, and 0 when there are only warnings.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := &doctor{app: a, timeout: timeout}
+			if err := d.examine(cmd.Context()); err != nil {
+				return err
+			}
+			if err := printList(a, d.findings, findingColumns); err != nil {
+				return err
+			}
+			if d.problems > 0 {
+				return &codedError{exitError, plural(d.problems, "problem")}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for each answer")
+	return cmd
+}
+
+// doctor collects findings.
+type doctor struct {
+	app      *app
+	timeout  time.Duration
+	findings []finding
+	problems int
+}
+
+func (d *doctor) ok(what, format string, args ...any) {
+	d.findings = append(d.findings, finding{what, severityOK, fmt.Sprintf(format, args...), ""})
+}
+
+func (d *doctor) warn(what, text, remedy string) {
+	d.findings = append(d.findings, finding{what, severityWarning, text, remedy})
+}
+
+func (d *doctor) problem(what string, err error, remedy string) {
+	d.problems++
+	d.findings = append(d.findings, finding{what, severityProblem, err.Error(), remedy})
+}
+
+func (d *doctor) examine(ctx context.Context) error {
+	cfg, err := d.app.configuration()
+	if err != nil {
+		d.problem("configuration", err, "correct the file; redrive config schema describes it, redrive config validate checks it")
+		return nil
+	}
+	d.ok("configuration", "%s, %s", plural(len(cfg.Brokers), "broker"), plural(len(cfg.Collector.Sources), "source"))
+	if len(cfg.Brokers) > 0 && len(cfg.Collector.Sources) == 0 {
+		d.warn("configuration", "brokers but no sources: nothing is collected", "name the dead letter queues under collector.sources")
+	}
+	d.examineStore(ctx)
+	for _, name := range cfg.Names() {
+		b := cfg.Brokers[name]
+		d.examineBroker(ctx, cfg, name, &b)
+	}
+	return ctx.Err()
+}
+
+// within runs a question with the time limit.
+func (d *doctor) within(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("no answer within %s", d.timeout))
+	defer cancel()
+	return ask(ctx)
+}
+
+func (d *doctor) examineStore(ctx context.Context) {
+	const what = "store"
+	began := time.Now()
+	err := d.within(ctx, func(ctx context.Context) error {
+		letters, err := d.app.open(ctx)
+		if err != nil {
+			return err
+		}
+		return letters.Store().Ping(ctx)
+	})
+	if err != nil {
+		d.problem(what, err, "check store.url, that the database runs, and that the user may create and change tables")
+		return
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	if took > time.Second {
+		d.warn(what, fmt.Sprintf("opens and answers in %s", took), "a store that answers in more than a second slows every dead letter down: look at the database's load")
+	} else {
+		d.ok(what, "opens and takes writes")
+	}
+	if err := d.within(ctx, d.examineEntries); err != nil {
+		d.problem(what, err, "redrive migrate brings the tables up to date")
+	}
+}
+
+// tooMany is C32's bound for pending entries.
+const tooMany = 1000
+
+func (d *doctor) examineEntries(ctx context.Context) error {
+	manager, err := d.app.manager(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	stats, err := manager.Stats(ctx, dlq.StatsQuery{Now: now})
+	if err != nil {
+		return err
+	}
+	c := stats.Counts
+	if c.Pending > tooMany {
+		d.warn("dead letters", fmt.Sprintf("%d wait for a decision", c.Pending), "redrive dlq groups shows the causes; redrive or discard by group")
+	} else {
+		d.ok("dead letters", "%d pending, %d in all", c.Pending, c.Total())
+	}
+	if c.Parked > 0 {
+		d.warn("dead letters", fmt.Sprintf("%d are parked: their redrives are used up", c.Parked),
+			"redrive dlq list --status parked; fix, redrive by id, or discard them")
+	}
+	overdue, err := overdueEntries(ctx, manager, now)
+	if err != nil {
+		return err
+	}
+	if overdue > 0 {
+		d.warn("dead letters", fmt.Sprintf("%d were redriven and their outcome never came", overdue),
+			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive with --close-on-publish")
+	}
+	runs, _, err := manager.Runs(ctx, dlq.RunFilter{States: []dlq.RunState{dlq.RunStopped, dlq.RunAwaitingApproval, dlq.RunPaused}}, dlq.Page{})
+	if err != nil {
+		return err
+	}
+	for i := range runs {
+		r := &runs[i]
+		text := string(r.State)
+		if r.Cause != "" {
+			text += ": " + r.Cause
+		}
+		remedy := "redrive runs resume " + r.ID + ", or cancel it"
+		if r.State == dlq.RunAwaitingApproval {
+			remedy = "redrive runs approve " + r.ID + ", by somebody else than " + r.CreatedBy
+		}
+		d.warn("run "+r.ID, text, remedy)
+	}
+	return nil
+}
+
+// overdueEntries counts those whose lease is over, among the oldest thousand.
+func overdueEntries(ctx context.Context, m *dlq.Manager, now time.Time) (int, error) {
+	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}, dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage})
+	n := 0
+	for i := range list.Entries {
+		if list.Entries[i].Overdue(now) {
+			n++
+		}
+	}
+	return n, err
+}
+
+func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name string, b *config.Broker) {
+	what := "broker " + name
+	if b.Scheme() == memory.Scheme {
+		d.warn(what, "mem:// holds nothing that another process has sent", "name a broker that your services use")
+		return
+	}
+	operating := b.Operating()
+	operating.Logger = d.app.logger()
+	var broker brokers.Broker
+	err := d.within(ctx, func(ctx context.Context) error {
+		var err error
+		if broker, err = brokers.OpenConfig(ctx, operating); err != nil {
+			return err
+		}
+		return broker.Ping(ctx)
+	})
+	if broker != nil {
+		d.app.onClose(broker.Close)
+	}
+	if err != nil {
+		d.problem(what, err, remedyOf(err))
+		return
+	}
+	d.ok(what, "answers (%s)", b.Scheme())
+	var topics []string
+	for _, s := range cfg.Collector.Sources {
+		if s.Broker == name {
+			topics = append(topics, s.Topic)
+		}
+	}
+	for _, topic := range topics {
+		d.examineSource(ctx, broker, name, topic)
+	}
+}
+
+func remedyOf(err error) string {
+	text := strings.ToLower(err.Error())
+	switch {
+	case strings.Contains(text, "refused"), strings.Contains(text, "no such host"), strings.Contains(text, "no answer"), strings.Contains(text, "timeout"):
+		return "is the server running, and the host and port right? May this machine reach it?"
+	case strings.Contains(text, "403"), strings.Contains(text, "access"), strings.Contains(text, "auth"), strings.Contains(text, "sasl"):
+		return "check username and password, and what the user may read and write"
+	case strings.Contains(text, "certificate"), strings.Contains(text, "tls"), strings.Contains(text, "x509"):
+		return "check the certificates: the authority's file, and the name in the server's certificate"
+	default:
+		return "check the broker's entry in the configuration"
+	}
+}
+
+// examineSource looks whether a dead letter queue is there, on brokers that can tell without making it.
+func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name, topic string) {
+	what := "source " + name + "/" + topic
+	var (
+		missing []string
+		asked   bool
+	)
+	err := d.within(ctx, func(ctx context.Context) error {
+		var err error
+		switch driver := broker.(type) {
+		case *rabbitmq.Broker:
+			asked = true
+			missing, err = texts(driver.Check(ctx, rabbitmq.Plan{Adopted: []string{topic}}))
+		case *kafka.Broker:
+			asked = true
+			missing, err = texts(driver.Check(ctx, kafka.Plan{Topics: []kafka.Topic{{Name: topic}}}))
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		d.problem(what, err, remedyOf(err))
+	case len(missing) > 0:
+		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is another: look at the broker's list")
+	case asked:
+		d.ok(what, "is there")
+	}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// explained is the timeline and the topology of a configuration, as programs see it.
+type explained struct {
+	Broker    string         `json:"broker,omitempty"`
+	Policy    string         `json:"policy"`
+	Attempts  []attemptView  `json:"attempts"`
+	Consumers []consumerView `json:"consumers,omitempty"`
+	Topology  string         `json:"topology,omitempty"`
+}
+
+type attemptView struct {
+	Number int     `json:"number"`
+	At     float64 `json:"at_seconds"`
+}
+
+type consumerView struct {
+	Topic string `json:"topic"`
+	Group string `json:"group,omitempty"`
+	Queue string `json:"queue"`
+	Retry string `json:"retry"`
+	Dead  string `json:"dead"`
+}
+
+// policyFlags are a retry policy on the command line.
+type policyFlags struct {
+	preset   string
+	attempts int
+	steps    []time.Duration
+	original time.Duration
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	var policy policyFlags
+	cmd := &cobra.Command{
+		Use: "explain [BROKER] [TOPIC...]", Short: "Show the timeline of a failing message, and where it lies meanwhile",
+		Long: `Show when a message that always fails runs, and with a broker of the configuration (or --broker) and topics, which queues or topics
+it passes. Nothing is opened and nothing is changed.`,
+		Example: `  redrive explain --preset delayed-backoff --original 10s
+  redrive explain --attempts 5 --steps 1s,5s,60s
+  redrive explain rabbit orders --config redrive.yaml`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			x, err := policy.explain()
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				if err := a.explainBroker(&x, args[0], args[1:]); err != nil {
+					return err
+				}
+			}
+			return a.printOne(x, x.write)
+		},
+	}
+	cmd.Flags().StringVar(&policy.preset, "preset", "", "laravel, delayed-backoff, store-only, service-bus or ttl-cycle")
+	cmd.Flags().IntVar(&policy.attempts, "attempts", 0, "runs including the first (default 4, or the preset's)")
+	cmd.Flags().DurationSliceVar(&policy.steps, "steps", nil, "delays before the retries, the last one repeated (default exponential)")
+	cmd.Flags().DurationVar(&policy.original, "original", time.Second, "first-delivery delay, the base of an exponential backoff")
+	return cmd
+}
+
+// explain computes the timeline with the pipeline's own code.
+func (p *policyFlags) explain() (explained, error) {
+	cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: middleware.FromOriginalDelay(time.Second)}}
+	switch p.preset {
+	case "":
+	case "laravel":
+		cfg = middleware.Laravel(5)
+	case "delayed-backoff":
+		cfg = middleware.DelayedBackoff(3, time.Second)
+	case "store-only":
+		cfg = middleware.StoreOnly()
+	case "service-bus":
+		cfg = middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute)
+	case "ttl-cycle":
+		cfg = middleware.TTLCycle(3, 5*time.Second)
+	default:
+		return explained{}, usagef("--preset %s: laravel, delayed-backoff, store-only, service-bus or ttl-cycle", p.preset)
+	}
+	if p.attempts < 0 || p.original < 0 {
+		return explained{}, usagef("--attempts %d, --original %s: must not be negative", p.attempts, p.original)
+	}
+	if p.attempts > 0 {
+		cfg.MaxAttempts = p.attempts
+	}
+	for _, d := range p.steps {
+		if d < 0 {
+			return explained{}, usagef("--steps %s: must not be negative", d)
+		}
+	}
+	if len(p.steps) > 0 {
+		cfg.Backoff = middleware.Steps(p.steps...)
+	}
+	x := explained{Policy: fmt.Sprint(cfg.Backoff), Attempts: []attemptView{}}
+	for i, at := range middleware.Timeline(cfg.Backoff, cfg.MaxAttempts, p.original) {
+		x.Attempts = append(x.Attempts, attemptView{i + 1, at.Seconds()})
+	}
+	return x, nil
+}
+
+// explainBroker adds the names that the services use, which their configuration and not Operating decides.
+func (a *app) explainBroker(x *explained, name string, topics []string) error {
+	b, err := a.brokerNamed(name)
+	if err != nil {
+		return err
+	}
+	driver, ok := brokers.Lookup(b.Scheme())
+	if !ok {
+		return usagef("broker %s: %v: %q", name, brokers.ErrUnknownScheme, b.Scheme())
+	}
+	resolved, err := b.Resolve(driver.Params())
+	if err != nil {
+		return usagef("broker %s: %v", name, err)
+	}
+	x.Broker = name
+	for _, topic := range topics {
+		n := resolved.Naming.For(topic, resolved.Group)
+		x.Consumers = append(x.Consumers, consumerView{topic, resolved.Group, n.Queue, n.Retry(0), n.Dead})
+	}
+	x.Topology, err = planText(b, topics)
+	return err
+}
+
+// planText plans what consumers of topics need, on brokers that have to be told.
+func planText(b *config.Broker, topics []string) (string, error) {
+	switch b.Scheme() {
+	case rabbitmq.Scheme, rabbitmq.SchemeTLS:
+		p, err := rabbitmq.PlanConfig(b.Config, topics...)
+		return p.String(), err
+	case kafka.Scheme:
+		p, err := kafka.PlanConfig(b.Config, topics...)
+		return p.String(), err
+	default:
+		return "", nil
+	}
+}
+
+// brokerNamed finds a broker of the configuration.
+func (a *app) brokerNamed(name string) (*config.Broker, error) {
+	cfg, err := a.configuration()
+	if err != nil {
+		return nil, err
+	}
+	b, ok := cfg.Brokers[name]
+	if !ok {
+		return nil, usagef("no broker %q: the configuration has %s", name, firstOf(strings.Join(cfg.Names(), ", "), "none"))
+	}
+	return &b, nil
+}
+
+func (x *explained) write(w io.Writer) error {
+	var out strings.Builder
+	fmt.Fprintf(&out, "backoff: %s\n\n", x.Policy)
+	for _, attempt := range x.Attempts {
+		name := "retry"
+		switch attempt.Number {
+		case 1:
+			name = "first"
+		case len(x.Attempts):
+			name = "last"
+		}
+		at := time.Duration(attempt.At * float64(time.Second))
+		fmt.Fprintf(&out, "%10s  attempt %d (%s)\n", at, attempt.Number, name)
+	}
+	if n := len(x.Attempts); n > 0 {
+		fmt.Fprintf(&out, "%10s  dead letter\n", time.Duration(x.Attempts[n-1].At*float64(time.Second)))
+	}
+	for _, c := range x.Consumers {
+		fmt.Fprintf(&out, "\ntopic %s\n  read from   %s\n  waits in    %s\n  dies in     %s\n", c.Topic, c.Queue, c.Retry, c.Dead)
+	}
+	if x.Topology != "" {
+		fmt.Fprintf(&out, "\n%s", x.Topology)
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}

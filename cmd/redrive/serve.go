@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
+		Long: `Collect the dead letters that the configuration names into the store, carry redrive runs on, apply the rules, and answer
+/livez and /readyz. Ctrl-C, or SIGTERM, drains: what was read is stored or given back, and what was sent is recorded.`,
+		Example: `  redrive serve --config redrive.yaml`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.server(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return s.run(cmd.Context())
+		},
+	}
+	return cmd
+}
+
+// server is everything that serve runs.
+type server struct {
+	app       *app
+	cfg       *config.Config
+	letters   *dlq.Letters
+	brokers   map[string]brokers.Broker
+	manager   *dlq.Manager
+	collector *collector.Collector // nil without sources
+	listener  net.Listener
+	logger    *slog.Logger
+}
+
+// server opens everything, so that what is wrong is found before anything runs.
+func (a *app) server(ctx context.Context) (*server, error) {
+	cfg, err := a.configuration()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Log.Level == "" {
+		cfg.Log.Level = "info"
+	}
+	if cfg.Server.Address == "" {
+		cfg.Server.Address = config.DefaultAddress
+	}
+	letters, err := a.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := a.openBrokers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.assemble(ctx, letters, opened)
+}
+
+// assemble makes a server of what is open.
+func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[string]brokers.Broker) (*server, error) {
+	s := &server{app: a, cfg: a.cfg, letters: letters, brokers: opened, logger: a.logger()}
+	var redriver dlq.Redriver
+	if len(opened) > 0 {
+		router, err := newRouter(s.cfg, letters, opened, s.logger)
+		if err != nil {
+			return nil, err
+		}
+		redriver = router
+	}
+	s.manager = letters.Manager(redriver, a.managerOptions()...)
+	if err := s.makeCollector(); err != nil {
+		return nil, err
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", s.cfg.Server.Address)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	s.listener = listener
+	return s, nil
+}
+
+func (s *server) makeCollector() error {
+	c := s.cfg.Collector
+	if len(c.Sources) == 0 {
+		return nil
+	}
+	cfg := collector.Config{Sink: s.letters, Hold: c.Hold, Logger: s.logger}
+	for _, source := range c.Sources {
+		cfg.Sources = append(cfg.Sources, collector.Source{
+			Broker: source.Broker, Topic: source.Topic,
+			Subscriber: s.brokers[source.Broker].Subscriber(brokers.WithConcurrency(c.Concurrency)),
+			Origin:     originOf(&source.Origin),
+		})
+	}
+	var err error
+	s.collector, err = collector.New(cfg)
+	return err
+}
+
+func originOf(o *config.Origin) envelope.Origin {
+	return envelope.Origin{Topic: o.Topic, Consumer: o.Consumer, Exchange: o.Exchange, RoutingKey: o.RoutingKey}
+}
+
+// shutdownTimeout bounds how long HTTP requests may take to end.
+const shutdownTimeout = 10 * time.Second
+
+// run runs everything until ctx ends, which is no error, or something fails for good.
+func (s *server) run(ctx context.Context) error {
+	running, ctx := errgroup.WithContext(ctx)
+	web := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
+	}
+	running.Go(func() error {
+		if err := web.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("server: %w", err)
+		}
+		return nil
+	})
+	running.Go(func() error {
+		<-ctx.Done()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		return web.Shutdown(closing)
+	})
+	if s.collector != nil {
+		running.Go(func() error { return s.collector.Run(ctx) })
+	}
+	if len(s.brokers) > 0 {
+		running.Go(func() error { return ended(ctx, s.manager.Work(ctx)) })
+	}
+	if rules := s.cfg.Redrive.Rules; len(rules) > 0 {
+		running.Go(func() error {
+			list := make([]dlq.Rule, 0, len(rules))
+			for i := range rules {
+				list = append(list, rules[i].Rule())
+			}
+			return ended(ctx, s.manager.Automate(ctx, list...))
+		})
+	}
+	s.logger.InfoContext(ctx, "serving", "address", "http://"+s.listener.Addr().String(), "sources", len(s.cfg.Collector.Sources),
+		"brokers", len(s.brokers))
+	err := running.Wait()
+	s.logger.Info("stopped")
+	return err
+}
+
+// ended takes the end of ctx for no error.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// buffer can be written by the program while the test reads it.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs the program until the test ends or stop is called, which returns the exit code.
+func start(t *testing.T, args ...string) (stdout, stderr *buffer, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout, stderr = &buffer{}, &buffer{}
+	done := make(chan int, 1)
+	go func() { done <- runContext(ctx, args, strings.NewReader(""), stdout, stderr) }()
+	stop = sync.OnceValue(func() int {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() { stop() })
+	return stdout, stderr, stop
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	var listen net.ListenConfig
+	l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().String()
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	var body bytes.Buffer
+	_, err = body.ReadFrom(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, body.String()
+}
+
+// Serve collects what a service left in its dead letter queue, carries a run on that another process has started, tells its health,
+// and drains.
+func TestServe(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	address := freeAddress(t)
+	store, queue := filepath.Join(dir, "dead.db"), "sqlite:"+filepath.Join(dir, "queue.db")
+	file := filepath.Join(dir, "redrive.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
+store: {url: %q}
+brokers: {queue: {url: %q}}
+collector: {sources: [{broker: queue, topic: orders.billing_dlq}]}
+server: {address: %q}
+`, "sqlite:"+store+"?synchronous=normal", queue, address), 0o600))
+
+	service, err := brokers.Open(t.Context(), queue, func(c *brokers.Config) { c.Group = "billing" })
+	require.NoError(t, err)
+	defer func() { require.NoError(t, service.Close()) }()
+	consumer, err := service.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	dead, err := envelope.RecordFailure(message.NewMessage("m-1", []byte("order")), envelope.Failure{
+		Err: envelope.Error{Message: "bank: timeout"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay", Topic: "orders",
+	})
+	require.NoError(t, err)
+	require.NoError(t, service.DeadLetter(t.Context(), &envelope.DeadLetter{
+		Message: dead, Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
+	}))
+
+	_, stderr, stop := start(t, "serve", "--config", file)
+	require.Eventually(t, func() bool {
+		_, body := get(t, "http://"+address+"/readyz")
+		return strings.Contains(body, `"collected":1`)
+	}, 10*time.Second, 20*time.Millisecond, stderr)
+	status, body := get(t, "http://"+address+"/readyz")
+	require.Equal(t, http.StatusOK, status)
+	var report health
+	require.NoError(t, json.Unmarshal([]byte(body), &report))
+	require.Equal(t, "ok", report.Status)
+	require.Len(t, report.Components, 3)
+	status, _ = get(t, "http://"+address+"/livez")
+	require.Equal(t, http.StatusOK, status)
+
+	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, run([]string{
+		"dlq", "redrive", "--error", "bank", "--store", store, "--detach", "--yes", "--id", "night",
+	}, strings.NewReader(""), &out, &faults), faults.String())
+	select {
+	case m := <-consumer:
+		require.Equal(t, "order", string(m.Payload))
+		require.Equal(t, "m-1", m.Metadata[envelope.KeyMessageID])
+		m.Ack()
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "not redriven", stderr)
+	}
+	out.Reset()
+	require.Equal(t, exitOK, run([]string{"runs", "watch", "night", "--store", store}, strings.NewReader(""), &out, &faults))
+	require.Contains(t, out.String(), "run night: completed\n1 of 1 done: 1 succeeded")
+
+	require.Equal(t, exitOK, stop(), stderr)
+	require.Contains(t, stderr.String(), "stopped")
+	_, err = os.Stat(store + "-spool")
+	require.ErrorIs(t, err, os.ErrNotExist, "no spool: the broker keeps what the store does not take")
+}
+
+func TestServe_Faults(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	var listen net.ListenConfig
+	taken, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	for name, test := range map[string]struct {
+		yaml, want string
+		code       int
+	}{
+		"address taken": {fmt.Sprintf("store: {url: %s/a.db}\nserver: {address: %q}", dir, taken.Addr()), "address already in use", exitError},
+		"broker down": {
+			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ", exitError,
+		},
+		"no store":   {"log: {level: info}", "store.url: required", exitUsage},
+		"bad config": {"stor: {}", `unknown field "stor"`, exitUsage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "redrive.yaml")
+			require.NoError(t, os.WriteFile(file, []byte(test.yaml), 0o600))
+			var out, faults bytes.Buffer
+			require.Equal(t, test.code, run([]string{"serve", "--config", file}, strings.NewReader(""), &out, &faults))
+			require.Contains(t, faults.String(), test.want)
+			require.NotContains(t, faults.String(), "s3cret")
+		})
+	}
+}
+
+// The demo starts everything, says where, and ends by itself or when it is interrupted, with nothing left behind.
+func TestDemo(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	address := freeAddress(t)
+	stdout, stderr, stop := start(t, "demo", "--dir", dir, "--address", address, "--speed", "200")
+	store := filepath.Join(dir, "dead-letters.db")
+	require.Eventually(t, func() bool {
+		_, body := get(t, "http://"+address+"/readyz")
+		return strings.Contains(body, `"collected"`)
+	}, 20*time.Second, 50*time.Millisecond, stderr)
+	require.Contains(t, stdout.String(), "REDRIVE_STORE="+store)
+	require.Contains(t, stdout.String(), "http://"+address+"/readyz")
+
+	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, run([]string{
+		"dlq", "redrive", "--error", "No carrier", "--store", store, "--detach", "--yes", "--id", "parcels",
+	}, strings.NewReader(""), &out, &faults), faults.String())
+	out.Reset()
+	require.Equal(t, exitOK, run([]string{"runs", "watch", "parcels", "--store", store}, strings.NewReader(""), &out, &faults))
+	require.Contains(t, out.String(), "run parcels: completed")
+	require.Equal(t, exitOK, stop(), stderr)
+
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	list, err := letters.Store().List(t.Context(), dlq.Filter{Topic: shippingTopic}, dlq.Page{})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.Entries)
+	require.Equal(t, "Shipping.NoCarrierException", list.Entries[0].ErrorClass)
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Topics of the demo.
+const (
+	orderTopic     = "orders"
+	shippingTopic  = "shipping"
+	shippingErrors = "shipping_error"
+)
+
+// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that knows nothing of us.
+type shop struct {
+	broker *memory.Broker
+	router *message.Router
+
+	ordered, paid, retried, shipped atomic.Int64
+}
+
+type order struct {
+	Number   int    `json:"number"`
+	Customer string `json:"customer"`
+	Total    int    `json:"total_cents"`
+	Card     string `json:"card"`
+}
+
+// bankIsDown makes an outage that an operator can watch, and redrive after.
+func bankIsDown(now time.Time) bool { return now.Second() < 20 }
+
+func newShop(broker *memory.Broker, letters *dlq.Letters, logger *slog.Logger) (*shop, error) {
+	s := &shop{broker: broker}
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker, DeadLetters: letters,
+		HandlerConfig: middleware.HandlerConfig{
+			MaxAttempts: middleware.Retries(2), Backoff: middleware.Steps(200*time.Millisecond, time.Second),
+		},
+		Logger: slog.New(slog.DiscardHandler), // it would report each of the failures that are wanted here
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Second}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return nil, err
+	}
+	s.router.AddMiddleware(pipeline.Middleware)
+	s.router.AddConsumerHandler("charge", orderTopic, broker.Subscriber(), s.charge)
+	return s, nil
+}
+
+// run takes orders until ctx ends.
+func (s *shop) run(ctx context.Context, speed float64) error {
+	shipping, err := s.broker.Subscriber().Subscribe(ctx, shippingTopic)
+	if err != nil {
+		return err
+	}
+	routed := make(chan error, 1)
+	go func() { routed <- s.router.Run(ctx) }()
+	shipped := make(chan struct{})
+	go func() {
+		defer close(shipped)
+		s.ship(shipping)
+	}()
+	defer func() { <-shipped }()
+	ticker := time.NewTicker(time.Duration(float64(time.Second) / speed))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return <-routed
+		case err := <-routed:
+			return err
+		case <-ticker.C:
+		}
+		if err := s.take(int(s.ordered.Add(1))); err != nil {
+			return ended(ctx, err)
+		}
+	}
+}
+
+// take publishes an order; some are wrong in ways that no retry mends.
+func (s *shop) take(number int) error {
+	o := order{Number: number, Customer: fmt.Sprintf("customer-%d", number%97), Total: 500 + number%90*100, Card: "4111"}
+	switch {
+	case number%37 == 0:
+		o.Card = ""
+	case number%53 == 0:
+		o.Total = -1
+	}
+	e, err := envelope.New("shop", orderTopic, o, nil, envelope.EventNamed("order.placed"))
+	if err != nil {
+		return err
+	}
+	m, err := e.Message()
+	if err != nil {
+		return err
+	}
+	if number%101 == 0 {
+		m.Payload = m.Payload[:len(m.Payload)/2] // somebody's connection broke
+	}
+	return s.broker.Publisher().Publish(orderTopic, m)
+}
+
+var errBank = errors.New("bank: connection refused")
+
+// charge is the handler: it fails as handlers do.
+func (s *shop) charge(m *message.Message) error {
+	if attempt, ok := middleware.AttemptFrom(m.Context()); ok && attempt.Number > 1 {
+		s.retried.Add(1)
+	}
+	var o order
+	if err := json.Unmarshal(m.Payload, &o); err != nil {
+		return middleware.Permanent(fmt.Errorf("order cannot be read: %w", err))
+	}
+	switch {
+	case o.Total < 0:
+		return middleware.Permanent(fmt.Errorf("order %d: the total is negative", o.Number))
+	case o.Card == "":
+		return middleware.Permanent(fmt.Errorf("order %d: %s has no card", o.Number, o.Customer))
+	case bankIsDown(time.Now()) && rand.N(3) > 0: //nolint:gosec // a demo
+		return fmt.Errorf("order %d: %w", o.Number, errBank)
+	}
+	s.paid.Add(1)
+	parcel := message.NewMessage(watermill.NewUUID(), m.Payload)
+	return s.broker.Publisher().Publish(shippingTopic, parcel)
+}
+
+// ship is a service in another language: what fails it moves to its error queue, with headers of its own.
+func (s *shop) ship(parcels <-chan *message.Message) {
+	for m := range parcels {
+		redriven := m.Metadata[envelope.KeyRedriveID] != ""
+		if n := s.shipped.Add(1); n%29 == 0 && !redriven {
+			failed := message.NewMessage(m.UUID, m.Payload)
+			failed.Metadata = message.Metadata{
+				"MT-Reason": "fault", "MT-Fault-InputAddress": "rabbitmq://demo/" + shippingTopic,
+				"MT-Fault-ExceptionType": "Shipping.NoCarrierException", "MT-Fault-Message": "No carrier serves this address",
+				"MT-Fault-Timestamp": time.Now().UTC().Format(time.RFC3339Nano), "MT-Fault-ConsumerType": "Shipping.ParcelConsumer",
+			}
+			if s.broker.Publisher().Publish(shippingErrors, failed) != nil {
+				m.Nack()
+				continue
+			}
+		}
+		m.Ack()
+	}
+}

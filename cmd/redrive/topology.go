@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+func (a *app) topologyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "topology", Short: "Plan, check and make the queues and topics that consumers need", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	sub := func(use, short string, do func(context.Context, string, []string) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " BROKER TOPIC...", Short: short, Args: cobra.MinimumNArgs(2),
+			Example: "  redrive topology " + use + " rabbit orders invoices --config redrive.yaml",
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return do(cmd.Context(), args[0], args[1:])
+			},
+		}
+	}
+	cmd.AddCommand(
+		sub("plan", "Show what the consumers of topics need, without a connection", a.topologyPlan),
+		sub("check", "Compare the plan with the broker and change nothing", a.topologyCheck),
+		sub("apply", "Make what is missing; nothing is ever changed or deleted", a.topologyApply),
+	)
+	return cmd
+}
+
+func (a *app) topologyPlan(_ context.Context, name string, topics []string) error {
+	b, err := a.brokerNamed(name)
+	if err != nil {
+		return err
+	}
+	text, err := planText(b, topics)
+	if err != nil {
+		return usagef("broker %s: %v", name, err)
+	}
+	if text == "" {
+		return usagef("broker %s: %s needs no topology: its driver makes its tables itself", name, b.Scheme())
+	}
+	_, err = fmt.Fprint(a.out, text)
+	return err
+}
+
+// topology is what a broker says of a plan, whichever driver it is.
+type topology struct {
+	plan  string
+	check func(context.Context) ([]string, error)
+	apply func(context.Context) error
+}
+
+// openTopology opens a broker as the services do: with its own naming.
+func (a *app) openTopology(ctx context.Context, name string, topics []string) (*topology, error) {
+	b, err := a.brokerNamed(name)
+	if err != nil {
+		return nil, err
+	}
+	cfg := b.Config
+	cfg.Logger = a.logger()
+	broker, err := brokers.OpenConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	a.onClose(broker.Close)
+	switch driver := broker.(type) {
+	case *rabbitmq.Broker:
+		p := driver.Plan(topics...)
+		return &topology{
+			p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			func(ctx context.Context) error { return driver.Apply(ctx, p) },
+		}, nil
+	case *kafka.Broker:
+		p := driver.Plan(topics...)
+		return &topology{
+			p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			func(ctx context.Context) error { return driver.Apply(ctx, p) },
+		}, nil
+	default:
+		return nil, usagef("broker %s: %s needs no topology: its driver makes its tables itself", name, b.Scheme())
+	}
+}
+
+func texts[T fmt.Stringer](findings []T, err error) ([]string, error) {
+	var list []string
+	for _, f := range findings {
+		list = append(list, f.String())
+	}
+	return list, err
+}
+
+func (a *app) topologyCheck(ctx context.Context, name string, topics []string) error {
+	t, err := a.openTopology(ctx, name, topics)
+	if err != nil {
+		return err
+	}
+	findings, err := t.check(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if _, err := fmt.Fprintln(a.out, f); err != nil {
+			return err
+		}
+	}
+	if len(findings) > 0 {
+		return &codedError{exitPartial, plural(len(findings), "difference") + ": redrive topology apply makes what is missing"}
+	}
+	a.hint("the broker is as planned")
+	return nil
+}
+
+func (a *app) topologyApply(ctx context.Context, name string, topics []string) error {
+	t, err := a.openTopology(ctx, name, topics)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(a.out, t.plan); err != nil {
+		return err
+	}
+	if !a.flags.yes {
+		if !a.interactive() {
+			return refusedf("apply this plan: add --yes to do it")
+		}
+		if err := a.ask("apply this plan"); err != nil {
+			return err
+		}
+	}
+	if err := t.apply(ctx); err != nil {
+		return err
+	}
+	a.hint("applied")
+	return nil
+}
