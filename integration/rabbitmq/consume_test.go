@@ -184,6 +184,7 @@ func TestConsume_CrashLimit(t *testing.T) {
 		crashingConsumer(t, url)
 		return
 	}
+	t.Parallel()
 	for name, settings := range map[string][]string{
 		"one at a time":       {"grid", "false", "crash-limit", "3"},
 		"with messages ahead": {"grid", "false", "crash-limit", "3", "prefetch", "20"},
