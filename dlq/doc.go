@@ -2,7 +2,8 @@
 //
 // A [Letters] is the sink that the retry pipeline hands its dead letters to. It writes them to a [Store]; while the store cannot
 // be reached it appends them to a local file, the spool, and imports that file by itself when the store is back. A [Manager]
-// does what an operator does afterwards: list, search, group, look, redrive, resolve, discard, restore, purge.
+// does what an operator does afterwards: list, search, group, look, edit, redrive, resolve, discard, park, restore, export, import,
+// purge, one by one or all that a filter picks.
 //
 //	import (
 //		"github.com/redrive-go/redrive/dlq"
@@ -25,8 +26,30 @@
 //	  ├──────────────> resolve ─────────────────────────────────────┘
 //	  └──────────────> discard ──> DISCARDED ──> restore ──> PENDING
 //
+// A message whose redrives are used up (3, see [WithRedriveBudget]) is PARKED instead of PENDING when it dies again, and waits for a
+// person: rules, and runs over PENDING entries, leave it alone. Everything that can be done to a PENDING entry can be done to it.
+//
 // Every arrow is a compare-and-set and a record in an audit log that is only ever appended to: of two operators who press the
 // same button one wins, and the other gets a [ConflictError] that names the winner.
+//
+// # Redrive runs
+//
+// A bulk redrive is a resource, a [Run]. Its set is frozen when it starts; then it goes on in steps that are one transaction each:
+//
+//	preview, err := manager.PreviewRun(ctx, spec, 10) // how many, of which topics, what the jq expression makes of ten of them
+//	run, err := manager.StartRun(ctx, dlq.RunSpec{
+//		Filter: dlq.Filter{Fingerprint: group}, Canary: []int{1, 10, 100}, Rate: 500, JQ: `.currency //= "EUR"`,
+//	}, dlq.By{Actor: "ana", Note: "the bank is open"})
+//	go manager.Work(ctx)                              // in the server: carries runs on, those of dead processes too
+//	run, err = manager.Drive(ctx, run.ID)             // or here and now: one run, until it ends or needs a person
+//
+// The outcome of each message is what its consumer reports, not that it was published; RunSpec.CloseOnPublish is for consumers
+// that report none. A run stops by itself when the share of failures passes RunSpec.Stop, or when the broker takes nothing. A process
+// that dies has claimed what it was publishing in the store: the next one waits for the outcomes of these messages first, and
+// sends only those again for which none comes within twice the publish timeout ([WithPublishTimeout]). A consumer that is further behind
+// than that may get such a message twice, with the same message id.
+//
+// [Manager.Automate] redrives by rules, with backoff. Nothing is automatic without it.
 //
 // # Identity
 //
