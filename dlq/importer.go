@@ -175,6 +175,7 @@ func (i *importer) drain(ctx context.Context, s *Spool) error {
 		if err := i.take(ctx, s, lines); err != nil {
 			return &storeError{err}
 		}
+		i.setFailing(nil) // new letters need not wait until the old ones are in, which under load may never be
 		return nil
 	})
 	after := s.Stats()

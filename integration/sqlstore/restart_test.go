@@ -1,0 +1,127 @@
+package sqlstore_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// crashing is a database server of the test's own.
+type crashing interface {
+	Kill() error
+	Start(ctx context.Context) error
+}
+
+// The database is killed under load, twice: every dead letter that was taken is there afterwards, once, and the spool is empty (C1, C14, C37).
+func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) (crashing, string){
+		"PostgreSQL": func(t *testing.T) (crashing, string) {
+			t.Helper()
+			p := services.Postgres(t, services.PostgresConfig{Durable: true})
+			return p, p.Database(t)
+		},
+		"MariaDB": func(t *testing.T) (crashing, string) {
+			t.Helper()
+			m := services.MariaDB(t, services.MariaDBConfig{Durable: true})
+			return m, m.Database(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, url := start(t)
+			killUnderLoad(t, server, url)
+		})
+	}
+}
+
+func killUnderLoad(t *testing.T, server crashing, url string) {
+	t.Helper()
+	letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(time.Second),
+		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+
+	var taken atomic.Int64
+	stop := make(chan struct{})
+	var consumers sync.WaitGroup
+	for range 16 {
+		consumers.Go(func() {
+			pace := time.NewTicker(5 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-pace.C:
+				}
+				n := taken.Add(1)
+				d := death(0)
+				d.Message.Metadata[envelope.KeyMessageID] = fmt.Sprintf("event-%d", n)
+				if !assert.NoError(t, letters.DeadLetter(t.Context(), d)) {
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		stored := countLetters(t, letters)
+		waitFor(t, "letters in the store", func() bool { return countLetters(t, letters) > stored+50 })
+		require.NoError(t, server.Kill())
+		spooled := letters.Stats().Appended
+		waitFor(t, "letters in the spool", func() bool { return letters.Stats().Appended > spooled+50 })
+		require.NoError(t, server.Start(t.Context()))
+		waitFor(t, "the store is in use again", func() bool { return !letters.Stats().StoreDown })
+	}
+	close(stop)
+	consumers.Wait()
+	waitFor(t, "an empty spool", func() bool { return letters.Stats().Bytes == 0 })
+
+	found := map[string]bool{}
+	page := dlq.Page{Limit: dlq.MaxPage}
+	for {
+		listing, err := letters.Store().List(t.Context(), dlq.Filter{}, page)
+		require.NoError(t, err)
+		for _, e := range listing.Entries {
+			require.False(t, found[e.EventID], "%s is there twice", e.EventID)
+			found[e.EventID] = true
+		}
+		if page.After = listing.Next; page.After == "" {
+			break
+		}
+	}
+	require.Len(t, found, int(taken.Load()), "one row for each letter that was taken")
+	stats, err := letters.Store().Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, taken.Load(), stats.Counts.Pending)
+	spool := letters.Stats()
+	require.Zero(t, spool.Damaged+spool.Refused)
+	t.Logf("%d letters, %d of them by the spool", taken.Load(), spool.Appended)
+}
+
+// countLetters is how many letters the store has, and 0 while it is down.
+func countLetters(t *testing.T, letters *dlq.Letters) int64 {
+	t.Helper()
+	n, err := letters.Store().Count(t.Context(), dlq.Filter{}, 0)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// waitFor waits until a condition holds.
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	require.Eventually(t, holds, time.Minute, 5*time.Millisecond, what)
+}
