@@ -146,7 +146,9 @@ func (s *session) pump() (stopped bool) {
 func (s *session) handOut(d *amqp.Delivery) bool {
 	m := unmarshal(d)
 	origin := s.originOf(d, m)
-	m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = origin.RoutingKey, origin.Exchange
+	if consumer := m.Metadata[envelope.KeyConsumer]; consumer == "" || consumer == origin.Consumer {
+		m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = origin.RoutingKey, origin.Exchange
+	} // else it is another consumer's dead letter, read by a collector, and says how it came to that consumer
 	delete(m.Metadata, envelope.KeyNotBefore) // it has come
 	ctx, cancel := context.WithCancel(envelope.WithOrigin(s.base, origin))
 	m.SetContext(ctx)
