@@ -39,11 +39,13 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	}
 	death := failure(deaths)
 	d.Topic, d.Consumer = death.Queue, death.Queue
-	d.Exchange = firstOf(h[envelope.KeyExchange], death.Exchange)
+	d.Exchange = death.Exchange
 	if len(death.RoutingKeys) > 0 {
 		d.RoutingKey = death.RoutingKeys[0]
 	}
-	d.RoutingKey = firstOf(h[envelope.KeyRoutingKey], d.RoutingKey)
+	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and says where it was published first
+		d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
+	}
 	d.At = deaths[0].Time
 	d.Handler = death.Queue
 	d.Class = death.Reason

@@ -121,6 +121,11 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin, 
 	}
 	out := message.NewMessage(id, m.Payload)
 	maps.Copy(out.Metadata, m.Metadata)
+	if m.Metadata[envelope.KeyConsumer] == "" && m.Metadata[envelope.KeyRoutingKey] == lay.RoutingKey {
+		// The RabbitMQ driver says there how the message came into the dead letter queue: no headers of the message.
+		delete(out.Metadata, envelope.KeyRoutingKey)
+		delete(out.Metadata, envelope.KeyExchange)
+	}
 	if id == "" {
 		if out.UUID = envelope.Identify(out); out.UUID == "" {
 			out.UUID = envelope.NewID()

@@ -1,0 +1,84 @@
+// Package collector_test proves package dlq/collector on a real RabbitMQ and a real Kafka, against services that know nothing of us.
+package collector_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the SQL driver
+
+	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/kafka"    // kafka
+	_ "github.com/redrive-go/redrive/brokers/rabbitmq" // amqp
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// patience is how long a loaded machine may take.
+const patience = 60 * time.Second
+
+func newLetters(t *testing.T) *dlq.Letters {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "dead.db")
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	return letters
+}
+
+// operate opens a broker as redrive serve does.
+func operate(t *testing.T, url string) (brokers.Broker, config.Broker) {
+	t.Helper()
+	b := config.Broker{Config: brokers.Config{URL: url, Group: config.DefaultGroup, Name: "redrive"}}
+	operating := b.Operating()
+	operating.Logger = slog.New(slog.DiscardHandler)
+	broker, err := brokers.OpenConfig(t.Context(), operating)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, broker.Close()) })
+	return broker, b
+}
+
+// start runs a collector until stop is called, or the test ends.
+func start(t *testing.T, letters *dlq.Letters, sources ...collector.Source) (c *collector.Collector, stop func()) {
+	t.Helper()
+	c, err := collector.New(collector.Config{Sink: letters, Sources: sources, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return c, stop
+}
+
+func entries(t *testing.T, letters *dlq.Letters) []dlq.Entry {
+	t.Helper()
+	var all []dlq.Entry
+	page := dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage}
+	for {
+		list, err := letters.Store().List(t.Context(), dlq.Filter{}, page)
+		require.NoError(t, err)
+		all = append(all, list.Entries...)
+		if page.After = list.Next; page.After == "" {
+			return all
+		}
+	}
+}
+
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	require.Eventually(t, holds, patience, 20*time.Millisecond)
+}
