@@ -53,7 +53,8 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 	s.where(b, &f)
 	b.Where(b.GT("id", run.FrozenTo), b.LE("id", last)).OrderBy("id").Limit(limit)
 	query, args := b.Build()
-	result, err := tx.ExecContext(ctx, "INSERT INTO dlq_run_items (run_seq, entry_id, state, version, revision) "+query, args...)
+	query = "INSERT INTO dlq_run_items (run_seq, entry_id, state, version, revision) " + query
+	result, err := tx.ExecContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -216,7 +217,7 @@ func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) err
 	}
 	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?", e.Revision, e.Size, e.ID)
 	last := &p.audit[len(p.audit)-1]
-	last.Detail = map[string]string{"revision": fmt.Sprint(e.Revision)}
+	last.Detail = map[string]string{"revision": strconv.Itoa(e.Revision)}
 	return err
 }
 
