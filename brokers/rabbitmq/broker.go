@@ -48,7 +48,8 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 	}
 	b.sender = newSender(b.publishing, cfg.PublishTimeout)
 	if err := b.prepare(ctx); err != nil {
-		return nil, errors.Join(err, b.publishing.close())
+		b.publishing.close()
+		return nil, err
 	}
 	return b, nil
 }
@@ -235,7 +236,9 @@ func (b *Broker) Close() error {
 	close(b.closing)
 	b.subscriptions.Wait() // handlers may publish until here
 	b.sender.close()
-	return errors.Join(b.consuming.close(), b.publishing.close())
+	b.consuming.close()
+	b.publishing.close()
+	return nil
 }
 
 // begin counts a subscription that Close has to wait for. It reports false when the broker is closing.

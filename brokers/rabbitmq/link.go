@@ -245,19 +245,21 @@ func (l *link) counts() (connections, channels int) {
 }
 
 // close ends the connection and every goroutine of the link.
-func (l *link) close() error {
+//
+// Nothing depends on the farewell: acks and confirms have been waited for on their channels, and a broker that is down
+// or frozen does not answer it.
+func (l *link) close() {
 	l.mu.Lock()
 	conn := l.conn
 	l.end()
 	l.mu.Unlock()
 	defer l.tasks.Wait()
 	if conn == nil || conn.IsClosed() {
-		return nil
+		return
 	}
 	if err := conn.CloseDeadline(time.Now().Add(2 * time.Second)); err != nil && !errors.Is(err, amqp.ErrClosed) {
-		return fmt.Errorf("rabbitmq: close connection: %w", err)
+		l.logger.Warn("rabbitmq: connection closed without the broker's answer", "connection", l.name, "error", err)
 	}
-	return nil
 }
 
 // call runs an AMQP method that waits for its answer. amqp091-go has no timeout for them, and RabbitMQ may never

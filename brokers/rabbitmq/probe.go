@@ -16,7 +16,7 @@ func ping(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }
 // ends the connection that asks for an exchange type it does not know.
 func probePlugin(ctx context.Context, cfg brokers.Config) error {
 	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the answer is the caller's
-	defer func() { _ = l.close() }()                                          // RabbitMQ may have ended it
+	defer l.close()
 	d := &declarer{link: l}
 	probe := delayedExchange("redrive.probe")
 	err := d.do(ctx, func(ch *amqp.Channel) error {
