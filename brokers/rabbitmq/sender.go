@@ -55,7 +55,7 @@ func (s *sender) send(ctx context.Context, batch ...outgoing) error {
 	}
 	var faults []error
 	for round := 0; ; round++ {
-		lost, err := s.round(ctx, todo)
+		lost, err := s.round(ctx, todo, round < refusals)
 		faults = append(faults, err)
 		if len(lost) == 0 {
 			return errors.Join(faults...)
@@ -69,9 +69,13 @@ func (s *sender) send(ctx context.Context, batch ...outgoing) error {
 	}
 }
 
-// round publishes todo on one lane. It returns what the loss of the lane left without a confirm, and what is wrong
-// with the rest.
-func (s *sender) round(ctx context.Context, todo []*outgoing) (lost []*outgoing, err error) {
+// refusals is how often a publication is tried again that the broker refused. A quorum queue that was declared a moment
+// ago refuses while the broker is busy.
+const refusals = 3
+
+// round publishes todo on one lane. It returns what is to be published again, because the lane was lost before the
+// confirm, or with again because the broker refused it; and what is wrong with the rest.
+func (s *sender) round(ctx context.Context, todo []*outgoing, again bool) (lost []*outgoing, err error) {
 	if err := s.link.awaitRelief(ctx); err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func (s *sender) round(ctx context.Context, todo []*outgoing) (lost []*outgoing,
 	var faults []error
 	note := func(o *outgoing, err error) {
 		switch {
-		case errors.Is(err, errConnectionLost):
+		case errors.Is(err, errConnectionLost), again && errors.Is(err, ErrRefused):
 			lost = append(lost, o)
 		case err != nil:
 			faults = append(faults, err)
