@@ -17,107 +17,136 @@ import (
 type verb struct {
 	use, short, past string
 	from             []dlq.Status // what is taken without --status
-	do               func(*dlq.Manager, context.Context, int64, dlq.By) (*dlq.Entry, error)
+	one              func(*dlq.Manager, context.Context, int64, dlq.By) (*dlq.Entry, error)
+	all              func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
-func (a *app) resolveCommand() *cobra.Command {
-	return a.verbCommand(&verb{
-		"resolve", "Say that dead letters are taken care of", "resolved", []dlq.Status{dlq.Pending}, (*dlq.Manager).Resolve,
-	})
-}
-
-func (a *app) discardCommand() *cobra.Command {
-	return a.verbCommand(&verb{
-		"discard", "Give dead letters up; they are kept and can be restored", "discarded", []dlq.Status{dlq.Pending}, (*dlq.Manager).Discard,
-	})
-}
-
-func (a *app) restoreCommand() *cobra.Command {
-	return a.verbCommand(&verb{
-		"restore", "Take resolve or discard back", "restored", []dlq.Status{dlq.Resolved, dlq.Discarded}, (*dlq.Manager).Restore,
-	})
+func (a *app) verbCommands() []*cobra.Command {
+	waiting := []dlq.Status{dlq.Pending, dlq.Parked}
+	verbs := []verb{
+		{
+			"resolve", "Say that dead letters are taken care of", "resolved", waiting, (*dlq.Manager).Resolve, (*dlq.Manager).ResolveAll,
+		},
+		{
+			"discard", "Give dead letters up; they are kept and can be restored", "discarded", waiting,
+			(*dlq.Manager).Discard, (*dlq.Manager).DiscardAll,
+		},
+		{
+			"park", "Put dead letters aside for a person: neither a rule nor a run takes them by itself", "parked",
+			[]dlq.Status{dlq.Pending},
+			(*dlq.Manager).Park, (*dlq.Manager).ParkAll,
+		},
+		{
+			"restore", "Take resolve, discard or park back", "restored",
+			[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
+			(*dlq.Manager).Restore, (*dlq.Manager).RestoreAll,
+		},
+	}
+	commands := make([]*cobra.Command, 0, len(verbs))
+	for i := range verbs {
+		commands = append(commands, a.verbCommand(&verbs[i]))
+	}
+	return commands
 }
 
 func (a *app) verbCommand(v *verb) *cobra.Command {
 	var (
 		filter filterFlags
-		limit  int
 		dryRun bool
 	)
 	cmd := &cobra.Command{
 		Use: v.use + " [ID...]", Short: v.short,
-		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many are meant and asks; --yes answers.",
+		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it says how many are meant and asks; --yes answers.",
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.use),
 		ValidArgsFunction: a.completeIDs(v.from...),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneOf(cmd, args, &filter); err != nil {
+				return err
+			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
 			}
-			ids, err := a.pick(cmd, manager, args, &filter, limit)
+			if len(args) == 0 {
+				return a.changeAll(cmd.Context(), manager, v, &filter, dryRun)
+			}
+			ids, err := parseIDs(args)
 			if err != nil {
 				return err
 			}
 			if dryRun {
-				return a.dryRun(cmd.Context(), manager, ids)
-			}
-			if len(args) == 0 {
-				if err := a.confirm(v.use, int64(len(ids))); err != nil {
-					return err
-				}
+				return a.dryRun(cmd.Context(), manager, dlq.Filter{IDs: ids})
 			}
 			return a.each(cmd.Context(), ids, v.past, func(ctx context.Context, id int64) error {
-				_, err := v.do(manager, context.WithoutCancel(ctx), id, a.by())
+				_, err := v.one(manager, context.WithoutCancel(ctx), id, a.by())
 				return err
 			})
 		},
 	}
 	filter.add(a, cmd, v.from...)
-	cmd.Flags().IntVar(&limit, "limit", 0, "with a filter: at most so many, the oldest first")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be changed, and change nothing")
 	return cmd
 }
 
-// pick finds the entries that are meant: by ids or by a filter, but never all by saying nothing.
-func (a *app) pick(cmd *cobra.Command, m *dlq.Manager, args []string, filter *filterFlags, limit int) ([]int64, error) {
-	switch {
-	case len(args) > 0 && filter.given(cmd):
-		return nil, usagef("give ids or a filter, not both")
-	case len(args) > 0:
-		return parseIDs(args)
-	case !filter.given(cmd):
-		return nil, usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+// oneOf wants ids or a filter, and never takes all because nothing was said.
+func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
+	switch given := filter.given(cmd); {
+	case len(args) > 0 && given:
+		return usagef("give ids or a filter, not both")
+	case len(args) == 0 && !given:
+		return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+	default:
+		return nil
 	}
-	f, err := filter.read(time.Now())
-	if err != nil {
-		return nil, err
-	}
-	entries, _, err := listEntries(cmd.Context(), m, f, dlq.Page{Order: dlq.OldestFirst}, true)
-	if err != nil {
-		return nil, err
-	}
-	if limit > 0 && len(entries) > limit {
-		entries = entries[:limit]
-	}
-	ids := make([]int64, 0, len(entries))
-	for i := range entries {
-		ids = append(ids, entries[i].ID)
-	}
-	return ids, nil
 }
 
-// dryRun shows how many and the first of them.
-func (a *app) dryRun(ctx context.Context, m *dlq.Manager, ids []int64) error {
-	const sample = 20
-	a.hint("dry run: %s, nothing is changed", deadLetters(int64(len(ids))))
-	if len(ids) == 0 {
-		return printList(a, []entryView{}, entryColumns)
-	}
-	list, err := m.List(ctx, dlq.Filter{IDs: ids[:min(len(ids), sample)]}, dlq.Page{Order: dlq.OldestFirst, Limit: sample})
+// changeAll changes what a filter picks.
+func (a *app) changeAll(ctx context.Context, m *dlq.Manager, v *verb, flags *filterFlags, dryRun bool) error {
+	filter, err := flags.read(time.Now())
 	if err != nil {
 		return err
 	}
+	if dryRun {
+		return a.dryRun(ctx, m, filter)
+	}
+	n, err := m.Count(ctx, filter, 0)
+	if err != nil {
+		return err
+	}
+	if err := a.confirm(v.use, n); err != nil {
+		return err
+	}
+	done, err := v.all(m, ctx, filter, a.by())
+	for _, conflict := range done.Conflicts {
+		_, _ = fmt.Fprintln(a.err, conflict)
+	}
+	if ctx.Err() != nil {
+		a.hint("interrupted: %d %s; the same command goes on with the rest", done.Changed, v.past)
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	a.hint("%d %s", done.Changed, v.past)
+	if done.Refused > 0 {
+		return &codedError{exitPartial, fmt.Sprintf("%d could not be %s", done.Refused, v.past)}
+	}
+	return nil
+}
+
+// dryRun shows how many and the first of them.
+func (a *app) dryRun(ctx context.Context, m *dlq.Manager, f dlq.Filter) error {
+	const sample = 20
+	n, err := m.Count(ctx, f, 0)
+	if err != nil {
+		return err
+	}
+	list, err := m.List(ctx, f, dlq.Page{Order: dlq.OldestFirst, Limit: sample})
+	if err != nil {
+		return err
+	}
+	a.hint("dry run: %s, nothing is changed", deadLetters(n))
 	return printList(a, viewsOf(list.Entries), entryColumns)
 }
 

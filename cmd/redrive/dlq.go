@@ -16,8 +16,8 @@ func (a *app) dlqCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.tailCommand(), a.redriveCommand(),
-		a.editCommand(), a.resolveCommand(), a.discardCommand(), a.restoreCommand(), a.exportCommand(), a.importCommand(),
-		a.purgeCommand())
+		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand())
+	cmd.AddCommand(a.verbCommands()...)
 	return cmd
 }
 

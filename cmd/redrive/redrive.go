@@ -43,16 +43,13 @@ pauses it; redrive runs resume goes on. --detach leaves the work to redrive serv
 		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.rateGiven = cmd.Flags().Changed("rate")
-			switch given := f.filter.given(cmd); {
-			case len(args) > 0 && given:
-				return usagef("give ids or a filter, not both")
-			case len(args) > 0:
-				return a.redriveIDs(cmd.Context(), args, &f)
-			case given:
-				return a.redriveRun(cmd.Context(), &f)
-			default:
-				return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+			if err := oneOf(cmd, args, &f.filter); err != nil {
+				return err
 			}
+			if len(args) > 0 {
+				return a.redriveIDs(cmd.Context(), args, &f)
+			}
+			return a.redriveRun(cmd.Context(), &f)
 		},
 	}
 	f.filter.add(a, cmd, dlq.Pending)
@@ -82,7 +79,7 @@ func (a *app) redriveIDs(ctx context.Context, args []string, f *redriveFlags) er
 		if err != nil {
 			return err
 		}
-		return a.dryRun(ctx, looker, ids)
+		return a.dryRun(ctx, looker, dlq.Filter{IDs: ids})
 	}
 	manager, err := a.redriver(ctx)
 	if err != nil {

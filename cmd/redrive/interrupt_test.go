@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Ctrl-C in the middle of a run pauses it and says how to go on; that goes on with the rest, and sends nothing twice.
+func TestRedrive_InterruptAndResume(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	common := []string{"--store", store, "--broker", "sqlite:" + queue}
+	_, stderr, stop := start(t, append([]string{
+		"dlq", "redrive", "--handler", "pay", "--rate", "8", "--yes", "--id", "slow", "--close-on-publish",
+	}, common...)...)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	manager := letters.Manager(nil)
+	require.Eventually(t, func() bool {
+		run, err := manager.Run(t.Context(), "slow")
+		return err == nil && run.Counts.Succeeded > 0
+	}, 10*time.Second, 5*time.Millisecond, stderr)
+	require.Equal(t, exitInterrupted, stop(), stderr)
+	require.Contains(t, stderr.String(), "interrupted: run slow is paused; redrive runs resume slow goes on")
+	run, err := manager.Run(t.Context(), "slow")
+	require.NoError(t, err)
+	require.Equal(t, dlq.RunPaused, run.State)
+	require.Positive(t, run.Counts.Waiting)
+
+	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, play1(t, append([]string{"runs", "resume", "slow"}, common...), &out, &faults), faults.String())
+	require.Contains(t, out.String(), "run slow: completed\n5 of 5 done: 5 succeeded")
+	list, err := manager.List(t.Context(), dlq.Filter{}, dlq.Page{})
+	require.NoError(t, err)
+	for _, e := range list.Entries {
+		require.Equal(t, 1, e.RedriveCount, "entry %d", e.ID)
+	}
+}
+
+// Ctrl-C between ids: the one under way is finished, and the first of the rest is named.
+func TestRedrive_InterruptIDs(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	_, stderr, stop := start(t, "dlq", "redrive", "1-5", "--rate", "0.001", "--store", store, "--broker", "sqlite:"+queue)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	require.Eventually(t, func() bool {
+		e, err := letters.Store().Get(t.Context(), 1)
+		return err == nil && e.Status == dlq.Retrying && e.Version == 3
+	}, 10*time.Second, 5*time.Millisecond)
+	require.Equal(t, exitInterrupted, stop())
+	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command goes on with the rest, whose first is 2")
+}
+
+func play1(t *testing.T, args []string, out, faults *bytes.Buffer) int {
+	t.Helper()
+	return runContext(t.Context(), args, strings.NewReader(""), out, faults)
+}
+
+// Shells complete commands, topics, groups with their cause, ids with their error, and runs.
+func TestCompletion(t *testing.T) {
+	hermetic(t)
+	store := filepath.Join(t.TempDir(), "dead.db")
+	seed(t, store)
+	t.Setenv("REDRIVE_STORE", store)
+	for line, want := range map[string]string{
+		"dlq re":                    "redrive\t",
+		"dlq list --topic ":         "orders\ninvoices\n",
+		"dlq list --fingerprint ":   "bank: timeout after ?",
+		"dlq list --status ":        "any\npending\n",
+		"dlq show ":                 "4\tinvoices: bank: timeout after 30s",
+		"dlq list --output ":        "table\nwide\njson\n",
+		"dlq redrive --reason ":     "exhausted\n",
+		"dlq restore ":              ":", // nothing to restore: only the directive
+		"completion ":               "bash\t",
+		"dlq list --config x --to ": ":",
+	} {
+		t.Run(line, func(t *testing.T) {
+			args := append([]string{"__complete"}, strings.Split(line, " ")...)
+			var out, faults bytes.Buffer
+			require.Equal(t, exitOK, play1(t, args, &out, &faults), faults.String())
+			require.Contains(t, out.String(), want)
+		})
+	}
+	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, play1(t, []string{"completion", "bash"}, &out, &faults))
+	require.Contains(t, out.String(), "complete")
+}
+
+// A closed pipe, as of head, is no crash.
+func TestOutput_Closed(t *testing.T) {
+	hermetic(t)
+	store := filepath.Join(t.TempDir(), "dead.db")
+	seed(t, store)
+	var faults bytes.Buffer
+	require.Equal(t, exitError, runContext(context.Background(), []string{"dlq", "list", "--store", store}, strings.NewReader(""), full{}, &faults))
+	require.Contains(t, faults.String(), "no space left")
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
