@@ -21,7 +21,8 @@ func TestConformance(t *testing.T) {
 				return brokers.OpenConfig(t.Context(), cfg)
 			}}
 		},
-		Factor: 0.004, // ten seconds of a timeline take 40 ms
+		Factor: 0.004,           // ten seconds of a timeline take 40 ms
+		Late:   4 * time.Second, // the cases run side by side on one disk; TestDelay_IsExact holds the accuracy
 		Quiet:  200 * time.Millisecond,
 		Volume: 300,
 		Watermill: &tests.Features{

@@ -2,6 +2,7 @@ package sqlqueue_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
@@ -23,6 +24,7 @@ func TestConformance(t *testing.T) {
 					}}
 				},
 				Factor: 0.02,
+				Late:   4 * time.Second, // the cases run side by side; TestDelay_IsExact holds the accuracy
 				Watermill: &tests.Features{
 					ConsumerGroups:                      true,
 					GuaranteedOrder:                     true,
