@@ -19,15 +19,15 @@ const (
 	rawPrefetch = 250
 )
 
-// publishRaw publishes n messages with 1,000 in flight and returns when all are confirmed.
-func (a *arena) publishRaw(queue string, n int) time.Duration {
+// publishRaw publishes n messages with so many in flight and returns when all are confirmed.
+func (a *arena) publishRaw(queue string, n, inFlight int) time.Duration {
 	a.Helper()
 	conn, ch := a.dial()
 	defer conn.Close()
 	require.NoError(a, ch.Confirm(false))
-	returned := ch.NotifyReturn(make(chan amqp.Return, rawInFlight))
+	returned := ch.NotifyReturn(make(chan amqp.Return, inFlight))
 	return timed(func() {
-		window := make(chan *amqp.DeferredConfirmation, rawInFlight)
+		window := make(chan *amqp.DeferredConfirmation, inFlight)
 		var confirmed sync.WaitGroup
 		confirmed.Go(func() {
 			for c := range window {

@@ -84,7 +84,7 @@ func (a *arena) queue(name string, args amqp.Table) {
 func (a *arena) fill(name string, n int) {
 	a.Helper()
 	a.queue(name, nil)
-	a.publishRaw(name, n)
+	a.publishRaw(name, n, rawInFlight)
 }
 
 // open opens our broker on the arena's queues. It does not declare those it reads, so that all contenders have the same.
