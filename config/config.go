@@ -101,6 +101,27 @@ func (r *Rule) Rule() dlq.Rule {
 	}
 }
 
+// checkRules reports what a rule lacks. What only the engine knows, it says when serve starts.
+func (r *Redrive) checkRules() error {
+	var errs []error
+	names := map[string]bool{}
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		switch {
+		case rule.Name == "":
+			errs = append(errs, fmt.Errorf("redrive.rules[%d].name: required", i))
+		case names[rule.Name]:
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: the name %s is there twice", i, rule.Name))
+		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s picks everything: give a reason, an error_class, a cause or a topic", i, rule.Name))
+		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i))
+		}
+		names[rule.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
 // Server says where redrive serve listens.
 type Server struct {
 	// Address is host:port. Defaults to 127.0.0.1:8321.
@@ -209,6 +230,10 @@ func (c *Config) Validate() error {
 		bad("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
 			c.Collector.Hold, c.Redrive.OutcomeTimeout, c.Redrive.Rate)
 	}
+	if above := c.Redrive.ApprovalAbove; above != nil && *above < 0 {
+		bad("redrive.approval_above: %d: must not be negative", *above)
+	}
+	errs = append(errs, c.Redrive.checkRules())
 	if _, err := c.Log.level(); err != nil {
 		errs = append(errs, err)
 	}

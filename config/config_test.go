@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // amqp, kafka, mem, postgres, ...
 	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 )
 
@@ -36,7 +37,10 @@ collector:
   sources:
     - {broker: rabbit, topic: shop.invoices.failed}
     - {broker: log, topic: payments.DLT, origin: {consumer: payments}}
-redrive: {rate: 2.5}
+redrive:
+  rate: 2.5
+  approval_above: 100
+  rules: [{name: outages, cause: connection refused, after: 2m, redrives: 5}]
 server: {address: "127.0.0.1:9000"}
 log: {level: debug, format: json}
 `
@@ -55,6 +59,8 @@ func TestParse(t *testing.T) {
 	require.Equal(t, config.DefaultConcurrency, c.Collector.Concurrency)
 	require.Equal(t, "payments", c.Collector.Sources[1].Origin.Consumer)
 	require.InDelta(t, 2.5, c.Redrive.Rate, 0)
+	require.EqualValues(t, 100, *c.Redrive.ApprovalAbove)
+	require.Equal(t, dlq.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5}, c.Redrive.Rules[0].Rule())
 }
 
 // Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the file.
@@ -92,6 +98,11 @@ func TestParse_Faults(t *testing.T) {
 		"level":               {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
 		"format":              {"store: {url: x.db}\nlog: {format: xml}", `log.format: "xml"`},
 		"negative":            {"store: {url: x.db}\nredrive: {rate: -1}", "must not be negative"},
+		"rule without name":   {"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}", "redrive.rules[0].name: required"},
+		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all picks everything"},
+		"rule twice":          {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}", "the name a is there twice"},
+		"rule negative":       {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}", "must not be negative"},
+		"approval":            {"store: {url: x.db}\nredrive: {approval_above: -1}", "redrive.approval_above"},
 		"several at once (1)": {"log: {format: xml}", "store.url"},
 		"several at once (2)": {"log: {format: xml}", "log.format"},
 	} {

@@ -83,7 +83,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.Is(err, dlq.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, dlq.ErrConflict):
+	case errors.Is(err, dlq.ErrConflict), errors.Is(err, dlq.ErrForbidden):
 		return exitRefused
 	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme), isCobraUsage(err):
 		return exitUsage

@@ -167,6 +167,9 @@ func steer(do func(*dlq.Manager, context.Context, string, dlq.By) (*dlq.Run, err
 		if err != nil {
 			return err
 		}
+		if run.State == dlq.RunRunning { // approved: nothing here sends it
+			a.hint("redrive serve carries it on; where there is none, redrive runs resume %s does", id)
+		}
 		return a.printRun(run)
 	}
 }
