@@ -206,6 +206,41 @@ func testCount(t *testing.T, db Database) {
 	require.Zero(t, n)
 }
 
+// A store may count by what it keeps of causes and hours; it comes to the same.
+func testCountAgrees(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 24, func(d *envelope.DeadLetter) {
+		n := d.At.Sub(noon) / time.Second
+		d.At = noon.Add(n * 17 * time.Minute)
+		d.Origin.Topic = []string{"orders", "invoices"}[n%2]
+		d.Err.Message = []string{"timeout after 5s", "invalid CPF", "CPF is missing"}[n%3]
+	})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
+	statuses := [][]dlq.Status{nil, {dlq.Pending}, {dlq.Pending, dlq.Resolved, dlq.Pending}}
+	times := []time.Time{{}, noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour), noon.Add(5*time.Hour + time.Microsecond)}
+	fingerprint := get(t, s, list[1]).Fingerprint
+	for _, f := range []dlq.Filter{
+		{}, {Topic: "orders"}, {EventType: "invoices"}, {Topic: "orders", EventType: "orders"}, {Topic: "none"}, {CauseText: "cpf"},
+		{Fingerprint: fingerprint}, {CauseText: "cpf", Topic: "orders"}, {CauseText: "CPF", Fingerprint: fingerprint}, {Handler: "charge"},
+		{CauseText: "none"},
+	} {
+		for _, f.Statuses = range statuses {
+			for _, f.From = range times {
+				for _, f.To = range times {
+					if f.Validate() != nil {
+						continue
+					}
+					n, err := s.Count(t.Context(), f, 0)
+					require.NoError(t, err)
+					require.Len(t, all(t, s, f), int(n), "%+v", f)
+				}
+			}
+		}
+	}
+}
+
 func testCancelled(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -52,6 +52,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"PagingSameInstant", testPagingSameInstant},
 		{"ForgedCursor", testForgedCursor},
 		{"Count", testCount},
+		{"CountAgreesWithList", testCountAgrees},
 		{"Groups", testGroups},
 		{"Stats", testStats},
 		{"StatsEqualRecount", testRecount},

@@ -13,8 +13,8 @@ import (
 const maxBranches = 64
 
 // branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin with status, or
-// with fingerprint or topic and then status: "any status of this topic" is not a range of any of them, and a database would sort
-// the whole topic for a page of 50. The first rows of each part, put in order, are the page, at any size of the table.
+// with fingerprint, topic or event type and then status: "any status of this topic" is not a range of any of them, and a database would
+// sort the whole topic for a page of 50. The first rows of each part, put in order, are the page, at any size of the table.
 func (s *Store) branches(ctx context.Context, f dlq.Filter) ([]dlq.Filter, error) {
 	parts := []dlq.Filter{f}
 	if f.CauseText != "" && f.Fingerprint == "" {
@@ -30,8 +30,8 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter) ([]dlq.Filter, error
 		}
 	}
 	statuses := f.Statuses
-	if len(statuses) == 0 && f.Topic == "" && f.Fingerprint == "" && f.CauseText == "" {
-		return parts, nil
+	if f.IDs != nil || f.EventID != "" || f.SourceID != "" || f.CorrelationID != "" || f.Run != "" {
+		return parts, nil // few rows, found by another index
 	}
 	if len(statuses) == 0 {
 		statuses = dlq.Statuses()

@@ -49,7 +49,8 @@ func parsePostgres(u *url.URL) (*server, error) {
 	}
 	c.keepSecrets(native.Get("password"), native.Get("sslpassword"))
 	dsn := *u
-	dsn.Scheme, dsn.RawQuery = "postgres", native.Encode()
+	// As libpq reads it, where a + is no space.
+	dsn.Scheme, dsn.RawQuery = "postgres", strings.ReplaceAll(native.Encode(), "+", "%20")
 	c.dsn, c.dialect = dsn.String(), d
 	return c, nil
 }

@@ -262,7 +262,7 @@ func TestList_UsesIndexes(t *testing.T) {
 	_, db := newFile(t, "")
 	for name, where := range map[string]string{
 		"all": "1 = 1", "status": "status = 'PENDING'", "topic": "topic = 'orders' AND status = 'PENDING'",
-		"event type": "event_type = 'x'", "source id": "source_id = 'x'", "correlation id": "correlation_id = 'x'",
+		"event type": "event_type = 'x' AND status = 'PENDING'", "source id": "source_id = 'x'", "correlation id": "correlation_id = 'x'",
 		"fingerprint": "fingerprint = 'x' AND status = 'PENDING'", "run": "run_id = 'x'",
 	} {
 		query := "EXPLAIN QUERY PLAN SELECT id, error_message FROM dlq_entries WHERE " + where +

@@ -66,30 +66,6 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing
 	return dlq.Listing{Entries: entries, Next: dlq.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()}, nil
 }
 
-// Count returns how many entries the filter picks, up to a limit.
-func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
-	if err := s.open("count"); err != nil {
-		return 0, err
-	}
-	if err := f.Validate(); err != nil {
-		return 0, fmt.Errorf("sqlstore: count: %w", err)
-	}
-	inner := s.dialect.flavor().NewSelectBuilder()
-	inner.Select("1").From("dlq_entries")
-	s.where(inner, &f)
-	if limit > 0 {
-		inner.Limit(int(limit))
-	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("count(*)").From(b.BuilderAs(inner, "counted"))
-	query, args := b.Build()
-	var n int64
-	if err := s.read.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("sqlstore: count: %w", err)
-	}
-	return n, nil
-}
-
 // where writes the filter. Every value is a parameter; the column names are ours.
 func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	if f.IDs != nil {

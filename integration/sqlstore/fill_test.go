@@ -1,12 +1,11 @@
 package sqlstore_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +46,9 @@ var causes = []func(n int) (class, text string){
 	func(n int) (string, string) {
 		return "*esocial.DateError", fmt.Sprintf("data de demissão 2026-01-%02d antes da admissão", n%28+1)
 	},
-	func(n int) (string, string) { return "*url.Error", fmt.Sprintf(`Post "https://bank.test/pay/%d": timeout`, n) },
+	func(n int) (string, string) {
+		return "*url.Error", fmt.Sprintf(`Post "https://bank.test/pay/%d": timeout`, n)
+	},
 }
 
 // letter is the n-th dead letter of the tests. It died at the given time.
@@ -93,34 +94,66 @@ func filled(n, total int, end time.Time) *dlq.Entry {
 	return e
 }
 
-// fill stores total rows and tells the planner about them. It returns the time of the newest.
+// template is how many rows are stored by the store itself; SQL makes the others of them.
+const template = 2000
+
+// fill makes total rows, in the order of their time, and tells the planner about them. It returns the time behind the newest.
 func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	t.Helper()
 	end := time.Now().UTC().Truncate(time.Microsecond)
-	const batch = 1000
-	next := make(chan int)
-	var writers sync.WaitGroup
-	for range 3 {
-		writers.Go(func() {
-			for from := range next {
-				letters := make([]*dlq.Entry, min(batch, total-from))
-				for i := range letters {
-					letters[i] = filled(from+i, total, end)
-				}
-				if _, err := s.Put(context.Background(), letters...); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	letters := make([]*dlq.Entry, template)
+	for n := range letters {
+		letters[n] = filled(n, template, end)
 	}
-	for from := 0; from < total; from += batch {
-		next <- from
+	_, err := s.Put(t.Context(), letters...)
+	require.NoError(t, err)
+	conn, err := db.Conn(t.Context()) // the temporary tables are a session's
+	require.NoError(t, err)
+	defer conn.Close()
+	copies := total / template
+	step := month / time.Duration(total)
+	at := fmt.Sprintf("'%s'::timestamptz + r.row * interval '%d microseconds'", end.Add(-month).Format(time.RFC3339Nano), step.Microseconds())
+	correlation := "'6f1f3a52-0000-4000-8000-' || lpad(to_hex(r.row), 12, '0')"
+	statements := []string{
+		"CREATE TEMP TABLE old_entries AS TABLE dlq_entries",
+		"CREATE TEMP TABLE old_bodies AS TABLE dlq_bodies",
+		"TRUNCATE dlq_entries, dlq_bodies, dlq_keys, dlq_hours",
+		fmt.Sprintf(`CREATE TEMP TABLE r AS SELECT e.id AS old, substr(e.event_id, 7)::bigint * %d + g AS row
+			FROM old_entries e, generate_series(0, %d) g ORDER BY row`, copies, copies-1),
+		"INSERT INTO dlq_entries SELECT " + columnsOf(t, db, "dlq_entries", "e", map[string]string{
+			"id": "r.row + 1", "dedup_key": "sha256(int8send(r.row))", "event_id": "'event-' || r.row", "source_id": "'E-' || r.row",
+			"correlation_id": correlation, "created_at": at, "first_failure_at": at, "died_at": at, "last_seen_at": at, "changed_at": at,
+			"resolved_at": "CASE WHEN e.resolved_at IS NOT NULL THEN " + at + " + interval '3 hours' END",
+		}) + " FROM r JOIN old_entries e ON e.id = r.old ORDER BY r.row",
+		"INSERT INTO dlq_keys (dedup_key, entry_id, event_id, source_id, correlation_id)" +
+			" SELECT dedup_key, id, event_id, source_id, correlation_id FROM dlq_entries ORDER BY id",
+		"INSERT INTO dlq_bodies SELECT " + columnsOf(t, db, "dlq_bodies", "b", map[string]string{"entry_id": "r.row + 1"}) +
+			" FROM r JOIN old_bodies b ON b.entry_id = r.old ORDER BY r.row",
+		"INSERT INTO dlq_hours SELECT date_trunc('hour', created_at), fingerprint, count(*) FROM dlq_entries GROUP BY 1, 2",
+		fmt.Sprintf(`UPDATE dlq_groups SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d`, copies),
+		fmt.Sprintf(`UPDATE dlq_counts SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d,
+			resolution_ms = resolution_ms * %[1]d`, copies),
+		"SELECT setval('dlq_entries_id_seq', (SELECT max(id) FROM dlq_entries))",
+		"VACUUM ANALYZE",
 	}
-	close(next)
-	writers.Wait()
-	for _, table := range []string{"dlq_entries", "dlq_bodies", "dlq_groups", "dlq_counts", "dlq_hours", "dlq_audit"} {
-		_, err := db.ExecContext(t.Context(), "VACUUM ANALYZE "+table)
-		require.NoError(t, err)
+	for _, statement := range statements {
+		_, err := conn.ExecContext(t.Context(), statement)
+		require.NoError(t, err, statement)
 	}
 	return end
+}
+
+// columnsOf is the list of a table's columns, some of them replaced.
+func columnsOf(t testing.TB, db *sql.DB, table, alias string, replace map[string]string) string {
+	t.Helper()
+	var columns []string
+	for _, row := range rowsOf(t, db, "SELECT column_name FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position", table) {
+		name := row[0].(string) //nolint:forcetypeassert // text
+		if by := replace[name]; by != "" {
+			columns = append(columns, by)
+		} else {
+			columns = append(columns, alias+"."+name)
+		}
+	}
+	return strings.Join(columns, ", ")
 }

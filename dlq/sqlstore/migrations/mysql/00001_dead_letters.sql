@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS dlq_entries (
     INDEX idx_dlq_status         (status, created_at),
     INDEX idx_dlq_created_at     (created_at),
     INDEX idx_dlq_source_id      (source_id(191)),
-    INDEX idx_dlq_event_type     (event_type(191)),
+    INDEX idx_dlq_event_type     (event_type(191), status, created_at),
     INDEX idx_dlq_event_id       (event_id(191)),
     INDEX idx_dlq_correlation_id (correlation_id(191)),
     INDEX idx_dlq_fingerprint    (fingerprint, status, created_at),

@@ -52,12 +52,14 @@ CREATE TABLE dlq_entries (
 );
 -- C20's names, here and below; each ends in the order of a listing, so that a page is a range of the index.
 CREATE INDEX idx_dlq_status      ON dlq_entries (status, created_at, id);
-CREATE INDEX idx_dlq_created_at  ON dlq_entries (created_at, id);
-CREATE INDEX idx_dlq_event_type  ON dlq_entries (event_type, created_at, id);
+CREATE INDEX idx_dlq_event_type  ON dlq_entries (event_type, status, created_at, id);
 CREATE INDEX idx_dlq_fingerprint ON dlq_entries (fingerprint, status, created_at, id);
 CREATE INDEX idx_dlq_topic       ON dlq_entries (topic, status, created_at, id);
 CREATE INDEX idx_dlq_run_id      ON dlq_entries (run_id, created_at, id) WHERE run_id IS NOT NULL;
 CREATE INDEX idx_dlq_resolved_at ON dlq_entries (resolved_at) WHERE resolved_at IS NOT NULL;
+-- For ranges of time in SQL. Not a btree: the planner thinks that the newest rows are of every status, and would read a table of waiting
+-- entries backwards to find the resolved ones behind them.
+CREATE INDEX idx_dlq_created_at  ON dlq_entries USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- By what an entry is found, which never changes. A change of status writes a new version of the row, and with it a new entry into each
 -- index of its table: those by ids and digests would be pages all over the disk, and a bulk redrive three times as slow.

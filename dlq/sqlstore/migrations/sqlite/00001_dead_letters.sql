@@ -54,7 +54,7 @@ CREATE TABLE dlq_entries (
 CREATE INDEX idx_dlq_status         ON dlq_entries (status, created_at);
 CREATE INDEX idx_dlq_created_at     ON dlq_entries (created_at);
 CREATE INDEX idx_dlq_source_id      ON dlq_entries (source_id, created_at) WHERE source_id IS NOT NULL;
-CREATE INDEX idx_dlq_event_type     ON dlq_entries (event_type, created_at);
+CREATE INDEX idx_dlq_event_type     ON dlq_entries (event_type, status, created_at);
 CREATE INDEX idx_dlq_event_id       ON dlq_entries (event_id);
 CREATE INDEX idx_dlq_correlation_id ON dlq_entries (correlation_id, created_at) WHERE correlation_id IS NOT NULL;
 CREATE INDEX idx_dlq_fingerprint    ON dlq_entries (fingerprint, status, created_at);

@@ -1,0 +1,164 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/huandu/go-sqlbuilder"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Count returns how many entries the filter picks, up to a limit.
+func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
+	if err := s.open("count"); err != nil {
+		return 0, err
+	}
+	if err := f.Validate(); err != nil {
+		return 0, fmt.Errorf("sqlstore: count: %w", err)
+	}
+	n, kept, err := s.countKept(ctx, f)
+	if err == nil && !kept {
+		n, err = s.countRows(ctx, f, limit)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("sqlstore: count: %w", err)
+	}
+	if limit > 0 {
+		n = min(n, limit)
+	}
+	return n, nil
+}
+
+// countRows counts entries.
+func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int64, err error) {
+	inner := s.dialect.flavor().NewSelectBuilder()
+	inner.Select("1").From("dlq_entries")
+	s.where(inner, &f)
+	if limit > 0 {
+		inner.Limit(int(limit))
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("count(*)").From(b.BuilderAs(inner, "counted"))
+	query, args := b.Build()
+	err = s.read.QueryRowContext(ctx, query, args...).Scan(&n)
+	return n, err
+}
+
+// countKept answers from the kept statistics what they know: a cause, of any time or of any status; else a topic and an event type, of
+// any status.
+func (s *Store) countKept(ctx context.Context, f dlq.Filter) (n int64, kept bool, err error) {
+	cause := f.Fingerprint != "" || f.CauseText != ""
+	timed := !f.From.IsZero() || !f.To.IsZero()
+	rest := f
+	rest.Fingerprint, rest.CauseText, rest.Topic, rest.EventType = "", "", "", ""
+	rest.From, rest.To, rest.Statuses = time.Time{}, time.Time{}, nil
+	named := f.Topic != "" || f.EventType != ""
+	if !isZero(rest) || timed && (named || len(f.Statuses) > 0) || cause && named {
+		return 0, false, nil
+	}
+	if err := s.fold(ctx); err != nil {
+		return 0, false, err
+	}
+	switch {
+	case timed:
+		n, err = s.countHours(ctx, f)
+	case cause:
+		n, err = s.sumCounts(ctx, "dlq_groups", f)
+	default:
+		n, err = s.sumCounts(ctx, "dlq_counts", f)
+	}
+	return n, true, err
+}
+
+func isZero(f dlq.Filter) bool { return reflect.ValueOf(f).IsZero() }
+
+// sumCounts adds up the kept counts of the filter's statuses.
+func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n int64, err error) {
+	statuses := f.Statuses
+	if len(statuses) == 0 {
+		statuses = dlq.Statuses()
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.From(table)
+	for _, status := range slices.Compact(slices.Sorted(slices.Values(statuses))) {
+		b.SelectMore("coalesce(sum(" + strings.ToLower(string(status)) + "), 0)") // one of the columns, it was checked
+	}
+	whereText(b, "topic", f.Topic)
+	whereText(b, "event_type", f.EventType)
+	s.whereCause(b, f)
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		columns, err := rows.Columns()
+		if err != nil {
+			return 0, err
+		}
+		counts, targets := make([]int64, len(columns)), make([]any, len(columns))
+		for i := range counts {
+			targets[i] = &counts[i]
+		}
+		if err := rows.Scan(targets...); err != nil {
+			return 0, err
+		}
+		for _, c := range counts {
+			n += c
+		}
+	}
+	return n, rows.Err()
+}
+
+// whereCause picks groups.
+func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
+	whereText(b, "fingerprint", f.Fingerprint)
+	if f.CauseText != "" {
+		b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(f.CauseText))))
+	}
+}
+
+// countHours counts the whole hours of a time range by what is kept of them, and the entries of the hours that it begins and ends in.
+func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
+	first, last := f.From.Truncate(time.Hour), f.To.Truncate(time.Hour)
+	if !first.Equal(f.From) {
+		first = first.Add(time.Hour)
+	}
+	f.Statuses = dlq.Statuses() // all, which makes each a range of an index
+	if !f.To.IsZero() && !first.Before(last) {
+		return s.countRows(ctx, f, 0)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("coalesce(sum(entries), 0)").From("dlq_hours")
+	s.whereTimes(b, "hour", first, last)
+	groups := s.dialect.flavor().NewSelectBuilder()
+	groups.Select("fingerprint").From("dlq_groups")
+	s.whereCause(groups, f)
+	if f.Fingerprint != "" || f.CauseText != "" {
+		b.Where("fingerprint IN (" + b.Var(groups) + ")")
+	}
+	query, args := b.Build()
+	var n int64
+	if err := s.read.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
+		return 0, err
+	}
+	for _, edge := range []struct{ from, to time.Time }{{f.From, first}, {last, f.To}} {
+		if edge.from.IsZero() || !edge.from.Before(edge.to) {
+			continue
+		}
+		part := f
+		part.From, part.To = edge.from, edge.to
+		rows, err := s.countRows(ctx, part, 0)
+		if err != nil {
+			return 0, err
+		}
+		n += rows
+	}
+	return n, nil
+}

@@ -1,0 +1,176 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+)
+
+// planDriver is pgx with an ear for the plans that the server's auto_explain tells the client.
+type planDriver struct {
+	mu    sync.Mutex
+	plans []string
+}
+
+var plans = &planDriver{}
+
+func init() { sql.Register("pgxplans", plans) }
+
+// explained are the parameters that make a store use it.
+const explained = "driver=pgxplans&options=-c%20session_preload_libraries=auto_explain%20-c%20auto_explain.log_min_duration=0" +
+	"%20-c%20auto_explain.log_analyze=on%20-c%20auto_explain.log_timing=off%20-c%20auto_explain.log_buffers=on%20-c%20client_min_messages=log"
+
+// Open implements driver.Driver.
+func (d *planDriver) Open(dsn string) (driver.Conn, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.plans = append(d.plans, n.Message)
+	}
+	return stdlib.GetConnector(*cfg).Connect(context.Background())
+}
+
+// of runs a call and returns the plans of the statements that it made.
+func (d *planDriver) of(call func()) []string {
+	d.mu.Lock()
+	d.plans = nil
+	d.mu.Unlock()
+	call()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.plans
+}
+
+var (
+	bigScan = regexp.MustCompile(`Seq Scan on (dlq_entries|dlq_bodies|dlq_keys|dlq_audit)\b`)
+	buffers = regexp.MustCompile(`Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?`)
+)
+
+// pages is how many pages of the database a plan touched: what its root says, which counts what is below.
+func pagesOf(t *testing.T, plan string) int {
+	t.Helper()
+	found := buffers.FindStringSubmatch(plan)
+	if found == nil {
+		return 0
+	}
+	n := 0
+	for _, digits := range found[1:] {
+		if digits != "" {
+			k, err := strconv.Atoi(digits)
+			require.NoError(t, err)
+			n += k
+		}
+	}
+	return n
+}
+
+// maxPages is how many pages of the database a question may touch, in all its statements: of a table of 20,000 pages and more.
+const maxPages = 150
+
+// read is one question to a store.
+type read struct {
+	name string
+	call func(ctx context.Context, s *sqlstore.Store) (rows int, err error)
+}
+
+// reads are the questions of an operator and of a dashboard, on total rows that end at end.
+func reads(total int, end time.Time) []read {
+	list := func(f dlq.Filter, p dlq.Page) func(context.Context, *sqlstore.Store) (int, error) {
+		return func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			l, err := s.List(ctx, f, p)
+			return len(l.Entries), err
+		}
+	}
+	pending := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
+	deep := dlq.Cursor{Order: dlq.NewestFirst, At: end.Add(-month / 4), ID: 1 << 40}.String()
+	cpf := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour + time.Minute)}
+	pendingCPF := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour), Statuses: pending.Statuses}
+	row := total * 3 / 7
+	return []read{
+		{"pending page", list(pending, dlq.Page{})},
+		{"pending page, oldest first", list(pending, dlq.Page{Order: dlq.OldestFirst})},
+		{"deep page by cursor", list(pending, dlq.Page{After: deep})},
+		{"page of everything", list(dlq.Filter{}, dlq.Page{})},
+		{"page of a topic", list(dlq.Filter{Topic: "employee-update"}, dlq.Page{})},
+		{"page of an event type", list(dlq.Filter{EventType: "employee-update"}, dlq.Page{})},
+		{"CPF invalid, last month (C39): page", list(cpf, dlq.Page{})},
+		{"CPF invalid, last month, pending: page", list(pendingCPF, dlq.Page{})},
+		{"CPF invalid, last month (C39): count", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			n, err := s.Count(ctx, cpf, 0)
+			return int(n), err
+		}},
+		{"count of pending", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			n, err := s.Count(ctx, pending, 0)
+			return int(n), err
+		}},
+		{"top causes", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			groups, err := s.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending})
+			return len(groups), err
+		}},
+		{"statistics with the hourly curve (C40)", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			stats, err := s.Stats(ctx, dlq.StatsQuery{})
+			return len(stats.Hourly), err
+		}},
+		{"by event id", list(dlq.Filter{EventID: fmt.Sprintf("event-%d", row)}, dlq.Page{})},
+		{"by source id", list(dlq.Filter{SourceID: fmt.Sprintf("E-%d", row)}, dlq.Page{})},
+		{"by correlation id", list(dlq.Filter{CorrelationID: correlation(row)}, dlq.Page{})},
+	}
+}
+
+// No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in milliseconds, which
+// depend on who else uses the machine).
+func TestPostgres_Plans(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	db := openDB(t, url)
+	filler := openStore(t, url)
+	total := rowCount(t)
+	end := fill(t, filler, db, total)
+	require.NoError(t, filler.Close())
+
+	s := openStore(t, with(url, explained))
+	defer s.Close()
+	for _, r := range reads(total, end) {
+		t.Run(r.name, func(t *testing.T) {
+			for round := range 8 { // a statement that is prepared may be planned anew, without its parameters, from the sixth time on
+				var took time.Duration
+				made := plans.of(func() {
+					began := time.Now()
+					n, err := r.call(t.Context(), s)
+					took = time.Since(began)
+					require.NoError(t, err)
+					require.NotZero(t, n)
+				})
+				require.NotEmpty(t, made)
+				touched := 0
+				for _, plan := range made {
+					require.NotRegexp(t, bigScan, plan)
+					touched += pagesOf(t, plan)
+				}
+				require.LessOrEqual(t, touched, maxPages, "%s", strings.Join(made, "\n"))
+				if round == 7 {
+					t.Logf("%d statements, %d pages, %s with explain", len(made), touched, took)
+				}
+			}
+		})
+	}
+}
