@@ -28,11 +28,11 @@ func TestRule_BacksOffAndParks(t *testing.T) {
 		var running atomic.Int32
 		for range 2 {
 			running.Add(2)
-			manager := dlq.NewManager(store, c)
+			manager := dlq.NewManager(store, c, dlq.WithWorkInterval(5*time.Second))
 			go func() { _ = manager.Work(ctx); running.Add(-1) }()
 			go func() { _ = manager.Automate(ctx, rule); running.Add(-1) }()
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(15 * time.Minute)
 		require.Len(t, c.at, 3)
 		last := began
 		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
@@ -68,13 +68,13 @@ func TestRule_Stops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{fail: func(*message.Message) bool { return true }}
-		m, _ := operated(t, 200, c, dlq.WithBatch(5, 5))
+		m, _ := operated(t, 100, c, dlq.WithBatch(5, 5), dlq.WithWorkInterval(10*time.Second))
 		ctx, stop := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer stop()
 		go func() { _ = m.Work(ctx) }()
 		go func() { _ = m.Automate(ctx, dlq.Rule{Name: "all", Topic: "orders", Rate: 5}) }()
-		time.Sleep(3 * time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Less(t, c.total(), 40)
 		runs, _, err := m.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestRule_Stops(t *testing.T) {
 		sent := c.total()
 		_, err = m.CancelRun(t.Context(), runs[0].ID, ana)
 		require.NoError(t, err)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Greater(t, c.total(), sent, "then it begins anew")
 	})
 }

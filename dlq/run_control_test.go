@@ -19,8 +19,8 @@ import (
 // slow makes outcomes come after a while, in the test's virtual time.
 func (c *consumer) slow(t *testing.T, after time.Duration) dlq.Redriver {
 	t.Helper()
+	c.silent = true
 	return dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
-		c.silent = true
 		err := c.Reschedule(ctx, o, m, d)
 		go func() {
 			time.Sleep(after) // virtual: the consumer works
@@ -104,7 +104,7 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{silent: true}
 		m, store := operated(t, 30, c)
-		run, err := m.StartRun(t.Context(), dlq.RunSpec{MaxOut: 10, OutcomeTimeout: 5 * time.Minute, Stop: dlq.StopRule{Share: 1}}, ana)
+		run, err := m.StartRun(t.Context(), dlq.RunSpec{MaxOut: 10, OutcomeTimeout: 30 * time.Second, Stop: dlq.StopRule{Share: 1}}, ana)
 		require.NoError(t, err)
 		done := make(chan *dlq.Run)
 		go func() {
@@ -114,7 +114,7 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 			}
 			done <- run
 		}()
-		time.Sleep(time.Minute)
+		time.Sleep(20 * time.Second)
 		require.Equal(t, 10, c.total())
 		run, err = m.Run(t.Context(), run.ID)
 		require.NoError(t, err)
@@ -352,7 +352,7 @@ func TestRun_TakenOver(t *testing.T) {
 func TestRun_ManyWorkers(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}
-	_, store := operated(t, 600, c)
+	_, store := operated(t, 200, c)
 	run, err := dlq.NewManager(store, nil).StartRun(t.Context(), dlq.RunSpec{}, ana)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -376,7 +376,7 @@ func TestRun_ManyWorkers(t *testing.T) {
 	wg.Wait()
 	run, err = store.Run(t.Context(), run.ID)
 	require.NoError(t, err)
-	require.Equal(t, dlq.RunCounts{Succeeded: 600}, run.Counts)
+	require.Equal(t, dlq.RunCounts{Succeeded: 200}, run.Counts)
 	for id, n := range c.count {
 		require.Equal(t, 1, n, id)
 	}

@@ -77,6 +77,9 @@ func (m *Manager) Drive(ctx context.Context, id string) (*Run, error) {
 	}
 	for {
 		err := m.drive(ctx, id, false)
+		if err != nil && ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), err) // database/sql does not always say that the context was the reason
+		}
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
 			return nil, err
 		}
