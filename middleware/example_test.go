@@ -25,8 +25,12 @@ var printer = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.Dead
 
 // A pipeline on any Watermill router. With a broker of this module, Rescheduler is the broker and nothing blocks.
 func Example() {
+	done := make(chan struct{})
 	pipeline, err := middleware.New(middleware.Config{
-		DeadLetters: printer,
+		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
+			defer close(done)
+			return printer(ctx, d)
+		}),
 		HandlerConfig: middleware.HandlerConfig{
 			MaxAttempts: middleware.Retries(2),
 			Backoff:     middleware.FromOriginalDelay(time.Millisecond),
@@ -43,13 +47,9 @@ func Example() {
 	}
 	router.AddMiddleware(pipeline.Middleware)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	done := make(chan struct{})
 	router.AddConsumerHandler("billing", "orders", pubSub, func(m *message.Message) error {
 		attempt, _ := middleware.AttemptFrom(m.Context())
 		fmt.Println(attempt)
-		if attempt.IsLast() {
-			defer close(done)
-		}
 		return errors.New("payment service is away")
 	})
 	ctx, stop := context.WithCancel(context.Background())
