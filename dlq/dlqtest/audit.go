@@ -1,6 +1,7 @@
 package dlqtest
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -114,6 +115,79 @@ func testPurge(t *testing.T, db Database) {
 	}
 	// A purged entry that died again would be a new one: nothing of it is in the way.
 	require.Equal(t, dlq.Stored, put(t, s, letter(0))[0].Outcome)
+}
+
+// What was purged into the archive comes back as it was, unless its delivery has died again since.
+func testUnarchive(t *testing.T, db Database) {
+	t.Helper()
+	store := db.open(t)
+	s, ok := store.(dlq.ArchiveStore)
+	if !ok {
+		t.Skip("this store has no archive")
+	}
+	list := putMany(t, s, 0, 4, func(d *envelope.DeadLetter) {
+		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
+		d.Message.Metadata[envelope.KeyCorrelationID] = "not a UUID"
+	})
+	closed := noon.Add(time.Hour)
+	for _, id := range list[:3] {
+		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, At: closed})
+	}
+	want := get(t, s, list[0])
+	before, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
+	require.NoError(t, err)
+	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed})
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	again := put(t, s, letter(1, func(d *envelope.DeadLetter) {
+		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
+	}))[0]
+	require.Equal(t, dlq.Stored, again.Outcome)
+
+	_, err = s.Unarchive(t.Context(), dlq.By{}, closed, list...)
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0], list[0], list[1], list[2], list[3], 4711)
+	require.NoError(t, err)
+	require.Equal(t, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never away")
+	require.Equal(t, want, get(t, s, list[0]))
+	back, err = s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...)
+	require.NoError(t, err)
+	require.Empty(t, back)
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionUnarchive}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+	require.Equal(t, []any{"ana", "asked for by the customer", dlq.Resolved}, []any{records[0].Actor, records[0].Note, records[0].To})
+	after, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
+	require.NoError(t, err)
+	require.Equal(t, before.Counts.Resolved-1, after.Counts.Resolved)
+	require.Equal(t, before.Counts.Pending+1, after.Counts.Pending)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
+}
+
+// Retention keeps each status for its own time, and what waits for ever.
+func testRetention(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	m := dlq.NewManager(s, nil)
+	list := putMany(t, s, 0, 5)
+	now := time.Now()
+	for i, age := range []time.Duration{100, 10} {
+		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
+		mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour)})
+	}
+	_, err := m.Retain(t.Context(), dlq.Retention{Resolved: -1})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	n, err := m.Retain(t.Context(), dlq.Retention{})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	n, err = m.Retain(t.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, list[1:], ids(all(t, s, dlq.Filter{})))
+	n, err = m.Retain(t.Context(), dlq.Retention{Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour, SkipArchive: true})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, []int64{list[3], list[4]}, ids(all(t, s, dlq.Filter{})))
 }
 
 func testPurgeRefuses(t *testing.T, db Database) {

@@ -222,8 +222,16 @@ func testCountAgrees(t *testing.T, db Database) {
 	times := []time.Time{{}, noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour), noon.Add(5*time.Hour + time.Microsecond)}
 	fingerprint := get(t, s, list[1]).Fingerprint
 	for _, f := range []dlq.Filter{
-		{}, {Topic: "orders"}, {EventType: "invoices"}, {Topic: "orders", EventType: "orders"}, {Topic: "none"}, {CauseText: "cpf"},
-		{Fingerprint: fingerprint}, {CauseText: "cpf", Topic: "orders"}, {CauseText: "CPF", Fingerprint: fingerprint}, {Handler: "charge"},
+		{},
+		{Topic: "orders"},
+		{EventType: "invoices"},
+		{Topic: "orders", EventType: "orders"},
+		{Topic: "none"},
+		{CauseText: "cpf"},
+		{Fingerprint: fingerprint},
+		{CauseText: "cpf", Topic: "orders"},
+		{CauseText: "CPF", Fingerprint: fingerprint},
+		{Handler: "charge"},
 		{CauseText: "none"},
 	} {
 		for _, f.Statuses = range statuses {

@@ -59,6 +59,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Audit", testAudit},
 		{"Purge", testPurge},
 		{"PurgeRefusesWhatWaits", testPurgeRefuses},
+		{"Unarchive", testUnarchive},
+		{"Retention", testRetention},
 		{"IDsAreNotReused", testIDsNotReused},
 		{"Revise", testRevise},
 		{"Import", testImport},

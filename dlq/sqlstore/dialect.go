@@ -57,6 +57,8 @@ type dialect interface {
 	hasParts(payload []byte) bool
 	// archive is the table of C35.
 	archive() string
+	// archivedProjection makes payload_json of the archive's event_payload.
+	archivedProjection() string
 	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.
 	ready(ctx context.Context, db *sql.DB) error
 	// durable makes the commit of a transaction wait for the disk, where that is not a setting of the whole database.

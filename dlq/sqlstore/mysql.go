@@ -164,6 +164,8 @@ func (mysql) splitBody(body []any) [][]any {
 
 func (mysql) keys() (table, id string) { return "dlq_entries", "id" }
 
+func (mysql) archivedProjection() string { return "CASE WHEN event_payload IS NULL THEN 0 ELSE 1 END" }
+
 func (mysql) splits() bool { return true }
 
 func (mysql) hasParts(payload []byte) bool { return len(payload) == mysqlPart }

@@ -16,7 +16,9 @@ import (
 )
 
 // postgres is the dialect of PostgreSQL 12 and later, through pgx.
-type postgres struct{}
+type postgres struct {
+	trigram bool // make an index for texts in errors
+}
 
 var _ dialect = postgres{}
 
@@ -26,7 +28,12 @@ func (postgres) migrate(ctx context.Context, db *sql.DB) error {
 	return migrateLocked(ctx, db, "postgres")
 }
 
-func (postgres) ready(context.Context, *sql.DB) error { return nil }
+func (d postgres) ready(ctx context.Context, db *sql.DB) error {
+	if !d.trigram {
+		return nil
+	}
+	return makeTrigram(ctx, db)
+}
 
 // rebind numbers the parameters. No statement of this package has a question mark elsewhere.
 func (postgres) rebind(query string) string {
@@ -91,6 +98,8 @@ func (postgres) maxStatement() int { return 4 << 20 }
 func (postgres) splitBody([]any) [][]any { return nil }
 
 func (postgres) keys() (table, id string) { return "dlq_keys", "entry_id" }
+
+func (postgres) archivedProjection() string { return "event_payload" }
 
 func (postgres) splits() bool { return false }
 

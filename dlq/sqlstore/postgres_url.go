@@ -37,6 +37,7 @@ func parsePostgres(u *url.URL) (*server, error) {
 		return nil, errors.New("sqlstore: postgres URL: parameters: a % or ; that is not percent-encoded")
 	}
 	ours := c.params()
+	ours["trigram"] = boolean(&d.trigram)
 	native, err := readParams("postgres", query, ours, func(key string) bool { return slices.Contains(postgresParams, key) })
 	if err != nil {
 		return nil, err

@@ -76,7 +76,8 @@ func (c *server) hide(err error) error {
 func (c *server) keepSecrets(secrets ...string) {
 	for _, secret := range secrets {
 		if secret != "" {
-			c.secrets = append(c.secrets, secret, url.QueryEscape(secret), url.PathEscape(secret))
+			inUser := strings.TrimPrefix(url.UserPassword("", secret).String(), ":")
+			c.secrets = append(c.secrets, secret, url.QueryEscape(secret), url.PathEscape(secret), inUser)
 		}
 	}
 }

@@ -213,6 +213,8 @@ func (sqlite) splitBody([]any) [][]any { return nil }
 
 func (sqlite) keys() (table, id string) { return "dlq_entries", "id" }
 
+func (sqlite) archivedProjection() string { return "CASE WHEN event_payload IS NULL THEN 0 ELSE 1 END" }
+
 func (sqlite) splits() bool { return false }
 
 func (sqlite) hasParts([]byte) bool { return false }

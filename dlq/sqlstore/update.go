@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,24 +26,22 @@ type update struct {
 // updateEntries writes entries that have changed: only the columns that differ, and one statement for all that differ alike, as
 // those of a bulk action do.
 func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed) error {
-	alike := map[string]*update{}
-	var order []*update
-	var key strings.Builder
+	var updates []*update
 	for _, e := range entries {
-		key.Reset()
-		u := s.difference(e, &key)
+		u := s.difference(e)
 		if len(u.set) == 0 {
 			continue
 		}
-		same := alike[key.String()]
-		if same == nil {
-			same = u
-			alike[key.String()] = u
-			order = append(order, u)
+		// Those that are alike come in a row, or among a few others.
+		i := slices.IndexFunc(updates[max(0, len(updates)-maxUnlike):], u.alike)
+		if i >= 0 {
+			u = updates[max(0, len(updates)-maxUnlike)+i]
+		} else {
+			updates = append(updates, u)
 		}
-		same.ids = append(same.ids, e.after.ID)
+		u.ids = append(u.ids, e.after.ID)
 	}
-	for _, u := range order {
+	for _, u := range updates {
 		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE "
 		for in, ids := range s.dialect.idIn("id", u.ids) {
 			if _, err := s.statements.exec(ctx, tx, query+in, append(u.args[:len(u.args):len(u.args)], ids...)...); err != nil {
@@ -54,20 +52,26 @@ func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed
 	return nil
 }
 
-// difference is the update from before to after; what it writes to key is the same for updates that are.
-func (s *Store) difference(e changed, key *strings.Builder) *update {
+// maxUnlike is among how many of the last updates one that is alike is looked for.
+const maxUnlike = 8
+
+func (u *update) alike(v *update) bool {
+	return slices.Equal(u.set, v.set) && slices.EqualFunc(u.args, v.args, equalValues)
+}
+
+// difference is the update from before to after.
+func (s *Store) difference(e changed) *update {
 	was, is := stateValues(s.dialect, e.before), stateValues(s.dialect, e.after)
 	u := &update{}
 	for i, column := range stateColumns {
 		if equalValues(was[i], is[i]) {
 			continue
 		}
-		value, set := is[i], column+" = ?"
 		if relative[column] {
-			value, set = asInt(is[i])-asInt(was[i]), column+" = "+column+" + ?"
+			u.set, u.args = append(u.set, column+" = "+column+" + ?"), append(u.args, asInt(is[i])-asInt(was[i]))
+		} else {
+			u.set, u.args = append(u.set, column+" = ?"), append(u.args, is[i])
 		}
-		u.set, u.args = append(u.set, set), append(u.args, value)
-		fmt.Fprintf(key, "%d=%v;", i, value)
 	}
 	return u
 }

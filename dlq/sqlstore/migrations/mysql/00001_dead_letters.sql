@@ -8,7 +8,7 @@
 CREATE TABLE IF NOT EXISTS dlq_entries (
     id               BIGINT        NOT NULL AUTO_INCREMENT PRIMARY KEY,
     dedup_key        BINARY(32)    NOT NULL,
-    put_token        BIGINT        NOT NULL, -- of the call that stored it: how it knows its own rows among those that were there
+    put_token        BIGINT        NOT NULL DEFAULT 0, -- of the call that stored it: how it knows its own rows among those that were there
     event_id         VARCHAR(1024) NOT NULL,
     event_type       VARCHAR(1024) NOT NULL,
     source_table     VARCHAR(1024),

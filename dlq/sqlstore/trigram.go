@@ -1,0 +1,46 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+const trigramIndex = "idx_dlq_error_trigram"
+
+// makeTrigram makes an index for texts in the middle of errors. It is made while others write, which can take minutes: one process does it, and
+// the others do not wait, because they would hold up what they wait for.
+func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // it goes back to the pool
+	var mine bool
+	if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(hashtext('"+trigramIndex+"'))").Scan(&mine); err != nil || !mine {
+		return err
+	}
+	defer func() {
+		_, unlock := conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock(hashtext('"+trigramIndex+"'))")
+		err = errors.Join(err, unlock)
+	}()
+	var valid bool
+	err = conn.QueryRowContext(ctx, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('"+trigramIndex+"')").Scan(&valid)
+	switch {
+	case err == nil && valid:
+		return nil
+	case err != nil && !errors.Is(err, sql.ErrNoRows):
+		return err
+	}
+	for _, statement := range []string{
+		"CREATE EXTENSION IF NOT EXISTS pg_trgm",
+		"DROP INDEX IF EXISTS " + trigramIndex, // one that was interrupted is there, but of no use
+		"CREATE INDEX CONCURRENTLY " + trigramIndex + " ON dlq_entries USING gin (error_message gin_trgm_ops)",
+	} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("trigram index: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+var _ dlq.ArchiveStore = (*Store)(nil)
+
+// Unarchive moves entries from the archive back, in one transaction.
+func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...int64) ([]int64, error) {
+	if by.Actor == "" || at.IsZero() {
+		return nil, fmt.Errorf("sqlstore: unarchive: %w: without an actor or a time", dlq.ErrInvalid)
+	}
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	var back []int64
+	err := s.inTx(ctx, "unarchive", func(tx *sql.Tx) error {
+		back = nil
+		for in, args := range s.dialect.idIn("id", ids) {
+			moved, err := s.unarchiveSome(ctx, tx, in, args)
+			if err != nil {
+				return err
+			}
+			back = append(back, moved...)
+		}
+		return s.countBack(ctx, tx, by, at, back)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return back, nil
+}
+
+// unarchiveSome copies archived entries whose key is free, and removes them from the archive.
+func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args []any) ([]int64, error) {
+	keys, _ := s.dialect.keys()
+	archive := s.dialect.archive()
+	rows, err := tx.QueryContext(ctx, s.dialect.rebind("SELECT id FROM "+archive+" WHERE "+in+
+		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)"), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	slices.Sort(ids)
+	entries := strings.Join(entryColumns, ", ")
+	archived := strings.Replace(entries, "correlation_id", "correlation", 1)
+	queries := []string{
+		"INSERT INTO dlq_entries (id, " + entries + ") SELECT id, " + archived + " FROM " + archive,
+		"INSERT INTO dlq_bodies (" + strings.Join(bodyColumns, ", ") + ") SELECT id, revision, message_uuid, payload, " +
+			s.dialect.archivedProjection() + ", payload_sha256, content_type, headers, stack_trace FROM " + archive,
+	}
+	if keys != "dlq_entries" {
+		queries = append(queries, "INSERT INTO "+keys+" (dedup_key, entry_id, event_id, source_id, correlation_id)"+
+			" SELECT dedup_key, id, event_id, source_id, correlation FROM "+archive)
+	}
+	queries = append(queries, "DELETE FROM "+archive)
+	for in, args := range s.dialect.idIn("id", ids) {
+		for _, query := range queries {
+			if _, err := tx.ExecContext(ctx, s.dialect.rebind(query+" WHERE "+in), args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return ids, nil
+}
+
+// countBack writes the statistics and the audit records of entries that are back.
+func (s *Store) countBack(ctx context.Context, tx *sql.Tx, by dlq.By, at time.Time, ids []int64) error {
+	entries, err := s.lockEntries(ctx, tx, ids)
+	if err != nil {
+		return err
+	}
+	var counted deltas
+	var audit []dlq.AuditRecord
+	for _, id := range ids {
+		e := entries[id]
+		counted.add(e)
+		audit = append(audit, dlq.AuditRecord{
+			At: at, Actor: by.Actor, Action: dlq.ActionUnarchive, Note: by.Note, EntryID: id, To: e.Status, Version: e.Version,
+		})
+	}
+	if err := s.insertAudit(ctx, tx, audit); err != nil {
+		return err
+	}
+	return counted.apply(ctx, s, tx)
+}

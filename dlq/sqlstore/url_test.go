@@ -1,0 +1,105 @@
+package sqlstore
+
+import (
+	"errors"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func parse(t *testing.T, raw string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	return u
+}
+
+func TestParsePostgres(t *testing.T) {
+	t.Parallel()
+	c, err := parsePostgres(parse(t, "postgresql://ana:s%40cret@db:5433/app?sslmode=require&x-readers=3&writers=2&conn_lifetime=1h&options=-c%20geqo=off"))
+	require.NoError(t, err)
+	require.Equal(t, "postgres://ana:s%40cret@db:5433/app?options=-c%20geqo%3Doff&sslmode=require", c.dsn)
+	require.Equal(t, []any{3, 2, time.Hour, ""}, []any{c.readers, c.writers, c.lifetime, c.driver})
+	c, err = parsePostgres(parse(t, "postgres://db/app?driver=pgx-traced"))
+	require.NoError(t, err)
+	require.Equal(t, []any{8, 4, 30 * time.Minute, "pgx-traced"}, []any{c.readers, c.writers, c.lifetime, c.driver})
+}
+
+func TestParseMySQL(t *testing.T) {
+	t.Parallel()
+	const ours = "interpolateParams=true&sql_mode=%27STRICT_ALL_TABLES%27"
+	for raw, want := range map[string]string{
+		"mysql://ana:p%40ss%2Fw:rd@db:3307/app":              "ana:p@ss/w:rd@tcp(db:3307)/app?" + ours,
+		"mariadb://db/app?tls=true&x-readers=1":              "tcp(db:3306)/app?" + ours + "&tls=true",
+		"mysql://ana@/app?socket=/run/mysqld/mysqld.sock":    "ana@unix(/run/mysqld/mysqld.sock)/app?" + ours,
+		"mysql://ana@[::1]/a%20b?interpolateParams":          "",
+		"mysql://ana@[::1]:3306/a%3Fb?parseTime=true":        "ana@tcp([::1]:3306)/a%3Fb?interpolateParams=true&parseTime=true&sql_mode=%27STRICT_ALL_TABLES%27",
+		"mysql://ana@db/app?sql_mode=ANSI&multiStatements=1": "",
+	} {
+		c, err := parseMySQL(parse(t, raw))
+		if want == "" {
+			require.ErrorContains(t, err, "unknown parameter", raw)
+			continue
+		}
+		require.NoError(t, err, raw)
+		require.Equal(t, want, c.dsn, raw)
+	}
+}
+
+func TestParse_Refuses(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"postgres://ana:secret@db":                      "without a database",
+		"postgres://ana:secret@db/app?sslmod=require":   `unknown parameter "sslmod"; known are conn_lifetime, driver, readers, trigram, writers`,
+		"postgres://ana:secret@db/app?readers=0":        "parameter readers: must be a number from 1 to 1000",
+		"postgres://ana:secret@db/app?writers=1":        "parameter writers: must be a number from 2",
+		"postgres://ana:secret@db/app?x-trigram=perhap": "parameter x-trigram: must be true or false",
+		"postgres://ana:secret@db/app?conn_lifetime=5":  "must be a duration such as 30m",
+		"postgres://ana:secret@db/app?a=%zz":            "percent-encoded",
+		"mysql://ana:secret@db":                         "without a database",
+		"mysql://ana:secret@db/a/b":                     "without a database",
+		"mysql://a%3Ab:secret@db/app":                   "user name with a colon",
+		"mysql://ana:secret@db/app?loc=Local":           `unknown parameter "loc"`,
+		"mysql://ana:secret@db/app?trigram=true":        `unknown parameter "trigram"`,
+		"mysql://ana:secret@db/app?a=%zz":               "percent-encoded",
+	} {
+		read := parsePostgres
+		u := parse(t, raw)
+		if u.Scheme == "mysql" {
+			read = parseMySQL
+		}
+		_, err := read(u)
+		require.ErrorContains(t, err, want, raw)
+		require.NotContains(t, err.Error(), "secret", raw)
+	}
+	_, err := Open(t.Context(), "postgres://ana:secret@db/app")
+	require.ErrorContains(t, err, `forgotten import? add _ "github.com/jackc/pgx/v5/stdlib"`)
+	_, err = Open(t.Context(), "mariadb://ana:secret@db/app")
+	require.ErrorContains(t, err, `forgotten import? add _ "github.com/go-sql-driver/mysql"`)
+}
+
+// Whatever a driver says, its error shows no password, in no form.
+func TestServer_HidesSecrets(t *testing.T) {
+	t.Parallel()
+	c, err := parsePostgres(parse(t, "postgres://ana:p%40ss%20w@db/app?sslpassword=keyword"))
+	require.NoError(t, err)
+	for _, text := range []string{"bad: p@ss w", "bad: p%40ss%20w", "bad: p%40ss+w", "bad: keyword"} {
+		require.Equal(t, "bad: xxxxx", c.hide(errors.New(text)).Error())
+	}
+	plain := errors.New("refused")
+	require.Equal(t, plain, c.hide(plain))
+}
+
+// What PostgreSQL's jsonb refuses is not projected.
+func TestJSONBReadable(t *testing.T) {
+	t.Parallel()
+	for payload, want := range map[string]bool{
+		`{"a":1}`: true, `"\ud83d\ude00"`: true, `1e999`: true, `-0.5E-12`: true, `"\\u0000"`: true, `"1e9999"`: true, `[1,2.5,true,null]`: true,
+		``: false, `{`: false, `"\u0000"`: false, `"\ud83d"`: false, `"\ud83dx"`: false, `"\ud83d\u0041"`: false, `"\ude00"`: false,
+		`1e1000`: false, `1E-00001000`: false, `1e+0000000999`: true, "\"\xff\"": false,
+	} {
+		require.Equal(t, want, jsonbReadable([]byte(payload)), payload)
+	}
+}

@@ -1,0 +1,264 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// The benchmarks put C's table as written beside the store, on one durable PostgreSQL, with the same rows, and let the two take turns.
+// Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md has the last run:
+//
+//	REDRIVE_ROWS=1000000 go test -run '^$' -bench . -benchtime 20x -timeout 30m ./sqlstore
+
+// peerSchema is C19 and C20 as they are written.
+const peerSchema = `
+CREATE SCHEMA peer;
+CREATE TABLE peer.dlq_events (
+    id BIGSERIAL PRIMARY KEY, event_id VARCHAR(50) NOT NULL, event_type VARCHAR(50) NOT NULL, source_table VARCHAR(50),
+    source_id VARCHAR(50), event_payload JSONB NOT NULL, error_message TEXT NOT NULL, stack_trace TEXT,
+    retry_count INTEGER DEFAULT 0, max_retries INTEGER DEFAULT 3,
+    status VARCHAR(20) DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'RETRYING', 'RESOLVED', 'DISCARDED')),
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, last_retry_at TIMESTAMP, resolved_at TIMESTAMP, resolved_by VARCHAR(50),
+    kafka_offset BIGINT, kafka_partition INTEGER, kafka_topic VARCHAR(100), correlation_id UUID
+);
+CREATE INDEX idx_dlq_status ON peer.dlq_events (status);
+CREATE INDEX idx_dlq_created_at ON peer.dlq_events (created_at);
+CREATE INDEX idx_dlq_source_id ON peer.dlq_events (source_id);
+CREATE INDEX idx_dlq_event_type ON peer.dlq_events (event_type);`
+
+// peerColumns are those that both tables have a value for.
+const peerColumns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, status, created_at," +
+	" resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
+
+// arena is a database with the store's tables and C's, filled alike.
+type arena struct {
+	url   string
+	store *sqlstore.Store
+	db    *sql.DB
+	total int
+	end   time.Time
+}
+
+func newArena(b *testing.B) *arena {
+	b.Helper()
+	server := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{
+		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "autovacuum": "off",
+	}})
+	a := &arena{url: server.Database(b), total: rowCount(b)}
+	a.store, a.db = openStore(b, a.url), openDB(b, a.url)
+	b.Cleanup(func() { require.NoError(b, a.store.Close()) })
+	a.end = fill(b, a.store, a.db, a.total)
+	for _, statement := range []string{
+		peerSchema,
+		"INSERT INTO peer.dlq_events (" + peerColumns + ") SELECT " + peerColumns + " FROM dlq_events ORDER BY id",
+		"VACUUM ANALYZE peer.dlq_events",
+		"CHECKPOINT",
+	} {
+		_, err := a.db.ExecContext(b.Context(), statement)
+		require.NoError(b, err)
+	}
+	return a
+}
+
+// turns lets the two take turns and reports their medians.
+func turns(b *testing.B, unit string, per float64, ours, peer func()) {
+	b.Helper()
+	var mine, theirs []time.Duration
+	timed := func(call func()) time.Duration {
+		began := time.Now()
+		call()
+		return time.Since(began)
+	}
+	for b.Loop() {
+		mine, theirs = append(mine, timed(ours)), append(theirs, timed(peer))
+	}
+	median := func(d []time.Duration) float64 {
+		slices.Sort(d)
+		return d[len(d)/2].Seconds()
+	}
+	x := median(theirs) / median(mine)
+	if per > 0 {
+		b.ReportMetric(per/median(mine), unit)
+		b.ReportMetric(per/median(theirs), "peer-"+unit)
+	} else {
+		b.ReportMetric(median(mine)*1000, unit)
+		b.ReportMetric(median(theirs)*1000, "peer-"+unit)
+	}
+	b.ReportMetric(x, "x")
+	b.ReportMetric(0, "ns/op")
+}
+
+func (a *arena) query(b *testing.B, query string, args ...any) func() {
+	b.Helper()
+	return func() { require.NotEmpty(b, rowsOf(b, a.db, query, args...)) }
+}
+
+// BenchmarkPostgres runs all of them on one filled database.
+func BenchmarkPostgres(b *testing.B) {
+	a := newArena(b)
+	b.Run("Read", a.benchmarkReads)
+	b.Run("Claim", a.benchmarkClaim)
+	b.Run("Insert", a.benchmarkInsert)
+	b.Run("Batch", a.benchmarkBatch)
+}
+
+func (a *arena) benchmarkReads(b *testing.B) {
+	const page = "SELECT id, event_id, source_id, error_message, created_at, status, retry_count FROM peer.dlq_events "
+	row := a.total * 3 / 7
+	month := "created_at >= now() - interval '1 month'"
+	peers := map[string]string{
+		"pending page":                         page + "WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50",
+		"deep page by cursor":                  page + fmt.Sprintf("WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50 OFFSET %d", a.total/10),
+		"CPF invalid, last month (C39): page":  page + "WHERE error_message ILIKE '%CPF%' AND " + month + " ORDER BY created_at DESC LIMIT 50",
+		"CPF invalid, last month (C39): count": "SELECT count(*) FROM peer.dlq_events WHERE error_message ILIKE '%CPF%' AND " + month,
+		"count of pending":                     "SELECT count(*) FROM peer.dlq_events WHERE status = 'PENDING'",
+		"top causes": `SELECT error_message, COUNT(*) AS occurrences FROM peer.dlq_events WHERE status = 'PENDING'
+			GROUP BY error_message ORDER BY occurrences DESC LIMIT 10`,
+		"statistics with the hourly curve (C40)": `WITH hours AS (SELECT DATE_TRUNC('hour', created_at) AS hour, COUNT(*) AS n FROM peer.dlq_events
+				WHERE created_at >= NOW() - INTERVAL '7 days' GROUP BY hour),
+			types AS (SELECT event_type, COUNT(*) AS n, COUNT(CASE WHEN status = 'PENDING' THEN 1 END) AS pending FROM peer.dlq_events GROUP BY event_type),
+			causes AS (SELECT error_message, COUNT(*) AS n FROM peer.dlq_events WHERE status = 'PENDING' GROUP BY error_message ORDER BY n DESC LIMIT 10),
+			mean AS (SELECT AVG(EXTRACT(EPOCH FROM (resolved_at - created_at)) / 3600) FROM peer.dlq_events
+				WHERE status = 'RESOLVED' AND resolved_at IS NOT NULL)
+			SELECT (SELECT count(*) FROM hours), (SELECT count(*) FROM types), (SELECT count(*) FROM causes), (SELECT * FROM mean)`,
+		"by event id":       page + fmt.Sprintf("WHERE event_id = 'event-%d'", row),
+		"by source id":      page + fmt.Sprintf("WHERE source_id = 'E-%d'", row),
+		"by correlation id": page + fmt.Sprintf("WHERE correlation_id = '%s'", correlation(row)),
+	}
+	for _, r := range reads(a.total, a.end) {
+		peer, ok := peers[r.name]
+		if !ok {
+			continue
+		}
+		b.Run(r.name, func(b *testing.B) {
+			turns(b, "ms", 0, func() {
+				n, err := r.call(b.Context(), a.store)
+				require.NoError(b, err)
+				require.NotZero(b, n)
+			}, a.query(b, peer))
+		})
+	}
+}
+
+// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, what is older is done. The store also
+// writes who claimed, keeps its statistics, and returns whole entries.
+func (a *arena) benchmarkClaim(b *testing.B) {
+	const size = 500
+	page := dlq.Page{Limit: size, Order: dlq.OldestFirst}
+	filter := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
+	turns(b, "rows/s", size, func() {
+		listing, err := a.store.List(b.Context(), filter, page)
+		require.NoError(b, err)
+		ids := make([]int64, len(listing.Entries))
+		for i := range ids {
+			ids[i] = listing.Entries[i].ID
+		}
+		page.After = listing.Next
+		_, err = a.store.Change(b.Context(), dlq.Change{
+			Action: dlq.ActionRedrive, IDs: ids, Actor: "bench", At: time.Now(), Lease: time.Hour, Run: "bench",
+		})
+		require.NoError(b, err)
+	}, a.query(b, `UPDATE peer.dlq_events SET status = 'RETRYING', retry_count = retry_count + 1, last_retry_at = now()
+		WHERE id IN (SELECT id FROM peer.dlq_events WHERE status = 'PENDING'
+			ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED) RETURNING id, event_id, event_payload, kafka_topic`))
+}
+
+// peerInsert is C's INSERT of one dead letter, in a transaction of its own.
+const peerInsert = "INSERT INTO peer.dlq_events (event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace," +
+	" kafka_offset, kafka_partition, kafka_topic, correlation_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+
+func peerRow(e *dlq.Entry) []any {
+	return []any{
+		e.EventID, e.EventType, e.SourceTable, e.SourceID, string(e.Body.Payload), e.ErrorMessage, e.Body.Trace,
+		*e.Origin.Offset, *e.Origin.Partition, e.Origin.Topic, e.CorrelationID,
+	}
+}
+
+// benchmarkInsert: 64 callers that each wait for their own letter, against C's table one by one, and with 64 callers too.
+func (a *arena) benchmarkInsert(b *testing.B) {
+	next := 10 * a.total
+	fresh := func(n int) []*dlq.Entry {
+		list := make([]*dlq.Entry, n)
+		for i := range list {
+			next++
+			list[i] = letter(next, time.Now())
+		}
+		return list
+	}
+	peer := openDB(b, a.url)
+	peer.SetMaxIdleConns(64)
+	for _, c := range []struct{ callers, peers int }{{64, 1}, {64, 64}, {256, 1}, {1, 1}} {
+		b.Run(fmt.Sprintf("%d callers, peer with %d", c.callers, c.peers), func(b *testing.B) {
+			const rows = 1000
+			turns(b, "rows/s", rows, func() {
+				each(c.callers, fresh(rows), func(e *dlq.Entry) {
+					if _, err := a.store.Put(context.Background(), e); err != nil {
+						b.Error(err)
+					}
+				})
+			}, func() {
+				each(c.peers, fresh(rows), func(e *dlq.Entry) {
+					if _, err := peer.ExecContext(context.Background(), peerInsert, peerRow(e)...); err != nil {
+						b.Error(err)
+					}
+				})
+			})
+		})
+	}
+}
+
+// each hands letters to some callers.
+func each(callers int, list []*dlq.Entry, call func(e *dlq.Entry)) {
+	var taken atomic.Int64
+	var group sync.WaitGroup
+	for range callers {
+		group.Go(func() {
+			for i := taken.Add(1) - 1; i < int64(len(list)); i = taken.Add(1) - 1 {
+				call(list[i])
+			}
+		})
+	}
+	group.Wait()
+}
+
+// benchmarkBatch stores 1,000 letters in one call, against COPY of as many rows into C's table.
+func (a *arena) benchmarkBatch(b *testing.B) {
+	const rows = 1000
+	next := 20 * a.total
+	conn, err := pgx.Connect(b.Context(), a.url)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, conn.Close(context.Background())) }()
+	var list []*dlq.Entry
+	turns(b, "rows/s", rows, func() {
+		list = list[:0]
+		for range rows {
+			next++
+			list = append(list, letter(next, time.Now()))
+		}
+		_, err := a.store.Put(b.Context(), list...)
+		require.NoError(b, err)
+	}, func() {
+		copied := make([][]any, len(list))
+		for i, e := range list {
+			copied[i] = peerRow(e)
+		}
+		_, err := conn.CopyFrom(b.Context(), pgx.Identifier{"peer", "dlq_events"}, []string{
+			"event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace", "kafka_offset",
+			"kafka_partition", "kafka_topic", "correlation_id",
+		}, pgx.CopyFromRows(copied))
+		require.NoError(b, err)
+	})
+}
