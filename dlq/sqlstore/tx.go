@@ -38,7 +38,7 @@ func retryTx(
 		if err == nil || attempt == attempts || !retryable(err) {
 			return err
 		}
-		timer := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond))
+		timer := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond)) //nolint:gosec // jitter, not a secret
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

@@ -44,7 +44,7 @@ func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed
 	for _, u := range updates {
 		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE "
 		for in, ids := range s.dialect.idIn("id", u.ids) {
-			if _, err := s.statements.exec(ctx, tx, query+in, append(u.args[:len(u.args):len(u.args)], ids...)...); err != nil {
+			if _, err := s.statements.exec(ctx, tx, query+in, append(slices.Clip(u.args), ids...)...); err != nil {
 				return err
 			}
 		}
