@@ -150,18 +150,13 @@ func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int
 	return items, nil
 }
 
-func itemIDs(items []dlq.RunItem) []any {
-	ids := make([]any, len(items))
-	for i := range items {
-		ids[i] = items[i].EntryID
-	}
-	return ids
-}
-
 func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
-	for chunk := range chunks(items) {
-		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE id IN "+
-			questionMarks(len(chunk), 1)), itemIDs(chunk)...)
+	at := make(map[int64]*dlq.RunItem, len(items))
+	for i := range items {
+		at[items[i].EntryID] = &items[i]
+	}
+	for in, args := range s.dialect.idIn("id", itemIDs(items)) {
+		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...)
 		if err != nil {
 			return err
 		}
@@ -169,12 +164,8 @@ func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
 		if err != nil {
 			return err
 		}
-		byID := make(map[int64]*dlq.Entry, len(entries))
 		for i := range entries {
-			byID[entries[i].ID] = &entries[i]
-		}
-		for i := range chunk {
-			chunk[i].Entry = byID[chunk[i].EntryID]
+			at[entries[i].ID].Entry = &entries[i]
 		}
 	}
 	return nil
@@ -182,15 +173,15 @@ func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
 
 // readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim will fail.
 func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
-	for chunk := range chunks(items) {
-		byID := make(map[int64]*dlq.Entry, len(chunk))
-		for i := range chunk {
-			if chunk[i].Entry != nil {
-				byID[chunk[i].EntryID] = chunk[i].Entry
-			}
+	byID := make(map[int64]*dlq.Entry, len(items))
+	for i := range items {
+		if items[i].Entry != nil {
+			byID[items[i].EntryID] = items[i].Entry
 		}
+	}
+	for in, args := range s.dialect.idIn("entry_id", itemIDs(items)) {
 		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
-			" content_type, headers, stack_trace FROM dlq_bodies WHERE entry_id IN "+questionMarks(len(chunk), 1)), itemIDs(chunk)...)
+			" content_type, headers, stack_trace FROM dlq_bodies WHERE "+in), args...)
 		if err != nil {
 			return err
 		}
@@ -199,6 +190,14 @@ func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
 		}
 	}
 	return nil
+}
+
+func itemIDs(items []dlq.RunItem) []int64 {
+	ids := make([]int64, len(items))
+	for i := range items {
+		ids[i] = items[i].EntryID
+	}
+	return ids
 }
 
 func scanBodies(rows *sql.Rows, entries map[int64]*dlq.Entry) error {

@@ -82,8 +82,8 @@ func (p *stepping) published(ctx context.Context) error {
 		p.record(c, e, &after)
 	}
 	at := p.store.dialect.time(p.step.At)
-	err = p.updateIn(ctx, "UPDATE dlq_entries SET status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
-		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ? WHERE id IN ", closed, at, at, p.step.Actor, at, p.step.Actor)
+	err = p.updateIn(ctx, "id", "UPDATE dlq_entries SET status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
+		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ? WHERE ", closed, at, at, p.step.Actor, at, p.step.Actor)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	items, err := p.items(ctx, ids)
+	items, err := p.items(ctx, ids, dlq.ItemWaiting, dlq.ItemClaimed)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (p *stepping) claim(ctx context.Context) error {
 	for i := range claims {
 		ids[i] = claims[i].EntryID
 	}
-	items, err := p.items(ctx, ids)
+	items, err := p.items(ctx, ids, dlq.ItemWaiting)
 	if err != nil {
 		return err
 	}
@@ -182,17 +182,17 @@ func (p *stepping) claim(ctx context.Context) error {
 		p.claimed = append(p.claimed, after)
 	}
 	at := p.store.dialect.time(p.step.At)
-	err = p.updateIn(ctx, "UPDATE dlq_entries SET status = 'RETRYING', version = version + 1, retry_count = retry_count + 1,"+
-		" last_retry_at = ?, lease_until = ?, run_id = ?, changed_at = ?, changed_by = ? WHERE id IN ", ours,
+	err = p.updateIn(ctx, "id", "UPDATE dlq_entries SET status = 'RETRYING', version = version + 1, retry_count = retry_count + 1,"+
+		" last_retry_at = ?, lease_until = ?, run_id = ?, changed_at = ?, changed_by = ? WHERE ", ours,
 		at, p.store.dialect.time(p.step.At.Add(p.step.OutcomeTimeout)), p.run.ID, at, p.step.Actor)
 	if err != nil {
 		return err
 	}
 	p.run.Counts.Waiting -= int64(len(ours))
 	p.run.Counts.Claimed += int64(len(ours))
-	return p.updateIn(ctx, "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
+	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
 		" version = (SELECT e.version FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id),"+
-		" redrive = (SELECT e.retry_count FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id) WHERE run_seq = ? AND entry_id IN ", ours,
+		" redrive = (SELECT e.retry_count FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id) WHERE run_seq = ? AND state = 'waiting' AND ", ours,
 		p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout)), p.run.seq)
 }
 
@@ -233,25 +233,24 @@ func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
 	})
 }
 
-// items reads items of the run; those that are not there are not in the map.
-func (p *stepping) items(ctx context.Context, ids []int64) (map[int64]dlq.RunItem, error) {
+// items reads items of the run that are in one of the states; the others are not in the map. The states are named, here and below,
+// because a database that has no statistics of a new run's items would read all of them to find a few by their entries alone.
+func (p *stepping) items(ctx context.Context, ids []int64, states ...dlq.ItemState) (map[int64]dlq.RunItem, error) {
 	found := make(map[int64]dlq.RunItem, len(ids))
-	for chunk := range chunks(ids) {
-		args := []any{p.run.seq}
-		for _, id := range chunk {
-			args = append(args, id)
-		}
-		rows, err := p.store.statements.query(ctx, p.tx,
-			selectItem+" WHERE run_seq = ? AND entry_id IN "+questionMarks(len(chunk), 1), args...)
-		if err != nil {
-			return nil, err
-		}
-		items, err := scanItems(rows)
-		if err != nil {
-			return nil, err
-		}
-		for _, item := range items {
-			found[item.EntryID] = item
+	for _, state := range states {
+		for in, args := range p.store.dialect.idIn("entry_id", ids) {
+			rows, err := p.store.statements.query(ctx, p.tx, selectItem+" WHERE run_seq = ? AND state = ? AND "+in,
+				slices.Concat([]any{p.run.seq, string(state)}, args)...)
+			if err != nil {
+				return nil, err
+			}
+			items, err := scanItems(rows)
+			if err != nil {
+				return nil, err
+			}
+			for _, item := range items {
+				found[item.EntryID] = item
+			}
 		}
 	}
 	return found, nil
@@ -263,13 +262,9 @@ func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to dlq.Item
 	if to == dlq.ItemSucceeded {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	for chunk := range chunks(ids) {
-		args := []any{string(to), settled, p.run.seq, string(from)}
-		for _, id := range chunk {
-			args = append(args, id)
-		}
+	for in, args := range p.store.dialect.idIn("entry_id", ids) {
 		result, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, claimed_until = NULL, settled_at = ?"+
-			" WHERE run_seq = ? AND state = ? AND entry_id IN "+questionMarks(len(chunk), 1), args...)
+			" WHERE run_seq = ? AND state = ? AND "+in, slices.Concat([]any{string(to), settled, p.run.seq, string(from)}, args)...)
 		if err != nil {
 			return err
 		}
@@ -292,19 +287,15 @@ func (p *stepping) setItem(ctx context.Context, item dlq.RunItem, to dlq.ItemSta
 		settled = p.store.dialect.time(p.step.At)
 	}
 	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL, settled_at = ?,"+
-		" detail = ? WHERE run_seq = ? AND entry_id = ?",
-		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, item.EntryID)
+		" detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
+		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID)
 	return err
 }
 
-// updateIn runs an update that ends in a list of ids.
-func (p *stepping) updateIn(ctx context.Context, query string, ids []int64, args ...any) error {
-	for chunk := range chunks(ids) {
-		all := slices.Clone(args)
-		for _, id := range chunk {
-			all = append(all, id)
-		}
-		if _, err := p.store.statements.exec(ctx, p.tx, query+questionMarks(len(chunk), 1), all...); err != nil {
+// updateIn runs an update whose condition ends in a list of ids.
+func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args ...any) error {
+	for in, list := range p.store.dialect.idIn(column, ids) {
+		if _, err := p.store.statements.exec(ctx, p.tx, query+in, slices.Concat(args, list)...); err != nil {
 			return err
 		}
 	}

@@ -66,11 +66,11 @@ func serve(t testing.TB, b brokers.Broker, l *dlq.Letters, handle func(*message.
 	})
 }
 
-// fill stores n dead letters.
-func fill(t testing.TB, l *dlq.Letters, n int) {
+// fill stores the dead letters with the numbers from first to last, last not included.
+func fill(t testing.TB, l *dlq.Letters, first, last int) {
 	t.Helper()
-	for first := 0; first < n; first += 1000 {
-		batch := make([]*dlq.Entry, min(1000, n-first))
+	for ; first < last; first += 1000 {
+		batch := make([]*dlq.Entry, min(1000, last-first))
 		for i := range batch {
 			batch[i] = dlq.NewEntry(dead(first + i))
 		}
