@@ -14,6 +14,7 @@ import (
 // The delays of a queue with time to spare: never early, and exact to 100 ms. A busy machine may be late in a round; a
 // queue that polls too seldom is late in every one.
 func TestDelay_IsExact(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
 		b := openQueue(t, url)

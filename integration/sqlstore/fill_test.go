@@ -61,7 +61,7 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 	m.Metadata["source_table"] = "employee"
 	class, text := causes[n%len(causes)](n)
 	topic := []string{"employee-create", "employee-update", "employee-delete"}[n%3]
-	partition, offset := int32(n%8), int64(n/8) //nolint:gosec // small
+	partition, offset := int32(n%8), int64(n/8)
 	d := &envelope.DeadLetter{
 		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: text, Trace: "esocial.Validate()\n\tvalidate.go:42\nmain.handle()"},
 		Class: class, Handler: "validate", Attempts: 1, At: at,

@@ -139,7 +139,6 @@ func reads(total int, end time.Time) []read {
 // No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in milliseconds, which
 // depend on who else uses the machine).
 func TestPostgres_Plans(t *testing.T) {
-	t.Parallel()
 	url := servers["PostgreSQL"](t)
 	db := openDB(t, url)
 	filler := openStore(t, url)
