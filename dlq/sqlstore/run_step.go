@@ -190,10 +190,25 @@ func (p *stepping) claim(ctx context.Context) error {
 	}
 	p.run.Counts.Waiting -= int64(len(ours))
 	p.run.Counts.Claimed += int64(len(ours))
-	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
-		" version = (SELECT e.version FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id),"+
-		" redrive = (SELECT e.retry_count FROM dlq_entries e WHERE e.id = dlq_run_items.entry_id) WHERE run_seq = ? AND state = 'waiting' AND ", ours,
-		p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout)), p.run.seq)
+	return p.claimItems(ctx)
+}
+
+// claimItems writes the items of the claimed entries: a claim has made their version one more, and their redrive count is the same for
+// most of them.
+func (p *stepping) claimItems(ctx context.Context) error {
+	byRedrive := map[int][]int64{}
+	for i := range p.claimed {
+		byRedrive[p.claimed[i].RedriveCount] = append(byRedrive[p.claimed[i].RedriveCount], p.claimed[i].ID)
+	}
+	until := p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout))
+	for redrive, ids := range byRedrive {
+		err := p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
+			" version = version + 1, redrive = ? WHERE run_seq = ? AND state = 'waiting' AND ", ids, until, redrive, p.run.seq)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // claimOne asks the state machine. What it makes of the entry is what the update of all claimed ones writes.
