@@ -16,6 +16,7 @@ const (
 	maxJoinedBytes = 16 << 20
 	joinedTimeout  = time.Minute
 	maxIdle        = 16 // how often the writer steps aside without anybody coming
+	maxMoment      = 500 * time.Microsecond
 )
 
 // writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A commit costs a
@@ -87,24 +88,40 @@ func (w *writer) run() {
 
 // gather adds the callers that wait already to the first. Those of the group before have just been answered and are about to come
 // back: without a chance to run they would miss this commit, and two halves of the callers would take turns, each waiting for a
-// whole commit of the other. So the writer steps aside a few times before it commits; after a group of one it does not.
+// whole commit of the other. So the writer steps aside a few times before it commits, and then waits for a moment as long as there are
+// fewer than in the group before; after a group of one it does not.
 func (w *writer) gather(first *putCall) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size
+	previous := w.previous
+	var moment <-chan time.Time
 	for idle := 0; rows < maxJoinedRows && size < maxJoinedBytes; {
+		var call *putCall
 		select {
-		case call := <-w.calls:
-			group = append(group, call)
-			rows += len(call.letters)
-			size += call.size
-			idle = 0
+		case call = <-w.calls:
 		default:
-			if w.previous == 1 && len(group) == 1 || idle == maxIdle {
+			switch {
+			case previous == 1 && len(group) == 1, idle >= maxIdle && len(group) >= previous:
+				w.previous = len(group)
+				return group
+			case idle < maxIdle:
+				idle++
+				runtime.Gosched()
+				continue
+			}
+			if moment == nil {
+				moment = time.After(maxMoment)
+			}
+			select {
+			case call = <-w.calls:
+			case <-moment:
 				w.previous = len(group)
 				return group
 			}
-			idle++
-			runtime.Gosched()
 		}
+		group = append(group, call)
+		rows += len(call.letters)
+		size += call.size
+		idle = 0
 	}
 	w.previous = len(group)
 	return group
