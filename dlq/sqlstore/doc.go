@@ -1,17 +1,33 @@
-// Package sqlstore keeps dead letters in a SQL database: a SQLite file, for now. Import it for its side effect of registering the
-// schemes, together with the SQL driver of your choice; this package imports none.
+// Package sqlstore keeps dead letters in a SQL database: PostgreSQL, MySQL or MariaDB, or a SQLite file. Import it for its side effect of
+// registering the schemes, together with the SQL driver; this package imports none.
 //
 //	import (
 //		_ "github.com/redrive-go/redrive/dlq/sqlstore"
+//		_ "github.com/jackc/pgx/v5/stdlib"             // or
+//		_ "github.com/go-sql-driver/mysql"             // or
 //		_ "modernc.org/sqlite"
 //	)
 //
-//	letters, err := dlq.Open(ctx, "sqlite:///var/lib/app/dead.db")
+//	letters, err := dlq.Open(ctx, "postgres://app:password@db:5432/app")
+//
+// The tables are made and brought up to date when the store is opened, by one process under a lock of the database, however many start
+// at once.
 //
 // # URL
 //
-// sqlite:///absolute/path, sqlite:relative/path, or just a path. The file and its schema are made when they are not there. Parameters,
-// each also with x- before its name:
+// postgres://user:password@host:5432/database (or postgresql://) is PostgreSQL 12 or later, mysql://user:password@host:3306/database (or
+// mariadb://) MySQL 8.0, MariaDB 10.6 or later. Parameters, each also with x- before its name:
+//
+//	conn_lifetime  30m     how long a connection is used; 0 is for ever
+//	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
+//	readers        8       connections that read, at most
+//	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
+//	writers        4       connections that write, at most
+//
+// The driver's own parameters stand beside them (sslmode, search_path, application_name, tls, timeout, socket ...); any other is
+// refused. No error shows a password.
+//
+// sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is not there.
 //
 //	busy_timeout   5s      how long to wait for another process that writes
 //	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or sqlite3 (mattn)
@@ -21,11 +37,27 @@
 // # Tables
 //
 // The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with the exact
-// payload and the rest beside them. Behind it dlq_entries has what is searched and changed, and dlq_bodies the messages. dlq_groups,
-// dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no dashboard ever scans the entries; who changes
-// dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers. dlq_events_archive has what was purged.
+// payload and the rest beside them: event_payload is JSON, or NULL for a payload that the database's JSON cannot hold; correlation_id on
+// PostgreSQL is a UUID, or NULL for one that is none, and correlation its text. Behind the view dlq_entries has what is searched and
+// changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys has the ids by which entries are found, and on MySQL dlq_parts the
+// rest of payloads above 1 MiB. dlq_groups, dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no
+// dashboard ever scans the entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the
+// server lets an application make them. What was purged is in archive.dlq_events_archive on PostgreSQL (C35), else in
+// dlq_events_archive, and [Store.Unarchive] brings it back.
+//
+// # Durability
+//
+// Put returns when the letters are committed. PostgreSQL is told to wait for the disk in each transaction (synchronous_commit = on),
+// whatever the database's default says; on MySQL that is the server's innodb_flush_log_at_trx_commit, whose default is right.
 //
 // # Concurrency
 //
-// Concurrent Puts are joined into one transaction: while one commits, the next gather. A file may be shared by processes of one machine.
+// Concurrent Puts are joined into one transaction: while one commits, the next gather. Any number of processes may share a server's
+// database, and processes of one machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a
+// transaction of the caller's, and holds nobody up until that is committed.
+//
+// # Limits
+//
+// On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others every page is a
+// range of an index. PayloadText reads every payload that the rest of a filter leaves.
 package sqlstore
