@@ -72,6 +72,9 @@ func NewManager(store Store, r Redriver, opts ...ManagerOption) *Manager {
 	return m
 }
 
+// Ping reports whether the store can take a dead letter now.
+func (m *Manager) Ping(ctx context.Context) error { return m.store.Ping(ctx) }
+
 // List returns a page of the entries that the filter picks, without their bodies.
 func (m *Manager) List(ctx context.Context, f Filter, p Page) (Listing, error) {
 	return m.store.List(ctx, f, p)

@@ -1,0 +1,131 @@
+package dlqhttp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// Config says what a [Handler] serves, and to whom. The zero value of everything but Manager is the safe default.
+type Config struct {
+	// Manager is what is served. Required.
+	Manager *dlq.Manager
+	// Prefix is the path below which everything is, such as /ops. Defaults to none.
+	Prefix string
+	// Auth are asked in their order who sends a request. None serves this machine only, whose users may do everything.
+	Auth []Authenticator
+	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback addresses are always
+	// among them; with Auth, an empty list allows any.
+	Hosts []string
+	// Origins are the browser origins (https://ops.example) besides our own that may change something.
+	Origins []string
+	// ReadOnly refuses everything that changes something.
+	ReadOnly bool
+	// Redaction hides what not everybody may see. Nil hides nothing.
+	Redaction *redact.Rules
+	// RevealTo is the least role that sees what Redaction hides. The zero Role is nobody.
+	RevealTo Role
+	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within its context.
+	Health func(context.Context) Health
+	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil has no such route's answer but 404.
+	Topology func(context.Context) (any, error)
+	// Settings is the configuration to show to admins, without secrets. Nil shows none.
+	Settings any
+	// Rules are the redrive rules that the program applies, to be shown.
+	Rules []dlq.Rule
+	// Retention is what the program applies, to be shown and previewed.
+	Retention dlq.Retention
+	// Metrics is served at /metrics to viewers. Nil serves none.
+	Metrics http.Handler
+	// Limits bound what a client may ask for.
+	Limits Limits
+	// Logger is told of changes, refusals and faults. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Limits bound what a client may ask for. A zero field has its default.
+type Limits struct {
+	// Body is the largest request body in bytes. Defaults to 4 MiB: what a payload that is edited may need.
+	Body int64
+	// Import is the largest import in bytes. Defaults to 1 GiB.
+	Import int64
+	// Rate is how many requests a second one client may make on average, Burst how many at once. Default to 50 and 200. A negative
+	// Rate is no bound.
+	Rate  float64
+	Burst int
+	// Streams is how many progress streams may be open at once. Defaults to 100.
+	Streams int
+	// Timeout is how long a request may take, but for exports, imports, purges and streams. Defaults to 30 s.
+	Timeout time.Duration
+}
+
+// Who asks, and what they may do.
+type (
+	// Role is what somebody may do: [Viewer] < [Operator] < [Approver] < [Admin].
+	Role = access.Role
+	// Principal is who asks: the name for the audit log, and the role.
+	Principal = access.Principal
+	// Authenticator says who sends a request; see [Config.Auth].
+	Authenticator = access.Authenticator
+	// AuthenticatorFunc makes an Authenticator of a function: for those who have a login of their own in front of the handler.
+	AuthenticatorFunc = access.AuthenticatorFunc
+)
+
+// What an [Authenticator] returns besides a principal.
+var (
+	// ErrNoCredentials lets the next authenticator be asked.
+	ErrNoCredentials = access.ErrNoCredentials
+	// ErrBadCredentials refuses the request.
+	ErrBadCredentials = access.ErrBadCredentials
+)
+
+// The roles, the least first; each may do what those before it may.
+const (
+	Viewer   = access.Viewer
+	Operator = access.Operator
+	Approver = access.Approver
+	Admin    = access.Admin
+)
+
+func (c *Config) setDefaults() {
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
+	l := &c.Limits
+	l.Body, l.Import = cmp.Or(l.Body, 4<<20), cmp.Or(l.Import, 1<<30)
+	l.Rate, l.Burst = cmp.Or(l.Rate, 50), cmp.Or(l.Burst, 200)
+	l.Streams, l.Timeout = cmp.Or(l.Streams, 100), cmp.Or(l.Timeout, 30*time.Second)
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Manager == nil {
+		bad("Manager: required")
+	}
+	if c.Prefix != "" && (c.Prefix[0] != '/' || path.Clean(c.Prefix) != c.Prefix || strings.ContainsAny(c.Prefix, "{}?#% ")) {
+		bad("Prefix %q: a path such as /ops", c.Prefix)
+	}
+	for i, a := range c.Auth {
+		if a == nil {
+			bad("Auth[%d]: nil", i)
+		}
+	}
+	l := &c.Limits
+	if l.Body < 0 || l.Import < 0 || l.Burst < 1 || l.Streams < 1 || l.Timeout < 0 {
+		bad("Limits %+v: must not be negative", *l)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("dlqhttp: %w", err)
+	}
+	return nil
+}

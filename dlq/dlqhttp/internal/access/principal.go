@@ -1,0 +1,45 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
+)
+
+// Principal is who asks.
+type Principal struct {
+	// Name stands in the audit log. Role is what they may do.
+	Name string
+	Role Role
+}
+
+type principalKey struct{}
+
+// WithPrincipal puts who asks into a context.
+func WithPrincipal(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// From is who asks; nobody, with role None, when the context does not say.
+func From(ctx context.Context) Principal {
+	p, _ := ctx.Value(principalKey{}).(Principal)
+	return p
+}
+
+// Require answers 403 to who may not do what asks for the least role.
+func Require(least Role, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := From(r.Context()); !p.Role.Allows(least) {
+			problem.Write(w, http.StatusForbidden, Refusal(p, least))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Refusal says why somebody may not.
+func Refusal(p Principal, least Role) string {
+	return fmt.Sprintf("%s is %s; this needs the role %s", p.Name, p.Role, least)
+}

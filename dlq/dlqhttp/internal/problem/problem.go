@@ -1,0 +1,26 @@
+// Package problem writes errors as application/problem+json (RFC 9457), for what is answered before or beside the API's own routes.
+package problem
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// ContentType of a problem.
+const ContentType = "application/problem+json"
+
+// Problem is what went wrong, and what to do about it.
+type Problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Write answers with a problem. Nothing may have been written before.
+func Write(w http.ResponseWriter, status int, detail string) {
+	w.Header().Set("Content-Type", ContentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, detail}) // the client has gone: nobody is left to be told
+}

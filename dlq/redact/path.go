@@ -1,0 +1,131 @@
+package redact
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// step is one part of a path: a name, an index, or anything; deep looks at any depth below.
+type step struct {
+	name  string
+	index int // -1 when it is a name or anything
+	any   bool
+	deep  bool
+}
+
+// location is a parsed path.
+type location []step
+
+// element is where the reader is in a document: a member's name, or an index.
+type element struct {
+	name  string
+	index int // -1 for a member of an object
+}
+
+// parsePath reads a path; see the package comment for what there is.
+func parsePath(text string) (location, error) {
+	rest, ok := strings.CutPrefix(text, "$")
+	if !ok {
+		return nil, errors.New("it begins with $, such as $.card.number or $..cpf")
+	}
+	var steps location
+	for rest != "" {
+		s := step{index: -1}
+		var err error
+		switch {
+		case strings.HasPrefix(rest, ".."):
+			s.deep, rest = true, rest[2:]
+			if strings.HasPrefix(rest, "[") {
+				rest, err = s.bracket(rest)
+			} else {
+				rest, err = s.member(rest)
+			}
+		case rest[0] == '.':
+			rest, err = s.member(rest[1:])
+		case rest[0] == '[':
+			rest, err = s.bracket(rest)
+		default:
+			err = fmt.Errorf("expected . or [ before %q", rest)
+		}
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, s)
+	}
+	if len(steps) == 0 {
+		return location{}, nil
+	}
+	return steps, nil
+}
+
+// member reads name or *.
+func (s *step) member(text string) (rest string, err error) {
+	end := strings.IndexAny(text, ".[")
+	if end < 0 {
+		end = len(text)
+	}
+	s.name, rest = text[:end], text[end:]
+	if s.name == "" {
+		return "", errors.New("a name is missing behind the dot")
+	}
+	if s.name == "*" {
+		s.any = true
+	}
+	return rest, nil
+}
+
+// bracket reads ['name'], ["name"], [0] or [*].
+func (s *step) bracket(text string) (rest string, err error) {
+	if len(text) > 1 && (text[1] == '\'' || text[1] == '"') {
+		name, rest, ok := strings.Cut(text[2:], text[1:2]+"]")
+		if !ok {
+			return "", fmt.Errorf("the bracket of %q is not closed", text)
+		}
+		s.name = name
+		return rest, nil
+	}
+	inside, rest, ok := strings.Cut(text[1:], "]")
+	if !ok {
+		return "", fmt.Errorf("the bracket of %q is not closed", text)
+	}
+	if inside == "*" {
+		s.any = true
+		return rest, nil
+	}
+	if s.index, err = strconv.Atoi(inside); err != nil || s.index < 0 {
+		return "", fmt.Errorf("[%s]: an index from 0, a quoted name, or *", inside)
+	}
+	return rest, nil
+}
+
+func (s *step) matches(e element) bool {
+	switch {
+	case s.any:
+		return true
+	case s.index >= 0:
+		return e.index == s.index
+	default:
+		return e.index < 0 && e.name == s.name
+	}
+}
+
+// matches reports whether the path leads to where the reader is.
+func (l location) matches(at []element) bool {
+	if len(l) == 0 {
+		return len(at) == 0
+	}
+	if len(at) == 0 {
+		return false
+	}
+	if l[0].deep {
+		for i := range at {
+			if l[0].matches(at[i]) && l[1:].matches(at[i+1:]) {
+				return true
+			}
+		}
+		return false
+	}
+	return l[0].matches(at[0]) && l[1:].matches(at[1:])
+}

@@ -1,0 +1,136 @@
+package redact
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Mask stands where something was hidden.
+const Mask = "[redacted]"
+
+// Config says what is hidden. The zero Config hides nothing.
+type Config struct {
+	// Paths are the places in JSON payloads, see the package comment.
+	Paths []string
+	// Headers are names of headers, in any letter case; * stands for any characters.
+	Headers []string
+	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes, header values
+	// and what else is free text, in payloads too.
+	Texts []string
+}
+
+// Rules hide what a [Config] names. They are safe for concurrent use and never change what they are given. Nil Rules hide nothing.
+type Rules struct {
+	paths   []location
+	headers []string
+	texts   []*regexp.Regexp
+}
+
+// New compiles rules. The error names every one that makes no sense.
+func New(cfg Config) (*Rules, error) {
+	var (
+		r    Rules
+		errs []error
+	)
+	for _, text := range cfg.Paths {
+		p, err := parsePath(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("path %q: %w", text, err))
+		}
+		r.paths = append(r.paths, p)
+	}
+	for _, name := range cfg.Headers {
+		if _, err := path.Match(name, ""); err != nil || name == "" {
+			errs = append(errs, fmt.Errorf("header %q: a name, in which * stands for any characters", name))
+		}
+		r.headers = append(r.headers, strings.ToLower(name))
+	}
+	for _, text := range cfg.Texts {
+		pattern, err := regexp.Compile(text)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("text %q: %w", text, err))
+		case pattern.MatchString(""):
+			errs = append(errs, fmt.Errorf("text %q: it matches the empty text, so it would hide everything", text))
+		default:
+			r.texts = append(r.texts, pattern)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("redact: %w", err)
+	}
+	return &r, nil
+}
+
+// Empty reports whether the rules hide nothing.
+func (r *Rules) Empty() bool {
+	return r == nil || len(r.paths)+len(r.headers)+len(r.texts) == 0
+}
+
+// Text hides what the patterns match.
+func (r *Rules) Text(text string) string {
+	if r == nil {
+		return text
+	}
+	for _, pattern := range r.texts {
+		text = pattern.ReplaceAllLiteralString(text, Mask)
+	}
+	return text
+}
+
+// Header is what may be shown of a header's value.
+func (r *Rules) Header(name, value string) string {
+	if r.hides(name) {
+		return Mask
+	}
+	return r.Text(value)
+}
+
+func (r *Rules) hides(header string) bool {
+	if r == nil {
+		return false
+	}
+	header = strings.ToLower(header)
+	return slices.ContainsFunc(r.headers, func(pattern string) bool {
+		matched, err := path.Match(pattern, strings.ReplaceAll(header, "/", "_"))
+		return err == nil && matched || pattern == header
+	})
+}
+
+// Headers is a copy with what may be shown. Nil stays nil.
+func (r *Rules) Headers(headers map[string]string) map[string]string {
+	shown := maps.Clone(headers)
+	if r.Empty() {
+		return shown
+	}
+	for name, value := range shown {
+		shown[name] = r.Header(name, value)
+	}
+	return shown
+}
+
+// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides in log records: by the name of the attribute as of a header, and in texts
+// and errors by pattern.
+func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
+	if r.Empty() || a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.SourceKey {
+		return a
+	}
+	switch a.Value.Kind() {
+	case slog.KindString:
+		return slog.String(a.Key, r.Header(a.Key, a.Value.String()))
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			return slog.String(a.Key, r.Header(a.Key, err.Error()))
+		}
+	}
+	if r.hides(a.Key) {
+		return slog.String(a.Key, Mask)
+	}
+	return a
+}
