@@ -14,6 +14,8 @@ type Group struct {
 	FirstSeen, LastSeen time.Time
 	// LastEntry is the entry of the last death.
 	LastEntry int64
+	// Trend are the hours since GroupQuery.TrendSince; nil when it was not asked for.
+	Trend []HourCount
 }
 
 // Counts are numbers of entries by status.
@@ -64,6 +66,10 @@ type GroupQuery struct {
 	Status Status
 	// Handler and ErrorClass must be equal, CauseText must occur in the cause; zero does not filter.
 	Handler, ErrorClass, CauseText string
+	// Fingerprint, unless empty, asks for this group alone.
+	Fingerprint string
+	// TrendSince, unless zero, asks for each group's hours since then.
+	TrendSince time.Time
 	// Limit is at most how many groups. Defaults to 10; at most [MaxPage].
 	Limit int
 }
@@ -85,7 +91,7 @@ type Stats struct {
 	ByType, ByTopic []NamedCounts
 	// TopCauses are the groups with the most PENDING entries.
 	TopCauses []Group
-	// Hourly are the entries created in each hour since StatsQuery.Since, oldest first; hours without any are left out.
+	// Hourly are the entries created and closed in each hour since StatsQuery.Since, oldest first; hours without any are left out.
 	Hourly []HourCount
 	// OldestPending is when the longest waiting PENDING entry was created; zero when none waits.
 	OldestPending time.Time
@@ -99,8 +105,9 @@ type NamedCounts struct {
 	Counts Counts
 }
 
-// HourCount is how many entries were created in the hour that begins at Hour (UTC).
+// HourCount is how many entries were created in the hour that begins at Hour (UTC), and how many were closed in it: resolved or
+// discarded, whenever they came.
 type HourCount struct {
-	Hour  time.Time
-	Count int64
+	Hour          time.Time
+	Count, Closed int64
 }

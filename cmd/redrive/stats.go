@@ -30,8 +30,9 @@ type namedView struct {
 }
 
 type hourView struct {
-	Hour  time.Time `json:"hour"`
-	Count int64     `json:"count"`
+	Hour   time.Time `json:"hour"`
+	Count  int64     `json:"count"`
+	Closed int64     `json:"closed"`
 }
 
 func byStatus(c dlq.Counts) map[string]int64 {
@@ -128,6 +129,7 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 		hours := []column[hourView]{
 			{title: "Hour", value: func(h hourView) string { return stampOf(h.Hour) }},
 			{title: "Died", right: true, value: func(h hourView) string { return dlq.FormatID(h.Count) }},
+			{title: "Closed", right: true, value: func(h hourView) string { return dlq.FormatID(h.Closed) }},
 		}
 		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false)))
 	}

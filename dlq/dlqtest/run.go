@@ -55,6 +55,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"CountAgreesWithList", testCountAgrees},
 		{"Groups", testGroups},
 		{"Stats", testStats},
+		{"Trend", testTrend},
 		{"StatsEqualRecount", testRecount},
 		{"Audit", testAudit},
 		{"Purge", testPurge},

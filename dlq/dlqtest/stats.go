@@ -70,6 +70,7 @@ func testStats(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(-10*24*time.Hour), stats.OldestPending)
 	require.Equal(t, []dlq.HourCount{
 		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2}, {Hour: noon.Truncate(time.Hour), Count: 3},
+		{Hour: noon.Add(time.Hour).Truncate(time.Hour), Closed: 1},
 	}, stats.Hourly)
 	require.Equal(t, []dlq.NamedCounts{
 		{Name: "orders", Counts: dlq.Counts{Pending: 1, Retrying: 1, Resolved: 2}}, {Name: "invoices", Counts: dlq.Counts{Pending: 2}},
@@ -80,7 +81,41 @@ func testStats(t *testing.T, db Database) {
 
 	all, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour), Since: noon.Add(-30 * 24 * time.Hour)})
 	require.NoError(t, err)
-	require.Len(t, all.Hourly, 3)
+	require.Len(t, all.Hourly, 4)
+}
+
+// A cause has its own curve: what came, and what was closed, by the hour.
+func testTrend(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	hour := noon.Truncate(time.Hour)
+	timeouts := putMany(t, s, 0, 4)
+	putMany(t, s, 4, 6, func(d *envelope.DeadLetter) { d.At = d.At.Add(-3 * time.Hour) })
+	putMany(t, s, 10, 13, func(d *envelope.DeadLetter) { d.Err.Message = "employee is 15, minimum 16" })
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: timeouts[:2], At: noon.Add(time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: timeouts[2:3], At: noon.Add(time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: timeouts[1:2], At: noon.Add(2 * time.Hour)})
+
+	plain, err := s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Len(t, plain, 2)
+	require.Nil(t, plain[0].Trend)
+
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{TrendSince: noon.Add(-24 * time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, []dlq.HourCount{{Hour: hour.Add(-3 * time.Hour), Count: 2}, {Hour: hour, Count: 4}, {Hour: hour.Add(time.Hour), Closed: 2}},
+		groups[0].Trend, "the restored one is not closed")
+	require.Equal(t, []dlq.HourCount{{Hour: hour, Count: 3}}, groups[1].Trend)
+
+	one, err := s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: groups[1].Fingerprint, TrendSince: noon})
+	require.NoError(t, err)
+	require.Equal(t, groups[1:], one)
+
+	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(2 * time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, []dlq.HourCount{
+		{Hour: hour.Add(-3 * time.Hour), Count: 2}, {Hour: hour, Count: 7}, {Hour: hour.Add(time.Hour), Closed: 2},
+	}, stats.Hourly)
 }
 
 // The statistics that every change keeps up to date are those that a count of the entries gives.
@@ -118,9 +153,9 @@ func testRecount(t *testing.T, db Database) {
 	require.Equal(t, 2, purged)
 
 	read := func() (dlq.Stats, []dlq.Group) {
-		stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
+		stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)})
 		require.NoError(t, err)
-		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: 100})
+		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: 100, TrendSince: noon})
 		require.NoError(t, err)
 		return stats, groups
 	}

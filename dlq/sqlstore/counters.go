@@ -16,7 +16,7 @@ import (
 type deltas struct {
 	groups map[string]*groupDelta
 	counts map[countKey]*countDelta
-	hours  map[hourKey]int64
+	hours  map[hourKey]hourDelta
 }
 
 type groupDelta struct {
@@ -31,6 +31,9 @@ type countDelta struct {
 	counts       dlq.Counts
 	resolutionMS int64
 }
+
+// hourDelta is what came and what was closed in an hour.
+type hourDelta struct{ entries, closed int64 }
 
 type hourKey struct {
 	hour        time.Time
@@ -51,7 +54,7 @@ func (d *deltas) change(before, after *dlq.Entry) {
 
 func (d *deltas) init() {
 	if d.groups == nil {
-		d.groups, d.counts, d.hours = map[string]*groupDelta{}, map[countKey]*countDelta{}, map[hourKey]int64{}
+		d.groups, d.counts, d.hours = map[string]*groupDelta{}, map[countKey]*countDelta{}, map[hourKey]hourDelta{}
 	}
 }
 
@@ -80,7 +83,16 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	if e.Status == dlq.Resolved {
 		c.resolutionMS += n * e.ResolvedAt.Sub(e.CreatedAt).Milliseconds()
 	}
-	d.hours[hourKey{e.CreatedAt.Truncate(time.Hour), e.Fingerprint}] += n
+	d.hour(e.CreatedAt, e.Fingerprint, hourDelta{entries: n})
+	if !e.ResolvedAt.IsZero() {
+		d.hour(e.ResolvedAt, e.Fingerprint, hourDelta{closed: n})
+	}
+}
+
+func (d *deltas) hour(at time.Time, fingerprint string, n hourDelta) {
+	key := hourKey{at.Truncate(time.Hour), fingerprint}
+	there := d.hours[key]
+	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed}
 }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
@@ -146,13 +158,13 @@ func (d *deltas) countWrite() counterWrite {
 }
 
 func (d *deltas) hourWrite(dialect dialect) counterWrite {
-	w := counterWrite{table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries"}}
+	w := counterWrite{table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries", "closed"}}
 	w.columns = slices.Concat(w.key, w.add)
 	for _, key := range sortedKeys(d.hours, func(a, b hourKey) int {
 		return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
 	}) {
-		if n := d.hours[key]; n != 0 {
-			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n})
+		if n := d.hours[key]; n != (hourDelta{}) {
+			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n.entries, n.closed})
 		}
 	}
 	return w

@@ -43,6 +43,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved", "discarded",
 		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
+	whereText(b, "fingerprint", q.Fingerprint)
 	whereText(b, "handler", q.Handler)
 	whereText(b, "error_class", q.ErrorClass)
 	if q.CauseText != "" {
@@ -69,7 +70,42 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
 	}
+	if err := s.readTrends(ctx, q.TrendSince, groups); err != nil {
+		return nil, fmt.Errorf("sqlstore: groups: trend: %w", err)
+	}
 	return groups, nil
+}
+
+// readTrends reads the hours of the groups, all in one query.
+func (s *Store) readTrends(ctx context.Context, since time.Time, groups []dlq.Group) error {
+	if since.IsZero() || len(groups) == 0 {
+		return nil
+	}
+	byFingerprint := make(map[string]*dlq.Group, len(groups))
+	fingerprints := make([]any, len(groups))
+	for i := range groups {
+		fingerprints[i], byFingerprint[groups[i].Fingerprint] = groups[i].Fingerprint, &groups[i]
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("fingerprint", "hour", "entries", "closed").From("dlq_hours").
+		Where(b.In("fingerprint", fingerprints...), b.GE("hour", s.dialect.time(since.Truncate(time.Hour))), "(entries > 0 OR closed > 0)").
+		OrderBy("hour")
+	query, args := b.Build()
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var fingerprint string
+		var h dlq.HourCount
+		if err := rows.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed); err != nil {
+			return err
+		}
+		g := byFingerprint[fingerprint]
+		g.Trend = append(g.Trend, h)
+	}
+	return rows.Err()
 }
 
 // Stats returns the numbers of a dashboard from the kept statistics.
@@ -143,8 +179,8 @@ func named(counts map[string]dlq.Counts) []dlq.NamedCounts {
 }
 
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
-	query := s.dialect.rebind("SELECT hour, sum(entries) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
-		" GROUP BY hour HAVING sum(entries) > 0 ORDER BY hour")
+	query := s.dialect.rebind("SELECT hour, sum(entries), sum(closed) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
+		" GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 ORDER BY hour")
 	rows, err := s.read.QueryContext(ctx, query,
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
 	if err != nil {
@@ -153,7 +189,7 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 	defer rows.Close()
 	for rows.Next() {
 		var h dlq.HourCount
-		if err := rows.Scan(timeValue{&h.Hour}, &h.Count); err != nil {
+		if err := rows.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed); err != nil {
 			return err
 		}
 		stats.Hourly = append(stats.Hourly, h)

@@ -45,6 +45,7 @@ type storedHour struct {
 	Hour        time.Time `json:"hour"`
 	Fingerprint string    `json:"fingerprint"`
 	Entries     int64     `json:"entries"`
+	Closed      int64     `json:"closed,omitzero"`
 }
 
 func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
@@ -59,7 +60,7 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 		stored.Counts = append(stored.Counts, storedCount{key.eventType, key.topic, c.counts, c.resolutionMS})
 	}
 	for key, n := range d.hours {
-		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n})
+		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n.entries, n.closed})
 	}
 	if len(stored.Groups) == 0 {
 		return nil
@@ -101,7 +102,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 		there.resolutionMS += c.ResolutionMS
 	}
 	for _, h := range stored.Hours {
-		d.hours[hourKey{h.Hour.UTC(), h.Fingerprint}] += h.Entries
+		d.hour(h.Hour.UTC(), h.Fingerprint, hourDelta{h.Entries, h.Closed})
 	}
 }
 

@@ -126,6 +126,10 @@ func reads(total int, end time.Time) []read {
 			groups, err := s.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending})
 			return len(groups), err
 		}},
+		{"top causes with their curves", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			groups, err := s.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: end.Add(-7 * 24 * time.Hour)})
+			return len(groups), err
+		}},
 		{"statistics with the hourly curve (C40)", func(ctx context.Context, s *sqlstore.Store) (int, error) {
 			stats, err := s.Stats(ctx, dlq.StatsQuery{})
 			return len(stats.Hourly), err
