@@ -60,7 +60,7 @@ func WithOutcomeTimeout(d time.Duration) ManagerOption {
 func NewManager(store Store, r Redriver, opts ...ManagerOption) *Manager {
 	m := &Manager{
 		store: store, redriver: r, logger: slog.Default(), publishTime: 30 * time.Second, outcomeLease: time.Hour,
-		approvalAbove: -1, runLease: 30 * time.Second, workEvery: time.Second, batch: 500, publishers: 256, wake: make(chan struct{}, 1),
+		approvalAbove: -1, runLease: 30 * time.Second, workEvery: time.Second, batch: MaxPage, publishers: 256, wake: make(chan struct{}, 1),
 	}
 	for _, opt := range opts {
 		opt(m)

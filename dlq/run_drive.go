@@ -3,7 +3,6 @@ package dlq
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -11,19 +10,23 @@ import (
 
 // How a run is driven.
 const (
-	publishing     = 2        // batches that are published at once, so that the store works while the broker does
+	publishing     = 2   // batches that are published at once, so that the store works while the broker does
+	firstBatch     = 250 // entries; batches grow while they are published fast
+	batchFast      = 250 * time.Millisecond
+	batchSlow      = time.Second
 	batchBytes     = 16 << 20 // payload in one batch
 	settleLimit    = MaxPage  // items that one transaction settles
 	settleFast     = 20 * time.Millisecond
 	settleSlow     = time.Second
 	settleBusy     = 250 * time.Millisecond // while there is something to publish
+	settleShare    = 10                     // of the time one part in so many, at most
 	maxRunRefusals = 3                      // of one message, or of whole batches in a row
 	refusalPause   = time.Second
 	drainDeadline  = 10 * time.Second
 )
 
-// runDriver carries one run on: read, claim, publish, record, in a loop that does one transaction at a time while up to two batches
-// are being published. All its fields belong to the goroutine of drive.
+// runDriver carries one run on as a pipeline: while up to two batches are being published, one transaction claims the next and records
+// the last, and the entries behind them are read. All fields belong to the goroutine of drive; the others answer through channels.
 //
 // A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim. So when the
 // process dies, what it had claimed is known. For these entries it is not known whether the broker has the message: the next holder
@@ -38,9 +41,12 @@ type runDriver struct {
 	program *jqProgram
 	limiter *rate.Limiter
 
-	after  int64           // the last item that was read
-	ahead  []RunItem       // read, not claimed yet
-	edited map[int64]*Body // what the jq expression made of them, where it changed something
+	ahead   []readItem     // read, not claimed yet
+	reading chan readItems // the answer of the read under way; nil while there is none
+	after   int64          // the last item that was read
+	atEnd   bool           // nothing waits behind it
+	reread  time.Time      // not before this, because nothing was found at all
+	size    int            // of the next batch
 
 	out     chan published // has room for every batch under way
 	under   int            // batches being published
@@ -52,11 +58,12 @@ type runDriver struct {
 	notBefore time.Time
 	settledAt time.Time
 	settleIn  time.Duration
+	settling  time.Duration // what the last look at the outcomes took
 }
 
 func (m *Manager) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
 	d := &runDriver{
-		m: m, holder: holder, linger: linger, run: run, out: make(chan published, publishing),
+		m: m, holder: holder, linger: linger, run: run, out: make(chan published, publishing), size: min(m.batch, firstBatch),
 		refused: map[int64]int{}, settleIn: settleFast,
 	}
 	if run.Spec.JQ != "" {
@@ -71,11 +78,13 @@ func (m *Manager) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 // drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends stops the
 // claiming; what is being published is waited for and recorded.
 func (d *runDriver) drive(ctx context.Context) error {
+	readCtx, stopReading := context.WithCancel(ctx)
+	defer d.endReading(stopReading)
 	for storeErrors := 0; ; {
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), d.drain(ctx))
 		}
-		done, err := d.turn(ctx)
+		done, err := d.turn(ctx, readCtx)
 		switch {
 		case err == nil && done:
 			return nil
@@ -93,7 +102,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 }
 
 // turn does what is due: one transaction or two, or a wait.
-func (d *runDriver) turn(ctx context.Context) (done bool, err error) {
+func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
 	d.collect()
 	if time.Until(d.run.LeaseUntil) < d.m.runLease/2 {
 		if d.run, err = d.m.store.LeaseRun(ctx, d.run.ID, d.holder, time.Now(), d.m.runLease); err != nil {
@@ -110,10 +119,10 @@ func (d *runDriver) turn(ctx context.Context) (done bool, err error) {
 	if changed, err := d.judge(ctx); changed || err != nil {
 		return false, err
 	}
-	claims, until, err := d.next(ctx)
-	if err != nil {
+	if err := d.readAhead(readCtx); err != nil {
 		return false, err
 	}
+	claims, until := d.next()
 	if len(claims) > 0 || d.recordable() {
 		return false, d.advance(ctx, claims)
 	}
@@ -132,71 +141,30 @@ func (d *runDriver) over() bool {
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// next reads what may be claimed now, or says until when there is nothing.
-func (d *runDriver) next(ctx context.Context) (claims []RunClaim, until time.Time, err error) {
+// next picks what may be claimed now, or says until when there is nothing.
+func (d *runDriver) next() (claims []RunClaim, until time.Time) {
 	now := time.Now()
 	r := d.run
 	if r.State != RunRunning || d.under == publishing || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
-		return nil, time.Time{}, nil
+		return nil, time.Time{}
 	}
 	if now.Before(d.notBefore) {
-		return nil, d.notBefore, nil
+		return nil, d.notBefore
 	}
 	allowed := r.canary()
 	if r.Spec.MaxOut > 0 {
 		allowed = min(allowed, int64(r.Spec.MaxOut)-r.Counts.Open())
 	}
-	allowed, until = d.paced(now, min(allowed, int64(d.m.batch)))
+	allowed, until = d.paced(now, min(allowed, int64(d.size)))
 	if allowed <= 0 {
-		return nil, until, nil
-	}
-	if len(d.ahead) == 0 {
-		if err := d.read(ctx); err != nil {
-			return nil, time.Time{}, err
-		}
+		return nil, until
 	}
 	n := min(int(allowed), len(d.ahead))
 	for i := range d.ahead[:n] {
 		item := &d.ahead[i]
-		claims = append(claims, RunClaim{EntryID: item.EntryID, Version: item.Version, Body: d.edited[item.EntryID]})
+		claims = append(claims, RunClaim{EntryID: item.EntryID, Version: item.Version, Body: item.edited})
 	}
-	return claims, time.Time{}, nil
-}
-
-// read reads the next waiting items. At the end it begins anew: items that were given back wait behind.
-func (d *runDriver) read(ctx context.Context) error {
-	items, err := d.m.store.NextItems(ctx, d.run.ID, d.after, d.m.batch, batchBytes)
-	if err == nil && len(items) == 0 && d.after > 0 {
-		items, err = d.m.store.NextItems(ctx, d.run.ID, 0, d.m.batch, batchBytes)
-	}
-	if err != nil || len(items) == 0 {
-		return err
-	}
-	d.after = items[len(items)-1].EntryID
-	d.ahead, d.edited = items, nil
-	if d.program != nil {
-		d.edit(ctx)
-	}
-	return nil
-}
-
-// edit runs the jq expression over what was read. Items that it cannot edit are skipped; one that the run has claimed before has its
-// edited body already.
-func (d *runDriver) edit(ctx context.Context) {
-	d.edited = make(map[int64]*Body, len(d.ahead))
-	d.ahead = slices.DeleteFunc(d.ahead, func(item RunItem) bool {
-		if item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
-			return false
-		}
-		body, err := d.program.edit(ctx, item.Entry.Body)
-		if err != nil && ctx.Err() == nil {
-			d.step.Skipped = append(d.step.Skipped, RunRefusal{EntryID: item.EntryID, Detail: "not edited: " + clean(err.Error(), maxName)})
-		}
-		if body != nil {
-			d.edited[item.EntryID] = body
-		}
-		return err != nil
-	})
+	return claims, time.Time{}
 }
 
 // settle asks for outcomes: often while they come, seldom while they do not.
@@ -211,6 +179,7 @@ func (d *runDriver) settle(ctx context.Context) error {
 			return err
 		}
 		d.run, d.settledAt = run, time.Now()
+		d.settling = d.settledAt.Sub(now)
 		if n == 0 {
 			d.settleIn = min(2*d.settleIn, settleSlow)
 		} else {
@@ -224,7 +193,7 @@ func (d *runDriver) settle(ctx context.Context) error {
 
 func (d *runDriver) settleEvery() time.Duration {
 	if d.under > 0 || len(d.ahead) > 0 {
-		return max(settleBusy, d.settleIn)
+		return max(settleBusy, d.settleIn, settleShare*d.settling)
 	}
 	return d.settleIn
 }
@@ -243,6 +212,8 @@ func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	select {
 	case p := <-d.out:
 		d.take(p)
+	case r := <-d.reading:
+		d.reading <- r // readAhead takes it
 	case <-timer.C:
 		d.look(ctx)
 	case <-ctx.Done():

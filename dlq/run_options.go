@@ -24,8 +24,9 @@ func WithRunLease(d time.Duration) ManagerOption { return func(m *Manager) { m.r
 // WithWorkInterval sets how often [Manager.Work] looks for runs of other processes. Defaults to 1 s.
 func WithWorkInterval(d time.Duration) ManagerOption { return func(m *Manager) { m.workEvery = d } }
 
-// WithBatch sets how many entries a run claims in one transaction, and how many of them are published at once when the Redriver is
-// no [BatchRedriver]. Defaults to 500 and 256; the first is at most [MaxPage].
+// WithBatch sets how many entries a run claims in one transaction at most, and how many of them are published at once when the
+// Redriver is no [BatchRedriver]. Defaults to 1,000, which is [MaxPage] and the most, and 256. A run begins with 250, takes more while
+// the broker confirms a batch within 250 ms, and fewer when that takes more than a second.
 func WithBatch(size, publishers int) ManagerOption {
 	return func(m *Manager) { m.batch, m.publishers = size, publishers }
 }

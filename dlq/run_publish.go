@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -22,7 +23,7 @@ type BatchRedriver interface {
 
 // outgoing is a claimed entry's message on its way.
 type outgoing struct {
-	entryID int64
+	entry   *Entry // as it was claimed, without its body
 	origin  envelope.Origin
 	message *message.Message
 }
@@ -31,48 +32,67 @@ type outgoing struct {
 type published struct {
 	batch []outgoing
 	errs  []error
+	took  time.Duration
 }
 
 // publishAll publishes a batch and returns when each message is confirmed or refused, after the publish timeout at most.
 func (m *Manager) publishAll(ctx context.Context, batch []outgoing) published {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, m.publishTime)
 	defer cancel()
-	p := published{batch: batch, errs: make([]error, len(batch))}
-	if all, ok := m.redriver.(BatchRedriver); ok {
-		origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
-		for i := range batch {
-			origins[i], messages[i] = batch[i].origin, batch[i].message
-		}
-		errs := all.RescheduleAll(ctx, origins, messages)
-		if len(errs) != len(batch) {
-			err := fmt.Errorf("dlq: the redriver answered for %d of %d messages", len(errs), len(batch))
-			errs = make([]error, len(batch))
-			for i := range errs {
-				errs[i] = err
-			}
-		}
-		p.errs = errs
-		return p
+	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
+	for i := range batch {
+		origins[i], messages[i] = batch[i].origin, batch[i].message
 	}
+	errs := RescheduleAll(ctx, m.redriver, origins, messages, m.publishers)
+	return published{batch, errs, time.Since(began)}
+}
+
+// RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It returns an error for
+// each message, nil for confirmed, in their order. A panic of r is one.
+func RescheduleAll(ctx context.Context, r Redriver, origins []envelope.Origin, messages []*message.Message, calls int) []error {
+	if all, ok := r.(BatchRedriver); ok {
+		return rescheduleBatch(ctx, all, origins, messages)
+	}
+	errs := make([]error, len(messages))
 	next := make(chan int)
 	var wg sync.WaitGroup
-	for range min(m.publishers, len(batch)) {
+	for range min(max(1, calls), len(messages)) {
 		wg.Go(func() {
 			for i := range next {
-				p.errs[i] = m.publishOne(ctx, &batch[i])
+				errs[i] = rescheduleOne(ctx, r, origins[i], messages[i])
 			}
 		})
 	}
-	for i := range batch {
+	for i := range messages {
 		next <- i
 	}
 	close(next)
 	wg.Wait()
-	return p
+	return errs
 }
 
-// publishOne contains a panic of the redriver: the run's process serves others too.
-func (m *Manager) publishOne(ctx context.Context, out *outgoing) (err error) {
+// rescheduleBatch wants an answer for each message.
+func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin, messages []*message.Message) (errs []error) {
+	failAll := func(err error) {
+		errs = make([]error, len(messages))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			failAll(fmt.Errorf("dlq: the redriver panicked: %v", r))
+		}
+	}()
+	if errs = r.RescheduleAll(ctx, origins, messages); len(errs) != len(messages) {
+		failAll(fmt.Errorf("dlq: the redriver answered for %d of %d messages", len(errs), len(messages)))
+	}
+	return errs
+}
+
+// rescheduleOne contains a panic of the redriver: the run's process serves others too.
+func rescheduleOne(ctx context.Context, r Redriver, origin envelope.Origin, m *message.Message) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("dlq: the redriver panicked: %v", r)
@@ -81,7 +101,7 @@ func (m *Manager) publishOne(ctx context.Context, out *outgoing) (err error) {
 	if ctx.Err() != nil {
 		return errors.New("dlq: not published: the time for its batch was over")
 	}
-	return m.redriver.Reschedule(ctx, out.origin, out.message, 0)
+	return r.Reschedule(ctx, origin, m, 0)
 }
 
 // address is where a claimed entry's message goes.

@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -18,6 +19,15 @@ func (d *runDriver) advance(ctx context.Context, claims []RunClaim) error {
 	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, time.Now(), d.m.runLease, d.run.CreatedBy
 	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout, 2*d.m.publishTime
 	s.Claims = claims
+	s.Known = maps.Clone(d.step.Known)
+	if s.Known == nil {
+		s.Known = make(map[int64]*Entry, len(claims))
+	}
+	for i := range d.ahead[:len(claims)] {
+		if e := d.ahead[i].Entry; e != nil {
+			s.Known[e.ID] = e
+		}
+	}
 	stepped, err := d.m.store.StepRun(ctx, s)
 	if err != nil {
 		return err
@@ -26,25 +36,26 @@ func (d *runDriver) advance(ctx context.Context, claims []RunClaim) error {
 	if d.limiter != nil {
 		d.limiter.AllowN(s.At, len(stepped.Claimed))
 	}
-	d.send(ctx, claims, stepped.Claimed)
+	d.send(ctx, len(claims), stepped.Claimed)
 	return nil
 }
 
-// send publishes what was claimed. The publish outlives a context that ends: its result is waited for.
-func (d *runDriver) send(ctx context.Context, claims []RunClaim, claimed []Entry) {
-	read := make(map[int64]*RunItem, len(claims))
-	for i := range d.ahead[:len(claims)] {
+// send publishes what was claimed of the first items ahead. The publish outlives a context that ends: its result is waited for.
+func (d *runDriver) send(ctx context.Context, claims int, claimed []Entry) {
+	read := make(map[int64]*readItem, claims)
+	for i := range d.ahead[:claims] {
 		read[d.ahead[i].EntryID] = &d.ahead[i]
 	}
 	batch := make([]outgoing, 0, len(claimed))
 	for i := range claimed {
-		e := claimed[i]
-		if e.Body = d.edited[e.ID]; e.Body == nil {
+		e := &claimed[i]
+		if e.Body = read[e.ID].edited; e.Body == nil {
 			e.Body = read[e.ID].Entry.Body
 		}
-		batch = append(batch, outgoing{entryID: e.ID, origin: d.m.address(d.run, &e), message: RedriveMessage(&e)})
+		batch = append(batch, outgoing{entry: e, origin: d.m.address(d.run, e), message: RedriveMessage(e)})
+		e.Body = nil
 	}
-	d.ahead = d.ahead[len(claims):]
+	d.ahead = d.ahead[claims:]
 	if len(batch) == 0 {
 		return
 	}
@@ -68,11 +79,16 @@ func (d *runDriver) collect() {
 // then given up; a broker that takes none is given time, and stops the run when that does not help.
 func (d *runDriver) take(p published) {
 	d.under--
+	d.resize(len(p.batch), p.took)
+	if d.step.Known == nil {
+		d.step.Known = make(map[int64]*Entry, len(p.batch))
+	}
 	var refused []RunRefusal
 	for i, err := range p.errs {
-		id := p.batch[i].entryID
+		id := p.batch[i].entry.ID
 		if err == nil {
 			d.step.Published = append(d.step.Published, id)
+			d.step.Known[id] = p.batch[i].entry
 			delete(d.refused, id)
 			continue
 		}
@@ -99,5 +115,16 @@ func (d *runDriver) take(p published) {
 			continue
 		}
 		d.step.Released = append(d.step.Released, r)
+	}
+}
+
+// resize makes batches larger while they are published fast, for one transaction costs the same whatever is in it, and smaller when they
+// are not: a run is paused and stopped between two of them.
+func (d *runDriver) resize(n int, took time.Duration) {
+	switch {
+	case took > batchSlow:
+		d.size = max(1, d.size/2)
+	case took < batchFast && n >= d.size:
+		d.size = min(d.m.batch, 2*d.size)
 	}
 }

@@ -57,6 +57,9 @@ type RunStep struct {
 	// Claims are waiting items to claim: their entries become RETRYING when their version is still the item's. Those that are not
 	// are skipped, with the conflict as their detail.
 	Claims []RunClaim
+	// Known are entries of Published and Claims as the caller read them, or was given them by a claim, without their bodies, by id. A
+	// store may take one for what is stored, instead of reading it again, as long as the stored version is the same. May be nil.
+	Known map[int64]*Entry
 	// OutcomeTimeout is how long the claimed entries are kept for their outcome, ClaimTimeout how long a claim waits for the
 	// record of its publish.
 	OutcomeTimeout, ClaimTimeout time.Duration

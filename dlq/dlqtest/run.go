@@ -71,6 +71,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"RunNextItems", testRunNextItems},
 		{"RunClaim", testRunClaim},
 		{"RunClaimWithBody", testRunClaimWithBody},
+		{"RunKnown", testRunKnown},
+		{"RunLargePayload", testRunLargePayload},
 		{"RunSteps", testRunSteps},
 		{"RunSettle", testRunSettle},
 		{"NotFound", testNotFound},

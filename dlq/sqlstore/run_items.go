@@ -189,6 +189,13 @@ func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
 			return err
 		}
 	}
+	for id, e := range byID {
+		if e.Body != nil && s.dialect.hasParts(e.Body.Payload) {
+			if err := s.readParts(ctx, id, e.Body); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

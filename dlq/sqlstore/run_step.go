@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -14,8 +14,20 @@ import (
 // maxDetail bounds what an item says of its fate, in bytes; the entry and the audit log have all of it.
 const maxDetail = 1 << 10
 
-// StepRun does one step of a run in one transaction.
+// errStale is the end of a step that took the caller's word for an entry which has changed meanwhile.
+var errStale = errors.New("an entry or an item has changed since it was read")
+
+// StepRun does one step of a run in one transaction, and once more from what is stored when the caller's knowledge is old.
 func (s *Store) StepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, error) {
+	stepped, err := s.stepRun(ctx, step)
+	if step.Known != nil && errors.Is(err, errStale) {
+		step.Known = nil
+		return s.stepRun(ctx, step)
+	}
+	return stepped, err
+}
+
+func (s *Store) stepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, error) {
 	var stepped dlq.RunStepped
 	err := s.inTx(ctx, "step of run "+step.Run, func(tx *sql.Tx) error {
 		run, err := s.heldRun(ctx, tx, step.Run, step.Holder, step.At)
@@ -62,13 +74,13 @@ func (p *stepping) published(ctx context.Context) error {
 	if !p.step.ClosePublished {
 		return p.moveItems(ctx, ids, dlq.ItemClaimed, dlq.ItemOut)
 	}
-	entries, err := p.store.lockEntries(ctx, p.tx, ids)
+	entries, err := p.entries(ctx, ids)
 	if err != nil {
 		return err
 	}
 	c := p.change(dlq.ActionSucceed)
 	c.Note = "published; no outcome is awaited"
-	var closed []int64
+	var closed []*dlq.Entry
 	for _, id := range ids {
 		e := entries[id]
 		if e == nil || e.Run != p.run.ID || e.Status != dlq.Retrying {
@@ -78,12 +90,12 @@ func (p *stepping) published(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		closed = append(closed, id)
+		closed = append(closed, e)
 		p.record(c, e, &after)
 	}
 	at := p.store.dialect.time(p.step.At)
-	err = p.updateIn(ctx, "id", "UPDATE dlq_entries SET status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
-		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ? WHERE ", closed, at, at, p.step.Actor, at, p.step.Actor)
+	err = p.updateEntries(ctx, "status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
+		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ?", closed, at, at, p.step.Actor, at, p.step.Actor)
 	if err != nil {
 		return err
 	}
@@ -143,89 +155,6 @@ func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq
 	return nil
 }
 
-func (p *stepping) claim(ctx context.Context) error {
-	if len(p.step.Claims) == 0 {
-		return nil
-	}
-	claims := slices.SortedFunc(slices.Values(p.step.Claims), func(a, b dlq.RunClaim) int { return compareIDs(a.EntryID, b.EntryID) })
-	ids := make([]int64, len(claims))
-	for i := range claims {
-		ids[i] = claims[i].EntryID
-	}
-	items, err := p.items(ctx, ids, dlq.ItemWaiting)
-	if err != nil {
-		return err
-	}
-	entries, err := p.store.lockEntries(ctx, p.tx, ids)
-	if err != nil {
-		return err
-	}
-	var ours []int64
-	for i := range claims {
-		c, item, before := &claims[i], items[ids[i]], entries[ids[i]]
-		if item.State != dlq.ItemWaiting || item.Version != c.Version {
-			continue
-		}
-		after, err := p.claimOne(ctx, c, before)
-		if err != nil {
-			if err := p.setItem(ctx, item, dlq.ItemSkipped, err.Error()); err != nil {
-				return err
-			}
-			continue
-		}
-		if c.Body != nil {
-			if err := p.revise(ctx, &after, c.Body); err != nil {
-				return err
-			}
-		}
-		ours = append(ours, after.ID)
-		p.claimed = append(p.claimed, after)
-	}
-	at := p.store.dialect.time(p.step.At)
-	err = p.updateIn(ctx, "id", "UPDATE dlq_entries SET status = 'RETRYING', version = version + 1, retry_count = retry_count + 1,"+
-		" last_retry_at = ?, lease_until = ?, run_id = ?, changed_at = ?, changed_by = ? WHERE ", ours,
-		at, p.store.dialect.time(p.step.At.Add(p.step.OutcomeTimeout)), p.run.ID, at, p.step.Actor)
-	if err != nil {
-		return err
-	}
-	p.run.Counts.Waiting -= int64(len(ours))
-	p.run.Counts.Claimed += int64(len(ours))
-	return p.claimItems(ctx)
-}
-
-// claimItems writes the items of the claimed entries: a claim has made their version one more, and their redrive count is the same for
-// most of them.
-func (p *stepping) claimItems(ctx context.Context) error {
-	byRedrive := map[int][]int64{}
-	for i := range p.claimed {
-		byRedrive[p.claimed[i].RedriveCount] = append(byRedrive[p.claimed[i].RedriveCount], p.claimed[i].ID)
-	}
-	until := p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout))
-	for redrive, ids := range byRedrive {
-		err := p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET state = 'claimed', claimed_until = ?, detail = NULL,"+
-			" version = version + 1, redrive = ? WHERE run_seq = ? AND state = 'waiting' AND ", ids, until, redrive, p.run.seq)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// claimOne asks the state machine. What it makes of the entry is what the update of all claimed ones writes.
-func (p *stepping) claimOne(_ context.Context, claim *dlq.RunClaim, before *dlq.Entry) (dlq.Entry, error) {
-	if before == nil {
-		return dlq.Entry{}, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)
-	}
-	c := p.change(dlq.ActionRedrive)
-	c.Version = claim.Version
-	after, err := c.Apply(*before)
-	if err != nil {
-		return after, err
-	}
-	p.record(c, before, &after)
-	return after, nil
-}
-
 func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) error {
 	if err := p.store.addRevision(ctx, p.tx, e, body); err != nil {
 		return err
@@ -277,20 +206,10 @@ func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to dlq.Item
 	if to == dlq.ItemSucceeded {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	for in, args := range p.store.dialect.idIn("entry_id", ids) {
-		result, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, claimed_until = NULL, settled_at = ?"+
-			" WHERE run_seq = ? AND state = ? AND "+in, slices.Concat([]any{string(to), settled, p.run.seq, string(from)}, args)...)
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return err
-		}
-		p.run.Counts.Add(from, -n)
-		p.run.Counts.Add(to, n)
-	}
-	return nil
+	n, err := p.updateItems(ctx, "state = ?, claimed_until = NULL, settled_at = ?", "state = ?", ids, string(to), settled, string(from))
+	p.run.Counts.Add(from, -n)
+	p.run.Counts.Add(to, n)
+	return err
 }
 
 // setItem writes one item's state, version and detail.
@@ -301,18 +220,11 @@ func (p *stepping) setItem(ctx context.Context, item dlq.RunItem, to dlq.ItemSta
 	if to != dlq.ItemWaiting {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL, settled_at = ?,"+
-		" detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
-		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID)
-	return err
-}
-
-// updateIn runs an update whose condition ends in a list of ids.
-func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args ...any) error {
-	for in, list := range p.store.dialect.idIn(column, ids) {
-		if _, err := p.store.statements.exec(ctx, p.tx, query+in, slices.Concat(args, list)...); err != nil {
-			return err
-		}
+	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL,"+
+		" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
+		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))
+	if err == nil && n != 1 && to != item.State {
+		err = errStale
 	}
-	return nil
+	return err
 }

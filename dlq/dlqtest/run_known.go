@@ -1,0 +1,103 @@
+package dlqtest
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// What the caller of a step knows is taken for what is stored where it is, and for nothing where it is not: the same comes of it as
+// of a caller who knows nothing.
+func testRunKnown(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 70)
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	knowing := func(count int, meanwhile func()) dlq.RunStepped {
+		items, err := s.NextItems(t.Context(), r.ID, 0, count, 1<<30)
+		require.NoError(t, err)
+		step := stepOf(r.ID, at)
+		step.Known = map[int64]*dlq.Entry{}
+		for _, item := range items {
+			step.Known[item.EntryID] = item.Entry
+			step.Claims = append(step.Claims, dlq.RunClaim{EntryID: item.EntryID, Version: item.Version})
+		}
+		meanwhile()
+		return mustStep(t, s, step)
+	}
+	first := knowing(20, func() {})
+	require.Len(t, first.Claimed, 20)
+	for i := range first.Claimed {
+		stored := get(t, s, first.Claimed[i].ID)
+		stored.Body = first.Claimed[i].Body
+		require.Equal(t, stored, &first.Claimed[i])
+	}
+	second := knowing(20, func() {
+		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[25:26], Actor: "bob"})
+		put(t, s, letter(30)) // was reported before: nothing but a count changes
+	})
+	require.Len(t, second.Claimed, 19, "of those that it knew, one has changed since")
+	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	require.Len(t, skipped, 1)
+	require.Equal(t, list[25], skipped[0].EntryID)
+	require.Contains(t, skipped[0].Detail, "by bob")
+	require.Equal(t, dlq.RunCounts{Waiting: 30, Claimed: 39, Skipped: 1}, second.Run.Counts)
+
+	// The answer to the second step was lost, and it is made again by one who knows what there was before.
+	again := stepOf(r.ID, at.Add(time.Second))
+	again.Known = map[int64]*dlq.Entry{}
+	for _, id := range list[20:25] {
+		read := get(t, s, list[60]) // PENDING, version 1
+		read.ID = id
+		again.Known[id] = read
+		again.Claims = append(again.Claims, dlq.RunClaim{EntryID: id, Version: 1})
+	}
+	require.Empty(t, mustStep(t, s, again).Claimed)
+
+	closing := stepOf(r.ID, at.Add(time.Minute))
+	closing.ClosePublished, closing.Known = true, map[int64]*dlq.Entry{}
+	for i := range first.Claimed {
+		closing.Known[first.Claimed[i].ID] = &first.Claimed[i]
+		closing.Published = append(closing.Published, first.Claimed[i].ID)
+	}
+	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
+	require.Equal(t, dlq.RunCounts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, mustStep(t, s, closing).Run.Counts)
+	require.Equal(t, "redrive", get(t, s, list[3]).ResolvedBy, "its consumer was faster")
+	require.Equal(t, "ana", get(t, s, list[4]).ResolvedBy)
+
+	for action, want := range map[dlq.Action]int{dlq.ActionRedrive: 39, dlq.ActionSucceed: 19} {
+		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: dlq.MaxPage})
+		require.NoError(t, err)
+		require.Len(t, records, want, "nothing of a step that was made anew is there twice: %s", action)
+	}
+	kept, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Counts{Pending: 30, Retrying: 19, Resolved: 21}, kept.Counts)
+	require.NoError(t, s.Recount(t.Context()))
+	counted, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, kept.Counts, counted.Counts)
+}
+
+// A payload that a database keeps in several rows is whole in a run, and so is one that the run's expression has made.
+func testRunLargePayload(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	payload := bytes.Repeat([]byte("0123456789"), 250_000)
+	id := put(t, s, letter(0, func(d *envelope.DeadLetter) { d.Message.Payload = payload }))[0].ID
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	items, err := s.NextItems(t.Context(), r.ID, 0, 10, 1<<30)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload), len(payload))
+	step := stepOf(r.ID, noon)
+	edited := append([]byte("edited"), payload...)
+	step.Claims = []dlq.RunClaim{{EntryID: id, Version: items[0].Version, Body: &dlq.Body{Payload: edited}}}
+	require.Len(t, mustStep(t, s, step).Claimed, 1)
+	require.True(t, bytes.Equal(edited, get(t, s, id).Body.Payload))
+}
