@@ -200,8 +200,11 @@ func (e Envelope) Origin() (Origin, bool) {
 // EventName returns the name of the event that the message is: from our header, Watermill's cqrs header, CloudEvents' or AMQP's
 // type, else the routing key (D1), or "".
 func EventName(m *message.Message) string {
+	if name := eventName(m.Metadata, nil); name != "" {
+		return name // without a walk through the contexts
+	}
 	o, _ := OriginFrom(m.Context())
-	return eventName(m.Metadata, o)
+	return eventName(nil, o)
 }
 
 func eventName(md message.Metadata, o *Origin) string {

@@ -3,24 +3,50 @@ package middleware
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
-// observed is the delivery as an observer sees it.
-func (p *Pipeline) observed(r *running) Delivery {
-	parent := r.message.Context()
-	return Delivery{Message: r.message, Handler: p.handlerName(parent), Origin: originOf(parent), Attempt: r.context.attempt(), Payload: len(r.message.Payload)}
+// observation is what an observer is told of a delivery. It is used again: on the heap of each delivery it would cost more than all
+// that an observer does with it.
+type observation struct {
+	Delivery
+
+	origin envelope.Origin // where the subscriber has given none
 }
 
-func (d *delivery) observed() Delivery {
-	return Delivery{Message: d.message, Handler: d.handler, Origin: d.origin, Attempt: d.attempt, Payload: len(d.message.Payload)}
+var observations = sync.Pool{New: func() any { return new(observation) }}
+
+// forget gives back what describe has filled in, when the delivery is settled.
+func (c *attemptContext) forget() {
+	o := c.observed
+	c.observed = nil
+	o.Message, o.Origin = nil, nil // what is large; the texts are those of one message
+	observations.Put(o)
+}
+
+// describe fills in what an observer sees of the delivery, once, while the message is as it was received.
+func (p *Pipeline) describe(m *message.Message, c *attemptContext) {
+	parent := m.Context()
+	o := c.observed
+	o.Message, o.Handler, o.Event, o.Attempt, o.Payload = m, p.handlerName(parent), envelope.EventName(m), c.attempt(), len(m.Payload)
+	var ok bool
+	if o.Origin, ok = envelope.OriginFrom(parent); !ok {
+		o.origin = originOf(parent)
+		o.Origin = &o.origin
+	}
 }
 
 // observeStarted returns the context for the handler; the message's own when the observer has none to give.
 func (p *Pipeline) observeStarted(parent context.Context, r *running) (ctx context.Context) {
 	ctx = parent
+	p.describe(r.message, r.context)
 	defer p.observerPanic(parent)
-	if derived := p.cfg.Observer.Started(parent, Started{p.observed(r)}); derived != nil {
+	if derived := p.cfg.Observer.Started(parent, Started{r.context.observed.Delivery}); derived != nil {
 		ctx = derived
 	}
 	return ctx
@@ -58,8 +84,16 @@ func (p *Pipeline) observerPanic(ctx context.Context) {
 	}
 }
 
-func (p *Pipeline) logSuccess(r *running) {
-	parent := r.message.Context()
+// stamp lets an observer that is a [Stamper] add headers to a message that is about to be published.
+func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
+	if p.stamper == nil {
+		return
+	}
+	defer p.observerPanic(ctx)
+	p.stamper.Stamp(ctx, m)
+}
+
+func (p *Pipeline) logSuccess(parent context.Context, r *running) {
 	d := &delivery{message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt()}
 	attrs := p.deliveryAttrs(d)
 	if !r.start.IsZero() {

@@ -11,10 +11,11 @@ import (
 
 // Observer is told what a pipeline does, for metrics and traces. Its methods are called in the message's path: they
 // must be fast, safe for concurrent use, and must not change messages. A panic in one is logged and changes nothing.
-// Embed [NopObserver] to stay compatible when methods are added.
+// Embed [NopObserver] to stay compatible when methods are added. Several become one by [Observers].
 type Observer interface {
-	// Started is called before an attempt. The handler's context is derived from the one that it returns, which must be
-	// derived from ctx.
+	// Started is called before an attempt. It returns a context that is derived from ctx and ends no earlier. The handler's
+	// context, those of the publishes and log lines that settle the delivery, and those of the other methods are derived from
+	// it, but for deliveries that were not started.
 	Started(ctx context.Context, e Started) context.Context
 	// Finished is called when a delivery has its outcome and before it is acked or nacked. Deliveries that were not run
 	// (malformed, deferred by an open circuit) are finished without having started.
@@ -33,7 +34,10 @@ type Observer interface {
 type Delivery struct {
 	Message *message.Message
 	Handler string
-	Origin  envelope.Origin
+	// Event is the event's name, or "" when the message has none.
+	Event string
+	// Origin is never nil, and belongs to the subscriber.
+	Origin  *envelope.Origin
 	Attempt Attempt
 	// Payload is the payload's size in bytes, as received.
 	Payload int
@@ -46,6 +50,8 @@ type Started struct{ Delivery }
 type Finished struct {
 	Delivery
 	Outcome Outcome
+	// Ran is false for a delivery that was not started.
+	Ran bool
 	// Duration is that of the handler alone.
 	Duration time.Duration
 	// Decision is zero after a success.
@@ -84,6 +90,14 @@ type BreakerChanged struct {
 	Key string
 	// From and To are "closed", "open" or "half-open".
 	From, To string
+}
+
+// Stamper is an [Observer] that adds headers to what is published because of a failure: the trace that it belongs to.
+type Stamper interface {
+	Observer
+	// Stamp is called with every retry, deferral and dead letter before it is published or held, with the context that Started
+	// returned. It may add headers to m and change nothing else. It may be called more than once for one delivery.
+	Stamp(ctx context.Context, m *message.Message)
 }
 
 // NopObserver is an [Observer] that does nothing, to be embedded.

@@ -22,6 +22,7 @@ type Pipeline struct {
 	sinks    []DeadLetterSink
 	redrives RedriveRecorder
 	circuits *circuits
+	stamper  Stamper
 	special  bool // there are system events or a debug handler
 	made     time.Time
 
@@ -52,6 +53,7 @@ func New(cfg Config) (*Pipeline, error) {
 		p.sinks = several
 	}
 	p.redrives, _ = cfg.DeadLetters.(RedriveRecorder)
+	p.stamper, _ = cfg.Observer.(Stamper)
 	if cfg.Breaker != nil {
 		p.circuits = newCircuits(p, *cfg.Breaker)
 	}
@@ -92,6 +94,10 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	}
 	policy := p.policyOf(parent)
 	ctx := &attemptContext{parent: parent}
+	if p.cfg.Observer != nil {
+		ctx.observed = observations.Get().(*observation)
+		defer ctx.forget()
+	}
 	run := running{pipeline: p, message: m, context: ctx, policy: policy}
 	err = run.before.take(m, &ctx.control)
 	ctx.limit = limitOf(&ctx.control, policy)
@@ -190,15 +196,15 @@ func (p *Pipeline) succeeded(r *running, produced []*message.Message) {
 	if len(produced) > 0 {
 		correlate(r.message, produced)
 	}
-	parent := r.message.Context()
+	parent := r.context.parent // what the observer has put there comes along
 	if r.context.control.RedriveID != "" && p.redrives != nil {
 		p.redriven(parent, r.context.attempt())
 	}
 	if p.cfg.Observer != nil {
-		p.observeFinished(parent, Finished{Delivery: p.observed(r), Outcome: OutcomeSuccess, Duration: time.Since(r.start)})
+		p.observeFinished(parent, Finished{Delivery: r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: time.Since(r.start)})
 	}
 	if p.cfg.Logger.Enabled(parent, slog.LevelDebug) {
-		p.logSuccess(r)
+		p.logSuccess(parent, r)
 	}
 }
 

@@ -23,18 +23,26 @@ type failure struct {
 // delivery is all that settling a failed delivery needs to know.
 type delivery struct {
 	message  *message.Message // as it was received
-	parent   context.Context
+	parent   context.Context  // the message's own, with what the observer has put there
 	control  envelope.Control
 	handler  string
 	origin   envelope.Origin
 	attempt  Attempt
 	at       time.Time
 	duration time.Duration
+	ran      bool         // the handler was called
+	observed *observation // nil without an observer
 }
 
 func (p *Pipeline) newDelivery(m *message.Message, c *attemptContext, at time.Time) *delivery {
 	parent := m.Context()
-	return &delivery{message: m, parent: parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: c.attempt(), at: at}
+	if c.observed != nil && c.observed.Message == nil {
+		p.describe(m, c) // it was not started
+	}
+	return &delivery{
+		message: m, parent: c.parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: c.attempt(), at: at,
+		observed: c.observed,
+	}
 }
 
 // unstarted is the delivery of a message whose handler is not called.
@@ -71,6 +79,7 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	}
 	now := time.Now()
 	d := p.newDelivery(f.message, f.context, now)
+	d.ran = true
 	if !f.start.IsZero() {
 		d.duration = now.Sub(f.start)
 	}
@@ -130,7 +139,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 		if err != nil && dec.Outcome != OutcomeGiveBack {
 			dec.Outcome = OutcomeNotSettled
 		}
-		p.observeFinished(d.parent, Finished{Delivery: d.observed(), Outcome: dec.Outcome, Duration: d.duration, Decision: dec})
+		p.observeFinished(d.parent, Finished{Delivery: d.observed.Delivery, Outcome: dec.Outcome, Ran: d.ran, Duration: d.duration, Decision: dec})
 	}
 	return wait, err
 }
@@ -177,16 +186,22 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 // again is the message of the next run.
 func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 	if dec.Outcome == OutcomeDefer {
-		return envelope.RecordDeferral(d.message, d.at), nil
+		next := envelope.RecordDeferral(d.message, d.at)
+		p.stamp(d.parent, next)
+		return next, nil
 	}
-	return envelope.RecordFailure(d.message, envelope.Failure{
+	next, err := envelope.RecordFailure(d.message, envelope.Failure{
 		Err: travelling(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
 	})
+	if err == nil {
+		p.stamp(d.parent, next)
+	}
+	return next, err
 }
 
 func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 	if p.cfg.Observer != nil {
-		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed(), Decision: *dec})
+		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed.Delivery, Decision: *dec})
 	}
 	if dec.Outcome == OutcomeDefer {
 		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
@@ -228,7 +243,7 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 		return p.notSettled(d, dec, err)
 	}
 	if p.cfg.Observer != nil {
-		p.observeDeadLettered(d.parent, DeadLettered{Delivery: d.observed(), Decision: *dec, DeadLetter: letter, Fallback: fallback})
+		p.observeDeadLettered(d.parent, DeadLettered{Delivery: d.observed.Delivery, Decision: *dec, DeadLetter: letter, Fallback: fallback})
 	}
 	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
@@ -269,6 +284,7 @@ func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, err
 	if err != nil {
 		return nil, err
 	}
+	p.stamp(d.parent, m)
 	first, _ := envelope.FirstFailure(m)
 	return &envelope.DeadLetter{
 		Message: m, Reason: dec.Reason, Err: e, Class: class, Rule: dec.Verdict.Rule,
