@@ -98,15 +98,16 @@ func TestImports_Weight(t *testing.T) {
 	drivers := []string{pgx, mysql, sqlite}
 	light := append([]string{amqp, sarama, kafka, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql"}, drivers...)
 	for pattern, heavy := range map[string][]string{
-		"./envelope":         append([]string{"net/http", "github.com/failsafe-go"}, light...),
-		"./middleware":       slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
-		"./brokers":          light,
-		"./brokers/memory":   light,
-		"./brokers/rabbitmq": append([]string{sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/kafka":    append([]string{amqp, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/sqlqueue": append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
-		"./dlq":              append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./dlq/sqlstore":     append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./envelope":                   append([]string{"net/http", "github.com/failsafe-go"}, light...),
+		"./middleware":                 slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
+		"./brokers":                    light,
+		"./middleware/pipelinemetrics": append([]string{amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
+		"./brokers/memory":             light,
+		"./brokers/rabbitmq":           append([]string{sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/kafka":              append([]string{amqp, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/sqlqueue":           append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./dlq":                        append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./dlq/sqlstore":               append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
 	} {
 		t.Run(strings.TrimPrefix(pattern, "./"), func(t *testing.T) {
 			for _, p := range list(t, pattern) {

@@ -1,0 +1,98 @@
+package pipelinemetrics
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// maxLabel bounds the length of a label's value in bytes.
+const maxLabel = 128
+
+// labels are the values that come from a message, bounded.
+type labels struct{ topic, handler, event string }
+
+// cache finds the series of a delivery without a lock: a copy of the map is made for each series that is new, and there are few of
+// them, because the values of each label are bounded.
+type cache struct {
+	make func(labels) *series
+
+	topics, handlers, events, circuits values
+
+	found atomic.Pointer[map[labels]*series]
+	mu    sync.Mutex // for adding
+}
+
+func (c *cache) init(limit int, build func(labels) *series) {
+	c.make = build
+	for _, v := range []*values{&c.topics, &c.handlers, &c.events, &c.circuits} {
+		v.limit = limit
+		v.known.Store(&map[string]struct{}{})
+	}
+	c.found.Store(&map[labels]*series{})
+}
+
+// get returns the series of a delivery.
+func (c *cache) get(d *middleware.Delivery) *series {
+	raw := labels{d.Origin.Topic, d.Handler, d.Event}
+	if s := (*c.found.Load())[raw]; s != nil {
+		return s
+	}
+	return c.bounded(raw)
+}
+
+// bounded is for values that were not seen yet, and for those that are one too many.
+func (c *cache) bounded(raw labels) *series {
+	l := labels{c.topics.bound(raw.topic), c.handlers.bound(raw.handler), c.events.bound(raw.event)}
+	if s := (*c.found.Load())[l]; s != nil {
+		return s
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := (*c.found.Load())[l]; s != nil {
+		return s
+	}
+	s := c.make(l)
+	next := maps.Clone(*c.found.Load())
+	next[l] = s
+	c.found.Store(&next)
+	return s
+}
+
+// values are those that a label has had so far.
+type values struct {
+	limit int
+	known atomic.Pointer[map[string]struct{}]
+	mu    sync.Mutex // for adding
+}
+
+// bound returns the value as the label has it.
+func (v *values) bound(value string) string {
+	if len(value) > maxLabel {
+		value = value[:maxLabel]
+	}
+	value = strings.ToValidUTF8(value, "\ufffd")
+	known := *v.known.Load()
+	if _, ok := known[value]; ok {
+		return value
+	}
+	if len(known) >= v.limit { // it never gets fewer: no lock for a flood of names
+		return Other
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known = *v.known.Load()
+	if _, ok := known[value]; ok {
+		return value
+	}
+	if len(known) >= v.limit {
+		return Other
+	}
+	next := maps.Clone(known)
+	next[strings.Clone(value)] = struct{}{} // not a part of a longer text that would be kept alive
+	v.known.Store(&next)
+	return value
+}

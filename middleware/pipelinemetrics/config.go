@@ -1,0 +1,91 @@
+package pipelinemetrics
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Other is the value of a label whose own values are used up.
+const Other = "other"
+
+// DefaultMaxValues is how many values a label that comes from messages may have.
+const DefaultMaxValues = 100
+
+// Config says what to export. The zero Config is ready for use.
+type Config struct {
+	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; what comes after them is [Other].
+	// Defaults to [DefaultMaxValues].
+	MaxValues int
+	// DurationBuckets are the classic buckets of durations, in seconds. Default to 1 ms to 1 min, about two for each doubling.
+	DurationBuckets []float64
+	// DelayBuckets are those of the delays of retries, in seconds. Default to 100 ms to 1 day.
+	DelayBuckets []float64
+	// PayloadBuckets are those of payload sizes, in bytes. Default to 64 B to 16 MiB.
+	PayloadBuckets []float64
+	// NativeFactor is the growth from one native bucket to the next. Defaults to 1.1; negative leaves native buckets out.
+	NativeFactor float64
+	// ServiceBus, unless empty, is the nano_service_name under which the metrics are exported in the names of the PHP service bus,
+	// too. It does not follow Prometheus' conventions.
+	ServiceBus string
+	// ConstLabels are put on every metric.
+	ConstLabels prometheus.Labels
+}
+
+func (c *Config) setDefaults() {
+	if c.MaxValues == 0 {
+		c.MaxValues = DefaultMaxValues
+	}
+	if c.DurationBuckets == nil {
+		c.DurationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	}
+	if c.DelayBuckets == nil {
+		c.DelayBuckets = []float64{.1, .5, 1, 5, 10, 30, 60, 300, 900, 3600, 6 * 3600, 24 * 3600}
+	}
+	if c.PayloadBuckets == nil {
+		c.PayloadBuckets = prometheus.ExponentialBuckets(64, 4, 10)
+	}
+	if c.NativeFactor == 0 {
+		c.NativeFactor = 1.1
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	if c.MaxValues < 0 {
+		errs = append(errs, fmt.Errorf("MaxValues is %d: it cannot be negative; 0 is the default of %d", c.MaxValues, DefaultMaxValues))
+	}
+	if c.NativeFactor >= 0 && c.NativeFactor <= 1 {
+		errs = append(errs, fmt.Errorf("NativeFactor is %v: it must be above 1, or negative for no native buckets", c.NativeFactor))
+	}
+	for name, buckets := range map[string][]float64{
+		"DurationBuckets": c.DurationBuckets, "DelayBuckets": c.DelayBuckets, "PayloadBuckets": c.PayloadBuckets,
+	} {
+		if len(buckets) == 0 || !slices.IsSorted(buckets) || len(slices.Compact(slices.Clone(buckets))) != len(buckets) {
+			errs = append(errs, fmt.Errorf("%s must rise from one to the next, and there must be one", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) classic(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, ConstLabels: c.ConstLabels}
+}
+
+// histogram has native buckets, too, unless they are switched off.
+func (c *Config) histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	opts := c.classic(name, help, buckets)
+	if c.NativeFactor > 1 {
+		opts.NativeHistogramBucketFactor = c.NativeFactor
+		opts.NativeHistogramMaxBucketNumber = 160
+		opts.NativeHistogramMinResetDuration = time.Hour
+	}
+	return opts
+}
+
+func (c *Config) counter(name, help string) prometheus.CounterOpts {
+	return prometheus.CounterOpts{Name: name, Help: help, ConstLabels: c.ConstLabels}
+}

@@ -1,0 +1,157 @@
+package pipelinemetrics
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Metrics counts what pipelines do. Register it with a registry and make it the observer of any number of pipelines. It is safe for
+// concurrent use and has nothing to close.
+type Metrics struct {
+	cfg   Config
+	cache cache
+
+	started       *prometheus.CounterVec
+	deliveries    *prometheus.CounterVec
+	duration      *prometheus.HistogramVec
+	payload       *prometheus.HistogramVec
+	delay         *prometheus.HistogramVec
+	deadLetters   *prometheus.CounterVec
+	fallbacks     *prometheus.CounterVec
+	publishFailed *prometheus.CounterVec
+	circuitState  *prometheus.GaugeVec
+	circuitChange *prometheus.CounterVec
+
+	bus *busMetrics // nil unless asked for
+}
+
+var (
+	_ middleware.Observer  = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// New makes Metrics, or returns an error that names every fault of cfg.
+func New(cfg Config) (*Metrics, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("pipelinemetrics: invalid config: %w", err)
+	}
+	m := &Metrics{
+		cfg: cfg,
+		started: prometheus.NewCounterVec(cfg.counter("redrive_attempts_started_total",
+			"Runs of a handler that were begun. The attempt is first, retry or last."), []string{"topic", "handler", "event", "attempt"}),
+		deliveries: prometheus.NewCounterVec(cfg.counter("redrive_deliveries_total",
+			"Deliveries by what became of them: success, retry, dead_letter, skip, defer, give_back or not_settled."),
+			[]string{"topic", "handler", "event", "attempt", "outcome"}),
+		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
+			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), []string{"handler", "attempt", "result"}),
+		payload: prometheus.NewHistogramVec(cfg.classic("redrive_payload_bytes",
+			"Size of the payload of each delivery that was run.", cfg.PayloadBuckets), []string{"topic"}),
+		delay: prometheus.NewHistogramVec(cfg.histogram("redrive_retry_delay_seconds",
+			"Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.", cfg.DelayBuckets),
+			[]string{"topic", "handler", "kind"}),
+		deadLetters: prometheus.NewCounterVec(cfg.counter("redrive_dead_letters_total",
+			"Dead letters that are durable, by why the message is dead."), []string{"topic", "handler", "event", "reason"}),
+		fallbacks: prometheus.NewCounterVec(cfg.counter("redrive_dead_letter_fallbacks_total",
+			"Dead letters that the fallback has taken, because their sink could not."), []string{"topic", "handler"}),
+		publishFailed: prometheus.NewCounterVec(cfg.counter("redrive_publish_failures_total",
+			"Failed tries to publish a retry, a deferral or a dead letter."), []string{"topic", "handler", "outcome"}),
+		circuitState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.", ConstLabels: cfg.ConstLabels,
+		}, []string{"circuit"}),
+		circuitChange: prometheus.NewCounterVec(cfg.counter("redrive_circuit_changes_total",
+			"Changes of a circuit, by the state it came to."), []string{"circuit", "to"}),
+	}
+	if cfg.ServiceBus != "" {
+		m.bus = newBusMetrics(&cfg)
+	}
+	m.cache.init(cfg.MaxValues, m.newSeries)
+	return m, nil
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	all := []prometheus.Collector{
+		m.started, m.deliveries, m.duration, m.payload, m.delay, m.deadLetters, m.fallbacks, m.publishFailed, m.circuitState, m.circuitChange,
+	}
+	if m.bus != nil {
+		all = append(all, m.bus.started, m.bus.payload, m.bus.duration, m.bus.ackFailed, m.bus.dead)
+	}
+	return all
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(ch)
+	}
+}
+
+// Started implements [middleware.Observer].
+func (m *Metrics) Started(ctx context.Context, e middleware.Started) context.Context {
+	s := m.cache.get(&e.Delivery)
+	s.started[place(e.Attempt.Tag)].Inc()
+	s.payload.Observe(float64(e.Payload))
+	if s.bus != nil {
+		s.bus.begin(&e)
+	}
+	return ctx
+}
+
+// Finished implements [middleware.Observer].
+func (m *Metrics) Finished(_ context.Context, e middleware.Finished) {
+	s := m.cache.get(&e.Delivery)
+	at := place(e.Attempt.Tag)
+	s.outcome(at, e.Outcome).Inc()
+	if e.Ran {
+		s.duration(at, e.Outcome).Observe(e.Duration.Seconds())
+	}
+	if s.bus != nil {
+		s.bus.end(&e)
+	}
+}
+
+// RetryScheduled implements [middleware.Observer].
+func (m *Metrics) RetryScheduled(_ context.Context, e middleware.RetryScheduled) {
+	l := m.cache.get(&e.Delivery).labels
+	m.delay.WithLabelValues(l.topic, l.handler, e.Decision.Outcome.String()).Observe(e.Decision.Delay.Seconds())
+}
+
+// DeadLettered implements [middleware.Observer].
+func (m *Metrics) DeadLettered(_ context.Context, e middleware.DeadLettered) {
+	s := m.cache.get(&e.Delivery)
+	m.deadLetters.WithLabelValues(s.labels.topic, s.labels.handler, s.labels.event, string(e.DeadLetter.Reason)).Inc()
+	if e.Fallback {
+		m.fallbacks.WithLabelValues(s.labels.topic, s.labels.handler).Inc()
+	}
+	if s.bus != nil {
+		s.bus.died(e.DeadLetter.Reason)
+	}
+}
+
+// PublishFailed implements [middleware.Observer].
+func (m *Metrics) PublishFailed(_ context.Context, e middleware.PublishFailed) {
+	l := m.cache.get(&e.Delivery).labels
+	m.publishFailed.WithLabelValues(l.topic, l.handler, e.Outcome.String()).Inc()
+}
+
+// BreakerChanged implements [middleware.Observer].
+func (m *Metrics) BreakerChanged(_ context.Context, e middleware.BreakerChanged) {
+	circuit := m.cache.circuits.bound(e.Key)
+	m.circuitChange.WithLabelValues(circuit, e.To).Inc()
+	if circuit == Other {
+		return // the states of several would overwrite each other
+	}
+	state := map[string]float64{"half-open": 1, "open": 2}[e.To]
+	m.circuitState.WithLabelValues(circuit).Set(state)
+}

@@ -1,0 +1,327 @@
+package pipelinemetrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
+)
+
+// broker takes retries and dead letters, unless it is away.
+type broker struct{ away error }
+
+func (b *broker) Reschedule(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+	return b.away
+}
+func (b *broker) DeadLetter(context.Context, *envelope.DeadLetter) error { return b.away }
+
+type world struct {
+	*broker
+
+	metrics  *pipelinemetrics.Metrics
+	registry *prometheus.Registry
+	pipeline *middleware.Pipeline
+}
+
+func newWorld(t *testing.T, cfg pipelinemetrics.Config, change func(*middleware.Config)) *world {
+	t.Helper()
+	metrics, err := pipelinemetrics.New(cfg)
+	require.NoError(t, err)
+	w := &world{broker: &broker{}, metrics: metrics, registry: prometheus.NewPedanticRegistry()}
+	w.registry.MustRegister(metrics)
+	c := middleware.Config{
+		Rescheduler: w, DeadLetters: w, Observer: metrics, Logger: slog.New(slog.DiscardHandler),
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3, Backoff: middleware.Constant(5 * time.Second)},
+		HandlerName:   func(context.Context) string { return "billing" }, PublishTries: 2,
+	}
+	if change != nil {
+		change(&c)
+	}
+	w.pipeline, err = middleware.New(c)
+	require.NoError(t, err)
+	return w
+}
+
+// deliver runs the handler once, for a delivery that has failed so often.
+func (w *world) deliver(failures int, event string, h func() error) error {
+	m := message.NewMessage("1", message.Payload("0123456789"))
+	m.Metadata[envelope.KeyEvent] = event
+	m.Metadata[envelope.KeyRetryCount] = strconv.Itoa(failures)
+	m.SetContext(envelope.WithOrigin(context.Background(), &envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}))
+	_, err := w.pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, h() })(m)
+	return err
+}
+
+var errTimeout = errors.New("timeout")
+
+func ok() error { return nil }
+
+func slow() error {
+	time.Sleep(300 * time.Millisecond)
+	return nil
+}
+
+func fails() error { return errTimeout }
+
+// play has one of everything that can happen.
+func (w *world) play(t *testing.T) {
+	t.Helper()
+	require.NoError(t, w.deliver(0, "order.placed", slow))
+	require.NoError(t, w.deliver(0, "order.placed", fails))
+	require.NoError(t, w.deliver(1, "order.placed", fails))
+	require.NoError(t, w.deliver(2, "order.placed", fails))
+	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Permanent(errTimeout) }))
+	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Skip(errTimeout) }))
+	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Defer(errTimeout, time.Minute) }))
+	w.away = errors.New("broker is away")
+	require.ErrorIs(t, w.deliver(0, "order.placed", fails), middleware.ErrNotSettled)
+	w.away = nil
+}
+
+// D21, C15: what happens is counted under the tags first, retry and last, with what became of it.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pipelinemetrics.Config{NativeFactor: -1, DurationBuckets: []float64{.25, 1}, DelayBuckets: []float64{10}, PayloadBuckets: []float64{64}}, nil)
+		w.play(t)
+		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(golden)))
+	})
+}
+
+const golden = `
+# HELP redrive_attempts_started_total Runs of a handler that were begun. The attempt is first, retry or last.
+# TYPE redrive_attempts_started_total counter
+redrive_attempts_started_total{attempt="first",event="order.paid",handler="billing",topic="orders"} 3
+redrive_attempts_started_total{attempt="first",event="order.placed",handler="billing",topic="orders"} 3
+redrive_attempts_started_total{attempt="last",event="order.paid",handler="billing",topic="orders"} 0
+redrive_attempts_started_total{attempt="last",event="order.placed",handler="billing",topic="orders"} 1
+redrive_attempts_started_total{attempt="retry",event="order.paid",handler="billing",topic="orders"} 0
+redrive_attempts_started_total{attempt="retry",event="order.placed",handler="billing",topic="orders"} 1
+# HELP redrive_dead_letter_fallbacks_total Dead letters that the fallback has taken, because their sink could not.
+# TYPE redrive_dead_letter_fallbacks_total counter
+redrive_dead_letter_fallbacks_total{handler="billing",topic="orders"} 0
+# HELP redrive_dead_letters_total Dead letters that are durable, by why the message is dead.
+# TYPE redrive_dead_letters_total counter
+redrive_dead_letters_total{event="order.paid",handler="billing",reason="exhausted",topic="orders"} 0
+redrive_dead_letters_total{event="order.paid",handler="billing",reason="permanent",topic="orders"} 1
+redrive_dead_letters_total{event="order.placed",handler="billing",reason="exhausted",topic="orders"} 1
+redrive_dead_letters_total{event="order.placed",handler="billing",reason="permanent",topic="orders"} 0
+# HELP redrive_deliveries_total Deliveries by what became of them: success, retry, dead_letter, skip, defer, give_back or not_settled.
+# TYPE redrive_deliveries_total counter
+redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="dead_letter",topic="orders"} 1
+redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="defer",topic="orders"} 1
+redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="not_settled",topic="orders"} 0
+redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="skip",topic="orders"} 1
+redrive_deliveries_total{attempt="first",event="order.placed",handler="billing",outcome="not_settled",topic="orders"} 1
+redrive_deliveries_total{attempt="first",event="order.placed",handler="billing",outcome="retry",topic="orders"} 1
+redrive_deliveries_total{attempt="first",event="order.placed",handler="billing",outcome="success",topic="orders"} 1
+redrive_deliveries_total{attempt="last",event="order.placed",handler="billing",outcome="dead_letter",topic="orders"} 1
+redrive_deliveries_total{attempt="retry",event="order.placed",handler="billing",outcome="retry",topic="orders"} 1
+# HELP redrive_handler_duration_seconds How long the handler ran. The result is success or failed.
+# TYPE redrive_handler_duration_seconds histogram
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="failed",le="0.25"} 5
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="failed",le="1"} 5
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="failed",le="+Inf"} 5
+redrive_handler_duration_seconds_sum{attempt="first",handler="billing",result="failed"} 0
+redrive_handler_duration_seconds_count{attempt="first",handler="billing",result="failed"} 5
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="success",le="0.25"} 0
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="success",le="1"} 1
+redrive_handler_duration_seconds_bucket{attempt="first",handler="billing",result="success",le="+Inf"} 1
+redrive_handler_duration_seconds_sum{attempt="first",handler="billing",result="success"} 0.3
+redrive_handler_duration_seconds_count{attempt="first",handler="billing",result="success"} 1
+redrive_handler_duration_seconds_bucket{attempt="last",handler="billing",result="failed",le="0.25"} 1
+redrive_handler_duration_seconds_bucket{attempt="last",handler="billing",result="failed",le="1"} 1
+redrive_handler_duration_seconds_bucket{attempt="last",handler="billing",result="failed",le="+Inf"} 1
+redrive_handler_duration_seconds_sum{attempt="last",handler="billing",result="failed"} 0
+redrive_handler_duration_seconds_count{attempt="last",handler="billing",result="failed"} 1
+redrive_handler_duration_seconds_bucket{attempt="retry",handler="billing",result="failed",le="0.25"} 1
+redrive_handler_duration_seconds_bucket{attempt="retry",handler="billing",result="failed",le="1"} 1
+redrive_handler_duration_seconds_bucket{attempt="retry",handler="billing",result="failed",le="+Inf"} 1
+redrive_handler_duration_seconds_sum{attempt="retry",handler="billing",result="failed"} 0
+redrive_handler_duration_seconds_count{attempt="retry",handler="billing",result="failed"} 1
+# HELP redrive_payload_bytes Size of the payload of each delivery that was run.
+# TYPE redrive_payload_bytes histogram
+redrive_payload_bytes_bucket{topic="orders",le="64"} 8
+redrive_payload_bytes_bucket{topic="orders",le="+Inf"} 8
+redrive_payload_bytes_sum{topic="orders"} 80
+redrive_payload_bytes_count{topic="orders"} 8
+# HELP redrive_publish_failures_total Failed tries to publish a retry, a deferral or a dead letter.
+# TYPE redrive_publish_failures_total counter
+redrive_publish_failures_total{handler="billing",outcome="dead_letter",topic="orders"} 0
+redrive_publish_failures_total{handler="billing",outcome="defer",topic="orders"} 0
+redrive_publish_failures_total{handler="billing",outcome="retry",topic="orders"} 2
+# HELP redrive_retry_delay_seconds Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.
+# TYPE redrive_retry_delay_seconds histogram
+redrive_retry_delay_seconds_bucket{handler="billing",kind="defer",topic="orders",le="10"} 0
+redrive_retry_delay_seconds_bucket{handler="billing",kind="defer",topic="orders",le="+Inf"} 1
+redrive_retry_delay_seconds_sum{handler="billing",kind="defer",topic="orders"} 60
+redrive_retry_delay_seconds_count{handler="billing",kind="defer",topic="orders"} 1
+redrive_retry_delay_seconds_bucket{handler="billing",kind="retry",topic="orders",le="10"} 2
+redrive_retry_delay_seconds_bucket{handler="billing",kind="retry",topic="orders",le="+Inf"} 2
+redrive_retry_delay_seconds_sum{handler="billing",kind="retry",topic="orders"} 10
+redrive_retry_delay_seconds_count{handler="billing",kind="retry",topic="orders"} 2
+`
+
+// The names follow Prometheus' conventions; those of the service bus break with them, and no others do.
+func TestMetrics_Lint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pipelinemetrics.Config{}, func(c *middleware.Config) { c.Breaker = &middleware.Breaker{Failures: 2} })
+		w.play(t)
+		problems, err := testutil.GatherAndLint(w.registry)
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		n, err := testutil.GatherAndCount(w.registry, "redrive_circuit_state", "redrive_circuit_changes_total")
+		require.NoError(t, err)
+		require.Positive(t, n)
+
+		bus := newWorld(t, pipelinemetrics.Config{ServiceBus: "billing"}, nil)
+		bus.play(t)
+		problems, err = testutil.GatherAndLint(bus.registry)
+		require.NoError(t, err)
+		for _, p := range problems {
+			require.Contains(t, []string{"event_started_count", "event_processed_duration"}, p.Metric, p.Text)
+		}
+	})
+}
+
+// Times have native buckets beside the classic ones.
+func TestMetrics_NativeHistograms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pipelinemetrics.Config{}, nil)
+		w.play(t)
+		families, err := w.registry.Gather()
+		require.NoError(t, err)
+		native := map[string]bool{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if h := m.GetHistogram(); h != nil {
+					require.NotEmpty(t, h.GetBucket(), f.GetName())
+					native[f.GetName()] = h.Schema != nil
+				}
+			}
+		}
+		require.Equal(t, map[string]bool{
+			"redrive_handler_duration_seconds": true, "redrive_retry_delay_seconds": true, "redrive_payload_bytes": false,
+		}, native)
+	})
+}
+
+// D27-D31, D21: the same happenings in the service bus's names.
+func TestMetrics_ServiceBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pipelinemetrics.Config{ServiceBus: "billing-service", NativeFactor: -1, DurationBuckets: []float64{.25, 1}, PayloadBuckets: []float64{64}}, nil)
+		w.play(t)
+		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(`
+# HELP event_started_count Service bus name: runs of a handler that were begun. retry is first, retry or last.
+# TYPE event_started_count counter
+event_started_count{event_name="order.paid",nano_service_name="billing-service",retry="first"} 3
+event_started_count{event_name="order.paid",nano_service_name="billing-service",retry="last"} 0
+event_started_count{event_name="order.paid",nano_service_name="billing-service",retry="retry"} 0
+event_started_count{event_name="order.placed",nano_service_name="billing-service",retry="first"} 3
+event_started_count{event_name="order.placed",nano_service_name="billing-service",retry="last"} 1
+event_started_count{event_name="order.placed",nano_service_name="billing-service",retry="retry"} 1
+# HELP rmq_consumer_ack_failed_total Service bus name: deliveries that were nacked, because neither their retry nor their dead letter could be published.
+# TYPE rmq_consumer_ack_failed_total counter
+rmq_consumer_ack_failed_total{event_name="order.paid",nano_service_name="billing-service"} 0
+rmq_consumer_ack_failed_total{event_name="order.placed",nano_service_name="billing-service"} 1
+# HELP rmq_consumer_dlx_total Service bus name: dead letters. reason is max_retries_exceeded, permanent, malformed, expired or panic.
+# TYPE rmq_consumer_dlx_total counter
+rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing-service",reason="max_retries_exceeded"} 0
+rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing-service",reason="permanent"} 1
+rmq_consumer_dlx_total{event_name="order.placed",nano_service_name="billing-service",reason="max_retries_exceeded"} 1
+`), "event_started_count", "rmq_consumer_ack_failed_total", "rmq_consumer_dlx_total"))
+		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(`
+# HELP event_processed_duration Service bus name: how long the handler ran, in milliseconds. exit_status is success or failed.
+# TYPE event_processed_duration histogram
+event_processed_duration_bucket{event_name="order.paid",exit_status="failed",nano_service_name="billing-service",retry="first",le="250"} 2
+event_processed_duration_bucket{event_name="order.paid",exit_status="failed",nano_service_name="billing-service",retry="first",le="1000"} 2
+event_processed_duration_bucket{event_name="order.paid",exit_status="failed",nano_service_name="billing-service",retry="first",le="+Inf"} 2
+event_processed_duration_sum{event_name="order.paid",exit_status="failed",nano_service_name="billing-service",retry="first"} 0
+event_processed_duration_count{event_name="order.paid",exit_status="failed",nano_service_name="billing-service",retry="first"} 2
+event_processed_duration_bucket{event_name="order.paid",exit_status="success",nano_service_name="billing-service",retry="first",le="250"} 1
+event_processed_duration_bucket{event_name="order.paid",exit_status="success",nano_service_name="billing-service",retry="first",le="1000"} 1
+event_processed_duration_bucket{event_name="order.paid",exit_status="success",nano_service_name="billing-service",retry="first",le="+Inf"} 1
+event_processed_duration_sum{event_name="order.paid",exit_status="success",nano_service_name="billing-service",retry="first"} 0
+event_processed_duration_count{event_name="order.paid",exit_status="success",nano_service_name="billing-service",retry="first"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="first",le="250"} 2
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="first",le="1000"} 2
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="first",le="+Inf"} 2
+event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="first"} 0
+event_processed_duration_count{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="first"} 2
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="last",le="250"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="last",le="1000"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="last",le="+Inf"} 1
+event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="last"} 0
+event_processed_duration_count{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="last"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="retry",le="250"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="retry",le="1000"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="retry",le="+Inf"} 1
+event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="retry"} 0
+event_processed_duration_count{event_name="order.placed",exit_status="failed",nano_service_name="billing-service",retry="retry"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="success",nano_service_name="billing-service",retry="first",le="250"} 0
+event_processed_duration_bucket{event_name="order.placed",exit_status="success",nano_service_name="billing-service",retry="first",le="1000"} 1
+event_processed_duration_bucket{event_name="order.placed",exit_status="success",nano_service_name="billing-service",retry="first",le="+Inf"} 1
+event_processed_duration_sum{event_name="order.placed",exit_status="success",nano_service_name="billing-service",retry="first"} 300
+event_processed_duration_count{event_name="order.placed",exit_status="success",nano_service_name="billing-service",retry="first"} 1
+`), "event_processed_duration"))
+	})
+}
+
+// D32: whoever names events cannot blow up the number of series, nor break the page with bytes that are no text.
+func TestMetrics_BoundsLabels(t *testing.T) {
+	w := newWorld(t, pipelinemetrics.Config{MaxValues: 10}, nil)
+	var senders sync.WaitGroup
+	for sender := range 8 {
+		senders.Go(func() {
+			for n := range 100 {
+				if err := w.deliver(0, fmt.Sprintf("event %d of %d \xff", n, sender), ok); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	senders.Wait()
+	require.NoError(t, w.deliver(0, strings.Repeat("long", 1000), ok))
+	series, err := testutil.GatherAndCount(w.registry, "redrive_attempts_started_total")
+	require.NoError(t, err)
+	require.Equal(t, 11*3, series, "ten events and the others, each with three tags")
+	families, err := w.registry.Gather()
+	require.NoError(t, err)
+	total, others := 0., 0.
+	for _, f := range families {
+		if f.GetName() != "redrive_deliveries_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			total += m.GetCounter().GetValue()
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "event" && l.GetValue() == pipelinemetrics.Other {
+					others += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	require.InDelta(t, 801, total, 0, "none is lost")
+	require.InDelta(t, 791, others, 0)
+}
+
+func TestNew_Faults(t *testing.T) {
+	_, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: -1, NativeFactor: 1, DelayBuckets: []float64{2, 1}})
+	require.EqualError(t, err, "pipelinemetrics: invalid config: MaxValues is -1: it cannot be negative; 0 is the default of 100\n"+
+		"NativeFactor is 1: it must be above 1, or negative for no native buckets\n"+
+		"DelayBuckets must rise from one to the next, and there must be one")
+}
