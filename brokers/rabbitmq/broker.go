@@ -79,45 +79,6 @@ func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber
 	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
 }
 
-// Reschedule implements brokers.Broker. Delay queues that are missing, because the message comes from another
-// environment or somebody deleted them, are declared.
-func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-	n, err := b.namesOf(&origin)
-	if err != nil {
-		return fmt.Errorf("rabbitmq: reschedule: %w", err)
-	}
-	if err := b.checkPayload(m); err != nil {
-		return fmt.Errorf("rabbitmq: reschedule to %s: %w", n.Queue, err)
-	}
-	o, err := b.retry(n, &origin, m, delay)
-	if err != nil {
-		return err
-	}
-	err = b.sender.send(ctx, o)
-	if errors.Is(err, brokers.ErrUnroutable) && delay > 0 && b.design.declare != declareNone {
-		if err := declare(ctx, b.publishing, b.design.waiting(n, origin.Topic)); err != nil {
-			return fmt.Errorf("rabbitmq: reschedule: %w", err)
-		}
-		err = b.sender.send(ctx, o)
-	}
-	return err
-}
-
-// retry makes the publication that brings m back to the consumer of n.
-func (b *Broker) retry(n brokers.Names, origin *envelope.Origin, m *message.Message, delay time.Duration) (outgoing, error) {
-	r, err := b.design.retry(n, origin, delay)
-	if err != nil {
-		return outgoing{}, err
-	}
-	o := b.outgoing(m, r, time.Now().Add(delay))
-	if origin.Exchange != "" || origin.RoutingKey != n.Queue && origin.RoutingKey != "" { // else the way back restores it
-		o.msg.Headers[envelope.KeyConsumer] = n.Queue
-		o.msg.Headers[envelope.KeyRoutingKey] = origin.RoutingKey
-		o.msg.Headers[envelope.KeyExchange] = origin.Exchange
-	}
-	return o, nil
-}
-
 // outgoing makes the publication of m on route r.
 func (b *Broker) outgoing(m *message.Message, r route, due time.Time) outgoing {
 	o := outgoing{exchange: r.exchange, key: r.key, optional: r.unconfirmable, msg: marshal(m, b.design.intHeaders)}
