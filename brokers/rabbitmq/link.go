@@ -150,7 +150,7 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 func (l *link) dial() (*amqp.Connection, error) {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(l.name)
-	return amqp.DialConfig(l.url, amqp.Config{
+	conn, err := amqp.DialConfig(l.url, amqp.Config{
 		Properties: properties,
 		Heartbeat:  10 * time.Second,
 		Locale:     "en_US",
@@ -163,6 +163,7 @@ func (l *link) dial() (*amqp.Connection, error) {
 			return coalesce(conn), conn.SetDeadline(time.Now().Add(dialTimeout))
 		},
 	})
+	return conn, explainHandshake(err)
 }
 
 // watch follows connection.blocked until conn ends.

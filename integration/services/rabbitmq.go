@@ -32,6 +32,10 @@ type RabbitConfig struct {
 
 	// Plugins are enabled besides rabbitmq_management.
 	Plugins []string
+
+	// TLS opens a second port that speaks TLS, with certificates made for it; see Rabbit.TLSURL. Conf may ask for those of
+	// clients: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
+	TLS bool
 }
 
 // Rabbit is a running RabbitMQ with its management API.
@@ -44,6 +48,11 @@ type Rabbit struct {
 	// ManagementURL is http://user:password@host:port of the management API; "" if the environment named the broker
 	// and not its management (TEST_AMQP_MANAGEMENT_URL).
 	ManagementURL string
+
+	// TLSURL is amqps://user:password@host:port/, without the files that it needs, and Certificates are these. Empty unless
+	// RabbitConfig.TLS.
+	TLSURL       string
+	Certificates *Certificates
 
 	node rabbitNode
 }
@@ -82,7 +91,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	if err != nil {
 		return nil, &UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
 	}
-	ports, err := freePorts(4)
+	ports, err := freePorts(5)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +99,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("services: rabbitmq: %w", err)
 	}
-	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3]}
+	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3], tls: ports[4]}
 	if err := n.configure(cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
 	}
@@ -110,6 +119,10 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 			command:    n.command,
 			closing:    func() { _ = names.kill() },
 		},
+	}
+	if cfg.TLS {
+		r.TLSURL = (&url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: loopback(n.tls), Path: "/"}).String()
+		r.Certificates = n.certificates
 	}
 	r.ready = func(ctx context.Context) error { return r.Management().Healthy(ctx) }
 	if err := r.Start(ctx); err != nil {

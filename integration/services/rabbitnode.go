@@ -13,12 +13,13 @@ import (
 
 // rabbitNode is where one broker lives.
 type rabbitNode struct {
-	dir                          string
-	owner                        account
-	amqp, management, dist, epmd int
+	dir                               string
+	owner                             account
+	amqp, management, dist, epmd, tls int
+	certificates                      *Certificates // nil without TLS
 }
 
-func (n rabbitNode) configure(cfg RabbitConfig) error {
+func (n *rabbitNode) configure(cfg RabbitConfig) error {
 	conf := []string{
 		"listeners.tcp.1 = " + loopback(n.amqp),
 		"management.tcp.ip = 127.0.0.1",
@@ -32,6 +33,21 @@ func (n rabbitNode) configure(cfg RabbitConfig) error {
 	}
 	if cfg.ConsumerTimeout > 0 {
 		conf = append(conf, fmt.Sprintf("consumer_timeout = %d", cfg.ConsumerTimeout.Milliseconds()))
+	}
+	if cfg.TLS {
+		certificates, err := NewCertificates(n.dir)
+		if err != nil {
+			return err
+		}
+		n.certificates = certificates
+		if err := n.owner.own(certificates.CA, certificates.ServerCert, certificates.ServerKey); err != nil {
+			return err
+		}
+		conf = append(conf,
+			"listeners.ssl.1 = "+loopback(n.tls),
+			"ssl_options.cacertfile = "+certificates.CA,
+			"ssl_options.certfile = "+certificates.ServerCert,
+			"ssl_options.keyfile = "+certificates.ServerKey)
 	}
 	advanced := "[]."
 	if cfg.DeadLetterConfirmTimeout > 0 {

@@ -1,0 +1,85 @@
+package rabbitmq_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// withQuery adds parameters, name and value in turn, to a URL.
+func withQuery(t *testing.T, rawURL string, nameValues ...string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	require.NoError(t, err)
+	query := u.Query()
+	for i := 0; i < len(nameValues); i += 2 {
+		query.Set(nameValues[i], nameValues[i+1])
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// amqps:// with a certificate that is not the system's: messages larger than a TLS record come through, and closing leaves
+// nothing unsaid. Every way to get it wrong ends in an error that says what to do, without the password.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	r := services.RabbitMQ(t, services.RabbitConfig{TLS: true})
+	b := openBroker(t, withQuery(t, r.TLSURL, "cacertfile", r.Certificates.CA), naming(brokers.Laravel()), params("grid", "false"))
+	s := serve(t, b, "orders", middleware.Laravel(2), fails)
+	big := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
+	require.NoError(t, b.Publisher().Publish("orders", newMessage(big), newMessage("small")))
+	for range 4 {
+		s.next()
+	}
+	p := dialPlain(t, r.URL)
+	sizes := []int{len(p.next("orders_dlq").Body), len(p.next("orders_dlq").Body)}
+	require.ElementsMatch(t, []int{len(big), len("small")}, sizes)
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Zero(t, p.depth("orders"), "the last ack has come")
+
+	stranger, err := services.NewCertificates(t.TempDir())
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		url  string
+		says []string
+	}{
+		"an authority of the system's": {r.TLSURL, []string{"unknown authority", "cacertfile="}},
+		"the wrong authority": {
+			withQuery(t, r.TLSURL, "cacertfile", stranger.CA), []string{"unknown authority", "correct the file that cacertfile names"},
+		},
+		"a file that is not there": {withQuery(t, r.TLSURL, "cacertfile", "/nowhere/ca.pem"), []string{"/nowhere/ca.pem"}},
+		"a name that the certificate is not for": {
+			withQuery(t, r.TLSURL, "cacertfile", r.Certificates.CA, "server_name_indication", "rabbit.example.com"),
+			[]string{"rabbit.example.com", "server_name_indication="},
+		},
+		"a port without TLS": {strings.Replace(r.URL, "amqp:", "amqps:", 1), []string{"does not speak TLS", "amqp://"}},
+		"TLS and no TLS":     {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
+	} {
+		_, err := brokers.Open(t.Context(), tc.url)
+		require.Error(t, err, name)
+		for _, text := range tc.says {
+			require.ErrorContains(t, err, text, name)
+		}
+		require.NotContains(t, err.Error(), "guest:guest", name)
+	}
+}
+
+// A broker that asks its clients for certificates.
+func TestTLS_ClientCertificate(t *testing.T) {
+	t.Parallel()
+	r := services.RabbitMQ(t, services.RabbitConfig{TLS: true, Conf: "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true"})
+	with := withQuery(t, r.TLSURL, "cacertfile", r.Certificates.CA, "certfile", r.Certificates.ClientCert, "keyfile", r.Certificates.ClientKey)
+	b := openBroker(t, with, naming(brokers.Laravel()), params("grid", "false"))
+	require.NoError(t, b.Ping(t.Context()))
+
+	_, err := brokers.Open(t.Context(), withQuery(t, r.TLSURL, "cacertfile", r.Certificates.CA))
+	require.ErrorContains(t, err, "certfile=")
+	require.ErrorContains(t, err, "keyfile=")
+}
