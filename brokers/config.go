@@ -1,12 +1,15 @@
 package brokers
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Defaults of a [Config].
@@ -44,6 +47,12 @@ type Config struct {
 	Naming NameScheme `yaml:"naming"`
 	// Params are the driver's own parameters, by their names without x-.
 	Params Params `yaml:"params"`
+	// DeadLetters keeps the dead letters that the broker itself makes, before a handler or a middleware sees the message:
+	// on RabbitMQ, messages that end the process of their consumer. Give it what the pipeline's DeadLetters is given, so
+	// that all dead letters are found in one place: letters.DeadLetter. It returns nil when the dead letter is durable, and
+	// may be called again with the same one. When it is nil, fails or takes longer than PublishTimeout, the broker's own
+	// DeadLetter takes over.
+	DeadLetters func(ctx context.Context, d *envelope.DeadLetter) error `yaml:"-"`
 	// Logger receives what has no caller to return to. Defaults to slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // ErrUnknownScheme says that no driver is registered for the scheme of a URL.
@@ -151,6 +153,12 @@ func WithNaming(s NameScheme) Option { return func(c *Config) { c.Naming = s } }
 
 // WithDelays sets Config.Delays.
 func WithDelays(delays ...time.Duration) Option { return func(c *Config) { c.Delays = delays } }
+
+// WithDeadLetters sets Config.DeadLetters, for dead letters that the broker itself makes:
+// brokers.WithDeadLetters(letters.DeadLetter).
+func WithDeadLetters(keep func(ctx context.Context, d *envelope.DeadLetter) error) Option {
+	return func(c *Config) { c.DeadLetters = keep }
+}
 
 // WithConfig changes any field of the Config.
 func WithConfig(change func(*Config)) Option { return func(c *Config) { change(c) } }

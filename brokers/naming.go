@@ -26,7 +26,8 @@ type NameScheme struct {
 	Preset string `yaml:"preset"`
 	// Project is {project}: what keeps the names of several projects or tenants on one broker apart.
 	Project string `yaml:"project"`
-	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange.
+	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange, where a topic is a queue's name;
+	// with the default preset, whose topics several groups may read, it means the direct exchange "redrive".
 	Exchange string `yaml:"exchange"`
 	// Queue is what one consumer reads: a queue on RabbitMQ, the topic itself on the others.
 	Queue string `yaml:"queue"`
@@ -49,7 +50,8 @@ type NameScheme struct {
 type Names struct {
 	// Queue that the consumer reads.
 	Queue string
-	// Exchange that producers publish to; "" is the default exchange.
+	// Exchange that producers publish to; "" is the default exchange. Package rabbitmq puts "redrive" here when the
+	// preset is the default.
 	Exchange string
 	// RetryExchange leads to the retry queues; "" is the default exchange.
 	RetryExchange string

@@ -3,13 +3,10 @@ package rabbitmq_test
 import (
 	"context"
 	"maps"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -175,79 +172,6 @@ func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 		s.next() // with their acks held back, the third would be the last
 	}
 	close(release)
-}
-
-// A handler that ends the process on every delivery is cut off by the broker's count, before the handler; the messages
-// that were sent ahead or under way beside it are handled, although RabbitMQ counts them too.
-func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, which has nothing beside it
-	if url := os.Getenv("REDRIVE_CRASH_URL"); url != "" {
-		crashingConsumer(t, url)
-		return
-	}
-	t.Parallel()
-	for name, settings := range map[string][]string{
-		"one at a time":       {"grid", "false", "crash-limit", "3"},
-		"with messages ahead": {"grid", "false", "crash-limit", "3", "prefetch", "20"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := services.SharedRabbitMQ(t).VHost(t)
-			p := dialPlain(t, url)
-			b := openBroker(t, url, naming(brokers.Laravel()), params(settings...))
-			require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
-			for i := range 40 {
-				if i == 15 {
-					require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("killer", []byte("poison"))))
-				}
-				require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), []byte("good"))))
-			}
-			require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("last", nil)))
-
-			crashes := 0
-			for {
-				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConsume_CrashLimit$")
-				cmd.Env = append(os.Environ(), "REDRIVE_CRASH_URL="+url, "REDRIVE_CRASH_PARAMS="+strings.Join(settings, " "))
-				out, err := cmd.CombinedOutput()
-				if err == nil {
-					break
-				}
-				require.ErrorContains(t, err, "killed", string(out))
-				crashes++
-				require.LessOrEqual(t, crashes, 3, "it is never cut off")
-			}
-			require.Equal(t, 3, crashes)
-			d := p.next("orders_dlq")
-			require.Equal(t, "killer", d.MessageId)
-			require.Equal(t, "poison", string(d.Body))
-			require.Equal(t, "crash", d.Headers["x-dead-letter-reason"])
-			require.Zero(t, p.depth("orders_dlq"), "no other message is taken for the killer")
-			require.Zero(t, p.depth("orders"), "all others are handled")
-		})
-	}
-}
-
-// crashingConsumer is the child process.
-func crashingConsumer(t *testing.T, url string) {
-	t.Helper()
-	b := openBroker(t, url, naming(brokers.Laravel()), params(strings.Fields(os.Getenv("REDRIVE_CRASH_PARAMS"))...),
-		func(c *brokers.Config) { c.Concurrency = min(4, prefetchOf(c)) })
-	s := serve(t, b, "orders", middleware.Laravel(5), func(m *message.Message) error {
-		if m.UUID == "killer" {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-		return nil
-	})
-	for s.next().message.UUID != "last" { // the test ends the child, which drains
-	}
-}
-
-func prefetchOf(c *brokers.Config) int {
-	n, err := strconv.Atoi(c.Params["prefetch"])
-	if err != nil {
-		return 1
-	}
-	return n
 }
 
 // A nack is an answer: however often a living handler gives a message back, it is not taken for a crash, and it comes

@@ -1,0 +1,143 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the SQL driver
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite://
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// A handler that ends the process on every delivery is cut off by the broker's count, before the handler; the messages
+// that were sent ahead or under way beside it are handled, although RabbitMQ counts them too.
+func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, which has nothing beside it
+	if url := os.Getenv("REDRIVE_CRASH_URL"); url != "" {
+		crashingConsumer(t, url)
+		return
+	}
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		settings []string
+		into     string // what the child gives Config.DeadLetters
+	}{
+		"one at a time":       {settings: []string{"grid", "false", "crash-limit", "3"}},
+		"with messages ahead": {settings: []string{"grid", "false", "crash-limit", "3", "prefetch", "20"}},
+		"into the store":      {settings: []string{"grid", "false", "crash-limit", "3"}, into: "store"},
+		"the store is down":   {settings: []string{"grid", "false", "crash-limit", "3"}, into: "broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings, store := tc.settings, filepath.Join(t.TempDir(), "letters.db")
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			b := openBroker(t, url, naming(brokers.Laravel()), params(settings...))
+			require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+			for i := range 40 {
+				if i == 15 {
+					require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("killer", []byte("poison"))))
+				}
+				require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), []byte("good"))))
+			}
+			require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("last", nil)))
+
+			crashes := 0
+			for {
+				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConsume_CrashLimit$")
+				cmd.Env = append(os.Environ(), "REDRIVE_CRASH_URL="+url, "REDRIVE_CRASH_PARAMS="+strings.Join(settings, " "),
+					"REDRIVE_CRASH_INTO="+tc.into, "REDRIVE_CRASH_STORE="+store)
+				out, err := cmd.CombinedOutput()
+				if err == nil {
+					break
+				}
+				require.ErrorContains(t, err, "killed", string(out))
+				crashes++
+				require.LessOrEqual(t, crashes, 3, "it is never cut off")
+			}
+			require.Equal(t, 3, crashes)
+			require.Zero(t, p.depth("orders"), "all others are handled")
+			if tc.into == "store" {
+				requireKilledIn(t, store)
+				require.Zero(t, p.depth("orders_dlq"), "it is in the one place where dead letters go")
+				return
+			}
+			d := p.next("orders_dlq")
+			require.Equal(t, "killer", d.MessageId)
+			require.Equal(t, "poison", string(d.Body))
+			require.Equal(t, "crash", d.Headers["x-dead-letter-reason"])
+			require.Zero(t, p.depth("orders_dlq"), "no other message is taken for the killer")
+		})
+	}
+}
+
+// crashingConsumer is the child process.
+func crashingConsumer(t *testing.T, url string) {
+	t.Helper()
+	cfg := middleware.Laravel(5)
+	b := openBroker(t, url, naming(brokers.Laravel()), params(strings.Fields(os.Getenv("REDRIVE_CRASH_PARAMS"))...), func(c *brokers.Config) {
+		c.Concurrency = min(4, prefetchOf(c))
+		switch os.Getenv("REDRIVE_CRASH_INTO") {
+		case "store": // one sink for the broker and the pipeline
+			letters := openLetters(t, os.Getenv("REDRIVE_CRASH_STORE"))
+			c.DeadLetters, cfg.DeadLetters = letters.DeadLetter, letters
+		case "broken":
+			c.DeadLetters = func(context.Context, *envelope.DeadLetter) error { panic("no such table") }
+		}
+	})
+	s := serve(t, b, "orders", cfg, func(m *message.Message) error {
+		if m.UUID == "killer" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		return nil
+	})
+	for s.next().message.UUID != "last" { // the test ends the child, which drains
+	}
+}
+
+func prefetchOf(c *brokers.Config) int {
+	n, err := strconv.Atoi(c.Params["prefetch"])
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// openLetters opens dead letters in a SQLite file.
+func openLetters(t *testing.T, path string) *dlq.Letters {
+	t.Helper()
+	letters, err := dlq.Open(t.Context(), "sqlite://"+path, dlq.WithSpool(t.TempDir()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	return letters
+}
+
+// requireKilledIn fails unless the store holds the killer and nothing else, as an operator needs it.
+func requireKilledIn(t *testing.T, path string) {
+	t.Helper()
+	letters := openLetters(t, path)
+	list, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, list.Entries, 1)
+	entry, err := letters.Store().Get(t.Context(), list.Entries[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, "killer", entry.Body.UUID)
+	require.Equal(t, "poison", string(entry.Body.Payload))
+	require.Equal(t, envelope.ReasonCrash, entry.Reason)
+	require.Equal(t, "orders", entry.Origin.Consumer, "where a redrive goes")
+	require.Contains(t, entry.ErrorMessage, "delivered 3 times without an answer")
+	require.Equal(t, dlq.Pending, entry.Status)
+}
