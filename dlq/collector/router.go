@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -65,7 +64,7 @@ type Router struct {
 	logger  *slog.Logger
 }
 
-var _ dlq.Redriver = (*Router)(nil)
+var _ dlq.BatchRedriver = (*Router)(nil)
 
 // NewRouter makes a Router. It reports every fault of the configuration.
 func NewRouter(cfg RouterConfig) (*Router, error) {
@@ -106,18 +105,14 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 
 // Reschedule implements dlq.Redriver. It returns nil when the broker has confirmed the message.
 func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-	broker, format := m.Metadata[KeyBroker], m.Metadata[KeyFormat]
-	target, err := r.target(broker, origin.Broker)
+	w, err := r.way(origin, m)
 	if err != nil {
 		return err
 	}
-	out := r.strip(m, format)
-	if err := target.send(ctx, origin, out, delay, format); err != nil {
+	if err := w.redriver().Reschedule(ctx, origin, r.strip(m), delay); err != nil {
 		return err
 	}
-	if broker != "" && target.Outcome == OutcomeConfirmed {
-		r.close(ctx, m)
-	}
+	r.close(ctx, []*message.Message{m})
 	return nil
 }
 
@@ -170,8 +165,8 @@ func (r *Router) names() []string {
 }
 
 // strip copies the message without the headers of its dead letter.
-func (r *Router) strip(m *message.Message, format string) *message.Message {
-	owns := r.owns[format]
+func (r *Router) strip(m *message.Message) *message.Message {
+	owns := r.owns[m.Metadata[KeyFormat]]
 	out := m.Copy()
 	maps.DeleteFunc(out.Metadata, func(key, _ string) bool {
 		switch key {
@@ -181,44 +176,4 @@ func (r *Router) strip(m *message.Message, format string) *message.Message {
 		return envelope.IsBrokerMade(key) || owns != nil && owns(key)
 	})
 	return out
-}
-
-func (t *Target) send(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration, format string) error {
-	if origin.Topic == "" && origin.Consumer == "" {
-		return errors.New("collector: redrive: nothing says where the message came from: set the origin of the source it was collected from")
-	}
-	foreign := format != "" && format != "redrive"
-	if !foreign || t.Publisher == nil {
-		return t.Redriver.Reschedule(ctx, origin, m, delay)
-	}
-	if delay > 0 {
-		envelope.SetDelay(m, delay)
-	}
-	m.SetContext(ctx)
-	if err := t.Publisher.Publish(origin.Topic, m); err != nil {
-		return fmt.Errorf("collector: redrive to topic %s of %s: %w", origin.Topic, t.Name, err)
-	}
-	return nil
-}
-
-// close resolves the entry of a confirmed message. A failure leaves it RETRYING, which ends with the lease: the message is out, and
-// must not be sent again because of it.
-func (r *Router) close(ctx context.Context, m *message.Message) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	id, err := dlq.ParseID(m.Metadata[envelope.KeyRedriveID])
-	if err != nil {
-		return // not the redrive of an entry
-	}
-	results, err := r.store.Change(ctx, dlq.Change{
-		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: time.Now(),
-		Note: "confirmed by the broker; its consumer does not report (redrive " + strconv.Itoa(envelope.RedriveCount(m)) + ")",
-	})
-	if err == nil {
-		err = results[0].Err
-	}
-	if err != nil && !errors.Is(err, dlq.ErrConflict) {
-		r.logger.WarnContext(ctx, "a redriven message is confirmed, and its entry could not be closed: resolve it by hand",
-			"entry_id", id, "error", err)
-	}
 }

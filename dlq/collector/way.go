@@ -1,0 +1,129 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// calls is how many messages are sent at once to a target that takes no batches.
+const calls = 64
+
+// way is how a message gets back: to which broker, and whether to its consumer or, when that is a foreign one, to its topic.
+type way struct {
+	target *Target
+	topic  bool
+}
+
+// way finds the way of a message.
+func (r *Router) way(origin envelope.Origin, m *message.Message) (way, error) {
+	target, err := r.target(m.Metadata[KeyBroker], origin.Broker)
+	if err != nil {
+		return way{}, err
+	}
+	if origin.Topic == "" && origin.Consumer == "" {
+		return way{}, errors.New("collector: redrive: nothing says where the message came from: set the origin of the source it was collected from")
+	}
+	format := m.Metadata[KeyFormat]
+	foreign := format != "" && format != "redrive"
+	return way{target, foreign && target.Publisher != nil}, nil
+}
+
+func (w way) redriver() dlq.Redriver {
+	if w.topic {
+		return dlq.RedriverFunc(w.target.publish)
+	}
+	return w.target.Redriver
+}
+
+// publish is a dlq.RedriverFunc.
+func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	if delay > 0 {
+		envelope.SetDelay(m, delay)
+	}
+	m.SetContext(ctx)
+	if err := t.Publisher.Publish(origin.Topic, m); err != nil {
+		return fmt.Errorf("collector: redrive to topic %s of %s: %w", origin.Topic, t.Name, err)
+	}
+	return nil
+}
+
+// RescheduleAll implements dlq.BatchRedriver: messages of different ways are sent at the same time, and the entries of those that need
+// no outcome are closed together.
+func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
+	errs := make([]error, len(messages))
+	byWay := map[way][]int{}
+	for i, m := range messages {
+		w, err := r.way(origins[i], m)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		byWay[w] = append(byWay[w], i)
+	}
+	var sending sync.WaitGroup
+	for w, indexes := range byWay {
+		sending.Go(func() {
+			to, copies := make([]envelope.Origin, len(indexes)), make([]*message.Message, len(indexes))
+			for n, i := range indexes {
+				to[n], copies[n] = origins[i], r.strip(messages[i])
+			}
+			for n, err := range dlq.RescheduleAll(ctx, w.redriver(), to, copies, calls) {
+				errs[indexes[n]] = err
+			}
+		})
+	}
+	sending.Wait()
+	var confirmed []*message.Message
+	for i, m := range messages {
+		if errs[i] == nil {
+			confirmed = append(confirmed, m)
+		}
+	}
+	r.close(ctx, confirmed)
+	return errs
+}
+
+// close resolves the entries of confirmed messages whose consumers do not report. A failure leaves them RETRYING, which ends with the
+// lease: the messages are out, and must not be sent again because of it.
+func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
+	c := dlq.Change{
+		Action: dlq.ActionSucceed, Actor: "redrive", At: time.Now(), Note: "confirmed by the broker; its consumer does not report",
+	}
+	for _, m := range confirmed {
+		name := m.Metadata[KeyBroker]
+		id, err := dlq.ParseID(m.Metadata[envelope.KeyRedriveID])
+		if name == "" || err != nil { // dead-lettered by its own service, or not the redrive of an entry
+			continue
+		}
+		if target, err := r.target(name, ""); err == nil && target.Outcome == OutcomeConfirmed {
+			c.IDs = append(c.IDs, id)
+		}
+	}
+	if len(c.IDs) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	results, err := r.store.Change(ctx, c)
+	warn := func(err error, ids ...int64) {
+		r.logger.WarnContext(ctx, "redriven messages are confirmed, and their entries could not be closed: resolve them by hand",
+			"entry_ids", ids, "error", err)
+	}
+	if err != nil {
+		warn(err, c.IDs...)
+		return
+	}
+	for _, result := range results {
+		if result.Err != nil && !errors.Is(result.Err, dlq.ErrConflict) {
+			warn(result.Err, result.ID)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package collector_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A run over the dead letters of several brokers: each message goes its own way, those that cannot go do not hold the others, and the
+// entries of consumers that do not report are closed.
+func TestRouter_Run(t *testing.T) {
+	t.Parallel()
+	letters := newLetters(t)
+	east, west, north := newMemory(t, brokers.Config{}), newMemory(t, brokers.Config{}), newMemory(t, brokers.Config{})
+	var sources []collector.Source
+	const each = 20
+	for name, broker := range map[string]brokers.Broker{"east": east, "west": west, "north": north} {
+		sources = append(sources,
+			collector.Source{Broker: name, Topic: "orders.billing_dlq", Subscriber: broker.Subscriber()},
+			collector.Source{Broker: name, Topic: "error", Subscriber: broker.Subscriber()})
+	}
+	for i := range each {
+		deadLetter(t, east, "orders", "billing", fmt.Sprintf("east-%d", i))
+		deadLetter(t, west, "orders", "billing", fmt.Sprintf("west-%d", i))
+		deadLetter(t, north, "orders", "billing", fmt.Sprintf("north-%d", i))
+		foreign := message.NewMessage(fmt.Sprintf("sales-%d", i), []byte("{}"))
+		foreign.Metadata = message.Metadata{
+			"NServiceBus.FailedQ": "Sales", "NServiceBus.ExceptionInfo.Message": "The bank did not answer",
+			"NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException", "tenant": "acme",
+		}
+		require.NoError(t, west.Publisher().Publish("error", foreign))
+	}
+	c, _ := start(t, collector.Config{Sink: letters, Sources: sources})
+	collected(t, c, 4*each)
+
+	// north is not configured, and what goes to west's consumers is reported by them.
+	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Logger: quiet, Targets: []collector.Target{
+		{Name: "east", Scheme: "mem", Redriver: east},
+		{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher(), Outcome: collector.OutcomeReported},
+	}})
+	require.NoError(t, err)
+	sales, err := west.Subscriber().Subscribe(t.Context(), "Sales")
+	require.NoError(t, err)
+	back := make(chan int, 1)
+	go func() {
+		n := 0
+		for m := range sales {
+			if m.Metadata["tenant"] == "acme" && m.Metadata["NServiceBus.FailedQ"] == "" {
+				n++
+			}
+			m.Ack()
+			if n == each {
+				back <- n
+				return
+			}
+		}
+	}()
+	manager := letters.Manager(router)
+	for topic, want := range map[string]dlq.RunCounts{
+		"orders": {Succeeded: each, Out: each, Skipped: each}, "Sales": {Out: each},
+	} {
+		run, err := manager.StartRun(t.Context(), dlq.RunSpec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: dlq.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
+		require.NoError(t, err)
+		require.Equal(t, want.Total(), run.Counts.Waiting)
+		driveUntil(t, manager, topic, want)
+	}
+	require.Equal(t, each, <-back)
+	require.Len(t, east.Peek("orders", "billing"), each)
+	require.Len(t, west.Peek("orders", "billing"), each)
+	require.Empty(t, north.Peek("orders", "billing"))
+	skipped, err := manager.RunItems(t.Context(), "orders", dlq.ItemFilter{State: dlq.ItemSkipped})
+	require.NoError(t, err)
+	require.Contains(t, skipped[0].Detail, `broker "north", which is not configured`)
+	for _, e := range entries(t, letters) {
+		want := dlq.Retrying
+		switch e.EventID[:4] {
+		case "east":
+			want = dlq.Resolved
+		case "nort":
+			want = dlq.Pending
+		}
+		require.Equal(t, want, e.Status, e.EventID)
+	}
+	errs := router.RescheduleAll(t.Context(), make([]envelope.Origin, 2), []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)})
+	require.Len(t, errs, 2)
+	for _, err := range errs {
+		require.ErrorContains(t, err, `scheme ""`)
+	}
+}
+
+// driveUntil drives a run until its entries are where they are expected: those that are out stay so.
+func driveUntil(t *testing.T, m *dlq.Manager, id string, want dlq.RunCounts) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	driven := make(chan error, 1)
+	go func() {
+		_, err := m.Drive(ctx, id)
+		driven <- err
+	}()
+	require.Eventually(t, func() bool {
+		run, err := m.Run(t.Context(), id)
+		return err == nil && run.Counts == want
+	}, 20*time.Second, 5*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-driven, context.Canceled)
+}
