@@ -84,6 +84,7 @@ func TestImports_Weight(t *testing.T) {
 		amqp       = "github.com/rabbitmq/amqp091-go"
 		sarama     = "github.com/IBM/sarama"
 		kafka      = "github.com/ThreeDotsLabs/watermill-kafka"
+		franz      = "github.com/twmb/franz-go"
 		builder    = "github.com/huandu/go-sqlbuilder"
 		goose      = "github.com/pressly/goose"
 		pgx        = "github.com/jackc/pgx"
@@ -96,7 +97,7 @@ func TestImports_Weight(t *testing.T) {
 		testify    = "github.com/stretchr/testify"
 	)
 	drivers := []string{pgx, mysql, sqlite}
-	light := append([]string{amqp, sarama, kafka, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql"}, drivers...)
+	light := append([]string{amqp, sarama, kafka, franz, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql"}, drivers...)
 	for pattern, heavy := range map[string][]string{
 		"./envelope":                   append([]string{"net/http", "github.com/failsafe-go"}, light...),
 		"./middleware":                 slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors

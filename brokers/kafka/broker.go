@@ -36,13 +36,14 @@ type Broker struct {
 	seeds []string
 	user  *url.Userinfo
 
-	client sarama.Client // for topics and what users publish
-	own    sarama.Client // for retries and dead letters, which may be larger
-	out    *producer
-	waits  *producer
-	topics *topics
-	tiers  tiers
-	clocks clocks
+	client  sarama.Client // for topics
+	own     sarama.Client // for what has to be answered at once
+	out     *producer     // of what users publish
+	waits   *producer     // of retries and dead letters, which may be larger
+	topics  *topics
+	tiers   tiers
+	clocks  clocks
+	probing sync.Map // broker id to a mutex, held while it is asked for its time
 
 	flights flights
 	names   sync.Map // tierKey to the name of a retry topic
@@ -91,7 +92,7 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 	if b.client, err = b.connect(ctx, func(*sarama.Config) {}); err != nil {
 		return nil, err
 	}
-	if b.own, err = b.connect(ctx, func(c *sarama.Config) { c.Producer.MaxMessageBytes += headroom }); err != nil {
+	if b.own, err = b.connect(ctx, func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 }); err != nil {
 		return nil, err
 	}
 	admin, err := sarama.NewClusterAdminFromClient(b.client)
@@ -99,11 +100,11 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 		return nil, err
 	}
 	b.topics = &topics{client: b.client, admin: admin, auto: cfg.Params.Bool("auto-create"), known: map[string]int32{}}
-	limit := b.client.Config().Producer.MaxMessageBytes
-	if b.out, err = newProducer(b.client, limit); err != nil {
+	limit := cfg.Params.Bytes("max-message-bytes")
+	if b.out, err = newProducer(cfg, b.seeds, b.user, limit); err != nil {
 		return nil, err
 	}
-	if b.waits, err = newProducer(b.own, limit+headroom); err != nil {
+	if b.waits, err = newProducer(cfg, b.seeds, b.user, limit+headroom); err != nil {
 		return nil, err
 	}
 	return b, nil

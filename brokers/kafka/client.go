@@ -41,11 +41,13 @@ func addresses(raw string) ([]string, *url.Userinfo, error) {
 
 var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
+func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
+
 // clientConfig makes sarama's configuration. Every client gets one of its own: sarama keeps state in it.
 func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error) {
 	p := cfg.Params
 	c := sarama.NewConfig()
-	c.ClientID = unfitForClientID.ReplaceAllString(cfg.Name, "-")
+	c.ClientID = clientID(cfg)
 	version, err := sarama.ParseKafkaVersion(p.String("version"))
 	if err != nil {
 		return nil, fmt.Errorf("parameter version=%q: write a Kafka version such as 3.6.0", p.String("version"))
@@ -58,20 +60,6 @@ func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error
 	c.Metadata.Retry.Max = 5
 	c.Metadata.Retry.Backoff = 100 * time.Millisecond
 	c.Net.DialTimeout = 10 * time.Second
-
-	// acks=all and idempotent: a record that is confirmed survives its leader, and one that sarama sends twice is
-	// stored once and in order.
-	c.Producer.RequiredAcks = sarama.WaitForAll
-	c.Producer.Idempotent = true
-	c.Net.MaxOpenRequests = 1
-	c.Producer.Return.Successes = true
-	c.Producer.Return.Errors = true
-	c.Producer.Timeout = cfg.PublishTimeout
-	c.Producer.Retry.Max = 30
-	c.Producer.Retry.Backoff = 100 * time.Millisecond
-	c.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
-	c.Producer.Compression = compressions[p.String("compression")]
-	c.Producer.Partitioner = newPartitioner(partitioners[p.String("partitioner")])
 
 	c.Consumer.Return.Errors = true
 	c.Consumer.MaxWaitTime = 250 * time.Millisecond // a partition that is given up waits for the answer under way
@@ -95,34 +83,40 @@ func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error
 	return c, c.Validate()
 }
 
-func secure(c *sarama.Config, p brokers.Params) error {
+func secure(c *sarama.Config, p brokers.Params) (err error) {
+	c.Net.TLS.Config, err = tlsConfig(p)
+	c.Net.TLS.Enable = c.Net.TLS.Config != nil
+	return err
+}
+
+// tlsConfig returns nil when the connection is not to be encrypted.
+func tlsConfig(p brokers.Params) (*tls.Config, error) {
 	ca, cert, key := p.String("tls-ca"), p.String("tls-cert"), p.String("tls-key")
 	if !p.Bool("tls") {
 		if ca+cert+key != "" {
-			return errors.New("tls-ca, tls-cert and tls-key need tls=true")
+			return nil, errors.New("tls-ca, tls-cert and tls-key need tls=true")
 		}
-		return nil
+		return nil, nil //nolint:nilnil // no encryption is no error
 	}
-	c.Net.TLS.Enable = true
-	c.Net.TLS.Config = &tls.Config{MinVersion: tls.VersionTLS12}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return fmt.Errorf("parameter tls-ca: %w", err)
+			return nil, fmt.Errorf("parameter tls-ca: %w", err)
 		}
-		c.Net.TLS.Config.RootCAs = x509.NewCertPool()
-		if !c.Net.TLS.Config.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("parameter tls-ca: %s holds no PEM certificate", ca)
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("parameter tls-ca: %s holds no PEM certificate", ca)
 		}
 	}
 	if cert != "" || key != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return fmt.Errorf("parameters tls-cert and tls-key: %w", err)
+			return nil, fmt.Errorf("parameters tls-cert and tls-key: %w", err)
 		}
-		c.Net.TLS.Config.Certificates = []tls.Certificate{pair}
+		c.Certificates = []tls.Certificate{pair}
 	}
-	return nil
+	return c, nil
 }
 
 func authenticate(c *sarama.Config, p brokers.Params, user *url.Userinfo) error {
@@ -147,15 +141,6 @@ func authenticate(c *sarama.Config, p brokers.Params, user *url.Userinfo) error 
 		c.Net.SASL.SCRAMClientGeneratorFunc = newSCRAM512
 	}
 	return nil
-}
-
-var compressions = map[string]sarama.CompressionCodec{
-	"none": sarama.CompressionNone, "gzip": sarama.CompressionGZIP, "snappy": sarama.CompressionSnappy,
-	"lz4": sarama.CompressionLZ4, "zstd": sarama.CompressionZSTD,
-}
-
-var partitioners = map[string]sarama.PartitionerConstructor{
-	"murmur2": sarama.NewMurmur2Partitioner, "fnv": sarama.NewHashPartitioner,
 }
 
 // Cooperative assignors let a member keep its partitions, and go on with them, while others come and go. The eager ones

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -43,25 +43,25 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if err != nil {
 		return err
 	}
-	pm := newWaiting(name, d.Message, &d.Origin)
-	if pm.Partition >= have {
-		pm.Partition = anyPartition
+	r := newWaiting(name, d.Message, &d.Origin)
+	if r.Partition >= have {
+		r.Partition = anyPartition
 	}
 	if d.Reason != "" && d.Message.Metadata[envelope.KeyDeadLetterReason] == "" {
-		pm.Headers = append(pm.Headers, header(envelope.KeyDeadLetterReason, string(d.Reason)))
+		r.Headers = append(r.Headers, header(envelope.KeyDeadLetterReason, string(d.Reason)))
 	}
 	if d.Err.Message != "" && d.Message.Metadata[envelope.KeyErrorMessage] == "" {
-		pm.Headers = append(pm.Headers, header(envelope.KeyErrorMessage, d.Err.Message))
+		r.Headers = append(r.Headers, header(envelope.KeyErrorMessage, d.Err.Message))
 	}
-	err = b.waits.send(ctx, pm)
-	if errors.Is(err, brokers.ErrTooLarge) && shrink(pm) {
-		err = b.waits.send(ctx, pm)
+	err = b.waits.send(ctx, r)
+	if errors.Is(err, brokers.ErrTooLarge) && shrink(r) {
+		err = b.waits.send(ctx, r)
 	}
 	if errors.Is(err, brokers.ErrTooLarge) && b.fallback != nil {
 		if stored := b.fallback.DeadLetter(ctx, d); stored != nil {
 			return errors.Join(err, stored)
 		}
-		return b.waits.send(ctx, reference(pm, d.Message.Payload))
+		return b.waits.send(ctx, reference(r, d.Message.Payload))
 	}
 	return err
 }
@@ -71,26 +71,26 @@ const keptOfMessage = 200
 
 // shrink takes away what the record can spare: the trace of the error, then most of its text. It reports whether there
 // was anything.
-func shrink(pm *sarama.ProducerMessage) bool {
-	before := size(pm)
-	pm.Headers = slices.DeleteFunc(pm.Headers, func(h sarama.RecordHeader) bool {
-		return string(h.Key) == envelope.KeyErrorTrace
+func shrink(r *kgo.Record) bool {
+	before := size(r)
+	r.Headers = slices.DeleteFunc(r.Headers, func(h kgo.RecordHeader) bool {
+		return h.Key == envelope.KeyErrorTrace
 	})
-	for i, h := range pm.Headers {
-		switch string(h.Key) {
+	for i, h := range r.Headers {
+		switch h.Key {
 		case envelope.KeyErrorMessage, envelope.KeyPoisonReason, envelope.KeyConsumerError, envelope.KeyDeadLetterRule:
-			pm.Headers[i].Value = h.Value[:min(len(h.Value), keptOfMessage)]
+			r.Headers[i].Value = h.Value[:min(len(h.Value), keptOfMessage)]
 		}
 	}
-	return size(pm) < before
+	return size(r) < before
 }
 
 // reference renders the record of a dead letter whose message, body and foreign headers, is kept elsewhere.
-func reference(pm *sarama.ProducerMessage, payload []byte) *sarama.ProducerMessage {
+func reference(r *kgo.Record, payload []byte) *kgo.Record {
 	sum := sha256.Sum256(payload)
-	short := &sarama.ProducerMessage{Topic: pm.Topic, Key: pm.Key, Partition: pm.Partition}
-	for _, h := range pm.Headers {
-		if name := string(h.Key); envelope.IsOurs(name) || transport(name) {
+	short := &kgo.Record{Topic: r.Topic, Key: r.Key, Partition: r.Partition}
+	for _, h := range r.Headers {
+		if envelope.IsOurs(h.Key) || transport(h.Key) {
 			short.Headers = append(short.Headers, h)
 		}
 	}

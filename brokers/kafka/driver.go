@@ -35,7 +35,7 @@ const (
 // Params declares the parameters that the package comment describes.
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "version", Default: defaultVersion, Doc: "Kafka protocol version to speak; at least 2.4.0."},
+		{Name: "version", Default: defaultVersion, Doc: "Kafka protocol version that consumers speak; at least 2.4.0."},
 		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
 		{Name: "partitions", Kind: brokers.Int, Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given."},
 		{Name: "replication", Kind: brokers.Int, Max: 32767, Doc: "Replicas of the topics created; the broker's default if not given."},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -109,8 +110,8 @@ func packHeaders(headers []*sarama.RecordHeader, waiting bool) string {
 
 // writeHeaders is the opposite of readHeaders. A name in headerRaw whose value in md has been changed since is written
 // with the new value only. Broker-made headers are left out.
-func writeHeaders(md message.Metadata, uuid string) []sarama.RecordHeader {
-	headers := make([]sarama.RecordHeader, 0, len(md)+4)
+func writeHeaders(md message.Metadata, uuid string) []kgo.RecordHeader {
+	headers := make([]kgo.RecordHeader, 0, len(md)+4)
 	if uuid != "" {
 		headers = append(headers, header(headerUUID, uuid))
 	}
@@ -131,13 +132,13 @@ func writeHeaders(md message.Metadata, uuid string) []sarama.RecordHeader {
 	return headers
 }
 
-func unpackHeaders(headers []sarama.RecordHeader, text string, md message.Metadata) ([]sarama.RecordHeader, map[string]bool) {
+func unpackHeaders(headers []kgo.RecordHeader, text string, md message.Metadata) ([]kgo.RecordHeader, map[string]bool) {
 	var raw []rawHeader
 	if json.Unmarshal([]byte(text), &raw) != nil {
 		return headers, nil // not ours, or damaged: the map has the last value of each
 	}
 	var (
-		values = make([]sarama.RecordHeader, 0, len(raw))
+		values = make([]kgo.RecordHeader, 0, len(raw))
 		last   = map[string]string{}
 	)
 	for _, r := range raw {
@@ -148,7 +149,7 @@ func unpackHeaders(headers []sarama.RecordHeader, text string, md message.Metada
 		if err != nil {
 			continue
 		}
-		h := sarama.RecordHeader{Key: name}
+		h := kgo.RecordHeader{Key: string(name)}
 		if r[1] != nil {
 			if h.Value, err = base64.StdEncoding.DecodeString(*r[1]); err != nil {
 				continue
@@ -165,12 +166,12 @@ func unpackHeaders(headers []sarama.RecordHeader, text string, md message.Metada
 		now, there := md[name]
 		restored[name] = there && now == value
 	}
-	values = slices.DeleteFunc(values, func(h sarama.RecordHeader) bool { return !restored[string(h.Key)] })
+	values = slices.DeleteFunc(values, func(h kgo.RecordHeader) bool { return !restored[h.Key] })
 	return append(headers, values...), restored
 }
 
-func header(name, value string) sarama.RecordHeader {
-	return sarama.RecordHeader{Key: []byte(name), Value: []byte(value)}
+func header(name, value string) kgo.RecordHeader {
+	return kgo.RecordHeader{Key: name, Value: []byte(value)}
 }
 
 // find returns the last value of a header.

@@ -3,7 +3,7 @@ package kafka
 import (
 	"sync"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // order keeps the messages of a key in order over retries, for one partition. While a message waits for its retry, the
@@ -37,7 +37,7 @@ type parkedMessage struct {
 }
 
 type parkRequest struct {
-	record *sarama.ProducerMessage
+	record *kgo.Record
 	stored chan int64 // the offset; closed without one if the partition is given up
 }
 
@@ -146,9 +146,9 @@ func (o *order) holds(d *delivery) bool {
 // park moves a message behind the others of its key.
 func (o *order) park(d *delivery) bool {
 	m := newMessage(d.record, d.origin, d.waiting)
-	pm := newWaiting(o.topic, m, d.origin)
-	pm.Partition = o.p.id
-	offset, ok := o.store(pm)
+	r := newWaiting(o.topic, m, d.origin)
+	r.Partition = o.p.id
+	offset, ok := o.store(r)
 	if !ok {
 		return false
 	}
@@ -165,11 +165,11 @@ func (o *order) park(d *delivery) bool {
 
 // block keeps a key from going on behind a dead letter, over restarts too.
 func (o *order) block(key string, state *keyState, d *delivery) bool {
-	pm := &sarama.ProducerMessage{
-		Topic: o.topic, Partition: o.p.id, Key: sarama.StringEncoder(key),
+	r := &kgo.Record{
+		Topic: o.topic, Partition: o.p.id, Key: []byte(key),
 		Headers: append(whereabouts(d.origin), header(headerControl, controlLock)),
 	}
-	offset, ok := o.store(pm)
+	offset, ok := o.store(r)
 	if !ok {
 		return false
 	}

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
 // store writes a record to the parking topic and counts it as waiting there. Records of several keys share a request;
 // their offsets are counted before the next request begins, so that no position is ever stored that passes over one.
-func (o *order) store(pm *sarama.ProducerMessage) (int64, bool) {
-	req := parkRequest{pm, make(chan int64, 1)}
+func (o *order) store(r *kgo.Record) (int64, bool) {
+	req := parkRequest{r, make(chan int64, 1)}
 	select {
 	case o.parks <- req:
 	case <-o.p.ctx.Done():
@@ -45,7 +45,7 @@ func (o *order) keepStoring() {
 }
 
 func (o *order) write(batch []parkRequest) {
-	records := make([]*sarama.ProducerMessage, len(batch))
+	records := make([]*kgo.Record, len(batch))
 	for i, req := range batch {
 		records[i] = req.record
 	}
@@ -66,8 +66,8 @@ func (o *order) write(batch []parkRequest) {
 			}
 			return
 		}
-		for i, pm := range records { // sarama may still hold the old ones
-			records[i] = &sarama.ProducerMessage{Topic: pm.Topic, Partition: o.p.id, Key: pm.Key, Value: pm.Value, Headers: pm.Headers}
+		for i, r := range records { // the client may still hold the old ones
+			records[i] = &kgo.Record{Topic: r.Topic, Partition: o.p.id, Key: r.Key, Value: r.Value, Headers: r.Headers}
 		}
 	}
 	for i, req := range batch {

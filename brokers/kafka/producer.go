@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// producer sends records through one sarama AsyncProducer and waits for the broker's answers: records of one call, and
-// of calls at the same time, share requests. It is safe for concurrent use.
+// producer sends records and waits for the broker's answers: records of one call, and of calls at the same time, share
+// requests. It is safe for concurrent use.
 type producer struct {
-	async   sarama.AsyncProducer
-	limit   int // bytes of one record
-	drained sync.WaitGroup
+	client   *kgo.Client
+	limit    int           // bytes of one record
+	patience time.Duration // how long close waits for answers
 
-	mu     sync.RWMutex // held for reading while records go in, so that close does not pull the channel away
+	mu     sync.RWMutex // held for reading while records go in, so that close waits for all of them
 	closed bool
 }
 
@@ -30,67 +32,31 @@ type call struct {
 	done    chan struct{}
 }
 
-// ticket travels with a record through sarama.
-type ticket struct {
-	call      *call
-	partition int32 // where the record has to go, or anyPartition
-}
-
-func newProducer(client sarama.Client, limit int) (*producer, error) {
-	async, err := sarama.NewAsyncProducerFromClient(client)
-	if err != nil {
-		return nil, err
-	}
-	p := &producer{async: async, limit: limit}
-	p.drained.Go(func() {
-		for pm := range async.Successes() {
-			settle(pm, nil)
-		}
-	})
-	p.drained.Go(func() {
-		for fault := range async.Errors() {
-			settle(fault.Msg, fault.Err)
-		}
-	})
-	return p, nil
-}
-
-func settle(pm *sarama.ProducerMessage, err error) {
-	t, ok := pm.Metadata.(*ticket)
-	if !ok {
-		return
-	}
-	if err != nil {
-		err = fmt.Errorf("topic %s: %w", pm.Topic, classify(err))
-	}
-	t.call.settle(1, err)
-}
-
-func (c *call) settle(n int, err error) {
+// settle is called by the client, once for each record.
+func (c *call) settle(r *kgo.Record, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil && len(c.faults) < 3 { // the others say the same
-		c.faults = append(c.faults, err)
+		c.faults = append(c.faults, fmt.Errorf("topic %s: %w", r.Topic, classify(err)))
 	}
-	if c.pending -= n; c.pending == 0 {
+	if c.pending--; c.pending == 0 {
 		close(c.done)
 	}
 }
 
 // send returns nil when the broker has stored every record on all in-sync replicas. When ctx ends first, what was not
 // answered yet may be stored or not.
-func (p *producer) send(ctx context.Context, records ...*sarama.ProducerMessage) error {
+func (p *producer) send(ctx context.Context, records ...*kgo.Record) error {
 	if len(records) == 0 {
 		return nil
 	}
-	for _, pm := range records {
-		if size(pm) > p.limit {
-			return fmt.Errorf("%w: %w", tooLarge(pm, p.limit), brokers.ErrTooLarge)
+	for _, r := range records {
+		if size(r) > p.limit {
+			return fmt.Errorf("%w: %w", tooLarge(r, p.limit), brokers.ErrTooLarge)
 		}
 	}
 	c := &call{pending: len(records), done: make(chan struct{})}
-	tickets := make([]ticket, len(records))
-	if err := p.input(ctx, c, tickets, records); err != nil {
+	if err := p.input(ctx, c, records); err != nil {
 		return err
 	}
 	select {
@@ -101,21 +67,18 @@ func (p *producer) send(ctx context.Context, records ...*sarama.ProducerMessage)
 	}
 }
 
-func (p *producer) input(ctx context.Context, c *call, tickets []ticket, records []*sarama.ProducerMessage) error {
+// input hands records over. ctx bounds only the wait for room: records that are under way end with an answer, or all
+// those behind them on their partition would have to fail with them.
+func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {
 		return brokers.ErrClosed
 	}
-	for i, pm := range records {
-		tickets[i] = ticket{call: c, partition: pm.Partition}
-		pm.Metadata = &tickets[i]
-		select {
-		case p.async.Input() <- pm:
-		case <-ctx.Done():
-			c.settle(len(records)-i, nil)
-			return fmt.Errorf("the broker takes no records: %w", context.Cause(ctx))
-		}
+	settle := c.settle
+	for _, r := range records {
+		r.Context = context.Background()
+		p.client.Produce(ctx, r, settle)
 	}
 	return nil
 }
@@ -129,55 +92,22 @@ func (p *producer) close() {
 	}
 	p.closed = true
 	p.mu.Unlock()
-	p.async.AsyncClose()
-	p.drained.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), p.patience)
+	defer cancel()
+	_ = p.client.Flush(ctx) // what has no answer by then has an error
+	p.client.Close()
 }
 
 // classify gives the errors that callers decide on their common names.
 func classify(err error) error {
 	switch {
-	case errors.Is(err, sarama.ErrMessageSizeTooLarge):
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return fmt.Errorf("%w: %w", err, brokers.ErrTooLarge)
-	case errors.Is(err, sarama.ErrUnknownTopicOrPartition), errors.Is(err, sarama.ErrInvalidTopic), errors.Is(err, sarama.ErrInvalidPartition):
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InvalidTopicException):
 		return fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
-	case errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient):
+	case errors.Is(err, kgo.ErrClientClosed):
 		return fmt.Errorf("%w: %w", err, brokers.ErrClosed)
 	default:
 		return err
 	}
-}
-
-// newPartitioner sends a record where its ticket says, and others by their key.
-func newPartitioner(byKey sarama.PartitionerConstructor) sarama.PartitionerConstructor {
-	return func(topic string) sarama.Partitioner {
-		return &partitioner{byKey: byKey(topic)}
-	}
-}
-
-type partitioner struct{ byKey sarama.Partitioner }
-
-// Partition implements sarama.Partitioner.
-func (p *partitioner) Partition(pm *sarama.ProducerMessage, partitions int32) (int32, error) {
-	t, ok := pm.Metadata.(*ticket)
-	if !ok || t.partition == anyPartition {
-		return p.byKey.Partition(pm, partitions)
-	}
-	if t.partition >= partitions {
-		return -1, sarama.ErrInvalidPartition
-	}
-	return t.partition, nil
-}
-
-// RequiresConsistency implements sarama.Partitioner.
-func (p *partitioner) RequiresConsistency() bool { return p.byKey.RequiresConsistency() }
-
-// MessageRequiresConsistency says that only records without a key may avoid a partition whose leader is away.
-func (p *partitioner) MessageRequiresConsistency(pm *sarama.ProducerMessage) bool {
-	if t, ok := pm.Metadata.(*ticket); ok && t.partition != anyPartition {
-		return true
-	}
-	if d, ok := p.byKey.(sarama.DynamicConsistencyPartitioner); ok {
-		return d.MessageRequiresConsistency(pm)
-	}
-	return p.byKey.RequiresConsistency()
 }

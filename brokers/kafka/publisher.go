@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -47,8 +47,8 @@ func (b *Broker) publish(ctx context.Context, topic string, messages []*message.
 	if err != nil {
 		return err
 	}
-	now := make([]*sarama.ProducerMessage, 0, len(messages))
-	var later []*sarama.ProducerMessage
+	now := make([]*kgo.Record, 0, len(messages))
+	var later []*kgo.Record
 	for _, m := range messages {
 		delay, delayed := time.Duration(0), false
 		if asksForDelay(m) {
@@ -59,16 +59,16 @@ func (b *Broker) publish(ctx context.Context, topic string, messages []*message.
 			now = append(now, newRecord(topic, m, anyPartition))
 			continue
 		}
-		pm, err := b.delayed(ctx, topic, m, delay, partitions)
+		r, err := b.delayed(ctx, topic, m, delay, partitions)
 		if err != nil {
 			return err
 		}
-		later = append(later, pm)
+		later = append(later, r)
 	}
 	if err := b.out.send(ctx, now...); err != nil {
 		return err
 	}
-	return b.sendWaiting(ctx, later...)
+	return b.waits.send(ctx, later...)
 }
 
 func asksForDelay(m *message.Message) bool {
@@ -81,21 +81,21 @@ func asksForDelay(m *message.Message) bool {
 }
 
 // delayed renders a message that waits for its first delivery. Every group reads the topic it waits in, each by itself.
-func (b *Broker) delayed(ctx context.Context, topic string, m *message.Message, delay time.Duration, partitions int32) (*sarama.ProducerMessage, error) {
+func (b *Broker) delayed(ctx context.Context, topic string, m *message.Message, delay time.Duration, partitions int32) (*kgo.Record, error) {
 	names := b.cfg.Naming.For(topic, "")
 	wait := tiers(grid).pick(delay, delay) // only what every consumer expects, however it is configured
 	name := names.Delayed(wait)
 	if err := b.ensureTier(ctx, topic, name, wait, partitions); err != nil {
 		return nil, err
 	}
-	pm := newRecord(name, m, anyPartition)
-	pm.Headers = append(pm.Headers, header(headerWait, millis(delay)))
-	return pm, b.placeByKey(pm, partitions)
+	r := newRecord(name, m, anyPartition)
+	r.Headers = append(r.Headers, header(headerWait, millis(delay)))
+	b.placeByKey(r, partitions)
+	return r, nil
 }
 
 // placeByKey chooses the partition that the record's key has on its source topic, which is whose owner reads it here.
-func (b *Broker) placeByKey(pm *sarama.ProducerMessage, partitions int32) (err error) {
-	byKey := partitioners[b.cfg.Params.String("partitioner")](pm.Topic)
-	pm.Partition, err = byKey.Partition(pm, partitions)
-	return err
+func (b *Broker) placeByKey(r *kgo.Record, partitions int32) {
+	byKey := partitioners[b.cfg.Params.String("partitioner")].ForTopic(r.Topic)
+	r.Partition = int32(byKey.Partition(r, int(partitions))) //nolint:gosec // G115: below partitions
 }

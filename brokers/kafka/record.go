@@ -9,6 +9,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -20,49 +21,47 @@ const Scheme = "kafka"
 const anyPartition = -1
 
 // newRecord renders a message for a topic. It copies the metadata and shares the payload, which nobody changes.
-func newRecord(topic string, m *message.Message, partition int32) *sarama.ProducerMessage {
-	pm := &sarama.ProducerMessage{
+func newRecord(topic string, m *message.Message, partition int32) *kgo.Record {
+	r := &kgo.Record{
 		Topic:     topic,
 		Headers:   writeHeaders(m.Metadata, m.UUID),
 		Partition: partition,
 	}
 	if key, ok := m.Metadata[envelope.KeyKafkaKey]; ok {
-		pm.Key = sarama.StringEncoder(key)
+		r.Key = []byte(key)
 	}
 	if len(m.Payload) > 0 || m.Metadata[headerTombstone] == "" {
-		payload := m.Payload
-		if payload == nil {
-			payload = message.Payload{}
+		if r.Value = m.Payload; r.Value == nil {
+			r.Value = []byte{}
 		}
-		pm.Value = sarama.ByteEncoder(payload)
 	}
-	return pm
+	return r
 }
 
 // newWaiting renders a message for the retry or dead letter topic of a consumer, with where it came from.
-func newWaiting(topic string, m *message.Message, origin *envelope.Origin) *sarama.ProducerMessage {
+func newWaiting(topic string, m *message.Message, origin *envelope.Origin) *kgo.Record {
 	partition := int32(anyPartition)
 	if origin.Partition != nil && *origin.Partition >= 0 {
 		partition = *origin.Partition
 	}
-	pm := newRecord(topic, m, partition)
-	kept := pm.Headers[:0]
-	for _, h := range pm.Headers {
-		if string(h.Key) == headerUUID || !transport(string(h.Key)) {
+	r := newRecord(topic, m, partition)
+	kept := r.Headers[:0]
+	for _, h := range r.Headers {
+		if h.Key == headerUUID || !transport(h.Key) {
 			kept = append(kept, h)
 		}
 	}
-	pm.Headers = kept
-	if pm.Key == nil && origin.Key != nil {
-		pm.Key = sarama.ByteEncoder(origin.Key)
+	r.Headers = kept
+	if r.Key == nil {
+		r.Key = origin.Key
 	}
-	pm.Headers = append(pm.Headers, whereabouts(origin)...)
-	return pm
+	r.Headers = append(r.Headers, whereabouts(origin)...)
+	return r
 }
 
 // whereabouts renders where a message lay, and whose it is.
-func whereabouts(o *envelope.Origin) []sarama.RecordHeader {
-	headers := []sarama.RecordHeader{header(envelope.KeyTopic, o.Topic)}
+func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
+	headers := []kgo.RecordHeader{header(envelope.KeyTopic, o.Topic)}
 	if o.Consumer != "" {
 		headers = append(headers, header(envelope.KeyConsumer, o.Consumer))
 	}
@@ -131,10 +130,17 @@ func newMessage(r *sarama.ConsumerMessage, origin *envelope.Origin, waiting bool
 	return m
 }
 
-// size is what a record takes in a batch, as the client counts it.
-func size(pm *sarama.ProducerMessage) int { return pm.ByteSize(2) }
+// size is what a record takes in a batch at most.
+func size(r *kgo.Record) int {
+	const number = 5 // bytes of a length
+	n := 6*number + 6 + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += 2*number + len(h.Key) + len(h.Value)
+	}
+	return n
+}
 
-func tooLarge(pm *sarama.ProducerMessage, limit int) error {
+func tooLarge(r *kgo.Record, limit int) error {
 	return fmt.Errorf("kafka: the record for topic %s has %d bytes with its headers, the limit is %d: raise max-message-bytes "+
-		"here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference", pm.Topic, size(pm), limit)
+		"here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference", r.Topic, size(r), limit)
 }

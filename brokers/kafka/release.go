@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -26,14 +26,12 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue)
 	defer cancel()
-	pm := &sarama.ProducerMessage{
-		Topic: name, Key: sarama.ByteEncoder(key),
-		Headers: []sarama.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
+	r := &kgo.Record{
+		Topic: name, Key: key,
+		Headers: []kgo.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
 	}
-	if err := b.placeByKey(pm, partitions); err != nil {
-		return fail(err)
-	}
-	if err := b.sendWaiting(ctx, pm); err != nil {
+	b.placeByKey(r, partitions)
+	if err := b.waits.send(ctx, r); err != nil {
 		return fail(err)
 	}
 	return nil

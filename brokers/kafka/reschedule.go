@@ -9,6 +9,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -45,16 +46,14 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	if err := b.ensureTier(ctx, origin.Topic, name, wait, partitions); err != nil {
 		return fail(err)
 	}
-	pm := newWaiting(name, m, &origin)
-	if pm.Partition == anyPartition || pm.Partition >= partitions {
-		if err := b.placeByKey(pm, partitions); err != nil {
-			return fail(err)
-		}
+	r := newWaiting(name, m, &origin)
+	if r.Partition == anyPartition || r.Partition >= partitions {
+		b.placeByKey(r, partitions)
 	}
-	pm.Headers = append(pm.Headers, header(headerWait, millis(delay)), header(headerRetry, "1"))
-	err = b.sendWaiting(ctx, pm)
-	if errors.Is(err, brokers.ErrTooLarge) && shrink(pm) {
-		err = b.sendWaiting(ctx, pm)
+	r.Headers = append(r.Headers, header(headerWait, millis(delay)), header(headerRetry, "1"))
+	err = b.waits.send(ctx, r)
+	if errors.Is(err, brokers.ErrTooLarge) && shrink(r) {
+		err = b.waits.send(ctx, r)
 	}
 	if err != nil {
 		return fail(err)
@@ -85,10 +84,10 @@ func (b *Broker) announce(ctx context.Context, source string, partitions int32) 
 	if _, err := b.topics.existing(ctx, spec{name: bell}); err != nil {
 		return // nobody has ever subscribed
 	}
-	var ring []*sarama.ProducerMessage
+	var ring []*kgo.Record
 	for p := range partitions {
-		ring = append(ring, &sarama.ProducerMessage{
-			Topic: bell, Partition: p, Headers: []sarama.RecordHeader{header(headerControl, controlTiers)},
+		ring = append(ring, &kgo.Record{
+			Topic: bell, Partition: p, Headers: []kgo.RecordHeader{header(headerControl, controlTiers)},
 		})
 	}
 	if err := b.waits.send(ctx, ring...); err != nil {
@@ -104,48 +103,18 @@ const (
 	controlLock    = "lock"    // in a parking topic: a dead letter blocks the key
 )
 
-// sendWaiting sends records to retry topics and learns the brokers' clocks from the answers.
-func (b *Broker) sendWaiting(ctx context.Context, records ...*sarama.ProducerMessage) error {
-	if err := b.waits.send(ctx, records...); err != nil {
-		return err
-	}
-	for _, pm := range records {
-		b.learnClock(pm)
-	}
-	return nil
-}
-
-func (b *Broker) learnClock(pm *sarama.ProducerMessage) {
-	leader, err := b.own.Leader(pm.Topic, pm.Partition)
-	if err != nil {
-		return
-	}
-	stamp := pm.Timestamp
-	if stamp.IsZero() {
-		// The topic keeps the producer's stamps (somebody else made it): then there is no other clock than ours.
-		stamp = time.Now()
-	}
-	b.clocks.observe(leader.ID(), stamp)
-}
-
 // next renders a waiting record for its next wait: the same bytes, with the time it is due on the broker's clock.
-func next(r *sarama.ConsumerMessage, origin *envelope.Origin, topic string, due time.Time) *sarama.ProducerMessage {
-	pm := &sarama.ProducerMessage{Topic: topic, Partition: r.Partition}
-	if r.Key != nil {
-		pm.Key = sarama.ByteEncoder(r.Key)
-	}
-	if r.Value != nil {
-		pm.Value = sarama.ByteEncoder(r.Value)
-	}
+func next(r *sarama.ConsumerMessage, origin *envelope.Origin, topic string, due time.Time) *kgo.Record {
+	to := &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value}
 	for _, h := range r.Headers {
 		switch string(h.Key) {
 		case envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic,
 			headerPartition, headerOffset, headerTimestamp, headerSource:
 			continue // written anew
 		}
-		pm.Headers = append(pm.Headers, *h)
+		to.Headers = append(to.Headers, kgo.RecordHeader{Key: string(h.Key), Value: h.Value})
 	}
-	pm.Headers = append(pm.Headers, whereabouts(origin)...)
-	pm.Headers = append(pm.Headers, header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10)))
-	return pm
+	to.Headers = append(to.Headers, whereabouts(origin)...)
+	to.Headers = append(to.Headers, header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10)))
+	return to
 }

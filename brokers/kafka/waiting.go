@@ -105,10 +105,11 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 			if now, ok := s.b.clocks.now(leader.ID()); ok {
 				return now
 			}
-			err = s.b.probe(ctx, topic, partition)
+			err = s.b.probe(leader, topic, partition)
 			if err == nil {
 				continue
 			}
+			_ = s.b.own.RefreshMetadata(topic)
 		}
 		if ctx.Err() != nil {
 			return time.Time{}
@@ -118,14 +119,6 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 			return time.Time{}
 		}
 	}
-}
-
-func (b *Broker) probe(ctx context.Context, topic string, partition int32) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
-	defer cancel()
-	return b.sendWaiting(ctx, &sarama.ProducerMessage{
-		Topic: topic, Partition: partition, Headers: []sarama.RecordHeader{header(headerControl, controlProbe)},
-	})
 }
 
 // hop sends a waiting record to the retry topic of its group for the rest of its wait.
@@ -141,7 +134,7 @@ func (b *Broker) hop(ctx context.Context, d *delivery, due time.Time, rest, dela
 	if err := b.ensureTier(ctx, d.origin.Topic, name, wait, partitions); err != nil {
 		return err
 	}
-	if err := b.sendWaiting(ctx, next(d.record, d.origin, name, due)); err != nil {
+	if err := b.waits.send(ctx, next(d.record, d.origin, name, due)); err != nil {
 		return fmt.Errorf("topic %s: %w", name, err)
 	}
 	return nil
