@@ -16,6 +16,9 @@ import (
 type Edit struct {
 	// Payload, unless nil, replaces the payload. A structured message (JSON envelope) is replaced as a whole, envelope included.
 	Payload []byte
+	// JQ, unless empty, is a jq expression that the payload, which must be JSON, goes through. Not together with Payload. What it does
+	// not touch keeps its bytes.
+	JQ string
 	// SetHeaders and RemoveHeaders change the headers. Those that this project writes itself (x-message-id, x-retry-count, ...) say
 	// who the message is and how far it got: they cannot be changed.
 	SetHeaders    map[string]string
@@ -49,7 +52,7 @@ func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (Diff, e
 	if err != nil {
 		return Diff{}, err
 	}
-	after, err := edit.apply(e.Body)
+	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
 		return Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
@@ -64,7 +67,7 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	if err != nil {
 		return nil, Diff{}, err
 	}
-	after, err := edit.apply(e.Body)
+	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
 		return nil, Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
@@ -112,8 +115,24 @@ func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (Diff, error
 	return DiffBodies(before, after), nil
 }
 
-// apply makes the edited body; the original is not touched.
-func (e Edit) apply(b *Body) (*Body, error) {
+// Apply makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not possible.
+func (e Edit) Apply(ctx context.Context, b *Body) (*Body, error) {
+	if e.JQ != "" {
+		if e.Payload != nil {
+			return nil, fmt.Errorf("%w: give a payload or a jq expression, not both", ErrInvalid)
+		}
+		program, err := compileJQ(e.JQ)
+		if err != nil {
+			return nil, err
+		}
+		edited, err := program.edit(ctx, b)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		if edited != nil {
+			e.Payload = edited.Payload
+		}
+	}
 	after := *b
 	after.Headers = maps.Clone(b.Headers)
 	if after.Headers == nil {

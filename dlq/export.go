@@ -26,6 +26,12 @@ const (
 // for byte, whatever the bytes are. It returns how many it wrote. Entries that die meanwhile may or may not be among them. The audit
 // log is not part of an export.
 func (m *Manager) Export(ctx context.Context, w io.Writer, f Filter) (int64, error) {
+	return m.ExportRedacted(ctx, w, f, nil)
+}
+
+// ExportRedacted is Export for somebody who may not see everything: hide takes out of each entry what they may not. The lines say so, and
+// Import refuses them, because what was hidden would be lost. A nil hide hides nothing.
+func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hide func(*Exported)) (int64, error) {
 	out := bufio.NewWriterSize(w, 64<<10)
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
@@ -38,7 +44,12 @@ func (m *Manager) Export(ctx context.Context, w io.Writer, f Filter) (int64, err
 		if err != nil {
 			return err
 		}
-		if err := encoder.Encode(lineOf(x)); err != nil {
+		if hide != nil {
+			hide(x)
+		}
+		line := lineOf(x)
+		line.Redacted = hide != nil
+		if err := encoder.Encode(line); err != nil {
 			return fmt.Errorf("dlq: export entry %d: %w", e.ID, err)
 		}
 		n++

@@ -21,9 +21,10 @@ const exportVersion = 1
 // exportLine is a line of an export. Its names are a file format: add to them, do not change them. Text that may be any bytes is an
 // exactText: a JSON string, or its base64 in an array.
 type exportLine struct {
-	Version int            `json:"v"`
-	Entry   exportedEntry  `json:"entry"`
-	Bodies  []exportedBody `json:"bodies"`
+	Version  int            `json:"v"`
+	Redacted bool           `json:"redacted,omitzero"` // something was hidden: not to be imported
+	Entry    exportedEntry  `json:"entry"`
+	Bodies   []exportedBody `json:"bodies"`
 }
 
 type exportedEntry struct {
@@ -168,6 +169,10 @@ func readLine(data []byte) (*Exported, error) {
 	if line.Version < 1 || line.Version > exportVersion {
 		return nil, fmt.Errorf("%w: version %d of the export format is not one that this program reads (1 to %d)",
 			ErrInvalid, line.Version, exportVersion)
+	}
+	if line.Redacted {
+		return nil, fmt.Errorf("%w: this export was made for somebody who may not see everything, and lacks what was hidden: "+
+			"export again with a role that may", ErrInvalid)
 	}
 	return line.exported()
 }

@@ -3,17 +3,20 @@ package dlqhttp
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
 )
 
-// Handler serves a [Manager] over HTTP. It is safe for concurrent use and has nothing to close.
+// Handler serves a Manager over HTTP. It is safe for concurrent use.
 type Handler struct {
 	cfg  Config
+	api  *rest.API
 	root http.Handler
 }
 
@@ -24,33 +27,73 @@ func New(cfg Config) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{cfg: cfg}
-	h.root = h.routes()
+	guard, err := access.NewGuard(access.GuardConfig{
+		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dlqhttp: %w", err)
+	}
+	h.root = h.recovered(secured(h.routes(guard)))
 	return h, nil
 }
 
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.root.ServeHTTP(w, r) }
 
+// EndStreams ends the progress streams that are open, for which a server that shuts down would wait: give it to
+// [http.Server.RegisterOnShutdown]. The rest goes on. Call it once.
+func (h *Handler) EndStreams() { h.api.EndStreams() }
+
 // routes puts everything where it is served.
-func (h *Handler) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+h.cfg.Prefix+"/livez", h.livez)
-	mux.HandleFunc("GET "+h.cfg.Prefix+"/readyz", h.readyz)
+func (h *Handler) routes(guard *access.Guard) http.Handler {
+	prefix, mux := h.cfg.Prefix, http.NewServeMux()
+	mux.Handle(prefix+"/livez", problem.Get(http.HandlerFunc(h.livez)))
+	mux.Handle(prefix+"/readyz", problem.Get(guard.Recognize(http.HandlerFunc(h.readyz))))
 	if h.cfg.Metrics != nil {
-		mux.Handle("GET "+h.cfg.Prefix+"/metrics", access.Require(access.Viewer, h.cfg.Metrics))
+		mux.Handle(prefix+"/metrics", problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
 	}
-	mux.HandleFunc(h.cfg.Prefix+"/", func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+	api := http.NewServeMux()
+	h.api = rest.New(api, rest.Config{
+		Manager: h.cfg.Manager, Path: prefix + rest.Base, ReadOnly: h.cfg.ReadOnly, Redaction: h.cfg.Redaction, RevealTo: h.cfg.RevealTo,
+		Health: h.health, Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
+		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
 	})
-	return mux
+	mux.Handle(prefix+rest.Base+"/", guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
+	mux.Handle(prefix+"/", guard.Protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		problem.Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+	})))
+	return problem.Mux(mux)
 }
 
-// visible are the rules that hold for who asks: nil, which hides nothing, for who may see.
-func (h *Handler) visible(ctx context.Context) *redact.Rules {
-	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
-		return nil
-	}
-	return h.cfg.Redaction
+// recovered answers 500 where a handler panics.
+func (h *Handler) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch fault := recover(); fault {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(fault) // meant: the connection is to break
+			default:
+				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic", fmt.Sprint(fault),
+					"stack", string(debug.Stack()))
+				problem.Write(w, http.StatusInternalServerError, "a fault of this program; its log says more")
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// secured sets the headers that every answer has. The dashboard widens the policy for its pages.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("X-Frame-Options", "DENY")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		header.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
 }
 
 // livez says that the program runs.
@@ -61,11 +104,14 @@ func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 // healthTimeout is how long a component may take to answer.
 const healthTimeout = 3 * time.Second
 
-// readyz says whether the program can do its work.
+// readyz says whether the program can do its work: to everybody the status of each component, to viewers why.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
-	defer cancel()
-	report := h.health(ctx)
+	report := h.health(r.Context())
+	if !access.From(r.Context()).Role.Allows(access.Viewer) {
+		for name, c := range report.Components {
+			report.Components[name] = Component{Status: c.Status}
+		}
+	}
 	status := http.StatusOK
 	if report.Status != StatusOK {
 		status = http.StatusServiceUnavailable
@@ -74,6 +120,8 @@ func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) health(ctx context.Context) Health {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
 	if h.cfg.Health != nil {
 		return h.cfg.Health(ctx)
 	}
@@ -84,7 +132,6 @@ func (h *Handler) health(ctx context.Context) Health {
 
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(value) // the client has gone: nobody is left to be told
 }

@@ -13,6 +13,8 @@ type Principal struct {
 	// Name stands in the audit log. Role is what they may do.
 	Name string
 	Role Role
+	// Unproven says that nobody was asked for credentials: the name is what the client says.
+	Unproven bool
 }
 
 type principalKey struct{}

@@ -1,0 +1,100 @@
+package access
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+// User is somebody with a password.
+type User struct {
+	// Name stands in the audit log. Role is what they may do. Both are required.
+	Name string
+	Role Role
+	// Bcrypt is the bcrypt hash of the password ($2a$..., cost 10 or more). Required.
+	Bcrypt string
+}
+
+type basic struct {
+	users map[string]User
+	none  []byte // the hash that an unknown user's password is compared with
+	known sync.Map
+	count int
+	mu    sync.Mutex
+}
+
+// maxKnown bounds how many passwords that were right are remembered by their digest: bcrypt is slow on purpose, for each request.
+const maxKnown = 1000
+
+// Basic authenticates by user name and password.
+func Basic(users ...User) (Authenticator, error) {
+	b := &basic{users: map[string]User{}}
+	var errs []error
+	for i, u := range users {
+		cost, err := bcrypt.Cost([]byte(u.Bcrypt))
+		switch {
+		case u.Name == "":
+			errs = append(errs, fmt.Errorf("user %d: give a name", i+1))
+		case b.users[u.Name].Name != "":
+			errs = append(errs, fmt.Errorf("user %s is there twice", u.Name))
+		case u.Role <= None:
+			errs = append(errs, fmt.Errorf("user %s needs a role", u.Name))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("user %s: the password's hash is bcrypt's, as redrive config hash-password prints it", u.Name))
+		case cost < bcrypt.DefaultCost:
+			errs = append(errs, fmt.Errorf("user %s: the cost of the password's hash is %d: at least %d", u.Name, cost, bcrypt.DefaultCost))
+		}
+		b.users[u.Name] = u
+	}
+	none, err := bcrypt.GenerateFromPassword([]byte("nobody"), bcrypt.DefaultCost)
+	b.none = none
+	return b, errors.Join(append(errs, err)...)
+}
+
+// Authenticate takes as long for a user that there is not as for one that there is.
+func (b *basic) Authenticate(r *http.Request) (Principal, error) {
+	name, password, ok := r.BasicAuth()
+	if !ok {
+		return Principal{}, ErrNoCredentials
+	}
+	user, there := b.users[name]
+	seen := seenKey(&user, password)
+	if _, right := b.known.Load(seen); there && right {
+		return Principal{Name: user.Name, Role: user.Role}, nil
+	}
+	hash := []byte(user.Bcrypt)
+	if !there {
+		hash = b.none
+	}
+	if err := bcrypt.CompareHashAndPassword(hash, []byte(password)); err != nil || !there {
+		return Principal{}, ErrBadCredentials
+	}
+	b.remember(seen)
+	return Principal{Name: user.Name, Role: user.Role}, nil
+}
+
+// Known reports whether these credentials were right before. It costs nothing.
+func (b *basic) Known(r *http.Request) bool {
+	name, password, _ := r.BasicAuth()
+	user, there := b.users[name]
+	_, right := b.known.Load(seenKey(&user, password))
+	return there && right
+}
+
+func seenKey(u *User, password string) [sha256.Size]byte {
+	return sha256.Sum256([]byte(u.Name + "\x00" + u.Bcrypt + "\x00" + password))
+}
+
+func (b *basic) remember(seen [sha256.Size]byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.count++; b.count > maxKnown {
+		b.known.Clear()
+		b.count = 1
+	}
+	b.known.Store(seen, true)
+}

@@ -1,0 +1,91 @@
+package access
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Limiter bounds how much each of many may do. It is safe for concurrent use.
+type Limiter struct {
+	every rate.Limit
+	burst int
+
+	mu    sync.Mutex
+	of    map[string]*bucket
+	swept time.Time
+}
+
+type bucket struct {
+	limiter *rate.Limiter
+	used    time.Time
+}
+
+// maxBuckets bounds the memory: beyond it the idle ones are forgotten, and if all are busy, everybody shares one.
+const maxBuckets = 10_000
+
+// NewLimiter makes a Limiter. A rate that is not positive allows everything.
+func NewLimiter(perSecond float64, burst int) *Limiter {
+	if perSecond <= 0 {
+		return nil
+	}
+	return &Limiter{every: rate.Limit(perSecond), burst: burst, of: map[string]*bucket{}}
+}
+
+// Allow takes one from what name may do, or says how long to wait. A nil Limiter allows everything.
+func (l *Limiter) Allow(name string) (wait time.Duration, ok bool) {
+	if l == nil {
+		return 0, true
+	}
+	now := time.Now()
+	reservation := l.bucket(name, now).ReserveN(now, 1)
+	if wait = reservation.DelayFrom(now); wait > 0 {
+		reservation.CancelAt(now)
+		return wait, false
+	}
+	return 0, true
+}
+
+// Spent reports whether name has nothing left, and takes nothing.
+func (l *Limiter) Spent(name string) bool {
+	if l == nil {
+		return false
+	}
+	now := time.Now()
+	return l.bucket(name, now).TokensAt(now) < 1
+}
+
+func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.of[name]
+	if b == nil {
+		if len(l.of) >= maxBuckets {
+			l.sweep(now)
+		}
+		if len(l.of) >= maxBuckets {
+			name = ""
+			b = l.of[name]
+		}
+	}
+	if b == nil {
+		b = &bucket{limiter: rate.NewLimiter(l.every, l.burst)}
+		l.of[name] = b
+	}
+	b.used = now
+	return b.limiter
+}
+
+// sweep forgets those that are full again. It looks once a second at most.
+func (l *Limiter) sweep(now time.Time) {
+	if now.Sub(l.swept) < time.Second {
+		return
+	}
+	l.swept = now
+	for name, b := range l.of {
+		if b.limiter.TokensAt(now) >= float64(l.burst) {
+			delete(l.of, name)
+		}
+	}
+}

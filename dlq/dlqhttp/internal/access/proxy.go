@@ -1,0 +1,105 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// ProxyConfig says what a reverse proxy that authenticates tells us. Its headers are believed only when the connection comes from it; the
+// proxy must remove them from what clients send.
+type ProxyConfig struct {
+	// From are the addresses of the proxy: 10.0.0.7, 10.0.0.0/8. Required.
+	From []string
+	// UserHeader has the user's name. Defaults to X-Forwarded-User.
+	UserHeader string
+	// GroupsHeader has the user's groups, separated by commas. Defaults to X-Forwarded-Groups.
+	GroupsHeader string
+	// Users and Groups say what users and members of groups may do; the most counts.
+	Users, Groups map[string]Role
+	// Default is the role of who is in neither. None refuses them.
+	Default Role
+}
+
+type proxy struct {
+	cfg  ProxyConfig
+	from []netip.Prefix
+}
+
+// Proxy authenticates by the headers of a reverse proxy.
+func Proxy(cfg ProxyConfig) (Authenticator, error) {
+	p := &proxy{cfg: cfg}
+	if p.cfg.UserHeader == "" {
+		p.cfg.UserHeader = "X-Forwarded-User"
+	}
+	if p.cfg.GroupsHeader == "" {
+		p.cfg.GroupsHeader = "X-Forwarded-Groups"
+	}
+	var errs []error
+	if len(cfg.From) == 0 {
+		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, else anybody could say who they are"))
+	}
+	for _, text := range cfg.From {
+		prefix, err := parsePrefix(text)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("proxy: from: %q is not an address such as 10.0.0.7 or 10.0.0.0/8", text))
+		case prefix.Bits() == 0:
+			errs = append(errs, fmt.Errorf("proxy: from: %q is everybody, who then could say who they are", text))
+		default:
+			p.from = append(p.from, prefix)
+		}
+	}
+	if len(cfg.Users)+len(cfg.Groups) == 0 && cfg.Default <= None {
+		errs = append(errs, errors.New("proxy: nobody has a role: give users, groups or default_role"))
+	}
+	return p, errors.Join(errs...)
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
+}
+
+// Authenticate believes the headers of the proxy, and nobody else's.
+func (p *proxy) Authenticate(r *http.Request) (Principal, error) {
+	addr, ok := remote(r)
+	if !ok {
+		return Principal{}, ErrNoCredentials
+	}
+	trusted := false
+	for _, prefix := range p.from {
+		trusted = trusted || prefix.Contains(addr)
+	}
+	names := r.Header.Values(p.cfg.UserHeader)
+	if !trusted || len(names) == 0 {
+		return Principal{}, ErrNoCredentials
+	}
+	name := strings.TrimSpace(names[0])
+	if len(names) > 1 || name == "" {
+		return Principal{}, fmt.Errorf("%w: the proxy sends no single %s", ErrBadCredentials, p.cfg.UserHeader)
+	}
+	role := max(p.cfg.Default, p.cfg.Users[name])
+	for _, header := range r.Header.Values(p.cfg.GroupsHeader) {
+		for group := range strings.SplitSeq(header, ",") {
+			role = max(role, p.cfg.Groups[strings.TrimSpace(group)])
+		}
+	}
+	return Principal{Name: name, Role: role}, nil
+}
+
+// remote is the address that the connection comes from.
+func remote(r *http.Request) (netip.Addr, bool) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(host)
+	return addr.Unmap(), err == nil
+}

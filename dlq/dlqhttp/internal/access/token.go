@@ -1,0 +1,87 @@
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Token is a bearer token that is known by its digest.
+type Token struct {
+	// Name of its owner stands in the audit log. Role is what they may do. Both are required.
+	Name string
+	Role Role
+	// SHA256 is the digest of the token in hex, as HashToken makes it. Required.
+	SHA256 string
+}
+
+// hashPrefix may stand in front of a digest, to say what it is.
+const hashPrefix = "sha256:"
+
+// HashToken is the digest of a token as configurations hold it. A token is random and long, so a fast digest is enough; a password is
+// not a token.
+func HashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hashPrefix + hex.EncodeToString(sum[:])
+}
+
+type bearer struct {
+	tokens []Token
+	sums   [][sha256.Size]byte
+}
+
+// Bearer authenticates by "Authorization: Bearer <token>". Browsers, which cannot send that by themselves, may send the token as the
+// password of basic authentication, with any user name.
+func Bearer(tokens ...Token) (Authenticator, error) {
+	b := &bearer{tokens: tokens}
+	var errs []error
+	for i, t := range tokens {
+		sum, err := hex.DecodeString(strings.TrimPrefix(t.SHA256, hashPrefix))
+		switch {
+		case err != nil || len(sum) != sha256.Size:
+			errs = append(errs, fmt.Errorf("token %d (%s): its digest is %s and 64 hex digits, as redrive config hash-token prints it", i+1, t.Name, hashPrefix))
+			continue
+		case t.Name == "":
+			errs = append(errs, fmt.Errorf("token %d: whose is it? give a name", i+1))
+		case t.Role <= None:
+			errs = append(errs, fmt.Errorf("token %d (%s): it needs a role", i+1, t.Name))
+		}
+		for _, other := range b.sums {
+			if [sha256.Size]byte(sum) == other {
+				errs = append(errs, fmt.Errorf("token %d (%s): somebody else has the same", i+1, t.Name))
+			}
+		}
+		b.sums = append(b.sums, [sha256.Size]byte(sum))
+	}
+	return b, errors.Join(errs...)
+}
+
+// Authenticate compares with every token, so that the time it takes tells nothing.
+func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	asPassword := false
+	if _, password, ok := r.BasicAuth(); ok {
+		token, asPassword = password, true
+	} else if !strings.EqualFold(scheme, "Bearer") {
+		return Principal{}, ErrNoCredentials
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	found := -1
+	for i := range b.sums {
+		if subtle.ConstantTimeCompare(sum[:], b.sums[i][:]) == 1 {
+			found = i
+		}
+	}
+	switch {
+	case found >= 0:
+		return Principal{Name: b.tokens[found].Name, Role: b.tokens[found].Role}, nil
+	case asPassword:
+		return Principal{}, ErrNoCredentials // it may be a user's password, which another one knows
+	default:
+		return Principal{}, ErrBadCredentials
+	}
+}

@@ -1,0 +1,52 @@
+package problem
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Mux answers with problems where a ServeMux has no route, or not for this method.
+func Mux(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		asked := &discard{header: http.Header{}}
+		mux.ServeHTTP(asked, r)
+		if asked.status == http.StatusMethodNotAllowed {
+			allow := asked.header.Get("Allow")
+			w.Header().Set("Allow", allow)
+			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": "+strings.ReplaceAll(allow, ",", " or")+" is")
+			return
+		}
+		Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+	})
+}
+
+// Get answers with a problem to other methods than GET and HEAD.
+func Get(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": GET or HEAD is")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// discard takes an answer that nobody is to see.
+type discard struct {
+	header http.Header
+	status int
+}
+
+// Header is that of the answer.
+func (d *discard) Header() http.Header { return d.header }
+
+// WriteHeader notes the status.
+func (d *discard) WriteHeader(status int) { d.status = status }
+
+// Write takes anything.
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }

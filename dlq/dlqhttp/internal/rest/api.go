@@ -1,0 +1,251 @@
+// Package rest is the REST API: its routes, its document, and what their answers look like.
+package rest
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/health"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// Config says what the API serves; dlqhttp.Config explains the fields.
+type Config struct {
+	Manager   *dlq.Manager
+	Path      string // prefix and /api/v1
+	ReadOnly  bool
+	Redaction *redact.Rules
+	RevealTo  access.Role
+	Health    func(context.Context) health.Health
+	Topology  func(context.Context) (any, error)
+	Settings  any
+	Rules     []dlq.Rule
+	Retention dlq.Retention
+	Body      int64
+	Import    int64
+	Streams   int
+	Timeout   time.Duration
+	Logger    *slog.Logger
+}
+
+// API is the REST API.
+type API struct {
+	cfg     Config
+	huma    huma.API
+	keys    *idempotency
+	streams chan struct{} // a slot for each open stream
+	closing chan struct{} // closed when streams are to end
+}
+
+// Extensions of the document.
+const (
+	// ExtRole is the least role that a route asks for.
+	ExtRole = "x-role"
+	// ExtChanges says that a route changes something: it is refused by a read-only server.
+	ExtChanges = "x-changes"
+)
+
+// Version of the API, and Base, where it is below the prefix.
+const (
+	Version = "1.0.0"
+	Base    = "/api/v1"
+)
+
+const description = `Look at dead letters, group them, fix them, send them back to where they came from, and watch what becomes of them.
+
+x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes says that it changes something, which a
+read-only server refuses.
+
+Errors are application/problem+json; what was refused has changed nothing:
+
+- 400, 422: the request makes no sense; detail says what and where
+- 401: credentials are missing or wrong; 403: the role, or the server, does not allow it
+- 404: there is no such entry, run or route; 405: not with this method
+- 409: somebody else was faster; conflict says who, and when
+- 412: If-Match names a version that is not the latest; conflict says who changed it
+- 413: the body is too large; 415: it is not of a type that the route takes
+- 429: too many requests; 503: the store or the broker does not answer. Retry-After says when to try again
+`
+
+// New makes the API and registers its routes with mux, below cfg.Path.
+func New(mux *http.ServeMux, cfg Config) *API {
+	a := &API{
+		cfg: cfg, keys: newIdempotency(), streams: make(chan struct{}, cfg.Streams), closing: make(chan struct{}),
+	}
+	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	a.huma = humago.NewWithPrefix(mux, cfg.Path, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Redrive", Version: Version, Description: description,
+				License: &huma.License{Name: "MIT", Identifier: "MIT"},
+			},
+			Servers: []*huma.Server{{URL: cfg.Path}},
+			Tags:    tags,
+			Components: &huma.Components{
+				Schemas: schemas,
+				Responses: map[string]*huma.Response{"Problem": {
+					Description: "What went wrong, and what to do about it",
+					Content:     map[string]*huma.MediaType{problemType: {Schema: schemas.Schema(reflect.TypeFor[Problem](), true, "")}},
+				}},
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"token":    {Type: "http", Scheme: "bearer", Description: "A token that the server's configuration has the SHA-256 of."},
+					"password": {Type: "http", Scheme: "basic"},
+				},
+			},
+			Security: []map[string][]string{{"token": {}}, {"password": {}}, {}},
+		},
+		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		DefaultFormat: "application/json", RejectUnknownQueryParameters: true, Transformers: []huma.Transformer{explain},
+	})
+	a.huma.UseMiddleware(a.allowed, a.bounded)
+	a.entryRoutes()
+	a.changeRoutes()
+	a.editRoutes()
+	a.transferRoutes()
+	a.purgeRoutes()
+	a.groupRoutes()
+	a.runRoutes()
+	a.streamRoutes()
+	a.aboutRoutes()
+	a.validationRoutes()
+	delete(schemas.Map(), "ErrorModel") // Problem says more
+	return a
+}
+
+var tags = []*huma.Tag{
+	{Name: "entries", Description: "Dead letters: look, fix, send back, close."},
+	{Name: "groups", Description: "Causes and numbers."},
+	{Name: "runs", Description: "Redrive runs: bulk redrives that can be watched and steered."},
+	{Name: "maintenance", Description: "Export, import, purge, archive."},
+	{Name: "about", Description: "The server: health, rules, topology, settings."},
+	{Name: "validation", Description: "The four routes of services that had a dead letter table of their own."},
+}
+
+// Document is the API's OpenAPI document.
+func (a *API) Document() *huma.OpenAPI { return a.huma.OpenAPI() }
+
+// EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for them. Call it once.
+func (a *API) EndStreams() { close(a.closing) }
+
+// Route says what a route is besides its path.
+type route struct {
+	id, method, path, tag, summary, description string
+	role                                        access.Role
+	changes                                     bool // refused by a read-only server
+	slow                                        bool // has no time limit
+	status                                      int
+}
+
+// operation makes the document's part of a route.
+func (a *API) operation(r route) huma.Operation {
+	op := huma.Operation{
+		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description, Tags: []string{r.tag},
+		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: bodyTimeout, // huma refuses at the bound, not above it
+		Extensions: map[string]any{ExtRole: r.role.String()},
+		Metadata:   map[string]any{"role": r.role, "changes": r.changes, "slow": r.slow},
+	}
+	if r.changes {
+		op.Extensions[ExtChanges] = true
+	}
+	return op
+}
+
+// bodyTimeout is how long a client may take to send a body of ordinary size.
+const bodyTimeout = 30 * time.Second
+
+// handle registers a route.
+func handle[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
+	op := a.operation(r)
+	huma.Register(a.huma, op, do)
+	a.finish(r)
+}
+
+// finish completes the document of a route that is registered.
+func (a *API) finish(r route) {
+	op := operationOf(a.huma.OpenAPI().Paths[r.path], r.method)
+	op.Responses["default"] = &huma.Response{Ref: "#/components/responses/Problem"}
+	if r.changes && r.method == http.MethodPost && r.id != "import-entries" && r.id != "start-run" {
+		op.Parameters = append(op.Parameters, &huma.Param{
+			Name: KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxKey)},
+			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first answer again.",
+		})
+	}
+}
+
+func operationOf(p *huma.PathItem, method string) *huma.Operation {
+	switch method {
+	case http.MethodGet:
+		return p.Get
+	case http.MethodPost:
+		return p.Post
+	case http.MethodPut:
+		return p.Put
+	case http.MethodPatch:
+		return p.Patch
+	default:
+		return p.Delete
+	}
+}
+
+// allowed refuses who may not, and what a read-only server does not do.
+func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
+	op := ctx.Operation()
+	least, _ := op.Metadata["role"].(access.Role) // none, which nobody has, where it was forgotten
+	who := access.From(ctx.Context())
+	changes, _ := op.Metadata["changes"].(bool)
+	switch {
+	case !who.Role.Allows(least):
+		a.cfg.Logger.WarnContext(ctx.Context(), "request refused", "actor", who.Name, "role", who.Role.String(), "route", op.OperationID)
+		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden, access.Refusal(who, least)) // reports itself
+	case changes && a.cfg.ReadOnly:
+		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden, "this server is read-only (server.read_only): nothing is changed") // reports itself
+	case changes && op.RequestBody == nil && a.tooLarge(ctx):
+		_ = huma.WriteErr(a.huma, ctx, http.StatusRequestEntityTooLarge, "this request has no body") // reports itself
+	default:
+		next(ctx)
+	}
+}
+
+// tooLarge reads away what is sent where no body is expected, and reports whether there is too much of it.
+func (a *API) tooLarge(ctx huma.Context) bool {
+	body := ctx.BodyReader()
+	if body == nil {
+		return false
+	}
+	n, _ := io.CopyN(io.Discard, body, a.cfg.Body+1) // what cannot be read is not there
+	return n > a.cfg.Body
+}
+
+// bounded ends what takes too long.
+func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
+	if slow, _ := ctx.Operation().Metadata["slow"].(bool); slow {
+		next(ctx)
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx.Context(), a.cfg.Timeout)
+	defer cancel()
+	next(huma.WithContext(ctx, bounded))
+}
+
+// visible are the rules that hold for who asks: nil, which hides nothing, for who may see.
+func (a *API) visible(ctx context.Context) *redact.Rules {
+	if a.cfg.Redaction.Empty() || access.From(ctx).Role.Allows(a.cfg.RevealTo) {
+		return nil
+	}
+	return a.cfg.Redaction
+}
+
+// by says who makes a change.
+func by(ctx context.Context, note string) dlq.By {
+	return dlq.By{Actor: access.From(ctx).Name, Note: note}
+}

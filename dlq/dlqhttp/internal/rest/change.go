@@ -1,0 +1,111 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// Note says why somebody changes something.
+type Note struct {
+	Note string `json:"note,omitempty" maxLength:"1000" doc:"Why, for the audit log."`
+}
+
+type changeInput struct {
+	ID
+	Match
+	Body *Note
+}
+
+type entryOutput struct {
+	ETag string `header:"ETag"`
+	Body Entry
+}
+
+// BulkRequest is one change of everything that a filter picks.
+type BulkRequest struct {
+	Action string `json:"action" enum:"resolve,discard,restore,park"`
+	Filter Filter `json:"filter" doc:"Which entries. Without statuses, those that the action is for."`
+	Note
+}
+
+// BulkResult is what became of the entries of a bulk change.
+type BulkResult struct {
+	Changed   int64      `json:"changed"`
+	Refused   int64      `json:"refused" doc:"They were in another state by then: somebody else was faster."`
+	Conflicts []Conflict `json:"conflicts" nullable:"false" doc:"The first of the refusals, at most 100."`
+}
+
+type bulkInput struct{ Body BulkRequest }
+
+// change is what is done to one entry.
+type change func(context.Context, int64, dlq.By) (*dlq.Entry, error)
+
+func (a *API) changeRoutes() {
+	m := a.cfg.Manager
+	for _, c := range []struct {
+		verb, summary string
+		status        int
+		do            change
+	}{
+		{"redrive", "Send a dead letter back to its consumer", http.StatusAccepted, m.Redrive},
+		{"resolve", "Say that a dead letter is taken care of", http.StatusOK, m.Resolve},
+		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, m.Discard},
+		{"restore", "Take resolve, discard or park back", http.StatusOK, m.Restore},
+		{"park", "Put a dead letter aside for a person", http.StatusOK, m.Park},
+	} {
+		handle(a, route{
+			id: c.verb + "-entry", method: http.MethodPost, path: "/entries/{id}/" + c.verb, tag: "entries", summary: c.summary,
+			role: access.Operator, changes: true, status: c.status,
+		}, func(ctx context.Context, in *changeInput) (*entryOutput, error) { return a.change(ctx, in, c.do) })
+	}
+	handle(a, route{
+		id: "change-entries", method: http.MethodPost, path: "/entries/bulk", tag: "entries", slow: true,
+		summary: "Resolve, discard, restore or park everything that a filter picks", role: access.Operator, changes: true,
+		description: "To send back what a filter picks, start a run. On an error what was done stays: to repeat the request is safe.",
+	}, a.bulk)
+}
+
+func (a *API) change(ctx context.Context, in *changeInput, do change) (*entryOutput, error) {
+	version, err := in.version()
+	if err != nil {
+		return nil, err
+	}
+	who := by(ctx, "")
+	who.Version = version
+	if in.Body != nil {
+		who.Note = in.Body.Note
+	}
+	e, err := do(ctx, in.ID.ID, who)
+	if err != nil {
+		return nil, a.fail(ctx, err, version)
+	}
+	return &entryOutput{ETag: etag(e.Version), Body: entryOf(a.visible(ctx).Entry(e))}, nil
+}
+
+func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[BulkResult], error) {
+	filter, err := a.filtered(ctx, in.Body.Filter.filter())
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	if err := picks(&filter); err != nil {
+		return nil, err
+	}
+	m := a.cfg.Manager
+	do := map[string]func(context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error){
+		"resolve": m.ResolveAll, "discard": m.DiscardAll, "restore": m.RestoreAll, "park": m.ParkAll,
+	}[in.Body.Action]
+	done, err := do(ctx, filter, by(ctx, in.Body.Note.Note))
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	result := BulkResult{Changed: done.Changed, Refused: done.Refused, Conflicts: []Conflict{}}
+	for _, c := range done.Conflicts {
+		if conflict := conflictOf(c); conflict != nil {
+			result.Conflicts = append(result.Conflicts, *conflict)
+		}
+	}
+	return &output[BulkResult]{result}, nil
+}

@@ -1,0 +1,188 @@
+package rest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
+)
+
+// KeyHeader makes a request safe to repeat.
+const KeyHeader = "Idempotency-Key"
+
+// Bounds of the kept answers.
+const (
+	maxKey     = 255
+	keepKeys   = 24 * time.Hour
+	maxKeys    = 10_000
+	maxAnswers = 64 << 20 // bytes of all answers
+)
+
+const otherBody = KeyHeader + " was used before with another request: a new request needs a new key"
+
+// idempotency keeps the answers of requests with a key, in memory: after a restart a repeated request is judged anew, by the state of
+// what it changes. Only a run's start is known then too, because its id is made of the key.
+type idempotency struct {
+	mu      sync.Mutex
+	answers map[[32]byte]*answer
+	order   [][32]byte // oldest first
+	bytes   int
+}
+
+// answer is what a request was answered; it is under way while done is not set.
+type answer struct {
+	request [32]byte // digest of method, path, query and body
+	done    bool
+	at      time.Time
+	status  int
+	header  http.Header
+	body    []byte
+}
+
+func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
+
+// Idempotent answers a repeated request with a key as it was answered first. bodyLimit bounds what it reads.
+func (a *API) Idempotent(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get(KeyHeader)
+		if key == "" || r.Method != http.MethodPost || strings.HasSuffix(r.URL.Path, "/entries/import") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			problem.Write(w, http.StatusBadRequest, KeyHeader+": 1 to 255 visible ASCII characters, such as a UUID")
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.cfg.Body))
+		if err != nil {
+			if _, large := errors.AsType[*http.MaxBytesError](err); large {
+				problem.Write(w, http.StatusRequestEntityTooLarge, "request body is too large")
+			} else {
+				problem.Write(w, http.StatusBadRequest, "the body could not be read")
+			}
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		name := digest(access.From(r.Context()).Name, key)
+		request := digest(r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("If-Match"), string(body))
+		found, begun := a.keys.begin(name, request)
+		switch {
+		case begun:
+		case found.request != request:
+			problem.Write(w, http.StatusUnprocessableEntity, otherBody)
+			return
+		case !found.done:
+			w.Header().Set("Retry-After", "1")
+			problem.Write(w, http.StatusConflict, "the first request with this "+KeyHeader+" is still under way: ask again")
+			return
+		default:
+			for name, values := range found.header {
+				w.Header()[name] = values
+			}
+			w.Header().Set("Idempotent-Replayed", "true")
+			w.WriteHeader(found.status)
+			_, _ = w.Write(found.body) // the client has gone: nobody is left to be told
+			return
+		}
+		kept := &recorder{ResponseWriter: w, status: http.StatusOK}
+		defer func() { a.keys.finish(name, found, kept) }() // when it panics too
+		next.ServeHTTP(kept, r)
+		kept.complete = true
+	})
+}
+
+// begin finds the answer of a key, or notes that the request with it has begun.
+func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	if found = i.answers[name]; found != nil && (!found.done || now.Sub(found.at) < keepKeys) {
+		return found, false
+	}
+	if found != nil {
+		i.bytes -= len(found.body)
+		i.remove(name)
+	}
+	for len(i.order) > 0 && (len(i.order) >= maxKeys || i.bytes > maxAnswers) {
+		oldest := i.order[0]
+		i.bytes -= len(i.answers[oldest].body)
+		delete(i.answers, oldest)
+		i.order = i.order[1:]
+	}
+	found = &answer{request: request, at: now}
+	i.answers[name] = found
+	i.order = append(i.order, name)
+	return found, true
+}
+
+// finish keeps an answer. What says nothing of the request itself is not kept, so that it can be tried again.
+func (i *idempotency) finish(name [32]byte, a *answer, r *recorder) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.answers[name] != a {
+		return // it was pushed out
+	}
+	temporary := r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout ||
+		r.status == http.StatusUnauthorized || r.status == http.StatusForbidden
+	if temporary || !r.complete {
+		i.remove(name)
+		return
+	}
+	a.done, a.at, a.status, a.header, a.body = true, time.Now(), r.status, r.header, r.body.Bytes()
+	i.bytes += len(a.body)
+}
+
+func (i *idempotency) remove(name [32]byte) {
+	delete(i.answers, name)
+	for k := range i.order {
+		if i.order[k] == name {
+			i.order = append(i.order[:k], i.order[k+1:]...)
+			return
+		}
+	}
+}
+
+// recorder copies an answer while it is written.
+type recorder struct {
+	http.ResponseWriter
+	status   int
+	header   http.Header
+	body     bytes.Buffer
+	complete bool
+}
+
+// WriteHeader notes status and headers.
+func (r *recorder) WriteHeader(status int) {
+	if r.header == nil {
+		r.status, r.header = status, r.Header().Clone()
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes what is written.
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.header == nil {
+		r.header = r.Header().Clone()
+	}
+	r.body.Write(p)
+	return r.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func digest(parts ...string) [32]byte {
+	h := sha256.New()
+	for _, part := range parts {
+		sum := sha256.Sum256([]byte(part))
+		h.Write(sum[:])
+	}
+	return [32]byte(h.Sum(nil))
+}

@@ -1,0 +1,123 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+const problemType = "application/problem+json"
+
+// Problem is what went wrong, and what to do about it.
+type Problem struct {
+	huma.ErrorModel
+	// Conflict says who won, for the one who came second.
+	Conflict *Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`
+}
+
+// Conflict says who was faster, and what they made of it.
+type Conflict struct {
+	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
+	Run        string    `json:"run,omitempty" doc:"The run."`
+	Action     string    `json:"action" doc:"What was asked for."`
+	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
+	Version    int64     `json:"version" doc:"Its version now."`
+	By         string    `json:"by" doc:"Who brought it there."`
+	At         time.Time `json:"at" doc:"When they did."`
+	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive under way is taken for lost."`
+}
+
+// fail makes the answer of an error. version is what If-Match asked for, 0 if it did not.
+func (a *API) fail(ctx context.Context, err error, version int64) error {
+	if _, ours := errors.AsType[huma.StatusError](err); ours {
+		return err
+	}
+	text := a.visible(ctx).Text(strings.TrimPrefix(err.Error(), "dlq: "))
+	status := a.status(ctx, err)
+	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
+		a.cfg.Logger.ErrorContext(ctx, "request failed", "error", err)
+	}
+	if status == http.StatusServiceUnavailable {
+		return huma.ErrorWithHeaders(huma.NewError(status, text), http.Header{"Retry-After": {"5"}})
+	}
+	if status != http.StatusConflict {
+		return huma.NewError(status, text)
+	}
+	problem := &Problem{ErrorModel: huma.ErrorModel{Detail: text}}
+	problem.Conflict = conflictOf(err)
+	if c := problem.Conflict; c != nil && version != 0 && c.Version != version {
+		status = http.StatusPreconditionFailed
+	}
+	problem.Status, problem.Title = status, http.StatusText(status)
+	return problem
+}
+
+// status finds the status of an error of the Manager.
+func (a *API) status(ctx context.Context, err error) int {
+	switch {
+	case errors.Is(err, dlq.ErrNotFound):
+		return http.StatusNotFound
+	case errors.Is(err, dlq.ErrConflict):
+		return http.StatusConflict
+	case errors.Is(err, dlq.ErrForbidden):
+		return http.StatusForbidden
+	case errors.Is(err, dlq.ErrInvalid):
+		if strings.Contains(err.Error(), "cursor") {
+			return http.StatusBadRequest
+		}
+		return http.StatusUnprocessableEntity
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	default: // the store or the broker could not be reached, or did not answer
+		return http.StatusServiceUnavailable
+	}
+}
+
+func conflictOf(err error) *Conflict {
+	if c, ok := errors.AsType[*dlq.ConflictError](err); ok {
+		return &Conflict{
+			EntryID: c.ID, Action: string(c.Action), Status: string(c.Status), Version: c.Version, By: c.By, At: c.At, LeaseUntil: c.LeaseUntil,
+		}
+	}
+	if c, ok := errors.AsType[*dlq.RunConflictError](err); ok {
+		return &Conflict{
+			Run: strings.TrimPrefix(c.ID, "run "), Action: string(c.Action), Status: string(c.State), Version: c.Version, By: c.By, At: c.At,
+		}
+	}
+	return nil
+}
+
+// explain is a huma.Transformer: it says in detail what a validation found, and echoes no more than a line of what was sent.
+func explain(_ huma.Context, _ string, value any) (any, error) {
+	problem, ok := value.(*huma.ErrorModel)
+	if !ok || len(problem.Errors) == 0 {
+		return value, nil
+	}
+	var faults []string
+	for _, e := range problem.Errors {
+		if e == nil {
+			continue
+		}
+		if text := fmt.Sprint(e.Value); len(text) > maxEcho {
+			e.Value = nil
+		}
+		if e.Location != "" {
+			faults = append(faults, e.Location+": "+e.Message)
+		} else {
+			faults = append(faults, e.Message)
+		}
+	}
+	if problem.Detail == "validation failed" {
+		problem.Detail = strings.Join(faults, "; ")
+	}
+	return problem, nil
+}
+
+const maxEcho = 200

@@ -1,0 +1,134 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+const (
+	// watchEvery is how often the store is asked for a run that somebody watches.
+	watchEvery = 500 * time.Millisecond
+	// keepAlive is how often a stream says something when nothing happens: proxies close what is silent.
+	keepAlive = 15 * time.Second
+	// sendTimeout is how long a client may take to read an event.
+	sendTimeout = 10 * time.Second
+)
+
+func (a *API) streamRoutes() {
+	r := route{
+		id: "watch-run", method: http.MethodGet, path: "/runs/{id}/events", tag: "runs", role: access.Viewer, slow: true,
+		summary: "Watch a run: a server-sent event now and whenever something has changed",
+		description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends with an event named end " +
+			"when nothing more will come, and without one when the server shuts down: connect again.",
+	}
+	op := a.operation(r)
+	op.Responses = map[string]*huma.Response{"200": {
+		Description: "Events", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
+	}}
+	huma.Register(a.huma, op, a.watch)
+	a.finish(r)
+}
+
+func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error) {
+	if _, err := a.cfg.Manager.Run(ctx, in.ID); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	select {
+	case a.streams <- struct{}{}:
+	default:
+		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
+			fmt.Sprintf("%d streams are open, which is all that this server has: ask GET %s/runs/%s now and then", cap(a.streams), a.cfg.Path, in.ID)),
+			http.Header{"Retry-After": {"30"}})
+	}
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		defer func() { <-a.streams }()
+		a.stream(ctx, in.ID)
+	}}, nil
+}
+
+// stream sends events until the run is done, the client has gone, or the server shuts down.
+func (a *API) stream(hc huma.Context, id string) {
+	ctx, cancel := context.WithCancel(hc.Context())
+	defer cancel()
+	runs := make(chan *dlq.Run)
+	go func() {
+		defer close(runs)
+		for run, err := range a.cfg.Manager.WatchRun(ctx, id, watchEvery) {
+			if err != nil {
+				if ctx.Err() == nil && !errors.Is(err, dlq.ErrNotFound) {
+					a.cfg.Logger.WarnContext(ctx, "progress stream ended", "run", id, "error", err)
+				}
+				return
+			}
+			select {
+			case runs <- run:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	hc.SetHeader("Content-Type", "text/event-stream")
+	hc.SetHeader("X-Accel-Buffering", "no")
+	events := eventWriter{hc: hc}
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
+	var last *dlq.Run
+	for {
+		var err error
+		select {
+		case run, more := <-runs:
+			if !more {
+				if last != nil && last.State.Ended() {
+					_ = events.send("end", a.runOf(ctx, last)) // the last word; nobody is left to be told
+				}
+				return
+			}
+			last = run
+			err = events.send("progress", a.runOf(ctx, run))
+		case <-alive.C:
+			err = events.write(": still here\n\n")
+		case <-a.closing:
+			return
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// eventWriter writes server-sent events.
+type eventWriter struct{ hc huma.Context }
+
+func (e eventWriter) send(name string, data any) error {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	return e.write("event: " + name + "\ndata: " + string(text) + "\n\n")
+}
+
+func (e eventWriter) write(text string) error {
+	out, ok := e.hc.BodyWriter().(http.ResponseWriter)
+	if !ok {
+		return http.ErrNotSupported
+	}
+	control := http.NewResponseController(out)
+	if err := control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := out.Write([]byte(text)); err != nil {
+		return err
+	}
+	return control.Flush()
+}

@@ -1,0 +1,151 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// linesType is what an export is.
+const linesType = "application/jsonl"
+
+type exportInput struct{ Query }
+
+type importInput struct {
+	Note string `query:"note" maxLength:"1000" doc:"Why, for the audit log."`
+
+	contentType string
+	body        io.Reader
+}
+
+// Resolve keeps the body for the handler: an import is read as it comes.
+func (i *importInput) Resolve(ctx huma.Context) []error {
+	i.contentType, i.body = ctx.Header("Content-Type"), ctx.BodyReader()
+	return nil
+}
+
+// Imported is what became of the lines of an import.
+type Imported struct {
+	Stored int64 `json:"stored" doc:"New entries, with new ids."`
+	Seen   int64 `json:"seen" doc:"Those that were there already, which stay as they are."`
+}
+
+func (a *API) transferRoutes() {
+	lines := route{
+		id: "export-entries", method: http.MethodGet, path: "/entries/export", tag: "maintenance", role: access.Operator, slow: true,
+		summary: "Export dead letters as JSON lines, oldest first, byte for byte",
+		description: "Where something is hidden from who asks, the lines say so and cannot be imported. A connection that ends early is an export " +
+			"that is not complete.",
+	}
+	export := a.operation(lines)
+	export.Responses = map[string]*huma.Response{"200": {
+		Description: "An entry a line", Content: map[string]*huma.MediaType{linesType: {Schema: binary}},
+	}}
+	huma.Register(a.huma, export, a.export)
+	a.finish(lines)
+
+	r := route{
+		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin, changes: true, slow: true,
+		summary:     "Import what an export has written; what is there already stays",
+		description: "To repeat an import is safe, and finishes one that broke: an entry is known by its key.",
+	}
+	op := a.operation(r)
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary}}}
+	huma.Register(a.huma, op, a.importEntries)
+	a.finish(r)
+}
+
+func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+	filter, err := a.filtered(ctx, in.filter())
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	var hide func(*dlq.Exported)
+	if rules := a.visible(ctx); rules != nil {
+		hide = rules.Exported
+	}
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		out := &begun{ctx: ctx}
+		_, err := a.cfg.Manager.ExportRedacted(ctx.Context(), out, filter, hide)
+		switch {
+		case err == nil:
+			out.begin()
+		case !out.done:
+			failed := a.fail(ctx.Context(), err, 0)
+			var status huma.StatusError
+			if errors.As(failed, &status) {
+				_ = huma.WriteErr(a.huma, ctx, status.GetStatus(), status.Error()) // reports itself
+			}
+		default:
+			a.cfg.Logger.ErrorContext(ctx.Context(), "export broke off", "error", err)
+			panic(http.ErrAbortHandler) // so that the client does not take it for complete
+		}
+	}}, nil
+}
+
+// begun writes the head of the answer with the first bytes, so that a fault before them can be answered with its status.
+type begun struct {
+	ctx  huma.Context
+	done bool
+}
+
+func (b *begun) begin() {
+	if !b.done {
+		b.done = true
+		b.ctx.SetHeader("Content-Type", linesType)
+		b.ctx.SetHeader("Content-Disposition", `attachment; filename="dead-letters.jsonl"`)
+	}
+}
+
+// Write writes to the client.
+func (b *begun) Write(p []byte) (int, error) {
+	b.begin()
+	return b.ctx.BodyWriter().Write(p)
+}
+
+func (a *API) importEntries(ctx context.Context, in *importInput) (*output[Imported], error) {
+	switch kind, _, _ := mime.ParseMediaType(in.contentType); kind {
+	case linesType, "application/x-ndjson", "application/jsonlines":
+	default:
+		return nil, huma.NewError(http.StatusUnsupportedMediaType, "an import is "+linesType+": the lines that an export has written")
+	}
+	limited := &limitedReader{from: in.body, left: a.cfg.Import}
+	imported, err := a.cfg.Manager.Import(ctx, limited, by(ctx, in.Note))
+	switch {
+	case limited.over:
+		return nil, huma.NewError(http.StatusRequestEntityTooLarge,
+			"an import of this server has at most "+dlq.FormatID(a.cfg.Import)+" bytes: send it in parts; the lines before may have been stored")
+	case err != nil:
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[Imported]{Imported(imported)}, nil
+}
+
+// limitedReader fails behind a number of bytes, where io.LimitReader would end as if all were there.
+type limitedReader struct {
+	from io.Reader
+	left int64
+	over bool
+}
+
+// Read reads, and fails when there is more than may be.
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if l.over {
+		return 0, errTooLarge
+	}
+	n, err := l.from.Read(p[:min(int64(len(p)), l.left+1)])
+	if l.left -= int64(n); l.left < 0 {
+		l.over = true
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+var errTooLarge = errors.New("the body is too large")

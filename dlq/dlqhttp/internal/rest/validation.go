@@ -1,0 +1,117 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// ValidationEvent is a dead letter as the table of C19 has it.
+type ValidationEvent struct {
+	ID             int64     `json:"id"`
+	EventID        string    `json:"event_id"`
+	EventType      string    `json:"event_type"`
+	SourceTable    string    `json:"source_table,omitempty"`
+	SourceID       string    `json:"source_id,omitempty"`
+	ErrorMessage   string    `json:"error_message"`
+	RetryCount     int       `json:"retry_count"`
+	MaxRetries     int       `json:"max_retries"`
+	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
+	CreatedAt      time.Time `json:"created_at"`
+	LastRetryAt    time.Time `json:"last_retry_at,omitzero"`
+	ResolvedAt     time.Time `json:"resolved_at,omitzero"`
+	ResolvedBy     string    `json:"resolved_by,omitempty"`
+	KafkaOffset    *int64    `json:"kafka_offset,omitempty"`
+	KafkaPartition *int32    `json:"kafka_partition,omitempty"`
+	KafkaTopic     string    `json:"kafka_topic,omitempty"`
+	CorrelationID  string    `json:"correlation_id,omitempty"`
+}
+
+func (a *API) validationEvent(ctx context.Context, e *dlq.Entry) ValidationEvent {
+	e = a.visible(ctx).Entry(e)
+	return ValidationEvent{
+		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID, ErrorMessage: e.ErrorMessage,
+		RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, Status: string(e.Status), CreatedAt: e.CreatedAt, LastRetryAt: e.LastRedriveAt,
+		ResolvedAt: e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Origin.Offset, KafkaPartition: e.Origin.Partition,
+		KafkaTopic: e.Origin.Topic, CorrelationID: e.CorrelationID,
+	}
+}
+
+type validationInput struct {
+	Status string `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" default:"PENDING"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most so many, the newest first."`
+	Cursor string `query:"cursor" maxLength:"200" doc:"Of the Link header of the page before."`
+	Self
+}
+
+type validationOutput struct {
+	Link
+	Body []ValidationEvent `nullable:"false"`
+}
+
+type resolveInput struct {
+	ID
+	ResolvedBy string `query:"resolvedBy" maxLength:"100" doc:"Who took care of it."`
+}
+
+// validationRoutes are the four routes of requirements C22 to C25, for whoever calls them already.
+func (a *API) validationRoutes() {
+	handle(a, route{
+		id: "validation-list", method: http.MethodGet, path: "/validation/dlq", tag: "validation", role: access.Viewer,
+		summary: "List dead letters in a status, the newest first",
+	}, a.validationList)
+	handle(a, route{
+		id: "validation-retry", method: http.MethodPost, path: "/validation/dlq/{id}/retry", tag: "validation", role: access.Operator,
+		changes: true, status: http.StatusAccepted, summary: "Send a dead letter back to its consumer",
+	}, func(ctx context.Context, in *ID) (*output[ValidationEvent], error) {
+		return a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Redrive)
+	})
+	handle(a, route{
+		id: "validation-resolve", method: http.MethodPut, path: "/validation/dlq/{id}/resolve", tag: "validation", role: access.Operator,
+		changes: true, summary: "Say that a dead letter is taken care of",
+		description: "Who is authenticated stands behind resolvedBy in the audit log, where they are not the same.",
+	}, a.validationResolve)
+	handle(a, route{
+		id: "validation-discard", method: http.MethodDelete, path: "/validation/dlq/{id}", tag: "validation", role: access.Operator,
+		changes: true, status: http.StatusNoContent, summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
+	}, func(ctx context.Context, in *ID) (*none, error) {
+		_, err := a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Discard)
+		return nil, err
+	})
+}
+
+func (a *API) validationList(ctx context.Context, in *validationInput) (*validationOutput, error) {
+	listing, err := a.cfg.Manager.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Status(in.Status)}}, dlq.Page{Limit: in.Limit, After: in.Cursor})
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	out := &validationOutput{Link: in.next(listing.Next), Body: make([]ValidationEvent, 0, len(listing.Entries))}
+	for i := range listing.Entries {
+		out.Body = append(out.Body, a.validationEvent(ctx, &listing.Entries[i]))
+	}
+	return out, nil
+}
+
+func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[ValidationEvent], error) {
+	who := by(ctx, "")
+	if in.ResolvedBy != "" && in.ResolvedBy != who.Actor {
+		switch {
+		case access.From(ctx).Unproven: // nobody has proved anything here, so this is as good
+			who.Actor = in.ResolvedBy
+		default:
+			who.Actor = in.ResolvedBy + " (as told by " + who.Actor + ")"
+		}
+	}
+	return a.validationChange(ctx, in.ID.ID, who, a.cfg.Manager.Resolve)
+}
+
+func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[ValidationEvent], error) {
+	e, err := do(ctx, id, who)
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[ValidationEvent]{a.validationEvent(ctx, e)}, nil
+}

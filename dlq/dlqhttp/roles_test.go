@@ -1,0 +1,134 @@
+package dlqhttp_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// operation is a route as the document describes it.
+type operation struct {
+	method, path, id, role string
+	changes                bool
+	parameters             []parameter
+	body                   bool
+	content                string
+}
+
+type parameter struct {
+	name, in, kind, format, pattern string
+	enum                            []any
+}
+
+// operations walks over the document that the server serves.
+func operations(t *testing.T, s *server, header ...string) []operation {
+	t.Helper()
+	a := s.ask(t, http.MethodGet, "/api/v1/openapi.json", "", header...)
+	require.Equal(t, http.StatusOK, a.status, a.body)
+	var document struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+			Role        string `json:"x-role"`
+			Changes     bool   `json:"x-changes"`
+			Parameters  []struct {
+				Name, In string
+				Schema   struct {
+					Type            any
+					Format, Pattern string
+					Enum            []any
+				}
+			}
+			RequestBody *struct {
+				Content map[string]json.RawMessage
+			} `json:"requestBody"`
+		}
+	}
+	a.json(t, &document)
+	var list []operation
+	for _, path := range slices.Sorted(maps.Keys(document.Paths)) {
+		for _, method := range slices.Sorted(maps.Keys(document.Paths[path])) {
+			o := document.Paths[path][method]
+			op := operation{
+				method: strings.ToUpper(method), path: "/api/v1" + path, id: o.OperationID, role: o.Role, changes: o.Changes, body: o.RequestBody != nil,
+			}
+			if op.body {
+				op.content = slices.Collect(maps.Keys(o.RequestBody.Content))[0]
+			}
+			for _, p := range o.Parameters {
+				kind, _ := p.Schema.Type.(string)
+				op.parameters = append(op.parameters, parameter{p.Name, p.In, kind, p.Schema.Format, p.Schema.Pattern, p.Schema.Enum})
+			}
+			list = append(list, op)
+		}
+	}
+	return list
+}
+
+// at is the path with ids of something that is not there.
+func (o *operation) at() string {
+	return strings.NewReplacer("{id}", "999", "{revision}", "7").Replace(o.path)
+}
+
+// Every role is tried on every route of the document, and so is nobody. A route that declares no role, or does not say that it changes
+// something, fails: it was forgotten.
+func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	roles := []string{"viewer", "operator", "approver", "admin"}
+	all := operations(t, s, as("viewer")...)
+	require.Greater(t, len(all), 40)
+	for _, op := range all {
+		least := slices.Index(roles, op.role)
+		require.GreaterOrEqual(t, least, 0, "%s %s declares no role", op.method, op.path)
+		preview := strings.HasSuffix(op.path, "/preview")
+		require.Equal(t, op.method != http.MethodGet && !preview, op.changes, "%s %s: x-changes", op.method, op.path)
+		if op.changes {
+			require.NotEqual(t, "viewer", op.role, "%s %s: a viewer changes nothing", op.method, op.path)
+		}
+		content := []string{"Content-Type", op.content}
+		for have, role := range roles {
+			a := s.ask(t, op.method, op.at(), "", append(as(role), content...)...)
+			if have >= least {
+				require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed}, a.status,
+					"%s on %s %s: %s", role, op.method, op.path, a.body)
+				continue
+			}
+			require.Equal(t, http.StatusForbidden, a.status, "%s on %s %s: %s", role, op.method, op.path, a.body)
+			require.Contains(t, a.body, "this needs the role "+op.role)
+		}
+		for name, header := range map[string][]string{
+			"nobody": nil, "a wrong token": {"Authorization", "Bearer nonsense"}, "another scheme": {"Authorization", "Digest x"},
+		} {
+			a := s.ask(t, op.method, op.at(), "", append(header, content...)...)
+			if a.status == http.StatusTooManyRequests {
+				require.NotEqual(t, "nobody", name)
+				continue // too many wrong ones before
+			}
+			require.Equal(t, http.StatusUnauthorized, a.status, "%s on %s %s", name, op.method, op.path)
+			require.NotEmpty(t, a.header.Values("WWW-Authenticate"))
+		}
+	}
+}
+
+// A read-only server refuses what changes something, of admins too, and shows the rest.
+func TestReadOnly(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.ReadOnly = true })
+	s.seed(t, 2)
+	before := s.dump(t)
+	for _, op := range operations(t, s) {
+		a := s.ask(t, op.method, strings.NewReplacer("{id}", "1", "{revision}", "0").Replace(op.path), "{}", "Content-Type", op.content)
+		if op.changes {
+			require.Equal(t, http.StatusForbidden, a.status, "%s %s: %s", op.method, op.path, a.body)
+			require.Contains(t, a.body, "read-only")
+			continue
+		}
+		require.NotEqual(t, http.StatusForbidden, a.status, "%s %s: %s", op.method, op.path, a.body)
+	}
+	require.Equal(t, before, s.dump(t))
+}

@@ -1,0 +1,215 @@
+package dlqhttp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// server is a handler on a real listener, with a store of its own and a broker that takes everything.
+type server struct {
+	handler *dlqhttp.Handler
+	manager *dlq.Manager
+	letters *dlq.Letters
+	url     string
+	sent    *outbox
+	log     *logBuffer
+}
+
+// outbox is what was redriven.
+type outbox struct {
+	mu       sync.Mutex
+	messages []*message.Message
+	fail     error
+}
+
+func (o *outbox) Reschedule(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.fail != nil {
+		return o.fail
+	}
+	o.messages = append(o.messages, m.Copy())
+	return nil
+}
+
+func (o *outbox) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.messages)
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Tokens of the tests, one for each role.
+var tokens = map[string]string{
+	"viewer": "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token", "ana": "ana-token", "bo": "bo-token",
+}
+
+func bearer(t *testing.T) []dlqhttp.Authenticator {
+	t.Helper()
+	var list []dlqhttp.Token
+	for name, token := range tokens {
+		role := dlqhttp.Operator
+		if parsed, err := dlqhttp.ParseRole(name); err == nil {
+			role = parsed
+		}
+		list = append(list, dlqhttp.Token{Name: name, Role: role, SHA256: dlqhttp.HashToken(token)})
+	}
+	auth, err := dlqhttp.Bearer(list...)
+	require.NoError(t, err)
+	return []dlqhttp.Authenticator{auth}
+}
+
+// newServer starts a server; change makes its configuration another one.
+func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
+	t.Helper()
+	return newServerWith(t, nil, change...)
+}
+
+func newServerWith(t *testing.T, opts []dlq.ManagerOption, change ...func(*dlqhttp.Config)) *server {
+	t.Helper()
+	s := &server{sent: &outbox{}, log: &logBuffer{}}
+	logger := slog.New(slog.NewTextHandler(s.log, nil))
+	path := filepath.Join(t.TempDir(), "dead.db")
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(logger))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	s.letters, s.manager = letters, letters.Manager(s.sent, opts...)
+	cfg := dlqhttp.Config{Manager: s.manager, Logger: logger, Limits: dlqhttp.Limits{Rate: -1}}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s.handler, err = dlqhttp.New(cfg)
+	require.NoError(t, err)
+	web := httptest.NewServer(s.handler)
+	t.Cleanup(web.Close)
+	s.url = web.URL + cfg.Prefix
+	return s
+}
+
+// seed stores n dead letters: even ones of a bank that is down, odd ones of orders without a customer.
+func (s *server) seed(t *testing.T, n int) {
+	t.Helper()
+	died := time.Date(2025, 11, 20, 7, 30, 0, 0, time.UTC)
+	letters := make([]*dlq.Entry, 0, n)
+	for i := 1; i <= n; i++ {
+		m := message.NewMessage(fmt.Sprintf("message-%d", i), fmt.Appendf(nil, `{"order":%d,"customer":{"cpf":"111.222.333-44"},"total":%d.50}`, i, i))
+		m.Metadata = message.Metadata{envelope.KeyMessageID: m.UUID, envelope.KeyEvent: "order.placed", "tenant": "acme", "authorization": "secret"}
+		d := envelope.DeadLetter{
+			Message: m, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %ds", i), Code: "504"}, Reason: envelope.ReasonExhausted,
+			Attempts: 4, Class: "*bank.Error", Handler: "pay", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+			At: died.Add(time.Duration(i) * time.Minute), FirstFailure: died,
+		}
+		if i%2 == 1 {
+			d.Err = envelope.Error{Message: fmt.Sprintf("order %d has no customer with CPF 111.222.333-44", i), Code: "422"}
+			d.Reason, d.Attempts = envelope.ReasonPermanent, 1
+		}
+		letters = append(letters, dlq.NewEntry(&d))
+	}
+	_, err := s.letters.Store().Put(t.Context(), letters...)
+	require.NoError(t, err)
+}
+
+// answer is what a request was answered.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// json reads the body.
+func (a *answer) json(t *testing.T, into any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(a.body), into), a.body)
+}
+
+// at is a value in the body by its path: "conflict.by".
+func (a *answer) at(t *testing.T, path string) any {
+	t.Helper()
+	var value any
+	a.json(t, &value)
+	for name := range strings.SplitSeq(path, ".") {
+		object, ok := value.(map[string]any)
+		require.True(t, ok, "%s in %s", path, a.body)
+		value = object[name]
+	}
+	return value
+}
+
+// ask sends a request. header has pairs of names and values; a body that is text is sent as it is.
+func (s *server) ask(t *testing.T, method, path, body string, header ...string) *answer {
+	t.Helper()
+	return s.send(t, method, path, strings.NewReader(body), header...)
+}
+
+func (s *server) send(t *testing.T, method, path string, body io.Reader, header ...string) *answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, body)
+	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+			continue
+		}
+		r.Header.Add(header[i], header[i+1])
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return &answer{response.StatusCode, maps.Clone(response.Header), string(data)}
+}
+
+// as is the header of somebody's token.
+func as(name string) []string { return []string{"Authorization", "Bearer " + tokens[name]} }
+
+// dump is everything that the store has, to see that nothing has changed.
+func (s *server) dump(t *testing.T) string {
+	t.Helper()
+	var out bytes.Buffer
+	_, err := s.manager.Export(t.Context(), &out, dlq.Filter{})
+	require.NoError(t, err)
+	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{}, dlq.Page{Limit: dlq.MaxPage})
+	require.NoError(t, err)
+	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{Limit: dlq.MaxPage})
+	require.NoError(t, err)
+	fmt.Fprintf(&out, "%+v\n%+v\n%d sent", records, runs, s.sent.count())
+	return out.String()
+}
