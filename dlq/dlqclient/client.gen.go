@@ -1203,6 +1203,9 @@ type Group struct {
 
 	// Sample One error as it was.
 	Sample string `json:"sample"`
+
+	// Trend Its hours since trend_since, where that was given.
+	Trend *[]HourCount `json:"trend,omitempty"`
 }
 
 // GroupList defines model for GroupList.
@@ -1230,6 +1233,10 @@ type HealthStatus string
 
 // HourCount defines model for HourCount.
 type HourCount struct {
+	// Closed Resolved or discarded, whenever they came.
+	Closed int64 `json:"closed"`
+
+	// Count Created.
 	Count int64 `json:"count"`
 
 	// Hour Its beginning, in UTC.
@@ -2027,6 +2034,12 @@ type ListGroupsParams struct {
 
 	// Cause Text that occurs in the cause.
 	Cause *string `form:"cause,omitempty" json:"cause,omitempty"`
+
+	// Fingerprint This group alone.
+	Fingerprint *string `form:"fingerprint,omitempty" json:"fingerprint,omitempty"`
+
+	// TrendSince Give each group's hours since then.
+	TrendSince *time.Time `form:"trend_since,omitempty" json:"trend_since,omitempty"`
 
 	// Limit At most so many.
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
@@ -5879,6 +5892,30 @@ func NewListGroupsRequest(server string, params *ListGroupsParams) (*http.Reques
 		if params.Cause != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cause", *params.Cause, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Fingerprint != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "fingerprint", *params.Fingerprint, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.TrendSince != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "trend_since", *params.TrendSince, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {

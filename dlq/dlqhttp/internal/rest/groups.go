@@ -29,6 +29,8 @@ type Group struct {
 	FirstSeen   time.Time `json:"first_seen"`
 	LastSeen    time.Time `json:"last_seen"`
 	LastEntry   int64     `json:"last_entry"`
+
+	Trend []HourCount `json:"trend,omitempty" nullable:"false" doc:"Its hours since trend_since, where that was given."`
 }
 
 // GroupList are causes, those with the most entries first.
@@ -42,10 +44,11 @@ type NamedCounts struct {
 	Counts Counts `json:"counts"`
 }
 
-// HourCount is how many entries were created in an hour.
+// HourCount is how many entries were created in an hour, and how many closed.
 type HourCount struct {
-	Hour  time.Time `json:"hour" doc:"Its beginning, in UTC."`
-	Count int64     `json:"count"`
+	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
+	Count  int64     `json:"count" doc:"Created."`
+	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they came."`
 }
 
 // Stats are the numbers of a dashboard.
@@ -64,7 +67,11 @@ type groupsInput struct {
 	Handler    string `query:"handler"`
 	ErrorClass string `query:"error_class"`
 	Cause      string `query:"cause" doc:"Text that occurs in the cause."`
-	Limit      int    `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"At most so many."`
+
+	Fingerprint string    `query:"fingerprint" doc:"This group alone."`
+	TrendSince  time.Time `query:"trend_since" doc:"Give each group's hours since then."`
+
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"At most so many."`
 }
 
 type statsInput struct {
@@ -106,6 +113,7 @@ func (a *API) groupRoutes() {
 func (a *API) groups(ctx context.Context, in *groupsInput) (*output[GroupList], error) {
 	groups, err := a.cfg.Manager.Groups(ctx, dlq.GroupQuery{
 		Status: dlq.Status(in.Status), Handler: in.Handler, ErrorClass: in.ErrorClass, CauseText: in.Cause, Limit: in.Limit,
+		Fingerprint: in.Fingerprint, TrendSince: in.TrendSince,
 	})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -120,7 +128,7 @@ func (a *API) groupsOf(ctx context.Context, groups []dlq.Group) []Group {
 		g := rules.Group(groups[i])
 		shown = append(shown, Group{
 			Fingerprint: g.Fingerprint, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler, Counts: Counts(g.Counts),
-			FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry,
+			FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry, Trend: hoursOf(g.Trend),
 		})
 	}
 	return shown
@@ -133,12 +141,17 @@ func (a *API) stats(ctx context.Context, in *statsInput) (*output[Stats], error)
 	}
 	shown := Stats{
 		Counts: Counts(stats.Counts), ByType: namedOf(stats.ByType), ByTopic: namedOf(stats.ByTopic), TopCauses: a.groupsOf(ctx, stats.TopCauses),
-		Hourly: []HourCount{}, OldestPending: stats.OldestPending, MeanResolutionSeconds: stats.MeanResolution.Seconds(),
-	}
-	for _, h := range stats.Hourly {
-		shown.Hourly = append(shown.Hourly, HourCount(h))
+		Hourly: append([]HourCount{}, hoursOf(stats.Hourly)...), OldestPending: stats.OldestPending, MeanResolutionSeconds: stats.MeanResolution.Seconds(),
 	}
 	return &output[Stats]{shown}, nil
+}
+
+func hoursOf(hours []dlq.HourCount) []HourCount {
+	var shown []HourCount
+	for _, h := range hours {
+		shown = append(shown, HourCount(h))
+	}
+	return shown
 }
 
 func namedOf(named []dlq.NamedCounts) []NamedCounts {
