@@ -102,6 +102,7 @@ func TestImports_Weight(t *testing.T) {
 		"./envelope":                   append([]string{"net/http", "github.com/failsafe-go"}, light...),
 		"./middleware":                 slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
 		"./brokers":                    light,
+		"./dlq/dlqmetrics":             append([]string{amqp, sarama, kafka, otel, yaml, huma, testify}, drivers...),
 		"./middleware/pipelinemetrics": append([]string{amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
 		"./brokers/memory":             light,
 		"./brokers/rabbitmq":           append([]string{sarama, builder, goose, prometheus, otel, testify}, drivers...),

@@ -21,7 +21,7 @@ type ArchiveStore interface {
 // Unarchive brings purged entries back from the archive, as they were, and returns the ids of those that are back. They can be
 // restored to PENDING then, and redriven.
 func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, error) {
-	store, ok := m.store.(ArchiveStore)
+	store, ok := as[ArchiveStore](m.store)
 	if !ok {
 		return nil, fmt.Errorf("dlq: unarchive: %w: this store has no archive", ErrInvalid)
 	}

@@ -51,6 +51,9 @@ func NewLetters(store Store, opts ...Option) (*Letters, error) {
 }
 
 func newLetters(store Store, o options) (*Letters, error) {
+	if o.observer != nil {
+		store = Observed(store, o.observer)
+	}
 	l := &Letters{store: store, opts: o}
 	if o.noSpool {
 		return l, nil
@@ -70,7 +73,7 @@ func newLetters(store Store, o options) (*Letters, error) {
 
 // defaultSpoolDir asks the store, which knows whether it has a place on disk.
 func defaultSpoolDir(store Store) string {
-	if s, ok := store.(interface{ SpoolDir() string }); ok && s.SpoolDir() != "" {
+	if s, ok := as[interface{ SpoolDir() string }](store); ok && s.SpoolDir() != "" {
 		return s.SpoolDir()
 	}
 	return "redrive-spool"
@@ -165,7 +168,7 @@ func (l *Letters) Manager(r Redriver, opts ...ManagerOption) *Manager {
 	return NewManager(l.store, r, append([]ManagerOption{WithManagerLogger(l.opts.logger)}, opts...)...)
 }
 
-// Store is the store below. It is closed with the Letters.
+// Store is the store below, with what [WithObserver] has put around it. It is closed with the Letters.
 func (l *Letters) Store() Store { return l.store }
 
 // Stats says how the spool is, for gauges and health checks. It does not ask the store.

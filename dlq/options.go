@@ -26,6 +26,7 @@ type options struct {
 	importMax     time.Duration
 	redriveBudget int
 	source        func(envelope.Envelope) (table, id string)
+	observer      Observer
 }
 
 // Option changes what [Open] and [NewLetters] make.

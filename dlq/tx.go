@@ -28,8 +28,7 @@ func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 // putTx stores the entry in the transaction that the context offers, if it offers one and the store can. It reports whether it did.
 func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
 	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
-	store, ok := l.store.(TxStore)
-	if tx == nil || !ok {
+	if _, ok := as[TxStore](l.store); tx == nil || !ok {
 		return false
 	}
 	l.mu.RLock()
@@ -39,7 +38,7 @@ func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
 	defer cancel()
-	if _, err := store.PutTx(ctx, tx, entry); err != nil {
+	if err := putTx(ctx, l.store, tx, entry); err != nil {
 		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in one of its own",
 			"message_id", entry.EventID, "error", err)
 		return false

@@ -1,0 +1,186 @@
+package dlqmetrics
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+)
+
+// answer is what the store has said.
+type answer struct {
+	ok    bool
+	stats dlq.Stats
+	runs  map[dlq.RunState]int
+	items dlq.RunCounts
+}
+
+// refresh asks the store when the last answer is too old.
+func (m *Metrics) refresh() {
+	if !m.asked.IsZero() && time.Since(m.asked) < m.cfg.Refresh {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Timeout)
+	defer cancel()
+	var err error
+	m.answer, err = ask(ctx, m.sources.Store)
+	m.asked = time.Now()
+	if err != nil {
+		m.answer = answer{}
+		m.storeErrors.WithLabelValues("stats").Inc()
+	}
+}
+
+func ask(ctx context.Context, store dlq.Store) (answer, error) {
+	a := answer{ok: true, runs: map[dlq.RunState]int{}}
+	now := time.Now()
+	var err error
+	if a.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
+		return a, err
+	}
+	var open []dlq.RunState
+	for _, state := range dlq.RunStates() {
+		if !state.Ended() {
+			open = append(open, state)
+		}
+	}
+	for page := (dlq.Page{Limit: dlq.MaxPage}); ; {
+		runs, next, err := store.Runs(ctx, dlq.RunFilter{States: open}, page)
+		if err != nil {
+			return a, err
+		}
+		for i := range runs {
+			a.runs[runs[i].State]++
+			for _, state := range dlq.ItemStates() {
+				a.items.Add(state, itemsOf(&runs[i].Counts, state))
+			}
+		}
+		if next == "" {
+			return a, nil
+		}
+		page.After = next
+	}
+}
+
+func itemsOf(c *dlq.RunCounts, s dlq.ItemState) int64 {
+	switch s {
+	case dlq.ItemWaiting:
+		return c.Waiting
+	case dlq.ItemClaimed:
+		return c.Claimed
+	case dlq.ItemOut:
+		return c.Out
+	case dlq.ItemSucceeded:
+		return c.Succeeded
+	case dlq.ItemFailed:
+		return c.Failed
+	case dlq.ItemLost:
+		return c.Lost
+	case dlq.ItemSkipped:
+		return c.Skipped
+	default:
+		return 0
+	}
+}
+
+func gauge(ch chan<- prometheus.Metric, desc *prometheus.Desc, value float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+}
+
+func counter(ch chan<- prometheus.Metric, desc *prometheus.Desc, value int64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...)
+}
+
+func is(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// age is how long ago something was; 0 for never.
+func age(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(at).Seconds())
+}
+
+// collectStore shows nothing of a store that does not answer: numbers of before would look like numbers of now.
+func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
+	a, d := &m.answer, &m.descs
+	gauge(ch, d.storeUp, is(a.ok))
+	if !a.ok {
+		return
+	}
+	byTopic := a.stats.ByTopic
+	if len(byTopic) > m.cfg.MaxTopics {
+		rest := dlq.NamedCounts{Name: Other}
+		for _, n := range byTopic[m.cfg.MaxTopics:] {
+			for _, status := range dlq.Statuses() {
+				rest.Counts.Add(status, n.Counts.Of(status))
+			}
+		}
+		byTopic = append(byTopic[:m.cfg.MaxTopics:m.cfg.MaxTopics], rest)
+	}
+	seen := map[string]bool{}
+	for _, n := range byTopic {
+		topic := label(n.Name)
+		if seen[topic] {
+			continue // two names that differ only where a label cannot
+		}
+		seen[topic] = true
+		for _, status := range dlq.Statuses() {
+			gauge(ch, d.entries, float64(n.Counts.Of(status)), topic, strings.ToLower(string(status)))
+		}
+	}
+	gauge(ch, d.oldest, age(a.stats.OldestPending))
+	for _, state := range dlq.RunStates() {
+		if !state.Ended() {
+			gauge(ch, d.runs, float64(a.runs[state]), string(state))
+		}
+	}
+	for _, state := range dlq.ItemStates() {
+		gauge(ch, d.runEntries, float64(itemsOf(&a.items, state)), string(state))
+	}
+	if m.cfg.LegacyNames {
+		c := a.stats.Counts
+		gauge(ch, d.legacy, float64(c.Pending+c.Retrying+c.Parked), "pending")
+		gauge(ch, d.legacy, float64(c.Resolved), "resolved")
+		gauge(ch, d.legacy, float64(c.Discarded), "discarded")
+	}
+}
+
+func (m *Metrics) collectSpool(ch chan<- prometheus.Metric, s dlq.SpoolStats) {
+	d := &m.descs
+	gauge(ch, d.spoolBytes, float64(s.Bytes))
+	gauge(ch, d.spoolLimit, float64(s.MaxBytes))
+	gauge(ch, d.spoolOldest, age(s.OldestSince))
+	gauge(ch, d.spoolActive, is(s.StoreDown))
+	counter(ch, d.spoolRecords, s.Appended, "appended")
+	counter(ch, d.spoolRecords, s.Imported, "imported")
+	counter(ch, d.spoolRecords, s.Damaged, "damaged")
+	counter(ch, d.spoolRecords, s.Refused, "refused")
+}
+
+func (m *Metrics) collectSources(ch chan<- prometheus.Metric, sources []collector.SourceStats) {
+	d := &m.descs
+	for i := range sources {
+		s := &sources[i]
+		of := []string{label(s.Broker), label(s.Topic)}
+		gauge(ch, d.subscribed, is(s.Subscribed), of...)
+		gauge(ch, d.failing, is(s.Err != ""), of...)
+		gauge(ch, d.held, float64(s.Held), of...)
+		counter(ch, d.collected, s.Collected, of...)
+		counter(ch, d.givenBack, s.GivenBack, of...)
+		last := 0.
+		if !s.LastCollected.IsZero() {
+			last = float64(s.LastCollected.Unix())
+		}
+		gauge(ch, d.lastCollected, last, of...)
+	}
+}

@@ -1,0 +1,167 @@
+package dlqmetrics
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+)
+
+// Other is the topic under which those are added up that are too many.
+const Other = "other"
+
+// Config says what to export. The zero Config is ready for use.
+type Config struct {
+	// MaxTopics is how many topics have series of their own: those with the most entries. Defaults to 100.
+	MaxTopics int
+	// Refresh is how old what was asked of the store may be. Defaults to 15 s.
+	Refresh time.Duration
+	// Timeout bounds the questions to the store. Defaults to 5 s, which is within the timeout of a scrape.
+	Timeout time.Duration
+	// ResolutionBuckets are the classic buckets of the time from the first death to RESOLVED, in seconds. Default to 1 s to 30 days.
+	ResolutionBuckets []float64
+	// LegacyNames exports dlq_events_total and dlq_resolution_time_seconds, too.
+	LegacyNames bool
+	// ConstLabels are put on every metric: a store's name where there are several.
+	ConstLabels prometheus.Labels
+}
+
+// Sources are what to watch. A nil one has no metrics.
+type Sources struct {
+	// Letters are the store and the spool.
+	Letters *dlq.Letters
+	// Store is for a program that has a store alone. Defaults to that of Letters.
+	Store dlq.Store
+	// Collector is the one that feeds the store.
+	Collector *collector.Collector
+}
+
+// Metrics is a prometheus.Collector and the dlq.Observer of what it watches. It is safe for concurrent use and has nothing to close:
+// after the Letters are closed, their store shows as down.
+type Metrics struct {
+	cfg   Config
+	descs descs
+
+	stored       *prometheus.CounterVec
+	changes      *prometheus.CounterVec
+	redrives     *prometheus.CounterVec
+	resolution   *prometheus.HistogramVec
+	storeErrors  *prometheus.CounterVec
+	legacyResolv prometheus.Histogram // nil unless asked for
+	topics       topics
+
+	mu      sync.Mutex // guards what follows; held while the store is asked, so that it is asked once
+	sources Sources
+	asked   time.Time
+	answer  answer
+}
+
+var (
+	_ dlq.Observer         = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// New makes Metrics, or returns an error that names every fault of cfg.
+func New(cfg Config) (*Metrics, error) {
+	if cfg.MaxTopics == 0 {
+		cfg.MaxTopics = 100
+	}
+	if cfg.Refresh == 0 {
+		cfg.Refresh = 15 * time.Second
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 5 * time.Second
+	}
+	if cfg.ResolutionBuckets == nil {
+		cfg.ResolutionBuckets = []float64{1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400}
+	}
+	if cfg.MaxTopics < 0 || cfg.Refresh < 0 || cfg.Timeout < 0 {
+		return nil, fmt.Errorf("dlqmetrics: invalid config: %w", errors.New("MaxTopics, Refresh and Timeout cannot be negative"))
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: cfg.ConstLabels}, labels)
+	}
+	histogram := func(name, help string) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{
+			Name: name, Help: help, ConstLabels: cfg.ConstLabels, Buckets: cfg.ResolutionBuckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}
+	}
+	m := &Metrics{
+		cfg:   cfg,
+		descs: newDescs(cfg.ConstLabels),
+		stored: counter("redrive_dlq_stored_total",
+			"Dead letters that this process has given to the store: stored for a new entry, seen for one reported before, died_again for a redriven one.",
+			"topic", "reason", "outcome"),
+		changes: counter("redrive_dlq_changes_total",
+			"Changes of entries by this process: redrive, published, release, succeed, resolve, discard, park, restore.", "action"),
+		redrives: counter("redrive_dlq_redrives_total",
+			"Redriven messages by what this process knows of them: published, refused by the broker, succeeded, failed (died again).", "outcome"),
+		resolution: prometheus.NewHistogramVec(histogram("redrive_dlq_resolution_duration_seconds",
+			"Time from the first death to RESOLVED, of entries that this process has resolved: by redrive or by operator."), []string{"by"}),
+		storeErrors: counter("redrive_dlq_store_errors_total",
+			"Calls that the store did not answer: put, change, step (of a run) or stats.", "op"),
+		topics: topics{limit: cfg.MaxTopics, known: map[string]struct{}{}},
+	}
+	for _, outcome := range []string{"published", "refused", "succeeded", "failed"} {
+		m.redrives.WithLabelValues(outcome)
+	}
+	for _, op := range []string{"put", "change", "step", "stats"} {
+		m.storeErrors.WithLabelValues(op)
+	}
+	if cfg.LegacyNames {
+		m.legacyResolv = prometheus.NewHistogram(histogram("dlq_resolution_time_seconds",
+			"Older name of redrive_dlq_resolution_duration_seconds, over all ways."))
+	}
+	return m, nil
+}
+
+// Watch sets what to watch, in place of what was watched before.
+func (m *Metrics) Watch(s Sources) {
+	if s.Store == nil && s.Letters != nil {
+		s.Store = s.Letters.Store()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sources, m.asked = s, time.Time{}
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	all := []prometheus.Collector{m.stored, m.changes, m.redrives, m.resolution, m.storeErrors}
+	if m.legacyResolv != nil {
+		all = append(all, m.legacyResolv)
+	}
+	return all
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(ch)
+	}
+	m.descs.describe(ch, m.cfg.LegacyNames)
+}
+
+// Collect implements prometheus.Collector. It may ask the store.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sources.Store != nil {
+		m.refresh()
+		m.collectStore(ch)
+	}
+	if m.sources.Letters != nil {
+		m.collectSpool(ch, m.sources.Letters.Stats())
+	}
+	if m.sources.Collector != nil {
+		m.collectSources(ch, m.sources.Collector.Stats())
+	}
+	for _, c := range m.collectors() {
+		c.Collect(ch)
+	}
+}

@@ -1,0 +1,98 @@
+package dlq
+
+import (
+	"context"
+	"database/sql"
+)
+
+// Observer is told what this process has done to a store, for metrics. Its methods are called after the store has answered; they must
+// be fast, safe for concurrent use, and must not change or keep what they are given. What other processes do to the same store,
+// they tell their own observers.
+type Observer interface {
+	// Put is told of dead letters and what the store made of each. Those in a transaction of the caller's ([ContextWithTx]) are
+	// told of before it commits.
+	Put(letters []*Entry, receipts []Receipt)
+	// Changed is told of a change of entries; results with an error were refused.
+	Changed(c Change, results []Result)
+	// Stepped is told of a step of a redrive run that is in the store.
+	Stepped(s RunStep)
+	// Failed is told that the store did not answer; op is put, change or step.
+	Failed(op string, err error)
+}
+
+// WithObserver tells o what the Letters, and Managers made by [Letters.Manager], do to the store. Defaults to none.
+func WithObserver(o Observer) Option { return func(opts *options) { opts.observer = o } }
+
+// Observed returns the store with everything that is done to it told to o. Other interfaces than [Store] are found by its method
+// Unwrap, which returns store.
+func Observed(store Store, o Observer) Store { return &observedStore{store, o} }
+
+type observedStore struct {
+	Store
+
+	observer Observer
+}
+
+// Unwrap returns the store itself.
+func (s *observedStore) Unwrap() Store { return s.Store }
+
+// as finds what a store offers besides.
+func as[T any](s Store) (T, bool) {
+	for {
+		if found, ok := s.(T); ok {
+			return found, true
+		}
+		wrapped, ok := s.(interface{ Unwrap() Store })
+		if !ok {
+			var none T
+			return none, false
+		}
+		s = wrapped.Unwrap()
+	}
+}
+
+// Put implements [Store].
+func (s *observedStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, error) {
+	receipts, err := s.Store.Put(ctx, letters...)
+	if err != nil {
+		s.observer.Failed("put", err)
+		return receipts, err
+	}
+	s.observer.Put(letters, receipts)
+	return receipts, nil
+}
+
+// Change implements [Store].
+func (s *observedStore) Change(ctx context.Context, c Change) ([]Result, error) {
+	results, err := s.Store.Change(ctx, c)
+	if err != nil {
+		s.observer.Failed("change", err)
+		return results, err
+	}
+	s.observer.Changed(c, results)
+	return results, nil
+}
+
+// StepRun implements [RunStore].
+func (s *observedStore) StepRun(ctx context.Context, step RunStep) (RunStepped, error) {
+	stepped, err := s.Store.StepRun(ctx, step)
+	if err != nil {
+		s.observer.Failed("step", err)
+		return stepped, err
+	}
+	s.observer.Stepped(step)
+	return stepped, nil
+}
+
+// putTx tells the observer of an entry that is in a transaction.
+func putTx(ctx context.Context, store Store, tx *sql.Tx, entry *Entry) error {
+	with, ok := as[TxStore](store)
+	if !ok {
+		return ErrInvalid
+	}
+	receipts, err := with.PutTx(ctx, tx, entry)
+	if o, observed := store.(*observedStore); observed && err == nil {
+		o.observer.Put([]*Entry{entry}, receipts)
+	}
+	return err
+}
