@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/url"
 	"sync"
@@ -102,7 +103,7 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 		store: &store{
 			db:        db,
 			dialect:   dialect,
-			worker:    rand.Int64(), //nolint:gosec // G404: tells workers apart, keeps no secret
+			worker:    1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
 			lease:     cfg.Params.Duration("lease"),
 			retention: cfg.Params.Duration("retention"),
 		},
@@ -110,7 +111,7 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 		subscribers: map[*subscriber]struct{}{},
 		done:        make(chan struct{}),
 	}
-	if b.maxMessage, err = dialect.maxMessage(ctx, db); err != nil {
+	if b.maxMessage, err = dialect.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
 	}
 	if err := b.store.ping(ctx); err != nil {
@@ -135,16 +136,17 @@ func (b *Broker) start(name Dialect) {
 		b.wakeTopic(topic, delay)
 		return nil
 	})
-	_, b.notifies = b.store.dialect.(postgres)
+	pg, notifies := b.store.dialect.(*postgres)
+	b.notifies = notifies
 	b.notices = newNotices(func(topic string, delay time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
 		defer cancel()
-		_ = b.store.wakeTopic(ctx, topic, delay) // consumers also look
+		_ = pg.wakeTopic(ctx, b.db, topic, delay) // consumers also look
 	})
 	settling, abandon := context.WithCancel(context.Background())
 	running, stop := context.WithCancel(context.Background())
 	b.abandon, b.stop = abandon, stop
-	b.leases = &leases{store: b.store, log: b.log, held: map[int64]*delivery{}}
+	b.leases = &leases{store: b.store, log: b.log, held: map[int64]*delivery{}, batches: map[int64]int{}}
 	b.settler = &settler{ctx: settling, store: b.store, leases: b.leases, wakeup: b.wakeups, log: b.log}
 	b.settler.batcher = batcher[outcome]{flush: b.settler.settle, max: maxRows, linger: ackLinger}
 

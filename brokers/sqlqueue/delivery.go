@@ -22,8 +22,10 @@ const unreadableHeaders = "x-unreadable-headers"
 
 // delivery is a row that this process has the lease of, from the claim until the database knows how it ended.
 type delivery struct {
-	row          claimed
-	subscription *subscription
+	context.Context // of the subscription, for Value
+	row             claimed
+	subscription    *subscription
+	from            envelope.Origin
 
 	mu      sync.Mutex
 	expires time.Time // of the lease, by this process's clock, counted from before the database began to count
@@ -36,11 +38,21 @@ type delivery struct {
 	leaving bool
 	// lost says that the row is another worker's, while the handler here may still be running.
 	lost bool
+	// left says that the answer is counted for the lease that the row shares. leases.mu guards it.
+	left bool
 	// answered is the handler's answer, when it came while somebody else was deciding.
 	answered *outcome
 }
 
 type deliveryKey struct{}
+
+// Value makes a delivery the context that carries it: one allocation less for every message.
+func (d *delivery) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return d
+	}
+	return d.Context.Value(key)
+}
 
 // message makes the Watermill message. Its context ends when the delivery is settled or its lease is lost.
 func (d *delivery) message(ctx context.Context) *message.Message {
@@ -50,9 +62,9 @@ func (d *delivery) message(ctx context.Context) *message.Message {
 		m = message.NewMessage(d.row.uuid, d.row.payload)
 		m.Metadata.Set(unreadableHeaders, d.row.headers)
 	}
-	ctx = envelope.WithOrigin(context.WithValue(ctx, deliveryKey{}, d), d.origin())
-	ctx, cancel := context.WithCancelCause(ctx)
-	m.SetContext(ctx)
+	d.Context, d.from = ctx, d.origin()
+	withOrigin, cancel := context.WithCancelCause(envelope.WithOrigin(d, &d.from))
+	m.SetContext(withOrigin) //nolint:contextcheck // d inherits from ctx
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,9 +72,9 @@ func (d *delivery) message(ctx context.Context) *message.Message {
 	return m
 }
 
-func (d *delivery) origin() *envelope.Origin {
+func (d *delivery) origin() envelope.Origin {
 	s := d.subscription
-	return &envelope.Origin{
+	return envelope.Origin{
 		Broker:        s.broker.scheme,
 		Topic:         s.topic,
 		Consumer:      s.group,
@@ -93,7 +105,8 @@ func (d *delivery) answer(o outcome) (decides, forget bool) {
 	case d.lost:
 		return false, true
 	case d.settled:
-		d.answered = &o
+		late := o
+		d.answered = &late
 		return false, false
 	}
 	d.settled, d.leaving = true, o.kind != acked
@@ -137,6 +150,9 @@ func (d *delivery) lose() (marked bool) {
 	}
 	return marked
 }
+
+// leased names the row and the lease it came with.
+func (d *delivery) leased() leased { return leased{d.row.id, d.row.batch} }
 
 // revive gives a row back to the handler that still works on it: nobody else had taken it, or is done with it.
 func (d *delivery) revive(expires time.Time) {

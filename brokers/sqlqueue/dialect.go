@@ -40,14 +40,23 @@ type dialect interface {
 	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
 	// claim leases up to n rows that are due, in the order of delivery, and not before from in the index.
 	claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error)
+	// limit is the size of the largest claim that n allows.
+	limit(n int) int
+	// held selects those of rows that worker has the lease of.
+	held(worker int64, rows []leased) (where string, args []any)
+	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends none
+	// when one of the leases that rows share is lost.
+	over(batches []int64, rows []leased) (with string, args []any)
+	// next is the query for the time until the first row of a queue, its parameter, is due.
+	next() string
 	// move gives leased rows a new due time and content, and drops their leases. It reports the ids of rows it moved.
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error)
 	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
 	// tend keeps the database's plans right when the table grows fast. It is called every few seconds.
 	tend(ctx context.Context, db *sql.DB) error
-	// maxMessage asks how large a message may be.
-	maxMessage(ctx context.Context, db *sql.DB) (int64, error)
+	// probe asks the database how it is set up, and how large a message may be.
+	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
 	write(change func() error) error
 }
@@ -55,14 +64,17 @@ type dialect interface {
 // moved is a leased row on its way back to its queue.
 type moved struct {
 	row
-	id    int64
+	leased
 	queue int64
 }
+
+// leased names a row that a worker has, and the lease that it shares with others, or 0.
+type leased struct{ id, batch int64 }
 
 func dialectOf(name Dialect) (dialect, error) {
 	switch name {
 	case PostgreSQL:
-		return postgres{}, nil
+		return new(postgres), nil
 	case MySQL:
 		return mysql{}, nil
 	case SQLite:
@@ -71,19 +83,27 @@ func dialectOf(name Dialect) (dialect, error) {
 	return nil, fmt.Errorf("unknown dialect %q: known are %s, %s, %s", name, PostgreSQL, MySQL, SQLite)
 }
 
-// columns of a claimed row, in the order that scan reads.
-const columns = "id, due_at, published_at, deliveries, uuid, headers, payload"
+// columns of a claimed row, in the order that scan reads, after its position in the index.
+const columns = ", id, due_at, published_at, deliveries, crashes, uuid, headers, payload, 0"
 
-// queryClaimed reads all rows of a query of columns.
-func queryClaimed(ctx context.Context, db DB, query string, args ...any) (list []claimed, err error) {
+// crashed is 1 for a row whose lease has run out: nobody answered. Rows that were known to have crashed a worker are only
+// counted again when their handler had begun.
+const crashed = "CASE WHEN lease IS NULL OR lease = 0 OR crashes > 0 AND started = 0 THEN 0 ELSE 1 END"
+
+// queryClaimed reads all rows of a query of columns, of which there are n at most.
+func queryClaimed(ctx context.Context, db DB, n int, query string, args ...any) (list []claimed, err error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
+	var c claimed // outside of the loop, because Scan lets it escape
 	for rows.Next() {
-		var c claimed
-		if err := rows.Scan(&c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.uuid, &c.headers, &c.payload); err != nil {
+		c.payload = nil
+		if list == nil {
+			list = make([]claimed, 0, n)
+		}
+		if err := rows.Scan(&c.at, &c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.crashes, &c.uuid, &c.headers, &c.payload, &c.batch); err != nil {
 			return nil, err
 		}
 		list = append(list, c)
@@ -156,9 +176,30 @@ func numbered(query string) string {
 	}
 }
 
+// firstDue is next where every row has a lease of its own.
+func firstDue(now string) string {
+	return "SELECT visible_at - " + now + " FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"
+}
+
+// heldEach is held where every row has a lease of its own.
+func heldEach(worker int64, rows []leased) (where string, args []any) {
+	return " WHERE id IN (" + joinIDs(idsOf(rows)) + ") AND lease = ?", []any{worker}
+}
+
+func idsOf(rows []leased) []int64 {
+	ids := make([]int64, len(rows))
+	for i, r := range rows {
+		ids[i] = r.id
+	}
+	return ids
+}
+
 // claimSize rounds n down to a power of two: the limit is part of the statement's text, so that the planner knows it,
-// and a few texts only keep the drivers' statement caches small.
+// and a few texts only keep the drivers' statement caches small. 0 stays 0.
 func claimSize(n int) int {
+	if n == 0 {
+		return 0
+	}
 	size := 1
 	for size*2 <= n {
 		size *= 2

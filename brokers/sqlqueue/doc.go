@@ -26,7 +26,7 @@
 //	x-lease            lease            30s       how long a message stays with a worker that shows no sign of life
 //	x-poll             poll             100ms     longest pause between two looks at an idle queue
 //	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
-//	x-prefetch         prefetch         512       most messages leased beyond those being handled; 0 for none
+//	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
 //	x-nack-delay       nack-delay       100ms     pause after a nack; doubles with each delivery, up to 10 s
 //	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
 //	x-max-connections  max-connections  8         size of the pool
@@ -37,10 +37,15 @@
 // is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees what is
 // published after its first Subscribe, and the first group of a topic also sees everything published before.
 //
-// A worker leases rows with FOR UPDATE SKIP LOCKED in a statement of its own: no transaction is open while a handler runs,
-// and no open transaction anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker
-// dies, others take its rows over after x-lease; when it is out of touch with the database for that long, its handler's
-// context is cancelled with [ErrLeaseLost], and what it still does to the message has no effect.
+// A worker leases rows in a statement of its own: no transaction is open while a handler runs, and no open transaction
+// anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take its
+// rows over after x-lease; when it is out of touch with the database for that long, its handler's context is cancelled with
+// [ErrLeaseLost], and what it still does to the message has no effect.
+//
+// On MySQL and SQLite each row has a lease of its own. On PostgreSQL new rows are leased up to 490 at a time by one row of
+// redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much as
+// reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
+// rescheduled, renewed or taken over has a lease of its own from then on.
 //
 // An ack deletes the row. Acks gather for up to 5 ms; a crash in that time delivers the messages again. A nack makes the row
 // visible again after x-nack-delay. Rescheduling changes the row itself, in one statement that also ends the lease: there is
@@ -73,6 +78,7 @@
 //   - A publish in a transaction that makes the very first message of a new topic blocks other firsts until it ends.
 //   - Rows that were acked stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction
 //     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.
+//   - On PostgreSQL the claims of one queue come one after the other, for about a millisecond each.
 //   - PostgreSQL keeps one connection for LISTEN. With max-connections below 3 the queue polls.
 //
 // # Why this is not watermill-sql

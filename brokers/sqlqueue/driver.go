@@ -36,7 +36,7 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{Name: "listen", Kind: brokers.Bool, Default: "true", Doc: "Use PostgreSQL's LISTEN and NOTIFY where the driver can."},
 		{
-			Name: "prefetch", Kind: brokers.Int, Default: "512", Max: 10_000,
+			Name: "prefetch", Kind: brokers.Int, Default: "1024", Max: 10_000,
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
 		{

@@ -73,19 +73,19 @@ func encodeBinaryHeaders(headers message.Metadata) string {
 }
 
 // decodeHeaders reads what encodeHeaders wrote, and any other JSON object: values that are not strings, which somebody
-// else's INSERT may have put there, become their JSON text.
-func decodeHeaders(text string) (message.Metadata, error) {
-	headers := message.Metadata{}
+// else's INSERT may have put there, become their JSON text. headers is empty before.
+func decodeHeaders(text string, headers message.Metadata) error {
 	if !decodePlain(text, headers) {
 		clear(headers)
 		if err := decodeForeign(text, headers); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if packed, ok := headers[binaryKey]; ok && len(headers) == 1 {
-		return decodeBinaryHeaders(packed)
+		clear(headers)
+		return decodeBinaryHeaders(packed, headers)
 	}
-	return headers, nil
+	return nil
 }
 
 // decodePlain reads a JSON object of strings without escapes and space, which is what nearly every row holds. It reports
@@ -149,23 +149,22 @@ func decodeForeign(text string, into message.Metadata) error {
 
 var errPacked = errors.New("packed headers are damaged")
 
-func decodeBinaryHeaders(text string) (message.Metadata, error) {
+func decodeBinaryHeaders(text string, headers message.Metadata) error {
 	packed, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return nil, errPacked
+		return errPacked
 	}
-	headers := message.Metadata{}
 	for len(packed) > 0 {
 		var pair [2]string
 		for i := range pair {
 			size, n := binary.Varint(packed)
 			if n <= 0 || size < 0 || size > int64(len(packed)-n) {
-				return nil, errPacked
+				return errPacked
 			}
 			pair[i] = string(packed[n : n+int(size)])
 			packed = packed[n+int(size):]
 		}
 		headers[pair[0]] = pair[1]
 	}
-	return headers, nil
+	return nil
 }

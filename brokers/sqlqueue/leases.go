@@ -12,8 +12,10 @@ type leases struct {
 	store *store
 	log   *slog.Logger
 
-	mu   sync.Mutex
-	held map[int64]*delivery
+	mu      sync.Mutex
+	held    map[int64]*delivery
+	batches map[int64]int // how many rows that share a lease have not been answered
+	over    []int64       // leases that no row needs any more, until a statement ends them
 }
 
 // take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being given back,
@@ -27,6 +29,9 @@ func (l *leases) take(list []*delivery) []*delivery {
 		if known := l.held[d.row.id]; known != nil && !known.isLeaving() {
 			known.revive(d.expires)
 			continue
+		}
+		if d.row.batch != 0 {
+			l.batches[d.row.batch]++
 		}
 		l.held[d.row.id] = d
 		fresh = append(fresh, d)
@@ -42,24 +47,50 @@ func (l *leases) drop(list ...*delivery) {
 			delete(l.held, d.row.id)
 		}
 	}
+	l.leave(list)
 	l.mu.Unlock()
 	for _, d := range list {
 		d.subscription.unsettled.Done()
 	}
 }
 
-// current returns the ids of those deliveries that have not been followed by another one of the same row: the lease is
-// this process's for both, and only the last one may decide.
-func (l *leases) current(list []*delivery) []int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ids := make([]int64, 0, len(list))
+// leave counts answers to rows that share leases.
+func (l *leases) leave(list []*delivery) {
 	for _, d := range list {
-		if l.held[d.row.id] == d {
-			ids = append(ids, d.row.id)
+		batch := d.row.batch
+		if batch == 0 || d.left {
+			continue
+		}
+		d.left = true
+		if l.batches[batch]--; l.batches[batch] == 0 {
+			delete(l.batches, batch)
+			l.over = append(l.over, batch)
 		}
 	}
-	return ids
+}
+
+// ending returns the leases that a statement may end which stores the last answers to list. One that nothing ends runs out.
+func (l *leases) ending(list []*delivery) []int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(list)
+	over := l.over
+	l.over = nil
+	return over
+}
+
+// current returns the rows of those deliveries that have not been followed by another one of the same row: the lease is
+// this process's for both, and only the last one may decide.
+func (l *leases) current(list []*delivery) []leased {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows := make([]leased, 0, len(list))
+	for _, d := range list {
+		if l.held[d.row.id] == d {
+			rows = append(rows, d.leased())
+		}
+	}
+	return rows
 }
 
 // get returns the delivery of a row, or nil.
@@ -87,30 +118,31 @@ func (l *leases) run(ctx context.Context) {
 func (l *leases) renew(ctx context.Context) {
 	began := time.Now()
 	aging := began.Add(l.store.lease * 2 / 3)
-	var ids []int64
+	var rows []leased
 	l.mu.Lock()
-	for id, d := range l.held {
+	for _, d := range l.held {
 		if d.leaseEnd().Before(aging) && !d.isLost() {
-			ids = append(ids, id)
+			rows = append(rows, d.leased())
 		}
 	}
 	l.mu.Unlock()
-	for len(ids) > 0 {
-		n := min(len(ids), maxRows)
-		l.renewBatch(ctx, began, ids[:n])
-		ids = ids[n:]
+	for len(rows) > 0 {
+		n := min(len(rows), maxRows)
+		l.renewBatch(ctx, began, rows[:n])
+		rows = rows[n:]
 	}
 }
 
-func (l *leases) renewBatch(ctx context.Context, began time.Time, ids []int64) {
+func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased) {
 	timeout, cancel := context.WithTimeout(ctx, l.store.lease/4)
 	defer cancel()
-	lost, err := l.store.renew(timeout, ids)
+	lost, err := l.store.renew(timeout, rows)
 	if err != nil {
-		l.log.WarnContext(ctx, "sqlqueue: leases could not be renewed", "messages", len(ids), "error", err)
+		l.log.WarnContext(ctx, "sqlqueue: leases could not be renewed", "messages", len(rows), "error", err)
 	}
 	now := time.Now()
-	for _, id := range ids {
+	for _, r := range rows {
+		id := r.id
 		d := l.get(id)
 		switch {
 		case d == nil: // settled meanwhile

@@ -38,9 +38,12 @@ func (l *lowWater) update(list []claimed, full bool, began, ended time.Time) {
 		l.whole = ended
 		l.interval = max(lowWaterInterval, 10*ended.Sub(began))
 	}
-	first := list[0].dueAt
+	first, last := list[0].dueAt, list[0].at
 	for _, c := range list {
-		first = min(first, c.dueAt)
+		first, last = min(first, c.dueAt), max(last, c.at)
 	}
-	l.mark = max(first-lowWaterOverlap.Microseconds(), 1)
+	if last == 0 {
+		last = first - lowWaterOverlap.Microseconds()
+	}
+	l.mark = max(last, 1)
 }

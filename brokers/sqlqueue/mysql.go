@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -62,8 +63,9 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 	// At READ COMMITTED only the rows taken are locked. REPEATABLE READ would lock the gaps between them, and every
 	// publish into one would wait.
 	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		list, err = queryClaimed(ctx, tx, `SELECT `+columns+` FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`
+		list, err = queryClaimed(ctx, tx, n, `SELECT visible_at`+
+			strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+` FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`
 			FOR UPDATE SKIP LOCKED`, queue, from)
 		if err != nil || len(list) == 0 {
 			return err
@@ -74,8 +76,8 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 			ids[i] = list[i].id
 		}
 		//nolint:gosec // G202: the ids are integers of ours
-		_, err = tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+m.now()+` + ?,
-			deliveries = deliveries + 1 WHERE id IN (`+joinIDs(ids)+`)`, worker, lease.Microseconds())
+		_, err = tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, deliveries = deliveries + 1,
+			started = 0, lease = ?, visible_at = `+m.now()+` + ? WHERE id IN (`+joinIDs(ids)+`)`, worker, lease.Microseconds())
 		return err
 	})
 	if err != nil {
@@ -100,7 +102,7 @@ func moveEach(ctx context.Context, db DB, now string, worker int64, moves []move
 			delay += pad
 		}
 		result, err := db.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+now+` + ?, due_at = `+now+` + ?,
-			headers = ?, payload = ?, lease = NULL, deliveries = 0 WHERE id = ? AND lease = ?`,
+			headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
 			delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id, worker)
 		if err != nil {
 			return err
@@ -118,8 +120,18 @@ func (mysql) wake(context.Context, DB, int64, time.Duration) error { return nil 
 
 func (mysql) tend(context.Context, *sql.DB) error { return nil }
 
-// maxMessage leaves room for the other rows' statement text: one row may fill a packet nearly alone.
-func (mysql) maxMessage(ctx context.Context, db *sql.DB) (int64, error) {
+func (mysql) limit(n int) int { return claimSize(n) }
+
+func (mysql) held(worker int64, rows []leased) (where string, args []any) {
+	return heldEach(worker, rows)
+}
+
+func (mysql) over([]int64, []leased) (with string, args []any) { return "", nil }
+
+func (m mysql) next() string { return firstDue(m.now()) }
+
+// probe leaves room for the other rows' statement text: one row may fill a packet nearly alone.
+func (mysql) probe(ctx context.Context, db *sql.DB) (int64, error) {
 	packet, err := queryInts(ctx, db, "SELECT @@max_allowed_packet")
 	if err != nil || len(packet) == 0 {
 		return 0, err

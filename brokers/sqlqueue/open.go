@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 )
 
 // source says how to open the database of a URL.
@@ -145,12 +146,28 @@ func (c *preparedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	for _, statement := range c.statements {
-		if err := execDriver(ctx, conn, statement); err != nil {
+		if err := execPatiently(ctx, conn, statement); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", statement, err), conn.Close())
 		}
 	}
 	return conn, nil
 }
+
+// execPatiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
+// journal mode of a new file, or recover it, at the same time.
+func execPatiently(ctx context.Context, conn driver.Conn, statement string) error {
+	patience, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := execDriver(ctx, conn, statement)
+		if err == nil || !strings.Contains(err.Error(), "database is locked") || wait(patience, 5*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// lockPatience is busy_timeout where SQLite does not heed it.
+const lockPatience = 10 * time.Second
 
 func execDriver(ctx context.Context, conn driver.Conn, statement string) (err error) {
 	if execer, ok := conn.(driver.ExecerContext); ok {

@@ -13,22 +13,24 @@ import (
 const channel = "redrive_queue"
 
 // postgres needs one round trip for each operation.
-type postgres struct{}
+type postgres struct {
+	explicit bool // transactions are not READ COMMITTED by themselves
+}
 
-var _ dialect = postgres{}
+var _ dialect = (*postgres)(nil)
 
 // statement_timestamp is stable, which lets an index condition use it, and does not stand still in a long transaction.
-func (postgres) now() string { return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint" }
+func (*postgres) now() string { return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint" }
 
-func (postgres) bind(query string) string { return numbered(query) }
+func (*postgres) bind(query string) string { return numbered(query) }
 
-func (postgres) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
+func (*postgres) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
 
-func (postgres) write(change func() error) error { return change() }
+func (*postgres) write(change func() error) error { return change() }
 
 // publish inserts the rows for the groups that exist at this moment, in one statement, so that a group which has
 // subscribed before the call misses nothing.
-func (p postgres) publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error) {
+func (p *postgres) publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error) {
 	args := make([]any, 0, 2+4*len(rows))
 	args = append(args, []byte(topic))
 	if notify {
@@ -76,45 +78,144 @@ func insertPostgres(first, n int) string {
 	return b.String()
 }
 
-// claim takes the rows by the primary key from an array that a subquery makes: whatever the statistics say, the planner
-// has no reason to read the table.
-func (p postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error) {
-	query := `UPDATE redrive_queue_messages SET lease = $1, visible_at = ` + p.now() + ` + $2, deliveries = deliveries + 1
-		WHERE id = ANY (ARRAY(SELECT id FROM redrive_queue_messages WHERE queue_id = $3
-		AND visible_at >= $4 AND visible_at <= ` + p.now() + `
-		ORDER BY visible_at, id LIMIT ` + strconv.Itoa(claimSize(n)) + ` FOR UPDATE SKIP LOCKED)) RETURNING ` + columns
-	list, err := queryClaimed(ctx, db, query, worker, lease.Microseconds(), queue, from)
-	sortClaimed(list)
-	return list, err
-}
+// maxBatch is how many rows share a lease: two of them fit a page.
+const maxBatch = 490
 
-func (p postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
-	args := []any{worker}
-	due := map[int64]time.Duration{}
-	for _, m := range moves {
-		args = append(args, m.id, m.delay.Microseconds(), m.headers, m.payload)
-		if d, ok := due[m.queue]; !ok || m.delay < d {
-			due[m.queue] = m.delay
-		}
+func (*postgres) limit(n int) int { return min(n, maxBatch) }
+
+// claim is a function in the database, which takes a lock and looks at what is due after it has it. See the migration.
+func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
+	query := func(db DB) error {
+		// Numbers that are mostly 0 cost database/sql no allocation: what can be told from the others is not in it.
+		list, err = queryClaimed(ctx, db, n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
+			row_uuid, row_headers, row_payload, row_batch FROM redrive_queue_claim($1, $2, $3, $4, $5)`,
+			queue, worker, from, lease.Microseconds(), n)
+		return err
 	}
-	values := strings.Replace(tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
-	query := p.bind(`WITH w AS (SELECT ?::bigint AS worker), v(id, delay, headers, payload) AS (VALUES ` + values + `)
-		UPDATE redrive_queue_messages m SET visible_at = ` + p.now() + ` + v.delay, due_at = ` + p.now() + ` + v.delay,
-		headers = v.headers, payload = v.payload, lease = NULL, deliveries = 0
-		FROM v, w WHERE m.id = v.id AND m.lease = w.worker RETURNING m.id`)
-	ids, err := queryInts(ctx, db, query, args...)
+	if p.explicit {
+		err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error { return query(tx) })
+	} else {
+		err = query(db)
+	}
 	if err != nil {
 		return nil, err
+	}
+	for i := range list {
+		c := &list[i]
+		c.dueAt += c.publishedAt
+		if c.batch != 0 {
+			c.at = c.dueAt
+		}
+	}
+	sortClaimed(list)
+	return list, nil
+}
+
+// held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number of
+// them; every driver passes text for an array. Rows without a lease of their own are held as long as all the leases that
+// they share are there: should one be lost, callers ask again for each.
+func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
+	ids := "{" + joinIDs(idsOf(rows)) + "}"
+	batches := batchesOf(rows)
+	if len(batches) == 0 {
+		return " WHERE id = ANY (?::bigint[]) AND lease = ?", []any{ids, worker}
+	}
+	return " WHERE id = ANY (?::bigint[]) AND (lease = ? OR lease IS NULL AND " + sharedHeld + ")",
+		[]any{ids, worker, "{" + joinIDs(batches) + "}", len(batches)}
+}
+
+// sharedHeld tells whether all of the leases in an array are there. It reads them once for a statement.
+const sharedHeld = "(SELECT count(*) FROM redrive_queue_leases WHERE id = ANY (?::bigint[])) = ?"
+
+func (*postgres) over(batches []int64, rows []leased) (with string, args []any) {
+	if len(batches) == 0 {
+		return "", nil
+	}
+	with, args = "DELETE FROM redrive_queue_leases WHERE id = ANY (?::bigint[])", []any{"{" + joinIDs(batches) + "}"}
+	if shared := batchesOf(rows); len(shared) > 0 {
+		with += " AND " + sharedHeld
+		args = append(args, "{"+joinIDs(shared)+"}", len(shared))
+	}
+	return "WITH over AS (" + with + ") ", args
+}
+
+func (p *postgres) next() string {
+	return "SELECT visible_at - " + p.now() + ` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
+		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` + p.now() + `))))
+		ORDER BY visible_at, id LIMIT 1`
+}
+
+// batchesOf returns the leases that rows share with others.
+func batchesOf(rows []leased) (batches []int64) {
+	for _, r := range rows {
+		if r.batch != 0 && !slices.Contains(batches, r.batch) {
+			batches = append(batches, r.batch)
+		}
+	}
+	return batches
+}
+
+func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
+	rows := make([]leased, len(moves))
+	byID := make(map[int64]moved, len(moves))
+	for i, m := range moves {
+		rows[i] = m.leased
+		byID[m.id] = m
+	}
+	done := make(map[int64]bool, len(moves))
+	_, err := eachLease(rows, func(rows []leased) (int64, error) {
+		var some []moved
+		for _, r := range rows {
+			if !done[r.id] {
+				some = append(some, byID[r.id])
+			}
+		}
+		if len(some) == 0 {
+			return 0, nil
+		}
+		ids, err := p.moveHeld(ctx, db, worker, some, batchesOf(rows))
+		for _, id := range ids {
+			done[id] = true
+		}
+		return int64(len(ids)), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	due := map[int64]time.Duration{}
+	for _, m := range moves {
+		if d, ok := due[m.queue]; done[m.id] && (!ok || m.delay < d) {
+			due[m.queue] = m.delay
+		}
 	}
 	for queue, delay := range due {
 		_ = p.wake(ctx, db, queue, delay) // the rows are moved: consumers that are not woken find them by looking
 	}
-	return set(ids), nil
+	return done, nil
 }
 
-func (postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duration) error {
+func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []moved, batches []int64) ([]int64, error) {
+	args := []any{worker, "{" + joinIDs(batches) + "}", len(batches)}
+	for _, m := range moves {
+		args = append(args, m.id, m.delay.Microseconds(), m.headers, m.payload)
+	}
+	values := strings.Replace(tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
+	return queryInts(ctx, db, p.bind(`WITH w AS (SELECT ?::bigint AS worker, `+sharedHeld+` AS shared), v(id, delay, headers, payload) AS (VALUES `+
+		values+`) UPDATE redrive_queue_messages m SET visible_at = `+p.now()+` + v.delay, due_at = `+p.now()+` + v.delay,
+		headers = v.headers, payload = v.payload, crashes = 0, started = 0, deliveries = 0, lease = 0
+		FROM v, w WHERE m.id = v.id AND (m.lease = w.worker OR m.lease IS NULL AND w.shared) RETURNING m.id`), args...)
+}
+
+func (*postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duration) error {
 	_, err := db.ExecContext(ctx, "SELECT pg_notify('"+channel+"', $1)",
 		strconv.FormatInt(queue, 10)+" "+strconv.FormatInt(delay.Microseconds(), 10))
+	return err
+}
+
+// wakeTopic is wake for all queues of a topic.
+func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.Duration) error {
+	_, err := queryInts(ctx, db, "SELECT length(pg_notify('"+channel+"', id || ' ' || $2::text)::text) FROM redrive_queues WHERE topic = $1",
+		[]byte(topic), strconv.FormatInt(delay.Microseconds(), 10))
 	return err
 }
 
@@ -122,7 +223,7 @@ func (postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duratio
 // prepared while the queue was nearly empty reads the whole table, which is right then, and goes on doing so until
 // something makes its plan invalid. Autovacuum would, a minute after a million messages have come. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
-func (postgres) tend(ctx context.Context, db *sql.DB) error {
+func (*postgres) tend(ctx context.Context, db *sql.DB) error {
 	grown, err := queryInts(ctx, db, `SELECT 1 FROM pg_class c, LATERAL (SELECT pg_relation_size(c.oid) /
 		current_setting('block_size')::int AS now) pages
 		WHERE c.oid = 'redrive_queue_messages'::regclass AND pages.now > 200 AND pages.now > 4 * c.relpages`)
@@ -133,8 +234,15 @@ func (postgres) tend(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// maxMessage stays below the gigabyte that a field may have, for the protocol's and the server's copies.
-func (postgres) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }
+// probe stays below the gigabyte that a field may have, for the protocol's and the server's copies.
+func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error) {
+	committed, err := queryInts(ctx, db, "SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_isolation' AND setting = 'read committed'")
+	if err != nil {
+		return 0, err
+	}
+	p.explicit = len(committed) == 1 && committed[0] == 0
+	return 256 << 20, nil
+}
 
 func sortClaimed(list []claimed) {
 	slices.SortFunc(list, func(a, b claimed) int {

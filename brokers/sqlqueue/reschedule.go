@@ -68,7 +68,7 @@ func (b *Broker) reschedule(ctx context.Context, origin envelope.Origin, m *mess
 // move changes the row of a delivery that is being handled.
 func (b *Broker) move(ctx context.Context, d *delivery, r row) error {
 	d.leave()
-	err := b.mover.move(ctx, moved{row: r, id: d.row.id, queue: d.subscription.queue})
+	err := b.mover.move(ctx, moved{row: r, leased: d.leased(), queue: d.subscription.queue})
 	if err != nil {
 		// Should the row have been moved nevertheless, the next attempt finds the lease gone, and makes no second message.
 		if o := d.unsettle(); o != nil {

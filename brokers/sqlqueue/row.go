@@ -76,9 +76,12 @@ func plainText(s string) bool {
 // claimed is a row that a worker has the lease of.
 type claimed struct {
 	id          int64
+	at          int64 // where the claim found it in the index; 0 when the database does not say
 	dueAt       int64 // microseconds since 1970
 	publishedAt int64
 	deliveries  int
+	crashes     int   // leases in a row that ended without an answer
+	batch       int64 // the lease that the row shares with others; 0 for one of its own
 	uuid        string
 	headers     string
 	payload     []byte
@@ -86,17 +89,14 @@ type claimed struct {
 
 // message makes the message that was published. It fails when the headers have been damaged by hand.
 func (c claimed) message() (*message.Message, error) {
-	headers, err := decodeHeaders(c.headers)
-	if err != nil {
+	m := message.NewMessage(c.uuid, c.payload)
+	if err := decodeHeaders(c.headers, m.Metadata); err != nil {
 		return nil, err
 	}
-	uuid := c.uuid
-	if raw, ok := headers[rawUUIDKey]; ok {
-		uuid = raw
-		delete(headers, rawUUIDKey)
+	if raw, ok := m.Metadata[rawUUIDKey]; ok {
+		m.UUID = raw
+		delete(m.Metadata, rawUUIDKey)
 	}
-	m := message.NewMessage(uuid, c.payload)
-	m.Metadata = headers
 	return m, nil
 }
 

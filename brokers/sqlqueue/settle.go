@@ -49,15 +49,16 @@ func (s *settler) settle(batch []outcome) {
 			releases = append(releases, o.delivery)
 		}
 	}
-	s.apply(acks, func(ctx context.Context, ids []int64) error {
-		n, err := s.store.ack(ctx, ids)
-		if lost := int64(len(ids)) - n; err == nil && lost > 0 {
+	over := s.leases.ending(acks)
+	s.apply(acks, func(ctx context.Context, rows []leased) error {
+		n, err := s.store.ack(ctx, rows, over)
+		if lost := int64(len(rows)) - n; err == nil && lost > 0 {
 			s.log.WarnContext(ctx, "sqlqueue: acks came after their leases were lost; these messages are delivered again", "messages", lost)
 		}
 		return err
 	})
 	for delay, list := range nacks {
-		s.apply(list, func(ctx context.Context, ids []int64) error { return s.store.nack(ctx, ids, delay) })
+		s.apply(list, func(ctx context.Context, rows []leased) error { return s.store.nack(ctx, rows, delay) })
 		s.wake(list, delay)
 	}
 	s.apply(releases, s.store.release)
@@ -65,24 +66,24 @@ func (s *settler) settle(batch []outcome) {
 }
 
 // apply runs change on the rows of list until it succeeds or there is no more time.
-func (s *settler) apply(list []*delivery, change func(ctx context.Context, ids []int64) error) {
+func (s *settler) apply(list []*delivery, change func(ctx context.Context, rows []leased) error) {
 	if len(list) == 0 {
 		return
 	}
 	defer s.leases.drop(list...)
-	ids := s.leases.current(list)
-	if len(ids) == 0 {
+	rows := s.leases.current(list)
+	if len(rows) == 0 {
 		return
 	}
 	pause := 20 * time.Millisecond
 	for {
 		ctx, cancel := context.WithTimeout(s.ctx, s.store.lease)
-		err := change(ctx, ids)
+		err := change(ctx, rows)
 		cancel()
 		if err == nil {
 			return
 		}
-		s.log.WarnContext(s.ctx, "sqlqueue: acks could not be stored", "messages", len(ids), "error", err)
+		s.log.WarnContext(s.ctx, "sqlqueue: acks could not be stored", "messages", len(rows), "error", err)
 		if wait(s.ctx, pause) != nil {
 			return
 		}

@@ -36,10 +36,10 @@ func (s *sqlite) publish(ctx context.Context, db DB, topic string, rows []row, _
 
 func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
 	err = s.write(func() error {
-		list, err = queryClaimed(ctx, db, `UPDATE redrive_queue_messages SET lease = ?, visible_at = `+s.now()+` + ?,
-			deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(claimSize(n))+`)
-			RETURNING `+columns, worker, lease.Microseconds(), queue, from)
+		list, err = queryClaimed(ctx, db, n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
+			lease = ?, visible_at = `+s.now()+` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`)
+			RETURNING 0`+columns, worker, lease.Microseconds(), queue, from)
 		return err
 	})
 	sortClaimed(list)
@@ -60,5 +60,15 @@ func (*sqlite) wake(context.Context, DB, int64, time.Duration) error { return ni
 
 func (*sqlite) tend(context.Context, *sql.DB) error { return nil }
 
-// maxMessage stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
-func (*sqlite) maxMessage(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }
+func (*sqlite) limit(n int) int { return claimSize(n) }
+
+func (*sqlite) held(worker int64, rows []leased) (where string, args []any) {
+	return heldEach(worker, rows)
+}
+
+func (*sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
+
+func (s *sqlite) next() string { return firstDue(s.now()) }
+
+// probe stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
+func (*sqlite) probe(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }

@@ -3,8 +3,8 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -96,15 +96,6 @@ func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row,
 	return fmt.Errorf("the topic %q keeps disappearing", topic)
 }
 
-// wakeTopic is wake for all queues of a topic.
-func (s *store) wakeTopic(ctx context.Context, topic string, delay time.Duration) error {
-	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queues WHERE topic = ?"), []byte(topic))
-	for _, id := range ids {
-		err = errors.Join(err, s.wake(ctx, s.db, id, delay))
-	}
-	return err
-}
-
 // insertQueue puts one row into one group's queue.
 func (s *store) insertQueue(ctx context.Context, queue int64, r row) error {
 	_, err := s.exec(ctx, `INSERT INTO redrive_queue_messages
@@ -128,84 +119,119 @@ func padded(d time.Duration) time.Duration {
 // next tells how long it takes until the first row of the queue is due, and whether there is one. A lease that ends is
 // such a row too.
 func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some bool, err error) {
-	us, err := queryInts(ctx, s.db, s.bind("SELECT visible_at - "+s.now()+
-		" FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"), queue)
+	us, err := queryInts(ctx, s.db, s.dialect.next(), queue)
 	if err != nil || len(us) == 0 {
 		return 0, false, err
 	}
 	return time.Duration(us[0]) * time.Microsecond, true, nil
 }
 
-// ack removes rows that are still ours, and returns how many were.
-func (s *store) ack(ctx context.Context, ids []int64) (n int64, err error) {
+// ack removes rows that are still ours, and the leases of many rows that end with them. It returns how many rows there were.
+func (s *store) ack(ctx context.Context, rows []leased, over []int64) (n int64, err error) {
 	if s.retention > 0 {
 		err = s.write(func() error {
 			return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
-				n, err = s.ackWith(ctx, tx, ids)
+				n, err = s.ackWith(ctx, tx, rows, over)
 				return err
 			})
 		})
 		return n, err
 	}
 	err = s.write(func() error {
-		n, err = s.ackWith(ctx, s.db, ids)
+		n, err = s.ackWith(ctx, s.db, rows, over)
 		return err
 	})
 	return n, err
 }
 
-func (s *store) ackWith(ctx context.Context, db DB, ids []int64) (int64, error) {
-	where, args := s.held(ids)
-	if s.retention > 0 {
-		_, err := db.ExecContext(ctx, s.bind(`INSERT INTO redrive_queue_archive
+func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
+	with, prefix := s.over(over, rows)
+	return eachLease(rows, func(rows []leased) (int64, error) {
+		where, args := s.held(s.worker, rows)
+		if s.retention > 0 {
+			_, err := db.ExecContext(ctx, s.bind(`INSERT INTO redrive_queue_archive
 			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
 			SELECT id, queue_id, published_at, `+s.now()+`, deliveries, uuid, headers, payload
 			FROM redrive_queue_messages`+where), args...)
+			if err != nil {
+				return 0, err
+			}
+		}
+		result, err := db.ExecContext(ctx, s.bind(with+"DELETE FROM redrive_queue_messages"+where), append(prefix, args...)...)
+		with, prefix = "", nil
 		if err != nil {
 			return 0, err
 		}
-	}
-	result, err := db.ExecContext(ctx, s.bind("DELETE FROM redrive_queue_messages"+where), args...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+		return result.RowsAffected()
+	})
 }
 
-// held selects rows that this worker has the lease of. PostgreSQL gets one parameter, so that the statement's text, and
-// with it its plan, is the same for any number of rows; every driver passes text for an array.
-func (s *store) held(ids []int64) (where string, args []any) {
-	if _, ok := s.dialect.(postgres); ok {
-		return " WHERE id = ANY (?::bigint[]) AND lease = ?", []any{"{" + joinIDs(ids) + "}", s.worker}
+// eachLease runs change on rows, and when it leaves out some, because one of the leases they share is lost, on those of
+// each lease: the others' must not be left out with them. change does nothing to a row that it has changed.
+func eachLease(rows []leased, change func(rows []leased) (int64, error)) (int64, error) {
+	n, err := change(rows)
+	if err != nil || n == int64(len(rows)) {
+		return n, err
 	}
-	return " WHERE id IN (" + joinIDs(ids) + ") AND lease = ?", []any{s.worker}
+	batches := batchesOf(rows)
+	if len(batches) < 2 {
+		return n, nil
+	}
+	for _, batch := range batches {
+		var some []leased
+		for _, r := range rows {
+			if r.batch == batch {
+				some = append(some, r)
+			}
+		}
+		m, err := change(some)
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
-// nack makes rows visible again after delay, as rows that have failed.
-func (s *store) nack(ctx context.Context, ids []int64, delay time.Duration) error {
-	where, args := s.held(ids)
-	_, err := s.exec(ctx, "UPDATE redrive_queue_messages SET lease = NULL, visible_at = "+s.now()+" + ?"+where,
-		append([]any{delay.Microseconds()}, args...)...)
+// update changes rows that are still ours, and returns how many were.
+func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
+	return eachLease(rows, func(rows []leased) (int64, error) {
+		where, held := s.held(s.worker, rows)
+		return s.exec(ctx, "UPDATE redrive_queue_messages SET "+set+where, append(slices.Clone(args), held...)...)
+	})
+}
+
+// nack makes rows visible again after delay, as rows that have failed. It was an answer: no crash.
+func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) error {
+	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, "+
+		"lease = 0, visible_at = "+s.now()+" + ?", delay.Microseconds())
 	return err
 }
 
 // release makes rows visible again at their place in the queue, as rows that nobody has seen.
-func (s *store) release(ctx context.Context, ids []int64) error {
-	where, args := s.held(ids)
-	_, err := s.exec(ctx, "UPDATE redrive_queue_messages SET lease = NULL, visible_at = due_at, deliveries = deliveries - 1"+
-		where, args...)
+func (s *store) release(ctx context.Context, rows []leased) error {
+	_, err := s.update(ctx, rows, "started = 0, deliveries = deliveries - CASE WHEN lease IS NULL THEN 0 ELSE 1 END, "+
+		"lease = 0, visible_at = due_at")
 	return err
 }
 
-// renew extends leases and returns those that another worker has taken over. Nobody can take a row over between the two
-// statements: its lease has just been extended.
-func (s *store) renew(ctx context.Context, ids []int64) (lost map[int64]bool, err error) {
-	where, args := s.held(ids)
-	n, err := s.exec(ctx, "UPDATE redrive_queue_messages SET visible_at = "+s.now()+" + ?"+where,
-		append([]any{s.lease.Microseconds()}, args...)...)
-	if err != nil || n == int64(len(ids)) {
+// start notes that the handler of a row that has crashed workers begins.
+func (s *store) start(ctx context.Context, row leased) error {
+	_, err := s.update(ctx, []leased{row}, "started = 1")
+	return err
+}
+
+// renew extends leases and returns those that another worker has taken over. Rows that share a lease get one each: they
+// are the slow ones of their batch. Nobody can take a row over between the two statements: its lease has just been
+// extended.
+func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, err error) {
+	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, visible_at = "+s.now()+" + ?",
+		s.worker, s.lease.Microseconds())
+	if err != nil || n == int64(len(rows)) {
 		return nil, err
 	}
+	ids := idsOf(rows)
+	where, args := s.held(s.worker, ownLease(rows))
 	ours, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queue_messages"+where), args...)
 	if err != nil {
 		return nil, err
@@ -215,6 +241,15 @@ func (s *store) renew(ctx context.Context, ids []int64) (lost map[int64]bool, er
 		delete(lost, id)
 	}
 	return lost, nil
+}
+
+// ownLease forgets leases that rows shared.
+func ownLease(rows []leased) []leased {
+	own := make([]leased, len(rows))
+	for i, r := range rows {
+		own[i].id = r.id
+	}
+	return own
 }
 
 // purge deletes a batch of archived rows whose time is over, and returns how many there were.

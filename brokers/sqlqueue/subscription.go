@@ -92,7 +92,7 @@ func (s *subscription) fetch(ctx context.Context) {
 	pause := 50 * time.Millisecond
 	for {
 		s.ahead.Store(int64(min(s.prefetch, pace.update(s.handled.Load(), time.Now()))))
-		n := s.free()
+		n := s.broker.store.limit(s.free())
 		if n == 0 {
 			select {
 			case <-s.need:
@@ -120,7 +120,7 @@ func (s *subscription) fetch(ctx context.Context) {
 		if len(list) > 0 {
 			idle.reset()
 		}
-		full := len(list) >= claimSize(n)
+		full := len(list) >= n
 		mark.update(list, full, began, time.Now())
 		if full {
 			continue // there may be more

@@ -55,7 +55,7 @@ func (b *Broker) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) e
 		return err
 	}
 	// Last, so that renewing the lease waits for no more than the commit.
-	n, err := b.store.ackWith(ctx, tx, []int64{d.row.id})
+	n, err := b.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
 	if err != nil {
 		return err
 	}
