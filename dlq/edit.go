@@ -157,6 +157,9 @@ func (e Edit) Apply(ctx context.Context, b *Body) (*Body, error) {
 	return &after, nil
 }
 
+// EditableHeader reports whether an [Edit] may change the header: those that say who the message is and how far it got stay.
+func EditableHeader(name string) bool { return name != "" && !locked(name) }
+
 // locked reports whether a header is not for editing. The content type and the correlation are the producer's.
 func locked(key string) bool {
 	switch strings.ToLower(key) {

@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -12,6 +13,12 @@ import (
 func WithTargets(targets map[string]envelope.Origin) ManagerOption {
 	return func(m *Manager) { m.targets = maps.Clone(targets) }
 }
+
+// Targets lists the names of [WithTargets], sorted.
+func (m *Manager) Targets() []string { return slices.Sorted(maps.Keys(m.targets)) }
+
+// CanRedrive reports whether the Manager has a Redriver: without one it refuses every redrive.
+func (m *Manager) CanRedrive() bool { return m.redriver != nil }
 
 // WithApproval makes a run over more than so many entries wait for a second person (C46), who may not be the one that asked for it;
 // 0 is every run. Runs that edit or go to another target wait whatever their size. Defaults to no approval.

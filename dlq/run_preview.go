@@ -23,6 +23,8 @@ type SampleEntry struct {
 	// Diff is what the spec's jq expression makes of it; Problem says why it would be skipped. Both are empty without an expression.
 	Diff    Diff
 	Problem string
+	// After is the body with that difference; nil without one.
+	After *Body
 }
 
 // PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would become of the first few (10 when sample is
@@ -75,7 +77,7 @@ func (m *Manager) sample(ctx context.Context, p *RunPreview, entries []Entry) er
 			case err != nil:
 				s.Problem = err.Error()
 			case after != nil:
-				s.Diff = DiffBodies(body, after)
+				s.Diff, s.After = DiffBodies(body, after), after
 			}
 		}
 		p.Sample = append(p.Sample, s)

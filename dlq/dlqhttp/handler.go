@@ -59,9 +59,7 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
 	})
 	mux.Handle(prefix+rest.Base+"/", guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
-	mux.Handle(prefix+"/", guard.Protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		problem.Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
-	})))
+	mux.Handle(prefix+"/", guard.Protect(h.dashboard()))
 	return problem.Mux(mux)
 }
 

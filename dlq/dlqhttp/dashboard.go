@@ -1,0 +1,52 @@
+package dlqhttp
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// dashboard is everything that is no API.
+func (h *Handler) dashboard() http.Handler {
+	return dashboard.New(dashboard.Config{
+		Manager: h.cfg.Manager, Prefix: h.cfg.Prefix, ReadOnly: h.cfg.ReadOnly, Visible: h.visible, Health: h.components,
+		Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
+		Body: h.cfg.Limits.Body, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
+	})
+}
+
+// visible are the rules that hold for who asks: nil, which hides nothing, for who may see.
+func (h *Handler) visible(ctx context.Context) *redact.Rules {
+	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
+		return nil
+	}
+	return h.cfg.Redaction
+}
+
+// components are the health as the dashboard lists it: what fails first.
+func (h *Handler) components(ctx context.Context) []dashboard.Component {
+	report := h.health(ctx)
+	list := make([]dashboard.Component, 0, len(report.Components))
+	for name, c := range report.Components {
+		fault := c.Error
+		if c.Status != StatusOK && fault == "" {
+			fault = c.Status
+		}
+		list = append(list, dashboard.Component{Name: name, Error: fault})
+	}
+	slices.SortFunc(list, func(a, b dashboard.Component) int {
+		if (a.Error == "") != (b.Error == "") {
+			if a.Error != "" {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return list
+}

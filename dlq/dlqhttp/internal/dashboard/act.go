@@ -1,0 +1,154 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// by is who asks, and why, from the form.
+func (d *dashboard) by(r *http.Request) (dlq.By, error) {
+	by := dlq.By{Actor: access.From(r.Context()).Name, Note: strings.TrimSpace(r.PostForm.Get("note"))}
+	if text := r.PostForm.Get("version"); text != "" {
+		version, err := dlq.ParseID(text)
+		if err != nil {
+			return by, fmt.Errorf("%w: version %q", dlq.ErrInvalid, text)
+		}
+		by.Version = version
+	}
+	return by, nil
+}
+
+// bulkAction is what can be done to many entries.
+type bulkAction struct {
+	Do, Verb, Done string
+	// From are the states that it takes.
+	From []dlq.Status
+	Help string
+	run  func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
+}
+
+var bulkActions = map[string]bulkAction{
+	"resolve": {
+		"resolve", "Resolve", "resolved",
+		[]dlq.Status{dlq.Pending, dlq.Parked},
+		"They are taken care of: the cause is fixed elsewhere, and nothing is sent.", (*dlq.Manager).ResolveAll,
+	},
+	"discard": {
+		"discard", "Discard", "discarded",
+		[]dlq.Status{dlq.Pending, dlq.Parked},
+		"They are given up. They are kept, and can be restored until they are purged.", (*dlq.Manager).DiscardAll,
+	},
+	"park": {
+		"park", "Park", "parked",
+		[]dlq.Status{dlq.Pending},
+		"They wait for a person: neither rules nor runs over pending entries take them.", (*dlq.Manager).ParkAll,
+	},
+	"restore": {
+		"restore", "Restore", "restored",
+		[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
+		"They are pending again.", (*dlq.Manager).RestoreAll,
+	},
+}
+
+// confirmData is what somebody sees before many entries are changed.
+type confirmData struct {
+	Action  bulkAction
+	Search  search
+	Chips   []chip
+	Count   int64
+	Sample  []dlq.Entry
+	Back    string
+	Current dlq.Counts
+}
+
+// chosen reads which entries are meant: those that are ticked, or all that the filter picks.
+func chosen(q url.Values, now time.Time) (search, error) {
+	if q.Get("scope") != "all" {
+		if len(q["pick"]) == 0 {
+			return search{}, &fault{
+				status: http.StatusUnprocessableEntity, title: "Nothing is selected",
+				detail: "Go back and tick some entries, or choose all that match.",
+			}
+		}
+		q = url.Values{"id": q["pick"]}
+	}
+	s, err := parseSearch(q, now)
+	if err != nil {
+		return s, err
+	}
+	return s.Frozen(now), nil
+}
+
+// confirm counts before acting. A redrive of many is a run, which has a page of its own.
+func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	s, err := chosen(q, time.Now())
+	if err != nil {
+		return err
+	}
+	if q.Get("do") == "redrive" {
+		w.Header().Set("Location", d.cfg.Prefix+"/runs/new?"+s.Query())
+		w.WriteHeader(http.StatusSeeOther)
+		return nil
+	}
+	data := confirmData{Back: "/entries?" + s.Query()}
+	var known bool
+	if data.Action, known = bulkActions[q.Get("do")]; !known {
+		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, q.Get("do"))
+	}
+	if len(s.Filter.Statuses) == 0 {
+		s.Filter.Statuses = data.Action.From // what is in another state is not meant
+	}
+	data.Search, data.Chips = s, s.Chips()
+	if data.Count, err = d.cfg.Manager.Count(r.Context(), s.Filter, 0); err != nil {
+		return err
+	}
+	l, err := d.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 5})
+	if err != nil {
+		return err
+	}
+	data.Sample = shown(d.cfg.Visible(r.Context()), l.Entries)
+	return d.page(w, r, "confirm", view{Title: data.Action.Verb, Nav: "entries", Data: &data})
+}
+
+// act changes what was counted. What takes longer than a person waits goes on by itself.
+func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	action, known := bulkActions[r.PostForm.Get("do")]
+	if !known {
+		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, r.PostForm.Get("do"))
+	}
+	form := url.Values{}
+	for name, values := range r.PostForm {
+		if name != "note" && name != "do" && name != "version" {
+			form[name] = values
+		}
+	}
+	s, err := parseSearch(form, time.Now())
+	if err != nil {
+		return err
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	by.Version = 0
+	back := "/entries?" + (&search{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}).Query()
+	return d.inBackground(w, r, action.Verb+" entries", back, func(ctx context.Context) (string, error) {
+		bulk, err := action.run(d.cfg.Manager, ctx, s.Filter, by)
+		said := plural(bulk.Changed, "entry", "entries") + " " + action.Done + "."
+		if bulk.Refused > 0 {
+			said += " " + number(bulk.Refused) + " left alone, because somebody else was faster."
+		}
+		return said, err
+	})
+}

@@ -1,0 +1,68 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// auditData is a page of the audit log.
+type auditData struct {
+	Records []dlq.AuditRecord
+	Actor   string
+	Action  string
+	Entry   string
+	Run     string
+	Next    string
+	First   bool
+	Actions []dlq.Action
+}
+
+// auditActions are what the log can be asked for.
+var auditActions = []dlq.Action{
+	dlq.ActionRedrive, dlq.ActionSucceed, dlq.ActionDie, dlq.ActionRelease, dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionPark, dlq.ActionRestore,
+	dlq.ActionEdit, dlq.ActionImport, dlq.ActionPurge, dlq.ActionUnarchive, dlq.ActionRunStart, dlq.ActionRunApprove, dlq.ActionRunReject,
+	dlq.ActionRunPause, dlq.ActionRunResume, dlq.ActionRunCancel, dlq.ActionRunStop, dlq.ActionRunComplete, dlq.ActionRunAdjust,
+}
+
+const auditSize = 50
+
+func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	data := auditData{
+		Actor: strings.TrimSpace(q.Get("actor")), Action: q.Get("action"), Entry: strings.TrimSpace(q.Get("entry")),
+		Run: strings.TrimSpace(q.Get("run")), First: q.Get("after") == "", Actions: auditActions,
+	}
+	f := dlq.AuditFilter{Actor: data.Actor, Action: dlq.Action(data.Action), Run: data.Run}
+	if data.Entry != "" {
+		id, err := dlq.ParseID(data.Entry)
+		if err != nil {
+			return err
+		}
+		f.EntryID = id
+	}
+	type answer struct {
+		records []dlq.AuditRecord
+		next    string
+	}
+	page := dlq.Page{Limit: auditSize, After: q.Get("after")}
+	a, at, err := cached(r.Context(), d.cache, "audit "+q.Encode(), func(ctx context.Context) (a answer, err error) {
+		a.records, a.next, err = d.cfg.Manager.AuditLog(ctx, f, page)
+		return a, err
+	})
+	if err != nil {
+		return err
+	}
+	rules := d.cfg.Visible(r.Context())
+	for _, record := range a.records {
+		data.Records = append(data.Records, rules.Audit(record))
+	}
+	if a.next != "" {
+		next := url.Values{"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next}}
+		data.Next = next.Encode()
+	}
+	return d.page(w, r, "audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})
+}

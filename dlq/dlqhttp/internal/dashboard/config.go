@@ -1,0 +1,86 @@
+package dashboard
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// Config says what the dashboard shows.
+type Config struct {
+	// Manager is what it shows and changes. Required.
+	Manager *dlq.Manager
+	// Prefix is the path below which the dashboard is, such as /ops; empty is the root.
+	Prefix string
+	// ReadOnly leaves out everything that changes something, and refuses it.
+	ReadOnly bool
+	// Visible are the rules that hide what who asks may not see; nil, or a nil result, hides nothing.
+	Visible func(context.Context) *redact.Rules
+	// Health reports on the components. Nil asks the store alone.
+	Health func(context.Context) []Component
+	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil shows none.
+	Topology func(context.Context) (any, error)
+	// Settings is the configuration to show to admins, without secrets. Nil shows none.
+	Settings any
+	// Rules are the redrive rules that the program applies, to be shown.
+	Rules []dlq.Rule
+	// Retention is what the program applies, to be shown and previewed.
+	Retention dlq.Retention
+	// Interval is how often a page refreshes, and how old what it shows may be. Defaults to 5 s.
+	Interval time.Duration
+	// Body is the largest form in bytes. Defaults to 4 MiB.
+	Body int64
+	// Timeout is how long a page may take. Defaults to 30 s.
+	Timeout time.Duration
+	// Logger is told of faults. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Component is the state of one thing that the program needs.
+type Component struct {
+	// Name is "store" or "broker orders", for example.
+	Name string
+	// Error says what is wrong; empty when nothing is.
+	Error string
+}
+
+const (
+	defaultInterval = 5 * time.Second
+	defaultBody     = 4 << 20
+	defaultTimeout  = 30 * time.Second
+)
+
+// New makes the dashboard's handler. Who asks is in the context of the request (see the access package); whoever wraps it has refused
+// those who are not known and requests of other sites.
+func New(cfg Config) http.Handler {
+	if cfg.Interval <= 0 {
+		cfg.Interval = defaultInterval
+	}
+	if cfg.Body <= 0 {
+		cfg.Body = defaultBody
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Visible == nil {
+		cfg.Visible = func(context.Context) *redact.Rules { return nil }
+	}
+	if cfg.Health == nil {
+		cfg.Health = func(ctx context.Context) []Component {
+			store := Component{Name: "store"}
+			if err := cfg.Manager.Ping(ctx); err != nil {
+				store.Error = err.Error()
+			}
+			return []Component{store}
+		}
+	}
+	d := &dashboard{cfg: cfg, cache: newCache(cfg.Interval), runsCache: newCache(min(runInterval, cfg.Interval)), jobs: newJobs()}
+	return d.routes()
+}

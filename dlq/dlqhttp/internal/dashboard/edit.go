@@ -1,0 +1,201 @@
+package dashboard
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// editData is the form that changes a message, and what it would change.
+type editData struct {
+	Entry *dlq.Entry
+	// Payload is the text in the form. Why says why it cannot be edited here; empty when it can.
+	Payload, Why string
+	Headers      []headerView
+	// Added are the names and values of new headers, as they were typed.
+	Added []headerView
+	Note  string
+	// Diff is what the edit changes, when it was asked for; Problem why it cannot be made.
+	Diff    *dlq.Diff
+	Problem string
+}
+
+const (
+	// maxEdited is the largest payload that a form holds.
+	maxEdited = 512 << 10
+	newRows   = 3
+)
+
+// editable says why a payload cannot be edited as text; empty when it can. A form brings line ends of its own, drops NUL, and knows
+// nothing but text, and what is hidden from somebody must not be replaced by the mask.
+func editable(payload []byte, rules *redact.Rules, contentType string) string {
+	switch {
+	case len(payload) > maxEdited:
+		return fmt.Sprintf("The payload has %s, more than a form holds.", size(int64(len(payload))))
+	case !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0:
+		return "The payload is not text."
+	case bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\r")),
+		bytes.Contains(payload, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\n")):
+		return "The payload mixes line ends, which a form would change."
+	case !bytes.Equal(rules.Payload(contentType, payload), payload):
+		return "A part of the payload is hidden from you, and saving would put the mask in its place."
+	default:
+		return ""
+	}
+}
+
+// typed is what a person typed, with the line ends that the payload had: forms send CRLF.
+func typed(text string, original []byte) []byte {
+	if !bytes.Contains(original, []byte("\r\n")) {
+		text = strings.ReplaceAll(text, "\r\n", "\n")
+	}
+	return []byte(text)
+}
+
+func (d *dashboard) editForm(w http.ResponseWriter, r *http.Request) error {
+	full, err := d.readEntry(r)
+	if err != nil {
+		return err
+	}
+	data := editOf(full, d.cfg.Visible(r.Context()))
+	return d.page(w, r, "edit", view{Title: fmt.Sprintf("Edit entry %d", full.ID), Nav: "entries", Data: data})
+}
+
+// editOf is the form of an entry as it is.
+func editOf(full *dlq.Entry, rules *redact.Rules) *editData {
+	data := &editData{Entry: rules.Entry(full), Payload: string(full.Body.Payload), Why: editable(full.Body.Payload, rules, full.Body.ContentType)}
+	if full.Status != dlq.Pending && full.Status != dlq.Parked {
+		data.Why = fmt.Sprintf("The entry is %s: only pending and parked ones can be edited.", words(full.Status))
+	}
+	if data.Why != "" {
+		data.Payload = ""
+	}
+	for name, value := range full.Body.Headers {
+		if dlq.EditableHeader(name) && rules.Header(name, value) == value {
+			data.Headers = append(data.Headers, headerView{Name: name, Value: value})
+		}
+	}
+	slices.SortFunc(data.Headers, func(a, b headerView) int { return strings.Compare(a.Name, b.Name) })
+	data.Added = make([]headerView, newRows)
+	return data
+}
+
+// editOf reads what the form asks for.
+func (e *editData) read(form url.Values, full *dlq.Entry) dlq.Edit {
+	var edit dlq.Edit
+	if e.Why == "" && form.Has("payload") {
+		e.Payload = form.Get("payload")
+		if payload := typed(e.Payload, full.Body.Payload); !bytes.Equal(payload, full.Body.Payload) {
+			edit.Payload = payload
+		}
+	}
+	set := map[string]string{}
+	names, values := form["header"], form["value"]
+	for i, name := range names {
+		if i >= len(values) {
+			break
+		}
+		before, there := full.Body.Headers[name]
+		value := values[i]
+		if there && !strings.Contains(before, "\r") {
+			value = strings.ReplaceAll(value, "\r\n", "\n")
+		}
+		at := slices.IndexFunc(e.Headers, func(h headerView) bool { return h.Name == name })
+		if at >= 0 {
+			e.Headers[at].Value = value
+		}
+		if at >= 0 && there && value != before {
+			set[name] = value
+		}
+	}
+	added := form["new_header"]
+	for i, name := range added {
+		if i >= len(form["new_value"]) {
+			break
+		}
+		row := headerView{Name: strings.TrimSpace(name), Value: form["new_value"][i]}
+		if row.Name == "" {
+			continue
+		}
+		set[row.Name] = row.Value
+		if i < len(e.Added) {
+			e.Added[i] = row
+		}
+	}
+	for _, name := range form["remove"] {
+		if slices.ContainsFunc(e.Headers, func(h headerView) bool { return h.Name == name }) {
+			edit.RemoveHeaders = append(edit.RemoveHeaders, name)
+			delete(set, name)
+			for i := range e.Headers {
+				if e.Headers[i].Name == name {
+					e.Headers[i].Ours = true // ticked
+				}
+			}
+		}
+	}
+	if len(set) > 0 {
+		edit.SetHeaders = set
+	}
+	return edit
+}
+
+// edit shows what would change, or changes it, and sends the message back when asked to.
+func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	full, err := d.readEntry(r)
+	if err != nil {
+		return err
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	rules := d.cfg.Visible(r.Context())
+	data := editOf(full, rules)
+	data.Note = by.Note
+	edit := data.read(r.PostForm, full)
+	again := func(problem string) error { //nolint:contextcheck // it is the request's
+		data.Problem = problem
+		diff, err := d.cfg.Manager.PreviewEdit(r.Context(), full.ID, edit)
+		if err == nil {
+			data.Diff = &diff // of what who asks may see: the rest cannot be in the form
+		} else if problem == "" {
+			data.Problem = err.Error()
+		}
+		return d.page(w, r, "edit", view{Title: fmt.Sprintf("Edit entry %d", full.ID), Nav: "entries", Data: data})
+	}
+	do := r.PostForm.Get("do")
+	if do == "preview" {
+		return again("")
+	}
+	if do != "save" && do != "redrive" {
+		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+	}
+	revised, diff, err := d.cfg.Manager.Edit(r.Context(), full.ID, edit, by)
+	d.forget()
+	if err != nil {
+		return err
+	}
+	if diff.Empty() && do == "save" {
+		return again("Nothing is different: change something first.")
+	}
+	said := fmt.Sprintf("Entry %d: revision %d saved. The original is kept.", full.ID, revised.Revision)
+	if do == "redrive" {
+		by.Version = revised.Version
+		if _, err := d.cfg.Manager.Redrive(r.Context(), full.ID, by); err != nil {
+			return fmt.Errorf("the edit was saved as revision %d, but the message was not sent: %w", revised.Revision, err)
+		}
+		said = fmt.Sprintf("Entry %d: revision %d sent back to its consumer; its outcome will show here.", full.ID, revised.Revision)
+	}
+	d.see(w, r, "/entries/"+dlq.FormatID(full.ID), said)
+	return nil
+}

@@ -1,0 +1,221 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// entryData is one dead letter with all that is known of it.
+type entryData struct {
+	Entry    *dlq.Entry
+	Payload  payloadView
+	Headers  []headerView
+	Timeline []moment
+	Audit    []dlq.AuditRecord
+	Trace    traceView
+	Diff     *dlq.Diff // against what died first, when it was edited
+	Revision int       // the body that is shown
+	Actions  []string
+	// Fixable says that it can be edited now.
+	Fixable bool
+}
+
+// headerView is a header, and whether it is one that this project or the broker wrote.
+type headerView struct {
+	Name, Value string
+	Ours        bool
+}
+
+// traceView is the W3C trace that the message travelled in.
+type traceView struct{ ID, Span string }
+
+// maxShown is how much of a payload a page shows; all of it can be downloaded.
+const maxShown = 256 << 10
+
+// payloadView is a payload as a person reads it.
+type payloadView struct {
+	// Tokens are those of JSON, indented; Raw is the text as it is. Binary payloads have Dump alone.
+	Tokens    []token
+	Raw, Dump string
+	Size      int64
+	Cut       bool
+	JSON      bool
+}
+
+func viewPayload(payload []byte) payloadView {
+	v := payloadView{Size: int64(len(payload))}
+	shown := payload
+	if len(shown) > maxShown {
+		shown, v.Cut = shown[:maxShown], true
+	}
+	text := strings.ToValidUTF8(string(shown), "") // a cut may be in the middle of a character
+	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
+		const dumped = 4 << 10
+		v.Cut = len(payload) > dumped
+		v.Dump = hex.Dump(payload[:min(len(payload), dumped)])
+		return v
+	}
+	v.Raw = text
+	var indented bytes.Buffer
+	if !v.Cut && len(payload) > 0 && json.Indent(&indented, payload, "", "  ") == nil {
+		v.JSON, v.Tokens = true, tokens(indented.String())
+	}
+	return v
+}
+
+// readEntry reads an entry as who asks may see it, with the audit records.
+func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
+	id, err := dlq.ParseID(r.PathValue("id"))
+	if err != nil {
+		return nil, &fault{http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err}
+	}
+	return d.cfg.Manager.Get(r.Context(), id)
+}
+
+func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
+	full, err := d.readEntry(r)
+	if err != nil {
+		return err
+	}
+	rules := d.cfg.Visible(r.Context())
+	data := entryData{Entry: rules.Entry(full), Revision: full.Revision, Actions: legal(full, time.Now())}
+	data.Fixable = full.Status == dlq.Pending || full.Status == dlq.Parked
+	body := full.Body
+	if text := r.URL.Query().Get("revision"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%w: revision %q: a number from 0", dlq.ErrInvalid, text)
+		}
+		if body, err = d.cfg.Manager.Body(r.Context(), full.ID, n); err != nil {
+			return err
+		}
+		data.Revision = n
+	}
+	if full.Revision > 0 {
+		first, err := d.cfg.Manager.Body(r.Context(), full.ID, 0)
+		if err != nil {
+			return err
+		}
+		diff := rules.Diff(first, full.Body)
+		data.Diff = &diff
+	}
+	records, err := d.cfg.Manager.Audit(r.Context(), full.ID)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		data.Audit = append(data.Audit, rules.Audit(record))
+	}
+	data.show(body, rules)
+	data.Timeline = timeline(data.Entry, data.Audit)
+	title := fmt.Sprintf("Entry %d", full.ID)
+	return d.page(w, r, "entry", view{Title: title, Nav: "entries", Live: true, Data: &data})
+}
+
+// show fills in what is seen of a body.
+func (e *entryData) show(body *dlq.Body, rules *redact.Rules) {
+	if body == nil {
+		return
+	}
+	shown := rules.Body(body)
+	e.Entry.Body = shown
+	e.Payload = viewPayload(shown.Payload)
+	for name, value := range shown.Headers {
+		e.Headers = append(e.Headers, headerView{name, value, !dlq.EditableHeader(name)})
+	}
+	slices.SortFunc(e.Headers, func(a, b headerView) int { return strings.Compare(a.Name, b.Name) })
+	if parts := strings.Split(shown.Headers[envelope.KeyTraceParent], "-"); len(parts) == 4 && len(parts[1]) == 32 {
+		e.Trace = traceView{parts[1], parts[2]}
+	}
+}
+
+// legal are the actions that an entry in its state takes.
+func legal(e *dlq.Entry, now time.Time) []string {
+	switch {
+	case e.Status == dlq.Pending:
+		return []string{"redrive", "resolve", "discard", "park"}
+	case e.Status == dlq.Parked:
+		return []string{"redrive", "resolve", "discard", "restore"}
+	case e.Status == dlq.Retrying && e.Overdue(now):
+		return []string{"redrive", "resolve", "discard", "park"}
+	case e.Status == dlq.Retrying:
+		return nil
+	default:
+		return []string{"restore"}
+	}
+}
+
+// change does one action on one entry, as it was seen: who pressed a button on an old page is told who was faster.
+func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
+	id, err := dlq.ParseID(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	m := d.cfg.Manager
+	var said string
+	switch do := r.PostForm.Get("do"); do {
+	case "redrive":
+		_, err = m.Redrive(r.Context(), id, by)
+		said = "sent back to its consumer; its outcome will show here"
+	case "resolve":
+		_, err = m.Resolve(r.Context(), id, by)
+		said = "resolved"
+	case "discard":
+		_, err = m.Discard(r.Context(), id, by)
+		said = "discarded; it is kept and can be restored"
+	case "park":
+		_, err = m.Park(r.Context(), id, by)
+		said = "parked for a person"
+	case "restore":
+		_, err = m.Restore(r.Context(), id, by)
+		said = "pending again"
+	default:
+		err = fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+	}
+	d.forget()
+	if err != nil {
+		return err
+	}
+	d.see(w, r, "/entries/"+dlq.FormatID(id), fmt.Sprintf("Entry %d: %s.", id, said))
+	return nil
+}
+
+// payload downloads what an entry holds: as a file, which no browser shows.
+func (d *dashboard) payload(w http.ResponseWriter, r *http.Request) error {
+	e, err := d.readEntry(r)
+	if err != nil {
+		return err
+	}
+	body := e.Body
+	if n, err := strconv.Atoi(r.URL.Query().Get("revision")); err == nil && n >= 0 && n != e.Revision {
+		if body, err = d.cfg.Manager.Body(r.Context(), e.ID, n); err != nil {
+			return err
+		}
+	}
+	shown := d.cfg.Visible(r.Context()).Body(body)
+	header := w.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=\"entry-%d-revision-%d.bin\"", e.ID, body.Revision))
+	header.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	_, _ = w.Write(shown.Payload) // the client has gone: nobody is left to be told
+	return nil
+}

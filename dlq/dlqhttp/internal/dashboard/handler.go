@@ -1,0 +1,93 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
+)
+
+// dashboard answers the requests. It is safe for concurrent use.
+type dashboard struct {
+	cfg Config
+	// cache is for pages that refresh at their leisure, runsCache for a run that is watched.
+	cache, runsCache *cache
+	jobs             *jobs
+}
+
+// policy allows our own files and nothing else; pico draws its arrows and ticks with images that are in the style sheet itself.
+const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// action is a handler that may fail.
+type action func(http.ResponseWriter, *http.Request) error
+
+func (d *dashboard) routes() http.Handler {
+	mux := http.NewServeMux()
+	get := func(path string, least access.Role, a action) {
+		mux.Handle("GET "+d.cfg.Prefix+path, d.guard(least, false, a))
+	}
+	post := func(path string, least access.Role, a action) {
+		mux.Handle("POST "+d.cfg.Prefix+path, d.guard(least, true, a))
+	}
+	get("/{$}", access.Viewer, d.overview)
+	get("/groups", access.Viewer, d.groups)
+	get("/groups/{fingerprint}", access.Viewer, d.group)
+	get("/entries", access.Viewer, d.entries)
+	get("/entries/act", access.Operator, d.confirm)
+	post("/entries/act", access.Operator, d.act)
+	get("/entries/{id}", access.Viewer, d.entry)
+	post("/entries/{id}", access.Operator, d.change)
+	get("/entries/{id}/payload", access.Viewer, d.payload)
+	get("/entries/{id}/edit", access.Operator, d.editForm)
+	post("/entries/{id}/edit", access.Operator, d.edit)
+	get("/runs", access.Viewer, d.runs)
+	get("/runs/new", access.Operator, d.newRun)
+	post("/runs/new", access.Operator, d.startRun)
+	get("/runs/{id}", access.Viewer, d.run)
+	post("/runs/{id}", access.Operator, d.changeRun)
+	get("/retention", access.Viewer, d.retention)
+	post("/retention", access.Admin, d.purge)
+	get("/audit", access.Viewer, d.audit)
+	get("/system", access.Viewer, d.system)
+	get("/jobs/{id}", access.Operator, d.job)
+	mux.HandleFunc("GET "+d.cfg.Prefix+"/static/{name...}", d.static)
+	mux.Handle(d.cfg.Prefix+"/", d.guard(access.Viewer, false, func(w http.ResponseWriter, r *http.Request) error {
+		if !strings.Contains(r.Header.Get("Accept"), "text/html") { // a program, not a person
+			problem.Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+			return nil
+		}
+		return &fault{status: http.StatusNotFound, title: "There is no such page", detail: "Follow a link above."}
+	}))
+	return mux
+}
+
+// guard stands in front of every page: who may see it, and what a browser may do with it.
+func (d *dashboard) guard(least access.Role, changes bool, next action) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", policy)
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("X-Frame-Options", "DENY")
+		header.Set("Referrer-Policy", "same-origin")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		var err error
+		switch p := access.From(r.Context()); {
+		case !p.Role.Allows(least):
+			err = &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, least) + ". Ask whoever runs this server."}
+		case changes && d.cfg.ReadOnly:
+			err = &fault{status: http.StatusForbidden, title: "This dashboard is read-only", detail: "Nothing was changed. Somebody has switched changes off in the server's configuration."}
+		default:
+			ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Timeout)
+			defer cancel()
+			r = r.WithContext(ctx)
+			r.Body = http.MaxBytesReader(w, r.Body, d.cfg.Body)
+			err = next(w, r)
+		}
+		if err != nil {
+			d.fail(w, r, err)
+		}
+	})
+}

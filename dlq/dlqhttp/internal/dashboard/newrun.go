@@ -1,0 +1,168 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// newRunData is the form that starts a run, with what it would do.
+type newRunData struct {
+	Search search
+	Chips  []chip
+	// Form are the fields as they were typed.
+	Form    url.Values
+	Preview *dlq.RunPreview
+	Sample  []sampleView
+	Problem string
+	Targets []string
+	// TotalTopics is how many are picked before the limit.
+	Parked bool
+}
+
+// sampleView is an entry of the preview and what the expression makes of it.
+type sampleView struct {
+	Entry   *dlq.Entry
+	Problem string
+	Diff    *dlq.Diff
+}
+
+const sampleSize = 5
+
+// specOf reads a run from its form.
+func specOf(form url.Values, s *search) (dlq.RunSpec, error) {
+	spec := dlq.RunSpec{
+		Filter: s.Filter, JQ: strings.TrimSpace(form.Get("jq")), Target: form.Get("target"),
+		CloseOnPublish: form.Get("close_on_publish") != "", Paused: form.Get("paused") != "",
+	}
+	if len(spec.Filter.Statuses) == 0 {
+		spec.Filter.Statuses = []dlq.Status{dlq.Pending}
+	}
+	var err error
+	number := func(name string, least, most float64) float64 {
+		text := strings.TrimSpace(form.Get(name))
+		if text == "" || err != nil {
+			return 0
+		}
+		n, parsed := strconv.ParseFloat(text, 64)
+		if parsed != nil || n < least || n > most {
+			err = fmt.Errorf("%w: %s %q: a number from %v", dlq.ErrInvalid, strings.ReplaceAll(name, "_", " "), text, least)
+		}
+		return n
+	}
+	spec.Limit = int64(number("run_limit", 1, 1e15))
+	spec.Rate = number("rate", 0, 1e9)
+	spec.Stop.Share = number("stop", 0, 100) / 100
+	for _, text := range strings.FieldsFunc(form.Get("canary"), func(c rune) bool { return c == ',' || c == ' ' }) {
+		n, parsed := strconv.Atoi(text)
+		if parsed != nil || n < 1 {
+			return spec, fmt.Errorf("%w: canary %q: numbers such as 1, 10, 100", dlq.ErrInvalid, text)
+		}
+		spec.Canary = append(spec.Canary, n)
+	}
+	return spec, err
+}
+
+// filterOf is what the parameters of a run's form say of the entries.
+func filterOf(q url.Values) (search, error) {
+	s, err := parseSearch(q, time.Now())
+	return s.Frozen(time.Now()), err
+}
+
+// newRun is the dry run: whatever is in the form is counted and shown, and nothing is sent.
+func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	return d.previewRun(w, r, http.StatusOK, r.Form, "")
+}
+
+func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status int, form url.Values, problem string) error {
+	s, err := filterOf(form)
+	if err != nil {
+		return err
+	}
+	if !form.Has("canary") && !form.Has("rate") { // a first look: careful defaults
+		form.Set("canary", "1, 10, 100")
+	}
+	data := newRunData{Form: form, Problem: problem, Targets: d.cfg.Manager.Targets()}
+	spec, err := specOf(form, &s)
+	s.Filter.Statuses = spec.Filter.Statuses
+	data.Search, data.Chips = s, s.Chips()
+	data.Parked = s.Has(dlq.Parked)
+	if err == nil {
+		data.Preview, err = d.cfg.Manager.PreviewRun(r.Context(), spec, sampleSize)
+	}
+	if err != nil && data.Problem == "" {
+		f := faultOf(err)
+		if f.status >= http.StatusInternalServerError {
+			return err
+		}
+		data.Problem = err.Error()
+	}
+	if data.Preview != nil {
+		data.Sample = samples(data.Preview, d.cfg.Visible(r.Context()))
+	}
+	return d.render(w, r, status, "newrun", view{Title: "New redrive run", Nav: "runs", Data: &data})
+}
+
+// samples are the entries of a preview as who asks may see them.
+func samples(p *dlq.RunPreview, rules *redact.Rules) []sampleView {
+	views := make([]sampleView, 0, len(p.Sample))
+	for i := range p.Sample {
+		s := &p.Sample[i]
+		v := sampleView{Entry: rules.Entry(&s.Entry), Problem: rules.Text(s.Problem)}
+		if s.After != nil {
+			diff := rules.Diff(s.Entry.Body, s.After)
+			v.Diff = &diff
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// startRun starts what was previewed. The id in the form makes a second press of the button no second run.
+func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	s, err := filterOf(r.PostForm)
+	if err != nil {
+		return err
+	}
+	spec, err := specOf(r.PostForm, &s)
+	if err != nil {
+		return d.previewRun(w, r, http.StatusUnprocessableEntity, r.PostForm, err.Error())
+	}
+	spec.ID = r.PostForm.Get("run_id")
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	by.Version = 0
+	if spec.ID == "" {
+		return fmt.Errorf("%w: the form has no run_id", dlq.ErrInvalid)
+	}
+	// The set is frozen while the browser waits: a big one goes on by itself, and the page of the run shows how far it is.
+	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID), func(ctx context.Context) (string, error) {
+		run, err := d.cfg.Manager.StartRun(ctx, spec, by)
+		if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
+			run, err = d.cfg.Manager.Run(ctx, spec.ID)
+		}
+		if err != nil {
+			return "", err
+		}
+		if run.State == dlq.RunAwaitingApproval {
+			return "The run waits for somebody else's approval.", nil
+		}
+		return "The run has started with " + plural(run.Counts.Total(), "entry", "entries") + ".", nil
+	})
+}

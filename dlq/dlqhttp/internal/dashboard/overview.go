@@ -1,0 +1,119 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Windows of the overview's curves.
+const (
+	dayHours  = 24
+	weekHours = 7 * 24
+	topCauses = 8
+	topTopics = 8
+)
+
+// snapshot is what every viewer of an interval sees.
+type snapshot struct {
+	Stats  dlq.Stats
+	Causes []dlq.Group
+	Active []dlq.Run
+	Health []Component
+	At     time.Time
+}
+
+// snapshot asks the store, for all who look.
+func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) {
+	return cached(ctx, d.cache, "overview", func(ctx context.Context) (*snapshot, error) {
+		now := time.Now().UTC()
+		since := now.Add(-weekHours * time.Hour)
+		s := &snapshot{At: now}
+		var err error
+		if s.Stats, err = d.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: since, Now: now, TopCauses: 1}); err != nil {
+			return nil, err
+		}
+		if s.Causes, err = d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
+			return nil, err
+		}
+		if s.Active, _, err = d.cfg.Manager.Runs(ctx, dlq.RunFilter{States: unfinished}, dlq.Page{Limit: 5}); err != nil {
+			return nil, err
+		}
+		s.Health = d.health(ctx)
+		return s, nil
+	})
+}
+
+// unfinished are the states in which a run needs somebody, or goes on.
+var unfinished = []dlq.RunState{dlq.RunPreparing, dlq.RunAwaitingApproval, dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}
+
+// healthTimeout is how long the components may take to answer.
+const healthTimeout = 3 * time.Second
+
+func (d *dashboard) health(ctx context.Context) []Component {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	return d.cfg.Health(ctx)
+}
+
+// overviewData is what the page shows of it.
+type overviewData struct {
+	Counts         dlq.Counts
+	Oldest         time.Time
+	InRate, Out    float64
+	MeanResolution time.Duration
+	Day, Week      curve
+	Causes         []cause
+	Topics         []topic
+	MoreTopics     int
+	Runs           []dlq.Run
+	Health         []Component
+	Failing        int
+}
+
+// topic is a topic and its share of what waits.
+type topic struct {
+	Name   string
+	Counts dlq.Counts
+	Most   int64
+}
+
+func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
+	s, at, err := d.snapshot(r.Context())
+	if err != nil {
+		return err
+	}
+	rules := d.cfg.Visible(r.Context())
+	data := overviewData{
+		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution,
+		InRate: perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Count }),
+		Out:    perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Closed }),
+		Day:    curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
+		Causes: causesOf(s.Causes, s.At, rules), Runs: s.Active, Health: s.Health,
+	}
+	for _, c := range s.Health {
+		if c.Error != "" {
+			data.Failing++
+		}
+	}
+	var most int64 = 1
+	byPending := slices.SortedStableFunc(slices.Values(s.Stats.ByTopic), func(a, b dlq.NamedCounts) int {
+		return cmp.Compare(b.Counts.Pending, a.Counts.Pending)
+	})
+	for i, n := range byPending {
+		if i == topTopics {
+			data.MoreTopics = len(byPending) - topTopics
+			break
+		}
+		most = max(most, n.Counts.Pending)
+		data.Topics = append(data.Topics, topic{Name: n.Name, Counts: n.Counts})
+	}
+	for i := range data.Topics {
+		data.Topics[i].Most = most
+	}
+	return d.page(w, r, "overview", view{Title: "Overview", Nav: "overview", Live: true, At: at, Charts: true, Data: &data})
+}

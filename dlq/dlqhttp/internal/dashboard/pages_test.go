@@ -1,0 +1,403 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redact"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// counted is a store that counts the questions it is asked.
+type counted struct {
+	dlq.Store
+	asked atomic.Int64
+	down  atomic.Bool
+}
+
+var errDown = errors.New("connection refused")
+
+func (c *counted) ask() error {
+	c.asked.Add(1)
+	if c.down.Load() {
+		return errDown
+	}
+	return nil
+}
+
+func (c *counted) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+	if err := c.ask(); err != nil {
+		return dlq.Stats{}, err
+	}
+	return c.Store.Stats(ctx, q)
+}
+
+func (c *counted) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
+	if err := c.ask(); err != nil {
+		return nil, err
+	}
+	return c.Store.Groups(ctx, q)
+}
+
+func (c *counted) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+	if err := c.ask(); err != nil {
+		return dlq.Listing{}, err
+	}
+	return c.Store.List(ctx, f, p)
+}
+
+func (c *counted) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
+	if err := c.ask(); err != nil {
+		return 0, err
+	}
+	return c.Store.Count(ctx, f, limit)
+}
+
+func (c *counted) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error) {
+	if err := c.ask(); err != nil {
+		return nil, "", err
+	}
+	return c.Store.Runs(ctx, f, p)
+}
+
+func (c *counted) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+	if err := c.ask(); err != nil {
+		return nil, "", err
+	}
+	return c.Store.Audit(ctx, f, p)
+}
+
+func (c *counted) Ping(ctx context.Context) error {
+	if err := c.ask(); err != nil {
+		return err
+	}
+	return c.Store.Ping(ctx)
+}
+
+// site is a dashboard over a SQLite file.
+type site struct {
+	handler http.Handler
+	store   *counted
+	manager *dlq.Manager
+}
+
+const prefix = "/ops"
+
+func newSite(t *testing.T, edits ...func(*Config)) *site {
+	t.Helper()
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	s := &site{store: &counted{Store: letters.Store()}}
+	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
+	quiet := slog.New(slog.DiscardHandler)
+	s.manager = dlq.NewManager(s.store, sent, dlq.WithManagerLogger(quiet))
+	cfg := Config{Manager: s.manager, Prefix: prefix, Logger: quiet, Interval: time.Hour}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	s.handler = New(cfg)
+	return s
+}
+
+// put stores a dead letter.
+func (s *site) put(t *testing.T, n int, edits ...func(*envelope.DeadLetter)) int64 {
+	t.Helper()
+	m := message.NewMessage(fmt.Sprint("uuid-", n), fmt.Appendf(nil, `{"order":%d,"card":"4111-%d"}`, n, n))
+	m.Metadata = message.Metadata{envelope.KeyMessageID: fmt.Sprint("m-", n), "tenant": "acme"}
+	d := &envelope.DeadLetter{
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %d ms", n)}, Class: "*bank.Error",
+		Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4, At: time.Now().Add(-time.Duration(n) * time.Minute),
+	}
+	for _, edit := range edits {
+		edit(d)
+	}
+	receipts, err := s.store.Put(t.Context(), dlq.NewEntry(d))
+	require.NoError(t, err)
+	return receipts[0].ID
+}
+
+// get asks for a page as somebody with a role.
+func (s *site) get(role access.Role, path string) *httptest.ResponseRecorder {
+	return s.send(role, httptest.NewRequest(http.MethodGet, prefix+path, http.NoBody))
+}
+
+func (s *site) post(role access.Role, path string, form url.Values) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, prefix+path, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return s.send(role, r)
+}
+
+func (s *site) send(role access.Role, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r.Header.Set("Accept", "text/html,*/*;q=0.8")
+	s.handler.ServeHTTP(w, r.WithContext(access.WithPrincipal(r.Context(), access.Principal{Name: "ana", Role: role})))
+	return w
+}
+
+// screens are all pages that can be looked at.
+func screens(run string) []string {
+	return []string{
+		"/", "/groups", "/entries", "/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
+		"/runs/" + run + "?items=failed", "/retention", "/retention?days=0&resolved=1", "/audit", "/audit?actor=ana&action=redrive", "/system",
+	}
+}
+
+// forms are those that only operators see.
+var forms = []string{"/entries/1/edit", "/entries/act?do=discard&scope=all", "/runs/new", "/runs/new?canary=&jq=.card%3D0"}
+
+// Fifty viewers of every page within an interval cost the store what one of them does.
+func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
+	s := newSite(t)
+	for n := range 120 {
+		s.put(t, n)
+	}
+	pages := []string{"/", "/groups", "/entries", "/entries?status=any&q=bank", "/runs", "/audit", "/system"}
+	look := func() {
+		for _, page := range pages {
+			w := s.get(access.Viewer, page)
+			require.Equal(t, http.StatusOK, w.Code, page)
+		}
+	}
+	look()
+	one := s.store.asked.Load()
+	require.Positive(t, one)
+	require.Less(t, one, int64(20))
+
+	// All at once, after a change that emptied the cache.
+	require.Equal(t, http.StatusSeeOther, s.post(access.Operator, "/entries/1", url.Values{"do": {"resolve"}}).Code)
+	s.store.asked.Store(0)
+	var viewers sync.WaitGroup
+	for range 50 {
+		viewers.Go(look)
+	}
+	viewers.Wait()
+	require.Equal(t, one, s.store.asked.Load())
+}
+
+// Who only looks sees no button, and the server refuses the buttons of who made one themselves.
+func TestPages_Roles(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	for _, page := range screens(run.ID) {
+		w := s.get(access.Viewer, page)
+		require.Equal(t, http.StatusOK, w.Code, page)
+		require.NotContains(t, w.Body.String(), `method="post"`, page)
+		require.Equal(t, http.StatusForbidden, s.get(access.None, page).Code, page)
+	}
+	changes := []struct {
+		path  string
+		form  url.Values
+		least access.Role
+	}{
+		{"/entries/1", url.Values{"do": {"discard"}}, access.Operator},
+		{"/entries/1/edit", url.Values{"do": {"save"}, "payload": {"{}"}}, access.Operator},
+		{"/entries/act", url.Values{"do": {"discard"}}, access.Operator},
+		{"/runs/new", url.Values{"run_id": {"r"}}, access.Operator},
+		{"/runs/" + run.ID, url.Values{"do": {"cancel"}}, access.Operator},
+		{"/runs/" + run.ID, url.Values{"do": {"approve"}}, access.Approver},
+		{"/retention", url.Values{"days": {"0"}, "resolved": {"1"}, "sure": {"1"}}, access.Admin},
+	}
+	for _, change := range changes {
+		w := s.post(change.least-1, change.path, change.form)
+		require.Equal(t, http.StatusForbidden, w.Code, change.path)
+		require.Contains(t, w.Body.String(), "needs the role "+change.least.String())
+	}
+	for _, form := range forms {
+		require.Equal(t, http.StatusForbidden, s.get(access.Viewer, form).Code, form)
+		require.Equal(t, http.StatusOK, s.get(access.Operator, form).Code, form)
+	}
+	e, err := s.manager.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), e.Version, "nothing was changed")
+}
+
+// The read-only switch takes the buttons from everybody.
+func TestPages_ReadOnly(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.ReadOnly = true })
+	s.put(t, 1)
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	for _, page := range append(screens(run.ID), forms...) {
+		w := s.get(access.Admin, page)
+		require.Equal(t, http.StatusOK, w.Code, page)
+		require.Contains(t, w.Body.String(), "read-only", page)
+		if page != "/entries/1/edit" && !strings.HasPrefix(page, "/entries/act") { // forms whose answer is a refusal
+			require.NotContains(t, w.Body.String(), `method="post"`, page)
+		}
+	}
+	w := s.post(access.Admin, "/entries/1", url.Values{"do": {"discard"}})
+	require.Equal(t, http.StatusForbidden, w.Code)
+	e, err := s.manager.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Pending, e.Status)
+}
+
+// Every answer tells the browser what it may do: nothing but our files.
+func TestPages_Headers(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	for _, page := range append(screens("x")[:4], "/nowhere", "/entries/99", "/entries/x") {
+		header := s.get(access.Viewer, page).Header()
+		require.Equal(t, policy, header.Get("Content-Security-Policy"), page)
+		require.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
+		require.Equal(t, "DENY", header.Get("X-Frame-Options"))
+		require.Equal(t, "no-store", header.Get("Cache-Control"))
+		require.Equal(t, "text/html; charset=utf-8", header.Get("Content-Type"))
+	}
+	w := s.get(access.Viewer, "/entries/1/payload")
+	require.JSONEq(t, `{"order":1,"card":"4111-1"}`, w.Body.String())
+	require.Equal(t, "application/octet-stream", w.Header().Get("Content-Type"))
+	require.Contains(t, w.Header().Get("Content-Disposition"), "attachment")
+	require.Contains(t, w.Header().Get("Content-Security-Policy"), "sandbox")
+}
+
+// Files are compressed, and kept by browsers for ever under the name of their content.
+func TestPages_Static(t *testing.T) {
+	s := newSite(t)
+	page := s.get(access.Viewer, "/").Body.String()
+	for _, name := range []string{"app.css", "app.js", "icon.svg", "vendor/htmx.min.js", "vendor/pico.min.css", "vendor/uplot.min.js", "vendor/uplot.min.css"} {
+		link := prefix + "/static/" + name + "?v=" + assets()[name].version
+		require.Contains(t, page, link)
+		r := httptest.NewRequest(http.MethodGet, link, http.NoBody)
+		r.Header.Set("Accept-Encoding", "gzip, br")
+		w := s.send(access.Viewer, r)
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Contains(t, w.Header().Get("Cache-Control"), "immutable")
+		require.Equal(t, len(assets()[name].zipped), w.Body.Len())
+		plain := s.get(access.Viewer, "/static/"+name)
+		require.Equal(t, assets()[name].data, plain.Body.Bytes())
+		require.Equal(t, "no-cache", plain.Header().Get("Cache-Control"))
+	}
+	require.Equal(t, http.StatusNotFound, s.get(access.Viewer, "/static/handler.go").Code)
+	require.Equal(t, http.StatusNotFound, s.get(access.Viewer, "/static/vendor/").Code)
+}
+
+// What is hidden from somebody is nowhere on a page, and cannot be overwritten by the mask.
+func TestPages_Redaction(t *testing.T) {
+	rules, err := redact.New(redact.Config{Paths: []string{"$.card"}, Headers: []string{"tenant"}, Texts: []string{`timeout after \d+`}})
+	require.NoError(t, err)
+	s := newSite(t, func(c *Config) { c.Visible = func(context.Context) *redact.Rules { return rules } })
+	s.put(t, 1)
+	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"4111-2"}`)}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/runs/new?jq=.order%3D3") {
+		body := s.get(access.Admin, page).Body.String()
+		for _, secret := range []string{"4111", "acme", "timeout after 1"} {
+			require.NotContains(t, body, secret, page)
+		}
+	}
+	w := s.post(access.Admin, "/entries/1/edit", url.Values{"do": {"save"}, "payload": {`{"order":2,"card":"[redacted]"}`}})
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Contains(t, w.Body.String(), "hidden from you")
+	e, err := s.manager.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"order":2,"card":"4111-2"}`, string(e.Body.Payload))
+}
+
+// A store that is down, an entry that is gone, a question that makes no sense: each page says what to do.
+func TestPages_Faults(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
+	s.put(t, 1)
+	for path, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		"/entries/99":             {http.StatusNotFound, "audit log"},
+		"/entries/x":              {http.StatusNotFound, "an entry&#39;s id is a number"},
+		"/entries?status=NEW":     {http.StatusUnprocessableEntity, "one of PENDING"},
+		"/entries?after=zzz":      {http.StatusUnprocessableEntity, "first page"},
+		"/groups/nope":            {http.StatusNotFound, "purged"},
+		"/runs/nope":              {http.StatusNotFound, "purged"},
+		"/runs?state=nope":        {http.StatusUnprocessableEntity, "state"},
+		"/runs/new?jq=%7B":        {http.StatusOK, "jq expression"},
+		"/runs/new?canary=x":      {http.StatusOK, "such as 1, 10, 100"},
+		"/retention?days=9":       {http.StatusUnprocessableEntity, "choose resolved, discarded, or both"},
+		"/entries/act?do=resolve": {http.StatusUnprocessableEntity, "tick some entries"},
+		"/jobs/nope":              {http.StatusNotFound, "do the same again is safe"},
+		"/nowhere":                {http.StatusNotFound, "no such page"},
+	} {
+		w := s.get(access.Admin, path)
+		require.Equal(t, want.status, w.Code, path)
+		require.Contains(t, strings.ToLower(w.Body.String()), strings.ToLower(want.says), path)
+	}
+	s.store.down.Store(true)
+	for _, page := range []string{"/", "/groups", "/entries", "/audit", "/retention"} {
+		w := s.get(access.Admin, page)
+		require.Equal(t, http.StatusServiceUnavailable, w.Code, page)
+		require.Contains(t, w.Body.String(), "tries again by itself")
+		require.Contains(t, w.Body.String(), "data-every", "it does")
+	}
+	s.store.down.Store(false)
+	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
+}
+
+// Who presses a button on an old page is told who was faster.
+func TestPages_Conflict(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	_, err := s.manager.Discard(t.Context(), 1, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	w := s.post(access.Operator, "/entries/1", url.Values{"do": {"resolve"}, "version": {"1"}})
+	require.Equal(t, http.StatusConflict, w.Code)
+	require.Contains(t, w.Body.String(), "by bob")
+}
+
+// A node of the settings is drawn as text, tables where the members are values.
+func TestNode(t *testing.T) {
+	n, err := nodeOf(map[string]any{
+		"queues": []any{map[string]any{"arguments": "x", "name": "orders"}, map[string]any{"name": "<b>"}},
+		"on":     true, "size": 10, "share": 0.5, "none": nil, "deep": map[string]any{"a": []any{"x", map[string]any{"y": []any{1}}}},
+	})
+	require.NoError(t, err)
+	last := n.Children[len(n.Children)-1]
+	require.Equal(t, []string{"name", "arguments"}, last.Columns)
+	require.Equal(t, [][]string{{"orders", "x"}, {"<b>", ""}}, last.Rows)
+	text, err := json.Marshal(n.Children[:4])
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"Text":"10"`)
+	s := newSite(t, func(c *Config) {
+		c.Settings = map[string]any{"key": `<script>alert(1)</script>`}
+		c.Topology = func(context.Context) (any, error) { return nil, errDown }
+	})
+	admin, viewer := s.get(access.Admin, "/system").Body.String(), s.get(access.Viewer, "/system").Body.String()
+	require.Contains(t, admin, "&lt;script&gt;alert(1)")
+	require.NotContains(t, viewer, "alert(1)", "settings are for admins")
+	require.Contains(t, viewer, "connection refused")
+}
+
+// A page is compressed when the browser takes that.
+func TestPages_Compressed(t *testing.T) {
+	s := newSite(t)
+	r := httptest.NewRequest(http.MethodGet, prefix+"/", http.NoBody)
+	r.Header.Set("Accept-Encoding", "gzip")
+	w := s.send(access.Viewer, r)
+	require.Equal(t, "gzip", w.Header().Get("Content-Encoding"))
+	zipped, err := io.ReadAll(w.Body)
+	require.NoError(t, err)
+	require.Less(t, len(zipped), len(s.get(access.Viewer, "/").Body.Bytes())/2)
+}

@@ -1,0 +1,227 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// search is a filter as it stands in a URL, so that every list is a link that can be sent to somebody.
+type search struct {
+	Filter dlq.Filter
+	// Since is how far back, as "24h" or "7d"; it moves with the clock, while from and to stay.
+	Since string
+	Order dlq.Order
+}
+
+// textFields are the parameters that are compared as they are.
+func textFields(f *dlq.Filter) []struct {
+	Name, Label string
+	Value       *string
+} {
+	return []struct {
+		Name, Label string
+		Value       *string
+	}{
+		{"q", "error contains", &f.ErrorText},
+		{"payload", "payload contains", &f.PayloadText},
+		{"topic", "topic", &f.Topic},
+		{"handler", "handler", &f.Handler},
+		{"group", "cause", &f.Fingerprint},
+		{"cause", "cause contains", &f.CauseText},
+		{"consumer", "consumer", &f.Consumer},
+		{"type", "event type", &f.EventType},
+		{"class", "error class", &f.ErrorClass},
+		{"code", "error code", &f.ErrorCode},
+		{"event", "message id", &f.EventID},
+		{"correlation", "correlation id", &f.CorrelationID},
+		{"source_table", "source table", &f.SourceTable},
+		{"source", "source id", &f.SourceID},
+		{"run", "redrive run", &f.Run},
+	}
+}
+
+// parseSearch reads the parameters of a list. Without a status it is open for all of them.
+func parseSearch(q url.Values, now time.Time) (search, error) {
+	s := search{Order: dlq.Order(q.Get("order")), Since: q.Get("since")}
+	f := &s.Filter
+	for _, field := range textFields(f) {
+		*field.Value = strings.TrimSpace(q.Get(field.Name))
+	}
+	f.Reason = envelope.Reason(q.Get("reason"))
+	for _, text := range q["status"] {
+		if text == "" || text == "any" {
+			continue
+		}
+		status, err := dlq.ParseStatus(text)
+		if err != nil {
+			return s, err
+		}
+		if !slices.Contains(f.Statuses, status) {
+			f.Statuses = append(f.Statuses, status)
+		}
+	}
+	for _, text := range q["id"] {
+		id, err := dlq.ParseID(text)
+		if err != nil {
+			return s, err
+		}
+		f.IDs = append(f.IDs, id)
+	}
+	if text := q.Get("redrives"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return s, fmt.Errorf("%w: redrives %q: a number from 0", dlq.ErrInvalid, text)
+		}
+		f.Redrives = &n
+	}
+	var err error
+	if f.From, err = parseTime(q.Get("from")); err != nil {
+		return s, err
+	}
+	if f.To, err = parseTime(q.Get("to")); err != nil {
+		return s, err
+	}
+	if s.Since != "" {
+		age, err := parseAge(s.Since)
+		if err != nil {
+			return s, err
+		}
+		f.From = now.Add(-age).Truncate(time.Minute) // whole minutes, so that viewers ask the same
+	}
+	return s, f.Validate()
+}
+
+// values are the parameters of the search: parseSearch reads them as the same search.
+func (s *search) values() url.Values {
+	q := url.Values{}
+	f := s.Filter
+	set := func(name, value string) {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	for _, field := range textFields(&f) {
+		set(field.Name, *field.Value)
+	}
+	set("reason", string(f.Reason))
+	set("order", string(s.Order))
+	set("since", s.Since)
+	for _, status := range f.Statuses {
+		q.Add("status", string(status))
+	}
+	for _, id := range f.IDs {
+		q.Add("id", dlq.FormatID(id))
+	}
+	if f.Redrives != nil {
+		set("redrives", strconv.Itoa(*f.Redrives))
+	}
+	if s.Since == "" && !f.From.IsZero() {
+		set("from", f.From.UTC().Format(time.RFC3339))
+	}
+	if !f.To.IsZero() {
+		set("to", f.To.UTC().Format(time.RFC3339))
+	}
+	return q
+}
+
+// Query is the search as the part of a URL behind the question mark.
+func (s *search) Query() string { return s.values().Encode() }
+
+// Fields are the search as hidden fields of a form.
+func (s *search) Fields() []field {
+	var fields []field
+	q := s.values()
+	for _, name := range slices.Sorted(mapKeys(q)) {
+		for _, value := range q[name] {
+			fields = append(fields, field{name, value})
+		}
+	}
+	return fields
+}
+
+// field is a hidden field of a form.
+type field struct{ Name, Value string }
+
+// Frozen is the search with times that do not move: what was counted is what is acted on, and what arrives later is not.
+func (s *search) Frozen(now time.Time) search {
+	frozen := *s
+	frozen.Since = ""
+	if frozen.Filter.To.IsZero() && len(frozen.Filter.IDs) == 0 {
+		frozen.Filter.To = now.UTC().Truncate(time.Second).Add(time.Second)
+	}
+	return frozen
+}
+
+// chip is a part of the filter as people read it, with the query of the list without it.
+type chip struct{ Label, Value, Without string }
+
+// Chips are the parts of the filter that have no place in the always visible form.
+func (s *search) Chips(without ...string) []chip {
+	var chips []chip
+	add := func(name, label, value string) {
+		if value == "" || slices.Contains(without, name) {
+			return
+		}
+		q := s.values()
+		q.Del(name)
+		chips = append(chips, chip{label, value, q.Encode()})
+	}
+	f := s.Filter
+	for _, field := range textFields(&f) {
+		add(field.Name, field.Label, *field.Value)
+	}
+	add("reason", "reason", string(f.Reason))
+	if s.Since == "" && !f.From.IsZero() {
+		add("from", "from", f.From.UTC().Format(time.DateTime))
+	}
+	if !f.To.IsZero() {
+		add("to", "until", f.To.UTC().Format(time.DateTime))
+	}
+	if f.Redrives != nil {
+		add("redrives", "redriven", strconv.Itoa(*f.Redrives)+" times")
+	}
+	if len(f.IDs) > 0 {
+		add("id", "chosen", strconv.Itoa(len(f.IDs))+" entries")
+	}
+	return chips
+}
+
+// Has reports whether the search asks for a status; without one it asks for all.
+func (s *search) Has(status dlq.Status) bool { return slices.Contains(s.Filter.Statuses, status) }
+
+// timeForms are how a time may be written; without a zone it is UTC.
+var timeForms = []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly}
+
+func parseTime(text string) (time.Time, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range timeForms {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%w: time %q: such as 2026-02-28 22:53, in UTC", dlq.ErrInvalid, text)
+}
+
+// parseAge reads a duration, in which d is a day.
+func parseAge(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= 36500 {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	if age, err := time.ParseDuration(text); err == nil && age > 0 {
+		return age, nil
+	}
+	return 0, fmt.Errorf("%w: age %q: such as 90m, 24h or 7d", dlq.ErrInvalid, text)
+}

@@ -1,0 +1,114 @@
+package dashboard
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"html/template"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// view is what every page knows.
+type view struct {
+	Title string
+	// Nav is the part of the navigation that the page belongs to.
+	Nav string
+	// Data is the page's own.
+	Data any
+	// Live pages refresh by themselves, Every so many seconds. At is when what they show was read.
+	Live  bool
+	Every int
+	At    time.Time
+	// Charts pages have curves.
+	Charts bool
+
+	// What render fills in.
+	Base, Self, Theme string
+	User              access.Principal
+	May               may
+	ReadOnly          bool
+	Now               time.Time
+	Flash             string
+	dashboard         *dashboard
+}
+
+// may says which buttons there are; the server refuses the others whatever the page shows.
+type may struct{ Operate, Approve, Admin, Redrive bool }
+
+// Asset is the URL of an embedded file.
+func (v *view) Asset(name string) string { return v.dashboard.assetPath(name) }
+
+// pages are the parsed templates, by name: each is the layout, the pieces that pages share, and the page.
+var pages = sync.OnceValue(func() map[string]*template.Template {
+	shared := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templates, "templates/layout.html", "templates/parts.html"))
+	files, err := templates.ReadDir("templates")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	all := map[string]*template.Template{}
+	for _, f := range files {
+		name := f.Name()[:len(f.Name())-len(".html")]
+		if name == "layout" || name == "parts" {
+			continue
+		}
+		all[name] = template.Must(template.Must(shared.Clone()).ParseFS(templates, "templates/"+f.Name()))
+	}
+	return all
+})
+
+// minZip is the size from which a page is worth compressing.
+const minZip = 1400
+
+// render answers with a page. On an error nothing has been written.
+func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) error {
+	p := access.From(r.Context())
+	writes := !d.cfg.ReadOnly
+	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly, time.Now().UTC()
+	v.Self = r.URL.RequestURI()
+	v.May = may{
+		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
+		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) && d.cfg.Manager.CanRedrive(),
+	}
+	if v.Every == 0 {
+		v.Every = int(max(d.cfg.Interval, time.Second) / time.Second)
+	}
+	if v.At.IsZero() {
+		v.At = v.Now
+	}
+	if c, err := r.Cookie("redrive_theme"); err == nil && (c.Value == "dark" || c.Value == "light") {
+		v.Theme = c.Value
+	}
+	v.Flash = d.takeFlash(w, r)
+	page := pages()[name]
+	if page == nil {
+		return fmt.Errorf("dashboard: no page %q", name)
+	}
+	var out bytes.Buffer
+	if err := page.ExecuteTemplate(&out, "layout.html", &v); err != nil {
+		return fmt.Errorf("dashboard: %w", err)
+	}
+	data := out.Bytes()
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Vary", "Accept-Encoding, Cookie")
+	if len(data) >= minZip && acceptsGzip(r) {
+		header.Set("Content-Encoding", "gzip")
+		data = zip(data, gzip.BestSpeed)
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(data) // the client has gone: nobody is left to be told
+	return nil
+}
+
+// page answers with a page that is fine.
+func (d *dashboard) page(w http.ResponseWriter, r *http.Request, name string, v view) error {
+	return d.render(w, r, http.StatusOK, name, v)
+}

@@ -1,0 +1,248 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// runsData is a page of the runs.
+type runsData struct {
+	Runs   []dlq.Run
+	State  string
+	Next   string
+	States []dlq.RunState
+}
+
+const runsPage = 30
+
+func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	var f dlq.RunFilter
+	state := q.Get("state")
+	switch {
+	case state == "unfinished":
+		f.States = unfinished
+	case slices.Contains(dlq.RunStates(), dlq.RunState(state)):
+		f.States = []dlq.RunState{dlq.RunState(state)}
+	case state != "":
+		return fmt.Errorf("%w: state %q", dlq.ErrInvalid, state)
+	}
+	after := q.Get("after")
+	type answer struct {
+		runs []dlq.Run
+		next string
+	}
+	a, at, err := cached(r.Context(), d.cache, "runs "+state+" "+after, func(ctx context.Context) (a answer, err error) {
+		a.runs, a.next, err = d.cfg.Manager.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
+		return a, err
+	})
+	if err != nil {
+		return err
+	}
+	data := runsData{Runs: a.runs, State: state, Next: a.next, States: dlq.RunStates()}
+	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
+}
+
+// runData is one run and what became of its entries.
+type runData struct {
+	Run      *dlq.Run
+	Progress dlq.Progress
+	Search   search
+	Chips    []chip
+	// Items are the first entries that did not make it, or a page of those in the state that is asked for.
+	Items   []dlq.RunItem
+	Show    dlq.ItemState
+	Next    int64
+	Audit   []dlq.AuditRecord
+	Actions []string
+	// Own says that who looks asked for the run, and so cannot approve it.
+	Own   bool
+	Parts []part
+}
+
+// part is a stretch of the progress bar.
+type part struct {
+	Class, Label string
+	N            int64
+	// X and Width are in thousandths of the bar.
+	X, Width int64
+}
+
+const (
+	itemsPage = 50
+	auditPage = 20
+	// A run that goes on is watched more closely than the rest.
+	runInterval = time.Second
+)
+
+func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	show := dlq.ItemState(r.URL.Query().Get("items"))
+	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // garbage is the first page
+	if show != "" && !slices.Contains(dlq.ItemStates(), show) {
+		return fmt.Errorf("%w: items %q", dlq.ErrInvalid, show)
+	}
+	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after), func(ctx context.Context) (*runData, error) {
+		return d.readRun(ctx, id, show, after)
+	})
+	if err != nil {
+		return err
+	}
+	seen, rules := *data, d.cfg.Visible(r.Context())
+	seen.Progress = seen.Run.Progress(time.Now())
+	seen.Own = seen.Run.CreatedBy == access.From(r.Context()).Name
+	seen.Items = slices.Clone(data.Items)
+	for i := range seen.Items {
+		seen.Items[i].Detail = rules.Text(seen.Items[i].Detail)
+	}
+	seen.Audit = slices.Clone(data.Audit)
+	for i := range seen.Audit {
+		seen.Audit[i] = rules.Audit(seen.Audit[i])
+	}
+	v := view{Title: "Run " + id, Nav: "runs", Live: true, At: at, Data: &seen}
+	if !seen.Run.State.Ended() || seen.Run.Counts.Open() > 0 {
+		v.Every = 1
+	}
+	return d.page(w, r, "run", v)
+}
+
+func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, after int64) (*runData, error) {
+	run, err := d.cfg.Manager.Run(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	data := &runData{Run: run, Search: search{Filter: run.Spec.Filter}, Show: show, Actions: runActions(run), Parts: partsOf(run.Counts)}
+	data.Chips = data.Search.Chips()
+	states := []dlq.ItemState{dlq.ItemFailed, dlq.ItemLost, dlq.ItemSkipped}
+	if show != "" {
+		states = []dlq.ItemState{show}
+	}
+	for _, state := range states {
+		if countOf(run.Counts, state) == 0 || len(data.Items) >= itemsPage {
+			continue
+		}
+		items, err := d.cfg.Manager.RunItems(ctx, id, dlq.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
+		if err != nil {
+			return nil, err
+		}
+		data.Items = append(data.Items, items...)
+	}
+	if show != "" && len(data.Items) == itemsPage {
+		data.Next = data.Items[itemsPage-1].EntryID
+	}
+	data.Audit, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
+	return data, err
+}
+
+func countOf(c dlq.RunCounts, s dlq.ItemState) int64 {
+	switch s {
+	case dlq.ItemWaiting:
+		return c.Waiting
+	case dlq.ItemClaimed:
+		return c.Claimed
+	case dlq.ItemOut:
+		return c.Out
+	case dlq.ItemSucceeded:
+		return c.Succeeded
+	case dlq.ItemFailed:
+		return c.Failed
+	case dlq.ItemLost:
+		return c.Lost
+	case dlq.ItemSkipped:
+		return c.Skipped
+	default:
+		return 0
+	}
+}
+
+// partsOf are the stretches of the progress bar, what is done first.
+func partsOf(c dlq.RunCounts) []part {
+	all := []part{
+		{Class: "succeeded", Label: "succeeded", N: c.Succeeded},
+		{Class: "failed", Label: "failed again", N: c.Failed},
+		{Class: "lost", Label: "no outcome", N: c.Lost},
+		{Class: "skipped", Label: "skipped", N: c.Skipped},
+		{Class: "out", Label: "out, outcome awaited", N: c.Out},
+		{Class: "claimed", Label: "being published", N: c.Claimed},
+		{Class: "waiting", Label: "waiting", N: c.Waiting},
+	}
+	total := max(c.Total(), 1)
+	var x int64
+	for i := range all {
+		p := &all[i]
+		p.X, p.Width = x, p.N*1000/total
+		x += p.Width
+	}
+	return all
+}
+
+// runActions are what can be done to a run in its state.
+func runActions(run *dlq.Run) []string {
+	switch run.State {
+	case dlq.RunAwaitingApproval:
+		return []string{"approve", "reject"}
+	case dlq.RunRunning:
+		return []string{"pause", "cancel"}
+	case dlq.RunPaused, dlq.RunStopped:
+		return []string{"resume", "cancel"}
+	case dlq.RunPreparing:
+		return []string{"cancel"}
+	default:
+		return nil
+	}
+}
+
+// changeRun does one thing to a run, or changes its speed.
+func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	id, m, do := r.PathValue("id"), d.cfg.Manager, r.PostForm.Get("do")
+	if p := access.From(r.Context()); (do == "approve" || do == "reject") && !p.Role.Allows(access.Approver) {
+		return &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, access.Approver) + ". Ask whoever approves runs."}
+	}
+	changes := map[string]func(context.Context, string, dlq.By) (*dlq.Run, error){
+		"approve": m.ApproveRun, "reject": m.RejectRun, "pause": m.PauseRun, "resume": m.ResumeRun, "cancel": m.CancelRun,
+		"adjust": func(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
+			rate, err := strconv.ParseFloat(r.PostForm.Get("rate"), 64)
+			if err != nil || rate < 0 {
+				return nil, fmt.Errorf("%w: rate %q: messages a second, 0 for no limit", dlq.ErrInvalid, r.PostForm.Get("rate"))
+			}
+			return m.AdjustRun(ctx, id, dlq.RunAdjustment{Rate: &rate}, by)
+		},
+	}
+	change, known := changes[do]
+	if !known {
+		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+	}
+	// A run's state may have moved on between the page and the press: what counts is whether the action still fits.
+	by.Version = 0
+	run, err := change(r.Context(), id, by)
+	d.forget()
+	if err != nil {
+		if errors.Is(err, dlq.ErrForbidden) {
+			return &fault{http.StatusForbidden, "Somebody else has to do it", err.Error() + ".", err}
+		}
+		return err
+	}
+	d.see(w, r, "/runs/"+id, "The run is "+words(run.State)+".")
+	return nil
+}
+
+// forget empties the caches: something was changed here.
+func (d *dashboard) forget() {
+	d.cache.forget()
+	d.runsCache.forget()
+}

@@ -1,0 +1,85 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// moment is something that happened to a message.
+type moment struct {
+	At time.Time
+	// Kind chooses the colour: bad, good, move, note.
+	Kind, Title string
+	Who, Note   string
+	// Detail is more to read, such as an error.
+	Detail string
+	Run    string
+}
+
+// timeline is the life of a message: its attempts before it died, every redrive and how it ended, and what people did.
+func timeline(e *dlq.Entry, audit []dlq.AuditRecord) []moment {
+	var all []moment
+	if t := e.Origin.Timestamp; !t.IsZero() {
+		all = append(all, moment{At: t, Kind: "note", Title: "Published to " + e.Origin.Topic})
+	}
+	if first := e.FirstFailureAt; !first.IsZero() && e.Attempts > 1 && first.Before(e.CreatedAt) {
+		all = append(all, moment{At: first, Kind: "bad", Title: "Attempt 1 failed"})
+	}
+	// The first error is the entry's, unless it has died again since: then the records have it.
+	firstError := e.ErrorMessage
+	for _, r := range audit {
+		if r.Action == dlq.ActionDie && r.Detail["previous_error"] != "" {
+			firstError = r.Detail["previous_error"]
+			break
+		}
+	}
+	died := moment{At: e.CreatedAt, Kind: "bad", Title: "Died", Detail: firstError}
+	if e.Attempts > 0 && e.DeathRedrive == 0 {
+		died.Title = fmt.Sprintf("Died after attempt %d, %s", e.Attempts, e.Reason)
+	}
+	all = append(all, died)
+	for _, r := range audit {
+		all = append(all, momentOf(r))
+	}
+	if e.SeenCount > 1 {
+		all = append(all, moment{At: e.LastSeenAt, Kind: "note", Title: fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount)})
+	}
+	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
+	return all
+}
+
+func momentOf(r dlq.AuditRecord) moment {
+	m := moment{At: r.At, Kind: "note", Who: r.Actor, Note: r.Note, Run: r.Run}
+	switch r.Action {
+	case dlq.ActionRedrive:
+		m.Kind, m.Title = "move", "Redriven"
+	case dlq.ActionDie:
+		m.Kind, m.Title, m.Detail = "bad", "Died again", r.Detail["error"]
+		if r.To == dlq.Parked {
+			m.Title = "Died again, and its redrives are used up: parked"
+		}
+	case dlq.ActionSucceed:
+		m.Kind, m.Title = "good", "The consumer handled it"
+	case dlq.ActionRelease:
+		m.Kind, m.Title = "bad", "Not published: given back"
+	case dlq.ActionResolve:
+		m.Kind, m.Title = "good", "Resolved"
+	case dlq.ActionDiscard:
+		m.Title = "Discarded"
+	case dlq.ActionPark:
+		m.Title = "Parked for a person"
+	case dlq.ActionRestore:
+		m.Title = "Restored to pending"
+	case dlq.ActionEdit:
+		m.Kind, m.Title, m.Detail = "move", "Edited: revision "+r.Detail["revision"], r.Detail["diff"]
+	case dlq.ActionImport:
+		m.Title = "Imported"
+	default:
+		m.Title = words(r.Action)
+	}
+	return m
+}
