@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"strings"
@@ -23,6 +24,9 @@ type KafkaConfig struct {
 	// Settings are further lines of server.properties, such as "message.max.bytes": "2000000".
 	Settings map[string]string
 
+	// Secured adds a listener that takes TLS with a client certificate and SASL; see KafkaServer.Secured.
+	Secured bool
+
 	// Proxied puts a Proxy before the broker, which clients that start from KafkaServer.ProxiedBrokers then always
 	// use. (A proxy put in between by hand is used once: clients go on to the address that the broker advertises.)
 	Proxied bool
@@ -34,6 +38,9 @@ type KafkaServer struct {
 
 	// Brokers are host:port addresses to start from.
 	Brokers []string
+
+	// Secured tells how to connect to the listener that KafkaConfig.Secured asked for.
+	Secured *KafkaSecurity
 
 	// Proxy stands before the broker if KafkaConfig.Proxied asked for it; ProxiedBrokers are the addresses behind it.
 	Proxy          *Proxy
@@ -70,7 +77,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	if err != nil {
 		return nil, &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
@@ -86,21 +93,34 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy())
 	}
 	node := kafkaNode{dir: dir, libs: libs, java: java}
-	if err := node.format(ctx, node.settings(ports, k.Proxy, cfg.Settings)); err != nil {
+	settings := node.settings(ports, k.Proxy)
+	if cfg.Secured {
+		if k.Secured, err = newKafkaSecurity(dir, loopback(ports[3])); err != nil {
+			return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
+		}
+		k.Secured.listen(settings)
+	}
+	maps.Copy(settings, cfg.Settings)
+	if err := node.format(ctx, settings, clusterID(), k.Secured.users()...); err != nil {
 		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
 	}
+	k.runs(node)
+	if err := k.Start(ctx); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// runs says how the broker is started and stopped.
+func (k *KafkaServer) runs(node kafkaNode) {
 	k.server = server{
 		name:       "kafka",
-		dir:        dir,
+		dir:        node.dir,
 		stopSignal: syscall.SIGTERM,
 		command:    node.command,
 		ready:      k.serves,
 		closing:    func() { _ = k.closeProxy() },
 	}
-	if err := k.Start(ctx); err != nil {
-		return nil, errors.Join(err, k.Close())
-	}
-	return k, nil
 }
 
 // URL returns kafka://host:port of the brokers.

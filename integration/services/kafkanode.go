@@ -39,7 +39,7 @@ type kafkaNode struct {
 	dir, libs, java string
 }
 
-func (n kafkaNode) settings(ports []int, proxy *Proxy, extra map[string]string) map[string]string {
+func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 	direct, controller, proxied := loopback(ports[0]), loopback(ports[1]), loopback(ports[2])
 	listeners := "PLAINTEXT://" + direct + ",CONTROLLER://" + controller
 	advertised := "PLAINTEXT://" + direct
@@ -47,7 +47,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy, extra map[string]string) 
 		listeners += ",PROXIED://" + proxied
 		advertised += ",PROXIED://" + proxy.Addr
 	}
-	settings := map[string]string{
+	return map[string]string{
 		"process.roles":                  "broker,controller",
 		"node.id":                        "1",
 		"controller.quorum.voters":       "1@" + controller,
@@ -80,11 +80,17 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy, extra map[string]string) 
 		"num.io.threads":                   "2",
 		"log.cleaner.dedupe.buffer.size":   "2097152", // 128 MB by default, a third of our heap
 	}
-	maps.Copy(settings, extra)
-	return settings
 }
 
-func (n kafkaNode) format(ctx context.Context, settings map[string]string) error {
+// clusterID makes a name for a cluster.
+func clusterID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	id[0] &= 0x7f           // an id that begins with "-" would be taken for an option
+	return base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+func (n kafkaNode) format(ctx context.Context, settings map[string]string, cluster string, options ...string) error {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&text, "%s=%s\n", name, settings[name])
@@ -92,10 +98,7 @@ func (n kafkaNode) format(ctx context.Context, settings map[string]string) error
 	if err := os.WriteFile(n.properties(), []byte(text.String()), 0o600); err != nil {
 		return err
 	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	id[0] &= 0x7f           // an id that begins with "-" would be taken for an option
-	cmd := n.run(ctx, "kafka.tools.StorageTool", "format", "-c", n.properties(), "-t", base64.RawURLEncoding.EncodeToString(id[:]))
+	cmd := n.run(ctx, "kafka.tools.StorageTool", append([]string{"format", "-c", n.properties(), "-t", cluster}, options...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format: %w: %s", err, out)
 	}

@@ -1,0 +1,134 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"golang.org/x/sync/errgroup"
+)
+
+// KafkaCluster is a Kafka of several nodes, each broker and controller at once. Topics have a replica on every node, and
+// a record is confirmed when all but one of them have it.
+type KafkaCluster struct {
+	Nodes   []*KafkaServer
+	Brokers []string // host:port of every node
+}
+
+// KafkaOf starts a cluster of n nodes that belongs to the test alone and ends with it.
+func KafkaOf(t testing.TB, n int) *KafkaCluster {
+	t.Helper()
+	c, err := StartKafkaCluster(t.Context(), n)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close the cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// StartKafkaCluster starts n nodes. The caller closes the cluster.
+func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) {
+	libs, java, err := kafkaInstalled()
+	if err != nil {
+		return nil, &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
+	}
+	ports, err := freePorts(3 * n)
+	if err != nil {
+		return nil, err
+	}
+	c := &KafkaCluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	var voters []string
+	for i := range n {
+		c.Brokers = append(c.Brokers, loopback(ports[3*i]))
+		voters = append(voters, strconv.Itoa(i+1)+"@"+loopback(ports[3*i+1]))
+	}
+	replicas, enough := strconv.Itoa(n), strconv.Itoa(max(n-1, 1))
+	id := clusterID()
+	for i := range n {
+		dir, err := newDir("kafka", account{})
+		if err != nil {
+			return c, fmt.Errorf("services: kafka: %w", err)
+		}
+		node := kafkaNode{dir: dir, libs: libs, java: java}
+		settings := node.settings(ports[3*i:3*i+3], nil)
+		maps.Copy(settings, map[string]string{
+			"node.id":                                  strconv.Itoa(i + 1),
+			"controller.quorum.voters":                 strings.Join(voters, ","),
+			"default.replication.factor":               replicas,
+			"min.insync.replicas":                      enough,
+			"offsets.topic.replication.factor":         replicas,
+			"transaction.state.log.replication.factor": replicas,
+		})
+		k := &KafkaServer{Brokers: c.Brokers[i : i+1]}
+		k.runs(node)
+		c.Nodes = append(c.Nodes, k)
+		if err := node.format(ctx, settings, id); err != nil {
+			return c, fmt.Errorf("services: kafka: %w", err)
+		}
+	}
+	var starting errgroup.Group // together: one alone has no majority
+	for _, k := range c.Nodes {
+		starting.Go(func() error { return k.Start(ctx) })
+	}
+	if err := starting.Wait(); err != nil {
+		return c, err
+	}
+	return c, poll(ctx, c.complete)
+}
+
+// URL returns kafka://host:port,host:port of all nodes.
+func (c *KafkaCluster) URL() string { return "kafka://" + strings.Join(c.Brokers, ",") }
+
+// complete returns nil when all nodes know all nodes.
+func (c *KafkaCluster) complete() error {
+	for _, addr := range c.Brokers {
+		client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())
+		if err != nil {
+			return err
+		}
+		known := len(client.Brokers())
+		if err := client.Close(); err != nil {
+			return err
+		}
+		if known < len(c.Brokers) {
+			return fmt.Errorf("%s knows %d of %d brokers", addr, known, len(c.Brokers))
+		}
+	}
+	return nil
+}
+
+// Leader returns the node that leads a partition.
+func (c *KafkaCluster) Leader(t testing.TB, topic string, partition int32) *KafkaServer {
+	t.Helper()
+	client, err := sarama.NewClient(c.Brokers, sarama.NewConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	leader, err := client.Leader(topic, partition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Nodes[leader.ID()-1]
+}
+
+// Close ends all nodes.
+func (c *KafkaCluster) Close() error {
+	var errs []error
+	for _, k := range c.Nodes {
+		errs = append(errs, k.Close())
+	}
+	return errors.Join(errs...)
+}
