@@ -20,6 +20,8 @@ type Config struct {
 	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
 	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
+	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What not everybody may see."`
+	Retention Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
 }
 
@@ -120,12 +122,6 @@ func (r *Redrive) checkRules() error {
 		names[rule.Name] = true
 	}
 	return errors.Join(errs...)
-}
-
-// Server says where redrive serve listens.
-type Server struct {
-	// Address is host:port. Defaults to 127.0.0.1:8321.
-	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given.,example=127.0.0.1:8321"`
 }
 
 // Log says what is logged.
@@ -233,7 +229,11 @@ func (c *Config) Validate() error {
 	if above := c.Redrive.ApprovalAbove; above != nil && *above < 0 {
 		bad("redrive.approval_above: %d: must not be negative", *above)
 	}
-	errs = append(errs, c.Redrive.checkRules())
+	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
+		bad("retention: must not be negative")
+	}
+	_, _, err := c.Redaction.Rules()
+	errs = append(errs, c.Redrive.checkRules(), c.Server.validate(), err)
 	if _, err := c.Log.level(); err != nil {
 		errs = append(errs, err)
 	}

@@ -41,7 +41,21 @@ redrive:
   rate: 2.5
   approval_above: 100
   rules: [{name: outages, cause: connection refused, after: 2m, redrives: 5}]
-server: {address: "127.0.0.1:9000"}
+server:
+  address: "0.0.0.0:9000"
+  prefix: /ops
+  hosts: [ops.example]
+  auth:
+    tokens: [{name: ci, role: operator, hash: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}]
+    users: [{name: ana, role: admin, hash: "$2a$10$N9qo8uLOickgx2ZMRZoMyeIjZAgcfl7p92ldGxad68LJZdL17lhWy"}]
+    proxy: {from: [10.0.0.0/8], groups: {ops: approver}, default_role: viewer}
+  limits: {body: 65536, rate: 20}
+redaction:
+  paths: ["$.card.number", "$..cpf"]
+  headers: [authorization]
+  texts: ['\d{3}\.\d{3}\.\d{3}-\d{2}']
+  reveal_to: admin
+retention: {resolved: 2160h}
 log: {level: debug, format: json}
 `
 
@@ -102,6 +116,19 @@ func TestParse_Faults(t *testing.T) {
 		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all picks everything"},
 		"rule twice":          {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}", "the name a is there twice"},
 		"rule negative":       {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}", "must not be negative"},
+		"open to everybody":   {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
+		"every interface":     {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},
+		"a name":              {"store: {url: x.db}\nserver: {address: 'ops.example:8321'}", "configure server.auth"},
+		"no port":             {"store: {url: x.db}\nserver: {address: localhost}", "host:port"},
+		"plain token":         {"store: {url: x.db}\nserver: {auth: {tokens: [{name: a, role: viewer, hash: secret}]}}", "config hash-token"},
+		"plain password":      {"store: {url: x.db}\nserver: {auth: {users: [{name: a, role: viewer, hash: secret}]}}", "config hash-password"},
+		"unknown role":        {"store: {url: x.db}\nserver: {auth: {proxy: {from: [10.0.0.7], default_role: root}}}", `unknown role "root"`},
+		"proxy from anywhere": {"store: {url: x.db}\nserver: {auth: {proxy: {from: [0.0.0.0/0], default_role: viewer}}}", "everybody"},
+		"half of TLS":         {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
+		"limits":              {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
+		"redaction":           {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
+		"reveal":              {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
+		"retention":           {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
 		"approval":            {"store: {url: x.db}\nredrive: {approval_above: -1}", "redrive.approval_above"},
 		"several at once (1)": {"log: {format: xml}", "store.url"},
 		"several at once (2)": {"log: {format: xml}", "log.format"},
@@ -134,6 +161,8 @@ func TestConfig_Redacted(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(shown), "hunter2")
 	require.NotContains(t, string(shown), "s3cret")
+	require.NotContains(t, string(shown), "9f86d081")
+	require.NotContains(t, string(shown), "$2a$10$")
 	require.Contains(t, string(shown), "shop.invoices.failed")
 	require.Equal(t, "s3cret", c.Brokers["rabbit"].Password, "a copy")
 }

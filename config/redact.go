@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -28,6 +29,13 @@ func (c *Config) Redacted() *Config {
 			}
 		}
 		out.Brokers[name] = b
+	}
+	out.Server.Auth.Tokens, out.Server.Auth.Users = slices.Clone(c.Server.Auth.Tokens), slices.Clone(c.Server.Auth.Users)
+	for i := range out.Server.Auth.Tokens {
+		out.Server.Auth.Tokens[i].Hash = hidden
+	}
+	for i := range out.Server.Auth.Users {
+		out.Server.Auth.Users[i].Hash = hidden
 	}
 	return &out
 }

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/term"
 
 	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -65,5 +72,78 @@ func (a *app) configCommand() *cobra.Command {
 			},
 		},
 	)
+	cmd.AddCommand(a.hashCommands()...)
 	return cmd
+}
+
+// hashCommands make what the configuration has of tokens and passwords.
+func (a *app) hashCommands() []*cobra.Command {
+	return []*cobra.Command{
+		{
+			Use: "hash-token", Short: "Make a token for server.auth.tokens, or hash the one on stdin", Args: cobra.NoArgs,
+			Long: `Make a random token and print it with the hash that belongs into server.auth.tokens. The token is shown once and stored nowhere: give
+it to its owner. With a token on stdin (at least 20 characters, random), print its hash alone.`,
+			Example: `  redrive config hash-token
+  redrive config hash-token < token.txt`,
+			RunE: func(*cobra.Command, []string) error { return a.hashToken() },
+		},
+		{
+			Use: "hash-password", Short: "Hash the password on stdin for server.auth.users", Args: cobra.NoArgs,
+			Example: `  redrive config hash-password < password.txt`,
+			RunE:    func(*cobra.Command, []string) error { return a.hashPassword() },
+		},
+	}
+}
+
+const (
+	minToken    = 20
+	minPassword = 12
+)
+
+func (a *app) hashToken() error {
+	token, err := a.secret("")
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		if len(token) < minToken {
+			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to have one made", len(token), minToken)
+		}
+		_, err = fmt.Fprintln(a.out, dlqhttp.HashToken(token))
+		return err
+	}
+	token = "rdr_" + rand.Text()
+	_, err = fmt.Fprintf(a.out, "token: %s\nhash:  %s\n", token, dlqhttp.HashToken(token))
+	return err
+}
+
+func (a *app) hashPassword() error {
+	password, err := a.secret("password: ")
+	if err != nil {
+		return err
+	}
+	if len(password) < minPassword || len(password) > 72 {
+		return usagef("a password on stdin of %d to 72 bytes, please: this one has %d", minPassword, len(password))
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, string(hash))
+	return err
+}
+
+// secret reads a secret from stdin: from a person without showing it, if there is a question to ask them.
+func (a *app) secret(question string) (string, error) {
+	if f, ok := a.in.(*os.File); ok && isTerminal(f) {
+		if question == "" {
+			return "", nil
+		}
+		_, _ = fmt.Fprint(a.err, question)
+		text, err := term.ReadPassword(int(f.Fd()))
+		_, _ = fmt.Fprintln(a.err)
+		return string(text), err
+	}
+	text, err := io.ReadAll(io.LimitReader(a.in, 4096))
+	return strings.TrimSpace(string(text)), err
 }

@@ -100,7 +100,8 @@ func (a *app) introduce(path, address string) {
 	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute.
 
   store    %[1]s
-  server   http://%[2]s/readyz
+  API      http://%[2]s/api/v1/entries
+  health   http://%[2]s/readyz
 
 In another terminal:
 

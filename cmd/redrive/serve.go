@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,14 +15,16 @@ import (
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
-		Long: `Collect the dead letters that the configuration names into the store, carry redrive runs on, apply the rules, and answer
-/livez and /readyz. Ctrl-C, or SIGTERM, drains: what was read is stored or given back, and what was sent is recorded.`,
+		Long: `Collect the dead letters that the configuration names into the store, carry redrive runs on, apply the rules, remove what the
+retention no longer keeps, and answer over HTTP: the REST API below /api/v1, /livez and /readyz. Without server.auth only this machine is
+answered. Ctrl-C, or SIGTERM, drains: what was read is stored or given back, and what was sent is recorded.`,
 		Example: `  redrive serve --config redrive.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.server(cmd.Context())
@@ -44,6 +45,7 @@ type server struct {
 	brokers   map[string]brokers.Broker
 	manager   *dlq.Manager
 	collector *collector.Collector // nil without sources
+	handler   *dlqhttp.Handler
 	listener  net.Listener
 	logger    *slog.Logger
 }
@@ -86,6 +88,9 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	if err := s.makeCollector(); err != nil {
 		return nil, err
 	}
+	if err := s.makeHandler(); err != nil {
+		return nil, err
+	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", s.cfg.Server.Address)
 	if err != nil {
@@ -123,16 +128,8 @@ const shutdownTimeout = 10 * time.Second
 // run runs everything until ctx ends, which is no error, or something fails for good.
 func (s *server) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
-	web := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
-	}
-	running.Go(func() error {
-		if err := web.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("server: %w", err)
-		}
-		return nil
-	})
+	web := s.web()
+	running.Go(func() error { return s.serve(web) })
 	running.Go(func() error {
 		<-ctx.Done()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
@@ -145,16 +142,13 @@ func (s *server) run(ctx context.Context) error {
 	if len(s.brokers) > 0 {
 		running.Go(func() error { return ended(ctx, s.manager.Work(ctx)) })
 	}
-	if rules := s.cfg.Redrive.Rules; len(rules) > 0 {
-		running.Go(func() error {
-			list := make([]dlq.Rule, 0, len(rules))
-			for i := range rules {
-				list = append(list, rules[i].Rule())
-			}
-			return ended(ctx, s.manager.Automate(ctx, list...))
-		})
+	if rules := rulesOf(s.cfg); len(rules) > 0 {
+		running.Go(func() error { return ended(ctx, s.manager.Automate(ctx, rules...)) })
 	}
-	s.logger.InfoContext(ctx, "serving", "address", "http://"+s.listener.Addr().String(), "sources", len(s.cfg.Collector.Sources),
+	if s.cfg.Retention != (config.Retention{}) {
+		running.Go(func() error { return s.retain(ctx) })
+	}
+	s.logger.InfoContext(ctx, "serving", "address", s.url(), "sources", len(s.cfg.Collector.Sources),
 		"brokers", len(s.brokers))
 	err := running.Wait()
 	s.logger.Info("stopped")

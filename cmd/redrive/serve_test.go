@@ -19,6 +19,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -114,7 +115,7 @@ server: {address: %q}
 	}, 10*time.Second, 20*time.Millisecond, stderr)
 	status, body := get(t, "http://"+address+"/readyz")
 	require.Equal(t, http.StatusOK, status)
-	var report health
+	var report dlqhttp.Health
 	require.NoError(t, json.Unmarshal([]byte(body), &report))
 	require.Equal(t, "ok", report.Status)
 	require.Len(t, report.Components, 3)
@@ -157,6 +158,9 @@ func TestServe_Faults(t *testing.T) {
 		"address taken": {fmt.Sprintf("store: {url: %s/a.db}\nserver: {address: %q}", dir, taken.Addr()), "address already in use", exitError},
 		"broker down": {
 			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ", exitError,
+		},
+		"open to everybody": {
+			fmt.Sprintf("store: {url: %s/c.db}\nserver: {address: '0.0.0.0:0'}", dir), "configure server.auth", exitUsage,
 		},
 		"no store":   {"log: {level: info}", "store.url: required", exitUsage},
 		"bad config": {"stor: {}", `unknown field "stor"`, exitUsage},

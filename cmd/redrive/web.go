@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// makeHandler makes what answers over HTTP.
+func (s *server) makeHandler() error {
+	auth, err := s.cfg.Server.Auth.Authenticators()
+	if err != nil {
+		return usagef("%v", err)
+	}
+	if err := dlqhttp.CheckAddress(s.cfg.Server.Address, auth); err != nil {
+		return usagef("%v", err)
+	}
+	rules, reveal, err := s.cfg.Redaction.Rules()
+	if err != nil {
+		return usagef("%v", err)
+	}
+	settings, err := settingsOf(s.cfg)
+	if err != nil {
+		return err
+	}
+	c := &s.cfg.Server
+	s.handler, err = dlqhttp.New(dlqhttp.Config{
+		Manager: s.manager, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins, ReadOnly: c.ReadOnly,
+		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Settings: settings, Rules: rulesOf(s.cfg),
+		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger,
+	})
+	if err != nil {
+		return usagef("%v", err)
+	}
+	return nil
+}
+
+func rulesOf(cfg *config.Config) []dlq.Rule {
+	rules := make([]dlq.Rule, 0, len(cfg.Redrive.Rules))
+	for i := range cfg.Redrive.Rules {
+		rules = append(rules, cfg.Redrive.Rules[i].Rule())
+	}
+	return rules
+}
+
+// settingsOf is the configuration to be shown, as the YAML file has it.
+func settingsOf(cfg *config.Config) (any, error) {
+	text, err := yaml.MarshalWithOptions(cfg.Redacted(), yaml.OmitEmpty(), yaml.OmitZero())
+	if err != nil {
+		return nil, err
+	}
+	data, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	var settings any
+	return settings, json.Unmarshal(data, &settings)
+}
+
+// web is the HTTP server around the handler. The time for a body is the handler's, because imports may take long.
+func (s *server) web() *http.Server {
+	web := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
+	}
+	web.RegisterOnShutdown(s.handler.EndStreams)
+	return web
+}
+
+// serve answers until the server is shut down.
+func (s *server) serve(web *http.Server) error {
+	var err error
+	if tls := s.cfg.Server.TLS; tls.Certificate != "" {
+		err = web.ServeTLS(s.listener, tls.Certificate, tls.Key)
+	} else {
+		err = web.Serve(s.listener)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("server: %w", err)
+}
+
+// url is where the server is.
+func (s *server) url() string {
+	scheme := "http://"
+	if s.cfg.Server.TLS.Certificate != "" {
+		scheme = "https://"
+	}
+	return scheme + s.listener.Addr().String() + s.cfg.Server.Prefix
+}
+
+// health is the state of each component; all are asked at once.
+func (s *server) health(ctx context.Context) dlqhttp.Health {
+	type answer struct {
+		name string
+		err  error
+	}
+	answers := make(chan answer)
+	ask := func(name string, ping func(context.Context) error) {
+		go func() { answers <- answer{name, ping(ctx)} }()
+	}
+	ask("store", s.letters.Store().Ping)
+	for name, b := range s.brokers {
+		ask("broker "+name, b.Ping)
+	}
+	var report dlqhttp.Health
+	for range len(s.brokers) + 1 {
+		a := <-answers
+		report.Add(a.name, a.err, dlqhttp.Component{})
+	}
+	if s.collector != nil {
+		for _, source := range s.collector.Stats() {
+			report.Add("source "+source.Broker+"/"+source.Topic, sourceFault(&source),
+				dlqhttp.Component{Collected: source.Collected, Held: source.Held})
+		}
+	}
+	return report
+}
+
+// sourceFault says what is wrong with a source; one that has not subscribed yet is not ready.
+func sourceFault(s *collector.SourceStats) error {
+	switch {
+	case s.Err != "":
+		return errors.New(s.Err)
+	case !s.Subscribed:
+		return errors.New("not subscribed")
+	default:
+		return nil
+	}
+}
+
+// brokerView is a broker as the API shows it.
+type brokerView struct {
+	Name    string   `json:"name"`
+	URL     string   `json:"url"`
+	Outcome string   `json:"outcome"`
+	Sources []string `json:"sources"`
+	// Topics are those that the sources' messages came from, as far as the configuration says; Plan is what their consumers need.
+	Topics  []string `json:"topics,omitempty"`
+	Plan    string   `json:"plan,omitempty"`
+	Problem string   `json:"problem,omitempty"`
+}
+
+// topology is what the brokers are, and the plan of what the configured topics need. Nothing is asked of the brokers.
+func (s *server) topology(context.Context) (any, error) {
+	views := make([]brokerView, 0, len(s.cfg.Brokers))
+	for _, name := range s.cfg.Names() {
+		b := s.cfg.Brokers[name]
+		v := brokerView{Name: name, URL: brokers.Redact(b.URL), Outcome: string(b.Outcome), Sources: []string{}}
+		for i := range s.cfg.Collector.Sources {
+			source := &s.cfg.Collector.Sources[i]
+			if source.Broker != name {
+				continue
+			}
+			v.Sources = append(v.Sources, source.Topic)
+			if source.Origin.Topic != "" {
+				v.Topics = append(v.Topics, source.Origin.Topic)
+			}
+		}
+		if len(v.Topics) > 0 {
+			plan, err := planText(&b, v.Topics)
+			if v.Plan = plan; err != nil {
+				v.Problem = err.Error()
+			}
+		}
+		views = append(views, v)
+	}
+	return map[string]any{"brokers": views}, nil
+}
+
+// retainEvery is how often old entries are looked for.
+const retainEvery = time.Hour
+
+// retain removes what the retention no longer keeps, now and every hour, until ctx ends.
+func (s *server) retain(ctx context.Context) error {
+	ticker := time.NewTicker(retainEvery)
+	defer ticker.Stop()
+	for {
+		n, err := s.manager.Retain(ctx, s.cfg.Retention.Retention())
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.logger.WarnContext(ctx, "old dead letters could not be removed; it is tried again", "error", err)
+		case n > 0:
+			s.logger.InfoContext(ctx, "old dead letters removed", "count", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// Server says where redrive serve listens, and to whom it answers.
+type Server struct {
+	// Address is host:port. Defaults to 127.0.0.1:8321. Another machine reaches it only with Auth.
+	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
+	// Prefix is the path below which everything is.
+	Prefix string `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
+	// Hosts are the names that requests may be for besides localhost.
+	Hosts []string `yaml:"hosts" jsonschema:"description=Host names that requests may be for; any if not given and auth is."`
+	// Origins are browser origins besides the server's own that may change something.
+	Origins []string `yaml:"origins" jsonschema:"description=Browser origins besides our own that may change something.,example=https://ops.example"`
+	// ReadOnly refuses every change over HTTP.
+	ReadOnly bool `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
+	// TLS makes it HTTPS.
+	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
+	// Auth says who may come.
+	Auth Auth `yaml:"auth" jsonschema:"description=Who may come and what they may do; without it only this machine is answered."`
+	// Limits bound what a client may ask for.
+	Limits Limits `yaml:"limits" jsonschema:"description=What a client may ask for."`
+}
+
+// TLS names the files of a certificate.
+type TLS struct {
+	Certificate string `yaml:"certificate" jsonschema:"description=PEM file with the certificate and its chain."`
+	Key         string `yaml:"key" jsonschema:"description=PEM file with its private key."`
+}
+
+// Auth says who may come and what they may do.
+type Auth struct {
+	Tokens []Token `yaml:"tokens" jsonschema:"description=Bearer tokens; redrive config hash-token makes one."`
+	Users  []User  `yaml:"users" jsonschema:"description=Users with a password; redrive config hash-password hashes one."`
+	Proxy  *Proxy  `yaml:"proxy" jsonschema:"description=A reverse proxy that says who somebody is."`
+}
+
+// Token is a bearer token.
+type Token struct {
+	Name string `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
+}
+
+// User is somebody with a password.
+type User struct {
+	Name string `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Hash string `yaml:"hash" jsonschema:"required,description=bcrypt hash of the password; never the password itself."`
+}
+
+// Proxy is a reverse proxy that authenticates.
+type Proxy struct {
+	From         []string          `yaml:"from" jsonschema:"required,description=Addresses that the proxy connects from: 10.0.0.7 or 10.0.0.0/8."`
+	UserHeader   string            `yaml:"user_header" jsonschema:"description=Header with the user's name; X-Forwarded-User if not given."`
+	GroupsHeader string            `yaml:"groups_header" jsonschema:"description=Header with the user's groups; X-Forwarded-Groups if not given."`
+	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; the most counts."`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of who is in neither; they are refused if not given."`
+}
+
+// Limits bound what a client may ask for.
+type Limits struct {
+	Body    int64         `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
+	Import  int64         `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
+	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; negative is no bound."`
+	Burst   int           `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
+	Streams int           `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
+	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take, but for exports, imports and purges; 30s if not given."`
+}
+
+// Redaction says what not everybody may see.
+type Redaction struct {
+	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..cpf."`
+	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * stands for any characters."`
+	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors, traces, notes, headers and payloads."`
+	// RevealTo is the least role that sees everything. Defaults to nobody.
+	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=The least role that sees what is hidden; nobody if not given."`
+}
+
+// Retention says for how long closed dead letters are kept.
+type Retention struct {
+	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept; for ever if not given.,example=2160h"`
+	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; for ever if not given."`
+	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove without a copy to the archive."`
+}
+
+// Retention is that as dlq takes it.
+func (r *Retention) Retention() dlq.Retention {
+	return dlq.Retention{Resolved: r.Resolved, Discarded: r.Discarded, SkipArchive: r.NoArchive}
+}
+
+// Authenticators are what Auth describes. The error names everything that makes no sense.
+func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
+	var (
+		list []dlqhttp.Authenticator
+		errs []error
+	)
+	add := func(auth dlqhttp.Authenticator, err error) {
+		list = append(list, auth)
+		errs = append(errs, err)
+	}
+	role := func(text string) dlqhttp.Role {
+		if text == "" {
+			return 0
+		}
+		parsed, err := dlqhttp.ParseRole(text)
+		errs = append(errs, err)
+		return parsed
+	}
+	if len(a.Tokens) > 0 {
+		tokens := make([]dlqhttp.Token, 0, len(a.Tokens))
+		for _, t := range a.Tokens {
+			tokens = append(tokens, dlqhttp.Token{Name: t.Name, Role: role(t.Role), SHA256: t.Hash})
+		}
+		add(dlqhttp.Bearer(tokens...))
+	}
+	if len(a.Users) > 0 {
+		users := make([]dlqhttp.User, 0, len(a.Users))
+		for _, u := range a.Users {
+			users = append(users, dlqhttp.User{Name: u.Name, Role: role(u.Role), Bcrypt: u.Hash})
+		}
+		add(dlqhttp.Basic(users...))
+	}
+	if p := a.Proxy; p != nil {
+		roles := func(texts map[string]string) map[string]dlqhttp.Role {
+			parsed := make(map[string]dlqhttp.Role, len(texts))
+			for name, text := range texts {
+				parsed[name] = role(text)
+			}
+			return parsed
+		}
+		add(dlqhttp.Proxy(dlqhttp.ProxyConfig{
+			From: p.From, UserHeader: p.UserHeader, GroupsHeader: p.GroupsHeader, Users: roles(p.Users), Groups: roles(p.Groups),
+			Default: role(p.DefaultRole),
+		}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("server.auth: %w", err)
+	}
+	return list, nil
+}
+
+// Rules are what is hidden, nil when nothing is, and who sees it nevertheless.
+func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
+	rules, err := redact.New(redact.Config{Paths: r.Paths, Headers: r.Headers, Texts: r.Texts})
+	if err != nil {
+		return nil, 0, fmt.Errorf("redaction: %w", err)
+	}
+	var reveal dlqhttp.Role
+	if r.RevealTo != "" {
+		if reveal, err = dlqhttp.ParseRole(r.RevealTo); err != nil {
+			return nil, 0, fmt.Errorf("redaction.reveal_to: %w", err)
+		}
+	}
+	if rules.Empty() {
+		rules = nil
+	}
+	return rules, reveal, nil
+}
+
+// validate reports every fault that can be seen without listening.
+func (s *Server) validate() error {
+	var errs []error
+	auth, err := s.Auth.Authenticators()
+	if errs = append(errs, err); err == nil {
+		if err := dlqhttp.CheckAddress(cmp.Or(s.Address, DefaultAddress), auth); err != nil {
+			errs = append(errs, fmt.Errorf("server.address: %w", unprefixed(err)))
+		}
+	}
+	if (s.TLS.Certificate == "") != (s.TLS.Key == "") {
+		errs = append(errs, errors.New("server.tls: certificate and key go together"))
+	}
+	for _, h := range s.Hosts {
+		if _, _, err := net.SplitHostPort(h); err == nil {
+			errs = append(errs, fmt.Errorf("server.hosts: %s: without the port", h))
+		}
+	}
+	l := &s.Limits
+	if l.Body < 0 || l.Import < 0 || l.Burst < 0 || l.Streams < 0 || l.Timeout < 0 {
+		errs = append(errs, errors.New("server.limits: must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// unprefixed is the error without the name of the package, for which the key stands.
+func unprefixed(err error) error {
+	if cause := errors.Unwrap(err); cause != nil && errors.Is(cause, dlqhttp.ErrNoAuthentication) {
+		return fmt.Errorf("%w: configure server.auth (tokens, users or proxy), or listen on 127.0.0.1: "+
+			"anybody who reaches it could read and change the dead letters", dlqhttp.ErrNoAuthentication)
+	}
+	return err
+}
