@@ -71,6 +71,11 @@ type Redrive struct {
 	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 is as fast as it goes."`
 	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long a redriven message may take until its consumer reports; 1h if not given."`
+	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, what a process had
+	// claimed that died is redriven by another one unless its outcome is known. Defaults to 30 s.
+	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. What a process that died was sending is sent again after twice that time unless its outcome is known."`
+	// RunLease is how long a run stays with a process that does not answer any more. Defaults to 30 s.
+	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that does not answer any more; 30s if not given."`
 	// ApprovalAbove makes a run over more than so many entries wait for a second person. Defaults to never.
 	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=A run over more than so many dead letters waits for a second person; never if not given."`
 	// Rules redrive dead letters of technical causes by themselves, while redrive serve runs.
@@ -221,6 +226,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Collector.Concurrency < 1 {
 		bad("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
+	}
+	if c.Redrive.PublishTimeout < 0 || c.Redrive.RunLease < 0 {
+		bad("redrive.publish_timeout %s, redrive.run_lease %s: must not be negative", c.Redrive.PublishTimeout, c.Redrive.RunLease)
 	}
 	if c.Collector.Hold < 0 || c.Redrive.OutcomeTimeout < 0 || c.Redrive.Rate < 0 {
 		bad("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",

@@ -115,6 +115,7 @@ func TestParse_Faults(t *testing.T) {
 		"rule without name":   {"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}", "redrive.rules[0].name: required"},
 		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all picks everything"},
 		"rule twice":          {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}", "the name a is there twice"},
+		"lease negative":      {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
 		"rule negative":       {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}", "must not be negative"},
 		"open to everybody":   {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
 		"every interface":     {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},

@@ -126,6 +126,12 @@ func (a *app) managerOptions() []dlq.ManagerOption {
 	if d := a.cfg.Redrive.OutcomeTimeout; d > 0 {
 		opts = append(opts, dlq.WithOutcomeTimeout(d))
 	}
+	if d := a.cfg.Redrive.PublishTimeout; d > 0 {
+		opts = append(opts, dlq.WithPublishTimeout(d))
+	}
+	if d := a.cfg.Redrive.RunLease; d > 0 {
+		opts = append(opts, dlq.WithRunLease(d))
+	}
 	if above := a.cfg.Redrive.ApprovalAbove; above != nil {
 		opts = append(opts, dlq.WithApproval(*above))
 	}

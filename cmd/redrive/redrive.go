@@ -18,6 +18,7 @@ type redriveFlags struct {
 	limit                     int64
 	rate, stop                float64
 	canary                    []int
+	maxOut                    int
 	id, transform, target     string
 	outcomeTimeout            time.Duration
 	dryRun, detach, onPublish bool
@@ -58,6 +59,7 @@ pauses it; redrive runs resume goes on. --detach leaves the work to redrive serv
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
 	flags.IntSliceVar(&f.canary, "canary", nil, "with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
+	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 is no bound)")
 	flags.Float64Var(&f.stop, "stop-above", 0.1, "with a filter: stop when the share of failures is above this; 1 never stops")
 	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new UUID)")
 	flags.StringVar(&f.transform, "transform", "", "with a filter: jq expression that each payload goes through; the original is kept")
@@ -119,7 +121,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	spec := dlq.RunSpec{
 		ID:     f.id,
-		Filter: filter, Limit: f.limit, Rate: f.speed(a), Canary: f.canary, Stop: dlq.StopRule{Share: f.stop}, JQ: f.transform,
+		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary, Stop: dlq.StopRule{Share: f.stop}, JQ: f.transform,
 		Target: f.target, CloseOnPublish: f.onPublish, OutcomeTimeout: f.outcomeTimeout,
 	}
 	preview, err := looker.PreviewRun(ctx, spec, 0)

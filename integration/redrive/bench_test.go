@@ -45,12 +45,12 @@ func BenchmarkRedrive(b *testing.B) {
 		filled += singles
 		single = append(single, singles/redriveSingles(b, m, singles).Seconds())
 
-		for _, close := range []bool{false, true} {
+		for _, closes := range []bool{false, true} {
 			purgeQueues(b, url)
 			fill(b, l, filled, filled+n)
 			filled += n
-			took := redriveRun(b, m, n, close)
-			if close {
+			took := redriveRun(b, m, n, closes)
+			if closes {
 				closing = append(closing, n/took.Seconds())
 			} else {
 				run = append(run, n/took.Seconds())
@@ -81,13 +81,13 @@ func redriveSingles(b *testing.B, m *dlq.Manager, n int) time.Duration {
 }
 
 // redriveRun redrives all that is PENDING, n entries.
-func redriveRun(b *testing.B, m *dlq.Manager, n int64, close bool) time.Duration {
+func redriveRun(b *testing.B, m *dlq.Manager, n int64, closes bool) time.Duration {
 	b.Helper()
-	r, err := m.StartRun(b.Context(), dlq.RunSpec{CloseOnPublish: close, MaxOut: -1}, dlq.By{Actor: "bench"})
+	r, err := m.StartRun(b.Context(), dlq.RunSpec{CloseOnPublish: closes, MaxOut: -1}, dlq.By{Actor: "bench"})
 	require.NoError(b, err)
 	require.Equal(b, n, r.Counts.Waiting)
 	start := time.Now()
-	if close {
+	if closes {
 		r, err = m.Drive(b.Context(), r.ID)
 		require.NoError(b, err)
 		require.Equal(b, dlq.RunCompleted, r.State, r.Cause)

@@ -1,8 +1,14 @@
 package redrive_test
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,30 +22,15 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// claims is how long a claim waits for the record of its publish. The consumer must not be further behind than that, else a message of
-// which a killed process did not tell is sent twice.
-const claims = 10 * time.Second
-
-// TestRunKilled_Child is not a test: it is the server that the test below starts and kills.
-func TestRunKilled_Child(t *testing.T) {
-	store, broker := os.Getenv("REDRIVE_CHILD_STORE"), os.Getenv("REDRIVE_CHILD_BROKER")
-	if store == "" {
-		t.Skip("runs as a child process of the other test: REDRIVE_CHILD_STORE is not set")
-	}
-	b, l := openBroker(t, broker), openLetters(t, store)
-	m := l.Manager(b, dlq.WithPublishTimeout(claims/2), dlq.WithRunLease(2*time.Second), dlq.WithWorkInterval(100*time.Millisecond))
-	run, err := m.Drive(t.Context(), "killed")
-	require.NoError(t, err)
-	require.Equal(t, dlq.RunCompleted, run.State, run.Cause)
-	require.NoError(t, b.Close())
-	require.NoError(t, l.Close())
-}
-
-// Dead letters are redriven through a run whose server is killed with SIGKILL again and again: every message reaches its consumer, and
-// none does twice. REDRIVE_RUN_LETTERS=100000 makes it the number that an operator fears; it takes minutes on two cores.
-func TestRunKilled(t *testing.T) {
+// Dead letters in PostgreSQL are redriven to RabbitMQ by redrive serve, which is killed with SIGKILL in the middle and started again,
+// several times: every message reaches its consumer, none does twice, and every outcome is the consumer's own report. They are 100,000,
+// which takes 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
+func TestServe_Killed(t *testing.T) {
 	t.Parallel()
-	letters, kills := 20_000, 3
+	letters, kills := 100_000, 3
+	if testing.Short() {
+		letters = 10_000
+	}
 	if text := os.Getenv("REDRIVE_RUN_LETTERS"); text != "" {
 		n, err := strconv.Atoi(text)
 		require.NoError(t, err)
@@ -55,39 +46,46 @@ func TestRunKilled(t *testing.T) {
 
 	var mu sync.Mutex
 	delivered := make(map[string]int, letters)
-	reached := make(chan struct{}, 1) // a server is to be killed
-	killed := 0
+	reached := make(chan struct{}, kills) // a server is to be killed
 	serve(t, b, l, func(m *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
-		delivered[m.Metadata[envelope.KeyMessageID]]++
-		if killed < kills && len(delivered) > letters*(killed+1)/(kills+1) {
-			killed++
+		id := m.Metadata[envelope.KeyMessageID]
+		delivered[id]++
+		if n := len(delivered); delivered[id] == 1 && n%(letters/(kills+1)) == 0 && n < letters {
 			reached <- struct{}{}
 		}
 		return nil
 	})
+	s := newProgram(t, store, broker)
+	s.start(t)
+	out := s.command(t, "dlq", "redrive", "--topic", topic, "--id", "killed", "--max-out", "3000", "--detach", "--yes")
+	require.Contains(t, out, "run killed")
 	began := time.Now()
-	run, err := l.Manager(nil).StartRun(t.Context(), dlq.RunSpec{ID: "killed", MaxOut: 5000}, dlq.By{Actor: "ana"})
-	require.NoError(t, err)
-	require.Equal(t, int64(letters), run.Counts.Waiting)
 	for range kills {
-		cmd, ended := server(t, store, broker)
 		select {
 		case <-reached:
-		case err := <-ended:
-			t.Fatalf("the server ended by itself: %v", err)
+		case <-s.ended:
+			t.Fatalf("the server ended by itself: %s", s.log.String())
 		}
-		require.NoError(t, cmd.Process.Kill())
-		require.Error(t, <-ended, "it was killed")
+		require.NoError(t, s.cmd.Process.Kill())
+		require.Error(t, <-s.ended, "it was killed")
+		s.start(t)
 	}
-	_, ended := server(t, store, broker)
-	require.NoError(t, <-ended)
+	var run *dlq.Run
+	var err error
+	for run, err = range l.Manager(nil).WatchRun(t.Context(), "killed", 100*time.Millisecond) {
+		require.NoError(t, err, s.log.String())
+	}
 	took := time.Since(began)
-
-	run, err = l.Manager(nil).Run(t.Context(), "killed")
-	require.NoError(t, err)
+	require.Equal(t, dlq.RunCompleted, run.State)
 	require.Equal(t, dlq.RunCounts{Succeeded: int64(letters)}, run.Counts)
+	resolved, err := l.Manager(nil).Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}, 0)
+	require.NoError(t, err)
+	require.Equal(t, int64(letters), resolved)
+	require.NoError(t, s.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, <-s.ended, s.log.String())
+
 	mu.Lock()
 	defer mu.Unlock()
 	require.Len(t, delivered, letters, "every message is redriven")
@@ -97,14 +95,55 @@ func TestRunKilled(t *testing.T) {
 	t.Logf("%d messages in %s, %d kills included", letters, took.Round(time.Millisecond), kills)
 }
 
-// server starts a server. ended gets what it ended with.
-func server(t *testing.T, store, broker string) (cmd *exec.Cmd, ended chan error) {
+// program is the built command and its server.
+type program struct {
+	path, config, address string
+
+	cmd   *exec.Cmd
+	log   *bytes.Buffer // to be read when it has ended
+	ended chan error
+}
+
+// newProgram configures a server whose claims last ten seconds: the consumer must not be further behind than that, else a message of
+// which a killed process did not tell is sent twice.
+func newProgram(t *testing.T, store, broker string) *program {
 	t.Helper()
-	cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunKilled_Child$")
-	cmd.Env = append(os.Environ(), "REDRIVE_CHILD_STORE="+store, "REDRIVE_CHILD_BROKER="+broker)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	require.NoError(t, cmd.Start())
-	ended = make(chan error, 1)
+	var listen net.ListenConfig
+	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &program{
+		path: services.Program(t, "./cmd/redrive"), config: filepath.Join(t.TempDir(), "redrive.yaml"), address: listener.Addr().String(),
+	}
+	require.NoError(t, listener.Close())
+	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 5s, run_lease: 2s}\nserver: {address: %q}\n",
+		store, broker, p.address)
+	require.NoError(t, os.WriteFile(p.config, []byte(text), 0o600))
+	return p
+}
+
+// start starts redrive serve, and returns when it is ready.
+func (p *program) start(t *testing.T) {
+	t.Helper()
+	p.log, p.ended = &bytes.Buffer{}, make(chan error, 1)
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), p.path, "serve", "--config", p.config)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	require.NoError(t, p.cmd.Start())
+	cmd, ended := p.cmd, p.ended
 	go func() { ended <- cmd.Wait() }()
-	return cmd, ended
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended already, unless the test has failed
+	require.Eventually(t, func() bool {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/readyz", nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
+	}, time.Minute, 20*time.Millisecond)
+}
+
+// command runs a command and returns what it prints.
+func (p *program) command(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), p.path, append(args, "--config", p.config)...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
 }
