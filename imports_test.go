@@ -103,6 +103,7 @@ func TestImports_Weight(t *testing.T) {
 		"./middleware":                 slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
 		"./brokers":                    light,
 		"./dlq/dlqmetrics":             append([]string{amqp, sarama, kafka, otel, yaml, huma, testify}, drivers...),
+		"./middleware/tracing":         append([]string{amqp, sarama, kafka, builder, goose, prometheus, yaml, huma, testify, "go.opentelemetry.io/otel/sdk"}, drivers...),
 		"./middleware/pipelinemetrics": append([]string{amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
 		"./brokers/memory":             light,
 		"./brokers/rabbitmq":           append([]string{sarama, builder, goose, prometheus, otel, testify}, drivers...),

@@ -86,6 +86,7 @@
 //	_watermill_delayed_for  duration   Watermill's components/delay            TakeDelay, ReadControl     W
 //	_watermill_delayed_until time      Watermill's components/delay            TakeDelay                  W
 //	traceparent, tracestate string     the producer's tracing                  consumers' tracing         W3C
+//	x-trace-link            string     middleware/tracing, retry to redrive    middleware/tracing         -
 //	amqp-*                  string     the RabbitMQ driver: basic properties   the driver; Identify       -
 //	ce_*, cloudEvents_*     string     CloudEvents producers                   envelope/cloudevents       -
 //	x-death and the like    any        RabbitMQ (IsBrokerMade)                 information; not forwarded E

@@ -33,6 +33,7 @@ const (
 	KeyRedriveID         = "x-redrive-id"          // id of the dead letter entry that a redrive came from
 	KeyRedriveCount      = "x-redrive-count"       // how often the message was redriven
 	KeyRedriveRun        = "x-redrive-run"         // id of the bulk run, if there was one
+	KeyTraceLink         = "x-trace-link"          // span that the delivery comes from: the failed attempt before it, or the redrive
 	KeyKafkaKey          = "x-kafka-key"           // partition key of a Kafka record
 	KeyHeaderTypes       = "x-header-types"        // JSON object: types of foreign headers that were not strings; for drivers
 	KeyInvalidRetryCount = "x-retry-count-invalid" // retry counter as it came, when it could not be read
@@ -102,7 +103,7 @@ func isReserved(key string) bool {
 		KeyErrorMessage, KeyErrorCode, KeyErrorTrace,
 		KeyOriginalDelay, KeyDelay, KeyNotBefore, KeyErrorClass, KeyFirstFailure, KeyDeferredSince,
 		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
-		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
+		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyTraceLink, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
 		KeyMetadataJSON, KeyFrame, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,

@@ -97,6 +97,7 @@ func (v *shown) write(w io.Writer, payload []byte) error {
 	line("handler", v.Handler)
 	line("record", strings.TrimSpace(v.SourceTable+" "+v.SourceID))
 	line("correlation", v.CorrelationID)
+	line("trace", v.TraceID)
 	line("reason", v.Reason)
 	line("error", v.ErrorMessage)
 	line("class", v.ErrorClass)

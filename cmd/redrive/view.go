@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // entryView is an entry as programs see it.
@@ -36,6 +37,7 @@ type entryView struct {
 	SourceTable   string            `json:"source_table,omitempty"`
 	SourceID      string            `json:"source_id,omitempty"`
 	CorrelationID string            `json:"correlation_id,omitempty"`
+	TraceID       string            `json:"trace_id,omitempty"`
 	CreatedAt     time.Time         `json:"created_at"`
 	DiedAt        time.Time         `json:"died_at"`
 	LastRetryAt   time.Time         `json:"last_retry_at,omitzero"`
@@ -63,7 +65,7 @@ func viewOf(e *dlq.Entry) entryView {
 		ResolvedBy: e.ResolvedBy, Run: e.Run, Version: e.Version, Size: e.Size,
 	}
 	if b := e.Body; b != nil {
-		v.Headers, v.StackTrace = b.Headers, b.Trace
+		v.Headers, v.StackTrace, v.TraceID = b.Headers, b.Trace, envelope.TraceID(b.Headers)
 		if utf8.Valid(b.Payload) {
 			text := string(b.Payload)
 			v.Payload = &text

@@ -1,0 +1,82 @@
+package tracing
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Publisher traces what is published through next, the publisher of a broker of the given URL scheme (amqp, kafka, ...). Each message
+// gets a span, whose context travels in its headers: in a copy, the caller's message is not changed. The span's parent is the one in
+// the message's context. Closing it closes next.
+func (t *Tracer) Publisher(next message.Publisher, scheme string) message.Publisher {
+	return &publisher{next, t, scheme}
+}
+
+type publisher struct {
+	message.Publisher
+
+	tracer *Tracer
+	scheme string
+}
+
+// Publish implements message.Publisher. The spans of one call end together.
+func (p *publisher) Publish(topic string, messages ...*message.Message) error {
+	traced := make([]*message.Message, len(messages))
+	spans := make([]trace.Span, len(messages))
+	for i, m := range messages {
+		ctx, span := p.tracer.send(m.Context(), m, p.scheme, topic)
+		traced[i], spans[i] = m.Copy(), span
+		traced[i].SetContext(ctx)
+		p.tracer.inject(ctx, traced[i])
+	}
+	err := p.Publisher.Publish(topic, traced...)
+	for _, span := range spans {
+		fail(span, err)
+		span.End()
+	}
+	return err
+}
+
+// send begins the span of a publish. A message that was published before, and is passed on, links to that.
+func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	parent, created := trace.SpanContextFromContext(ctx), t.creation(m)
+	if !parent.IsValid() && created.IsValid() {
+		ctx, parent = trace.ContextWithRemoteSpanContext(ctx, created), created
+	}
+	return t.startSend(ctx, m, scheme, topic, links(parent, created), more...)
+}
+
+func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topic string, to []trace.Link, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	attributes := append(t.messageAttributes(m, scheme, topic), semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend,
+		semconv.MessagingMessageBodySize(len(m.Payload)))
+	if id := m.Metadata[envelope.KeyMessageID]; id != "" {
+		attributes = append(attributes, semconv.MessagingMessageID(text(id)))
+	}
+	opts := []trace.SpanStartOption{
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(append(attributes, more...)...), trace.WithLinks(to...),
+	}
+	return t.tracer.Start(ctx, "send "+topic, opts...) //nolint:spancheck // the caller ends it
+}
+
+// Redriver traces the redrives that go through next: a broker, or whatever else is the dlq.Redriver of a Manager. Each gets a span in
+// the operator's trace that links to the attempt that died, and the attempt that it leads to links to the redrive. Where next takes
+// many at once (RescheduleAll), so does what is returned.
+func (t *Tracer) Redriver(next middleware.Rescheduler) middleware.Rescheduler {
+	one := &redriver{next, t}
+	if all, ok := next.(batch); ok {
+		return &batchRedriver{*one, all}
+	}
+	return one
+}
+
+// batch is what a redriver may offer besides (dlq.BatchRedriver).
+type batch interface {
+	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
+}
