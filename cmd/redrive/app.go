@@ -21,6 +21,7 @@ type app struct {
 
 	flags struct {
 		config, store, actor, note string
+		server, profile, tokenFile string
 		brokers                    []string
 		output, jq                 string
 		noColor, yes, quiet        bool
@@ -39,8 +40,8 @@ func (a *app) root() *cobra.Command {
 		Long: `redrive operates dead letters: it collects them from the queues and topics of any service into a store, shows what died and
 why, and sends messages back to where they came from.
 
-It works on the store itself (--store, $REDRIVE_STORE) or on what a configuration names (--config, $REDRIVE_CONFIG, else ./redrive.yaml
-where there is one).`,
+It works on the store itself (--store, $REDRIVE_STORE), on what a configuration names (--config, $REDRIVE_CONFIG, else ./redrive.yaml
+where there is one), or through a server's API (--server, --profile): dlq and runs do the same on all of them.`,
 		Example: `  redrive demo
   redrive dlq groups --store dead-letters.db
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
@@ -49,6 +50,9 @@ where there is one).`,
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.flags.config, "config", "", "YAML file with store, brokers, sources and server ($REDRIVE_CONFIG)")
+	f.StringVar(&a.flags.server, "server", "", "work through the API of a redrive server at this URL ($REDRIVE_SERVER; token from $REDRIVE_TOKEN)")
+	f.StringVar(&a.flags.profile, "profile", "", "server and token by name, from redrive/profiles.yaml in the user's configuration ($REDRIVE_PROFILE)")
+	f.StringVar(&a.flags.tokenFile, "token-file", "", "file with the token for the server ($REDRIVE_TOKEN has the token itself)")
 	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file ($REDRIVE_STORE)")
 	f.StringArrayVar(&a.flags.brokers, "broker", nil, "broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
 	f.StringVar(&a.flags.actor, "actor", "", "who does it, for the audit log ($REDRIVE_ACTOR; default user@host)")

@@ -17,29 +17,29 @@ import (
 type verb struct {
 	use, short, past string
 	from             []dlq.Status // what is taken without --status
-	one              func(*dlq.Manager, context.Context, int64, dlq.By) (*dlq.Entry, error)
-	all              func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
+	one              func(operator, context.Context, int64, dlq.By) (*dlq.Entry, error)
+	all              func(operator, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
 func (a *app) verbCommands() []*cobra.Command {
 	waiting := []dlq.Status{dlq.Pending, dlq.Parked}
 	verbs := []verb{
 		{
-			"resolve", "Say that dead letters are taken care of", "resolved", waiting, (*dlq.Manager).Resolve, (*dlq.Manager).ResolveAll,
+			"resolve", "Say that dead letters are taken care of", "resolved", waiting, operator.Resolve, operator.ResolveAll,
 		},
 		{
 			"discard", "Give dead letters up; they are kept and can be restored", "discarded", waiting,
-			(*dlq.Manager).Discard, (*dlq.Manager).DiscardAll,
+			operator.Discard, operator.DiscardAll,
 		},
 		{
 			"park", "Put dead letters aside for a person: neither a rule nor a run takes them by itself", "parked",
 			[]dlq.Status{dlq.Pending},
-			(*dlq.Manager).Park, (*dlq.Manager).ParkAll,
+			operator.Park, operator.ParkAll,
 		},
 		{
 			"restore", "Take resolve, discard or park back", "restored",
 			[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
-			(*dlq.Manager).Restore, (*dlq.Manager).RestoreAll,
+			operator.Restore, operator.RestoreAll,
 		},
 	}
 	commands := make([]*cobra.Command, 0, len(verbs))
@@ -102,7 +102,7 @@ func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
 }
 
 // changeAll changes what a filter picks.
-func (a *app) changeAll(ctx context.Context, m *dlq.Manager, v *verb, flags *filterFlags, dryRun bool) error {
+func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterFlags, dryRun bool) error {
 	filter, err := flags.read(time.Now())
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (a *app) changeAll(ctx context.Context, m *dlq.Manager, v *verb, flags *fil
 }
 
 // dryRun shows how many and the first of them.
-func (a *app) dryRun(ctx context.Context, m *dlq.Manager, f dlq.Filter) error {
+func (a *app) dryRun(ctx context.Context, m operator, f dlq.Filter) error {
 	const sample = 20
 	n, err := m.Count(ctx, f, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // Completions ask the store, shortly, and say nothing when it does not answer: a shell waits for them.
 const completionTimeout = 2 * time.Second
 
-func (a *app) completing(cmd *cobra.Command, values func(context.Context, *dlq.Manager) ([]string, error)) []string {
+func (a *app) completing(cmd *cobra.Command, values func(context.Context, operator) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	manager, err := a.manager(ctx)
@@ -27,7 +27,7 @@ func (a *app) completing(cmd *cobra.Command, values func(context.Context, *dlq.M
 }
 
 func (a *app) completeTopics(cmd *cobra.Command) []string {
-	return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+	return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
 		stats, err := m.Stats(ctx, dlq.StatsQuery{})
 		var names []string
 		for _, t := range stats.ByTopic {
@@ -38,7 +38,7 @@ func (a *app) completeTopics(cmd *cobra.Command) []string {
 }
 
 func (a *app) completeGroups(cmd *cobra.Command) []string {
-	return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+	return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
 		groups, err := m.Groups(ctx, dlq.GroupQuery{Limit: 50})
 		var names []string
 		for _, g := range groups {
@@ -51,7 +51,7 @@ func (a *app) completeGroups(cmd *cobra.Command) []string {
 // completeIDs offers the newest entries in the states that the command takes.
 func (a *app) completeIDs(statuses ...dlq.Status) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+		return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
 			list, err := m.List(ctx, dlq.Filter{Statuses: statuses}, dlq.Page{})
 			var ids []string
 			for i := range list.Entries {

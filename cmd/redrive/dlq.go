@@ -73,7 +73,7 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 // listEntries lists a page, or all pages.
-func listEntries(ctx context.Context, m *dlq.Manager, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry, next string, err error) {
+func listEntries(ctx context.Context, m operator, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry, next string, err error) {
 	if all {
 		page.Limit = dlq.MaxPage
 	}

@@ -184,7 +184,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 }
 
 // overdueEntries counts those whose lease is over, among the oldest thousand.
-func overdueEntries(ctx context.Context, m *dlq.Manager, now time.Time) (int, error) {
+func overdueEntries(ctx context.Context, m operator, now time.Time) (int, error) {
 	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}, dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage})
 	n := 0
 	for i := range list.Entries {

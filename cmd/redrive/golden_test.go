@@ -51,9 +51,12 @@ func TestGolden(t *testing.T) {
 // hermetic takes away what the environment may say.
 func hermetic(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"REDRIVE_CONFIG", "REDRIVE_STORE", "REDRIVE_BROKER"} {
+	for _, name := range []string{
+		"REDRIVE_CONFIG", "REDRIVE_STORE", "REDRIVE_BROKER", "REDRIVE_SERVER", "REDRIVE_PROFILE", "REDRIVE_PROFILES", "REDRIVE_TOKEN",
+	} {
 		t.Setenv(name, "")
 	}
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	t.Setenv("REDRIVE_ACTOR", "ana")
 }
 

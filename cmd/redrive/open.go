@@ -92,8 +92,11 @@ func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	return letters, nil
 }
 
-// manager opens the store for everything but redriving.
-func (a *app) manager(ctx context.Context) (*dlq.Manager, error) {
+// manager is what to work with for everything but redriving: a server where one is named, else the store.
+func (a *app) manager(ctx context.Context) (operator, error) {
+	if p, err := a.profile(); err != nil || p != nil {
+		return a.connected(p, err)
+	}
 	letters, err := a.open(ctx)
 	if err != nil {
 		return nil, err
@@ -101,8 +104,19 @@ func (a *app) manager(ctx context.Context) (*dlq.Manager, error) {
 	return letters.Manager(nil, a.managerOptions()...), nil
 }
 
-// redriver opens the store and the brokers.
-func (a *app) redriver(ctx context.Context) (*dlq.Manager, error) {
+// connected is a server's operator.
+func (a *app) connected(p *profile, err error) (operator, error) {
+	if err != nil {
+		return nil, err
+	}
+	return newRemote(p)
+}
+
+// redriver is what to redrive with: a server where one is named, else the store and the brokers.
+func (a *app) redriver(ctx context.Context) (operator, error) {
+	if p, err := a.profile(); err != nil || p != nil {
+		return a.connected(p, err)
+	}
 	letters, err := a.open(ctx)
 	if err != nil {
 		return nil, err

@@ -23,15 +23,15 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what became of its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends", nil, (*app).watchRun),
-		a.runCommand("pause ID", "Pause a run; what is out goes on", []dlq.RunState{dlq.RunRunning}, steer((*dlq.Manager).PauseRun)),
+		a.runCommand("pause ID", "Pause a run; what is out goes on", []dlq.RunState{dlq.RunRunning}, steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Carry on a run that was paused, interrupted, or has stopped by itself",
 			[]dlq.RunState{dlq.RunPaused, dlq.RunStopped, dlq.RunRunning}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; what waits stays as it was",
-			[]dlq.RunState{dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}, steer((*dlq.Manager).CancelRun)),
+			[]dlq.RunState{dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}, steer(operator.CancelRun)),
 		a.runCommand("approve ID", "Let a run begin that somebody else has asked for",
-			[]dlq.RunState{dlq.RunAwaitingApproval}, steer((*dlq.Manager).ApproveRun)),
+			[]dlq.RunState{dlq.RunAwaitingApproval}, steer(operator.ApproveRun)),
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
-			[]dlq.RunState{dlq.RunAwaitingApproval}, steer((*dlq.Manager).RejectRun)),
+			[]dlq.RunState{dlq.RunAwaitingApproval}, steer(operator.RejectRun)),
 	)
 	return cmd
 }
@@ -47,7 +47,7 @@ func (a *app) runCommand(use, short string, states []dlq.RunState, do func(*app,
 
 func (a *app) completeRuns(states ...dlq.RunState) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return a.completing(cmd, func(ctx context.Context, m *dlq.Manager) ([]string, error) {
+		return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
 			runs, _, err := m.Runs(ctx, dlq.RunFilter{States: states}, dlq.Page{})
 			var ids []string
 			for i := range runs {
@@ -157,7 +157,7 @@ func (a *app) showRun(ctx context.Context, id string) error {
 }
 
 // steer makes a command of a change to a run.
-func steer(do func(*dlq.Manager, context.Context, string, dlq.By) (*dlq.Run, error)) func(*app, context.Context, string) error {
+func steer(do func(operator, context.Context, string, dlq.By) (*dlq.Run, error)) func(*app, context.Context, string) error {
 	return func(a *app, ctx context.Context, id string) error {
 		manager, err := a.manager(ctx)
 		if err != nil {
@@ -204,7 +204,7 @@ func (a *app) watchRun(ctx context.Context, id string) error {
 }
 
 // drive carries a run on in this process and shows how it goes. An interruption pauses it.
-func (a *app) drive(ctx context.Context, m *dlq.Manager, id string) error {
+func (a *app) drive(ctx context.Context, m operator, id string) error {
 	watching, stop := context.WithCancel(ctx)
 	shown := make(chan struct{})
 	go func() {
@@ -223,7 +223,7 @@ func (a *app) drive(ctx context.Context, m *dlq.Manager, id string) error {
 	return a.finish(run)
 }
 
-func (a *app) interrupted(ctx context.Context, m *dlq.Manager, id string, cause error) error {
+func (a *app) interrupted(ctx context.Context, m operator, id string, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	by := a.by()
@@ -254,7 +254,7 @@ func (a *app) finish(run *dlq.Run) error {
 }
 
 // follow shows the progress of a run, to people only, until it ends or ctx does. It returns the run as it was last.
-func (a *app) follow(ctx context.Context, m *dlq.Manager, id string) (*dlq.Run, error) {
+func (a *app) follow(ctx context.Context, m operator, id string) (*dlq.Run, error) {
 	var (
 		last   *dlq.Run
 		bar    progress.Writer

@@ -48,3 +48,6 @@ func CheckAddress(address string, auth []Authenticator) error {
 
 // ErrNoAuthentication means that a server would be open to everybody.
 var ErrNoAuthentication = errors.New("not a loopback address, and no authentication")
+
+// IsLoopback reports whether nobody but this machine reaches an address, host:port, to listen on.
+func IsLoopback(address string) (bool, error) { return access.IsLoopback(address) }

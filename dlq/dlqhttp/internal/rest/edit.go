@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -115,7 +116,7 @@ func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[Diff],
 	}
 	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, a.fail(ctx, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err), 0)
 	}
 	return &output[Diff]{diffOf(a.visible(ctx).Diff(e.Body, after))}, nil
 }

@@ -39,7 +39,7 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	if _, ours := errors.AsType[huma.StatusError](err); ours {
 		return err
 	}
-	text := a.visible(ctx).Text(strings.TrimPrefix(err.Error(), "dlq: "))
+	text := a.visible(ctx).Text(err.Error())
 	status := a.status(ctx, err)
 	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
 		a.cfg.Logger.ErrorContext(ctx, "request failed", "error", err)

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// serveSeed runs a server on the store dead.db and the queue queue.db of a session, and returns its address.
+func serveSeed(t *testing.T, more string) string {
+	t.Helper()
+	address := freeAddress(t)
+	file := filepath.Join(t.TempDir(), "server.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
+store: {url: "sqlite:dead.db?synchronous=normal"}
+brokers: {sqlite: {url: "sqlite:queue.db"}}
+server: {address: %q%s}
+log: {level: warn}
+`, address, more), 0o600))
+	_, stderr, _ := start(t, "serve", "--config", file)
+	require.Eventually(t, func() bool {
+		status, _ := get(t, "http://"+address+"/livez")
+		return status == http.StatusOK
+	}, 10*time.Second, 10*time.Millisecond, stderr)
+	return "http://" + address
+}
+
+// The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A session of its own is
+// for what only a server does.
+func TestGolden_ThroughServer(t *testing.T) {
+	for _, name := range []string{"look", "show", "change", "edit", "remote/runs"} {
+		path, err := filepath.Abs(filepath.Join("testdata", name+".txt"))
+		require.NoError(t, err)
+		t.Run(name, func(t *testing.T) {
+			hermetic(t)
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			t.Chdir(t.TempDir())
+			seed(t, "dead.db")
+			seedQueue(t, "queue.db")
+			t.Setenv("REDRIVE_SERVER", serveSeed(t, ""))
+			// The server has a broker, which the session on the store names.
+			got := play(t, strings.ReplaceAll(string(want), " --broker sqlite:queue.db", ""))
+			want = []byte(strings.ReplaceAll(string(want), " --broker sqlite:queue.db", ""))
+			if *update && strings.HasPrefix(name, "remote/") {
+				require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+				return
+			}
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+// command runs a command and returns what it prints.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, faults bytes.Buffer
+	code = run(args, strings.NewReader(""), &out, &faults)
+	return code, out.String(), faults.String()
+}
+
+// Who is who, and what they may do, is the server's word: the token comes from the environment, a file or a profile, and is never shown.
+func TestRemote_Credentials(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	const token, viewer = "rdr_this-is-the-token-of-ana", "rdr_this-is-the-token-of-vic"
+	server := serveSeed(t, fmt.Sprintf(`, auth: {tokens: [{name: ana, role: operator, hash: %q}, {name: vic, role: viewer, hash: %q}]}`,
+		dlqhttp.HashToken(token), dlqhttp.HashToken(viewer)))
+
+	code, _, stderr := command(t, "dlq", "list", "--server", server)
+	require.Equal(t, exitRefused, code)
+	require.Contains(t, stderr, "REDRIVE_TOKEN")
+
+	t.Setenv("REDRIVE_TOKEN", viewer)
+	code, stdout, _ := command(t, "dlq", "list", "--server", server, "--jq", "length")
+	require.Equal(t, exitOK, code)
+	require.Equal(t, "5\n", stdout)
+	code, _, stderr = command(t, "dlq", "resolve", "1", "--server", server)
+	require.Equal(t, exitRefused, code)
+	require.Contains(t, stderr, "vic is viewer; this needs the role operator")
+
+	require.NoError(t, os.WriteFile("token", []byte(token+"\n"), 0o600))
+	code, _, stderr = command(t, "dlq", "resolve", "1", "--server", server, "--token-file", "token", "--actor", "somebody else")
+	require.Equal(t, exitOK, code, stderr)
+	_, stdout, _ = command(t, "dlq", "show", "1", "--server", server, "--jq", ".resolved_by")
+	require.Equal(t, "ana\n", stdout, "the server knows who it was")
+
+	t.Setenv("REDRIVE_TOKEN", "")
+	t.Setenv("THE_TOKEN", token)
+	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
+	profiles := fmt.Sprintf("profiles:\n  test: {server: %q, token: \"${THE_TOKEN}\"}\n  other: {token: x}\n", server)
+	require.NoError(t, os.WriteFile("profiles.yaml", []byte(profiles), 0o644))
+	code, _, stderr = command(t, "dlq", "resolve", "2", "--profile", "test")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "chmod 600")
+	require.NoError(t, os.Chmod("profiles.yaml", 0o600))
+	code, _, stderr = command(t, "dlq", "resolve", "2", "--profile", "test")
+	require.Equal(t, exitOK, code, stderr)
+
+	for name, test := range map[string]struct {
+		args []string
+		want string
+		code int
+	}{
+		"no such profile":       {[]string{"--profile", "none"}, "has no server under this name", exitUsage},
+		"profile without":       {[]string{"--profile", "other"}, "has no server under this name", exitUsage},
+		"server and store":      {[]string{"--server", server, "--store", "dead.db"}, "leave one or the other out", exitUsage},
+		"server and broker":     {[]string{"--server", server, "--broker", "sqlite:queue.db"}, "leave one or the other out", exitUsage},
+		"password in the URL":   {[]string{"--server", "http://a:s3cret@localhost:1"}, "put them into a profile", exitUsage},
+		"no URL":                {[]string{"--server", "localhost:8321"}, "is a URL such as", exitUsage},
+		"nobody there":          {[]string{"--server", "http://127.0.0.1:1"}, "the server does not answer", exitError},
+		"not a redrive server":  {[]string{"--server", server + "/wrong", "--token-file", "token"}, "nothing is served at", exitNotFound},
+		"no token file":         {[]string{"--server", server, "--token-file", "none"}, "--token-file", exitUsage},
+		"interactive is as all": {[]string{"--profile", "test", "--limit", "0"}, "", exitOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr := command(t, append([]string{"dlq", "list"}, test.args...)...)
+			require.Equal(t, test.code, code, stderr)
+			require.Contains(t, stderr, test.want)
+			require.NotContains(t, stderr, "s3cret")
+			require.NotContains(t, stderr, token)
+		})
+	}
+}
+
+// An export through a server is the one of the store, to the byte, and an import through it brings it back.
+func TestRemote_Transfer(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	code, direct, stderr := command(t, "dlq", "export", "--store", "dead.db")
+	require.Equal(t, exitOK, code, stderr)
+	t.Setenv("REDRIVE_SERVER", serveSeed(t, ""))
+	code, exported, stderr := command(t, "dlq", "export")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, direct, exported)
+	require.Contains(t, stderr, "5 dead letters exported")
+
+	require.NoError(t, os.WriteFile("all.jsonl", []byte(exported), 0o600))
+	code, _, stderr = command(t, "dlq", "import", "all.jsonl")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "0 stored, 5 were there")
+	require.NoError(t, os.WriteFile("damaged.jsonl", []byte(`{"v":1,"entry":{},"bodies":[]}`), 0o600))
+	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "line 1: invalid request")
+}
