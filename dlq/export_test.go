@@ -128,17 +128,18 @@ func TestManager_Bulk(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	m := dlq.NewManager(store, nil)
-	for n := range 1100 {
+	entries := make([]*dlq.Entry, 1100)
+	for n := range entries {
 		d := death(n)
 		if n%11 == 0 {
 			d.Handler = "other"
 		}
-		id := stored(t, store, d)
-		if n == 5 {
-			_, err := m.Resolve(t.Context(), id, ana)
-			require.NoError(t, err)
-		}
+		entries[n] = dlq.NewEntry(d)
 	}
+	receipts, err := store.Put(t.Context(), entries...)
+	require.NoError(t, err)
+	_, err = m.Resolve(t.Context(), receipts[5].ID, ana)
+	require.NoError(t, err)
 	group := dlq.Filter{Handler: death(0).Handler}
 	bulk, err := m.DiscardAll(t.Context(), group, dlq.By{Actor: "bob", Note: "a test"})
 	require.NoError(t, err)

@@ -28,11 +28,11 @@ func TestRule_BacksOffAndParks(t *testing.T) {
 		var running atomic.Int32
 		for range 2 {
 			running.Add(2)
-			manager := dlq.NewManager(store, c, dlq.WithWorkInterval(5*time.Second))
+			manager := dlq.NewManager(store, c, dlq.WithWorkInterval(20*time.Second))
 			go func() { _ = manager.Work(ctx); running.Add(-1) }()
 			go func() { _ = manager.Automate(ctx, rule); running.Add(-1) }()
 		}
-		time.Sleep(15 * time.Minute)
+		time.Sleep(9 * time.Minute)
 		require.Len(t, c.at, 3)
 		last := began
 		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {

@@ -59,6 +59,7 @@ type runDriver struct {
 	settledAt time.Time
 	settleIn  time.Duration
 	settling  time.Duration // what the last look at the outcomes took
+	awaiting  bool          // outcomes have to come before anything more may be claimed
 }
 
 func (m *Manager) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
@@ -145,6 +146,7 @@ func (d *runDriver) over() bool {
 func (d *runDriver) next() (claims []RunClaim, until time.Time) {
 	now := time.Now()
 	r := d.run
+	d.awaiting = false
 	if r.State != RunRunning || d.under == publishing || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
 		return nil, time.Time{}
 	}
@@ -152,9 +154,14 @@ func (d *runDriver) next() (claims []RunClaim, until time.Time) {
 		return nil, d.notBefore
 	}
 	allowed := r.canary()
-	if r.Spec.MaxOut > 0 {
-		allowed = min(allowed, int64(r.Spec.MaxOut)-r.Counts.Open())
+	if most := int64(r.Spec.MaxOut); most > 0 {
+		left := most - r.Counts.Open()
+		if left < min(int64(d.size), most/4, r.Counts.Waiting) {
+			left = 0 // a batch is worth waiting for
+		}
+		allowed = min(allowed, left)
 	}
+	d.awaiting = allowed <= 0
 	allowed, until = d.paced(now, min(allowed, int64(d.size)))
 	if allowed <= 0 {
 		return nil, until
@@ -192,10 +199,10 @@ func (d *runDriver) settle(ctx context.Context) error {
 }
 
 func (d *runDriver) settleEvery() time.Duration {
-	if d.under > 0 || len(d.ahead) > 0 {
+	if !d.awaiting && (d.under > 0 || len(d.ahead) > 0) {
 		return max(settleBusy, d.settleIn, settleShare*d.settling)
 	}
-	return d.settleIn
+	return max(d.settleIn, 3*d.settling)
 }
 
 // pause waits for a batch, the next look at the outcomes, the rate, or somebody who changes the run.

@@ -68,7 +68,7 @@ func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cm
 func TestRunProcess_Killed(t *testing.T) {
 	t.Parallel()
 	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is made again: maxOut sees to it.
-	letters, kills, claims, maxOut := 2000, 1, 3*time.Second, 300
+	letters, kills, claims, maxOut := 800, 1, 3*time.Second, 200
 	if text := os.Getenv("REDRIVE_RUN_LETTERS"); text != "" {
 		n, err := strconv.Atoi(text)
 		require.NoError(t, err)

@@ -65,8 +65,8 @@ func TestServe_Killed(t *testing.T) {
 	for range kills {
 		select {
 		case <-reached:
-		case <-s.ended:
-			t.Fatalf("the server ended by itself: %s", s.log.String())
+		case err := <-s.ended:
+			t.Fatalf("the server ended by itself: %v\n%s", err, s.log.String())
 		}
 		require.NoError(t, s.cmd.Process.Kill())
 		require.Error(t, <-s.ended, "it was killed")
