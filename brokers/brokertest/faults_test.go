@@ -99,6 +99,14 @@ var faults = map[string]struct {
 			}
 		},
 	},
+	"dead letters do not say whose they are": {
+		finder: "DeadLetters_SayWhereTheyCameFrom",
+		spoil: func(f *faulty) {
+			f.deadLetter = func(_ context.Context, d *envelope.DeadLetter) error {
+				return f.Broker.Publisher().Publish(brokers.NameScheme{}.For(d.Origin.Topic, d.Origin.Consumer).Dead, d.Message)
+			}
+		},
+	},
 	"dead letters are lost": {
 		finder: "LargeBatch_IsProcessedOrDead",
 		spoil: func(f *faulty) {

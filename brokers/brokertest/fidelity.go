@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -169,4 +170,44 @@ func hugeErrorText(w *world) {
 
 	w.publish(b, topic, newMessage("good"))
 	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
+}
+
+// Whoever finds a dead letter in a queue, tomorrow and in another process, can send it back to the consumer that failed, and
+// to no other: its headers say which that was, whatever the sender had put there.
+func deadLettersSayOrigin(w *world) {
+	billing, mail := w.open(), w.open(group("mail"))
+	topic := w.topic("orders")
+	var fixed atomic.Bool
+	once := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}}
+	failing := w.consume(billing, topic, once, func(run) error {
+		if !fixed.Load() {
+			return errFails
+		}
+		return nil
+	})
+	healthy := w.consume(mail, topic, once, func(run) error { return nil })
+	m := newMessage("order")
+	m.Metadata.Set(envelope.KeyConsumer, "payments")
+	m.Metadata.Set(envelope.KeyTopic, "payments")
+	w.publish(mail, topic, m)
+
+	dead := w.deadLetters(billing, brokers.NameScheme{}, topic, 1)[0]
+	origin := failing.waitRuns(1)[0].Origin
+	require.Equal(w, topic, dead.Metadata.Get(envelope.KeyTopic))
+	require.Equal(w, origin.Consumer, dead.Metadata.Get(envelope.KeyConsumer))
+	require.NotEmpty(w, dead.Metadata.Get(envelope.KeyDeadLetterReason))
+	if billing.Capabilities().Groups {
+		healthy.waitRuns(1)
+	}
+
+	fixed.Store(true)
+	back := envelope.Origin{Broker: origin.Broker, Topic: dead.Metadata.Get(envelope.KeyTopic), Consumer: dead.Metadata.Get(envelope.KeyConsumer)}
+	again := envelope.PrepareRedrive(dead, envelope.Redrive{ID: "1", Count: 1})
+	require.NoError(w, w.open(group("operator")).Reschedule(w.Context(), back, again, 0))
+	runs := failing.waitRuns(2)
+	failing.quiet()
+	require.Equal(w, "order", string(runs[1].Message.Payload))
+	if billing.Capabilities().Groups {
+		require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+	}
 }

@@ -147,6 +147,7 @@ var cases = []testCase{
 	{"Headers_SurviveRetryAndDeadLetter", headersSurvive},
 	{"Headers_OfAnyBytesSurvive", rawHeadersSurvive},
 	{"MessageID_IsStableOverRetries", messageIDStable},
+	{"DeadLetters_SayWhereTheyCameFrom", deadLettersSayOrigin},
 	{"ErrorText_OfAnySizeIsDeadLettered", hugeErrorText},
 	// publishing.go
 	{"Publish_CopiesItsMessages", publishCopies},

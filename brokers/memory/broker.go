@@ -77,6 +77,8 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	if topic == "" {
 		topic = origin.Topic
 	}
+	delete(m.Metadata, envelope.KeyTopic) // where it was says nothing once it is back there; m is ours
+	delete(m.Metadata, envelope.KeyConsumer)
 	now := time.Now()
 	it := newItem(m, topic, now)
 	it.position = b.store.position.Add(1)
@@ -87,7 +89,21 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	return nil
 }
 
-// DeadLetter implements brokers.Broker. The dead letter queue is an ordinary topic: subscribe to it, or look at it with
+// RescheduleAll calls Reschedule for each message, without a delay. It returns an error for each, nil for stored, in their
+// order. Package dlq redrives whole batches through it.
+func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
+	faults := make([]error, len(messages))
+	for i, m := range messages {
+		if len(origins) != len(messages) {
+			faults[i] = fmt.Errorf("memory: reschedule: %d origins for %d messages", len(origins), len(messages))
+			continue
+		}
+		faults[i] = b.Reschedule(ctx, origins[i], m, 0)
+	}
+	return faults
+}
+
+// DeadLetter implements brokers.Broker. Its headers say where it came from, for whoever sends it back. The dead letter queue is an ordinary topic: subscribe to it, or look at it with
 // Peek.
 func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if err := ctx.Err(); err != nil {
@@ -101,7 +117,12 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if err := b.accept(d.Message); err != nil {
 		return fmt.Errorf("memory: dead letter to %s: %w", topic, err)
 	}
-	b.store.publish(topic, []*item{newItem(d.Message, topic, time.Now())})
+	m := d.Message.Copy()
+	m.Metadata[envelope.KeyTopic], m.Metadata[envelope.KeyConsumer] = d.Origin.Topic, group(d.Origin.Consumer)
+	if d.Reason != "" && m.Metadata[envelope.KeyDeadLetterReason] == "" {
+		m.Metadata[envelope.KeyDeadLetterReason] = string(d.Reason)
+	}
+	b.store.publish(topic, []*item{newItem(m, topic, time.Now())})
 	return nil
 }
 

@@ -228,3 +228,26 @@ func contextWith(t *testing.T, key, value any) context.Context {
 	t.Helper()
 	return context.WithValue(t.Context(), key, value)
 }
+
+// Package dlq redrives whole batches through it.
+func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, b.Close()) }()
+		origins := []envelope.Origin{{Topic: "orders", Consumer: "billing"}, {}, {Topic: "orders", Consumer: "mail"}}
+		list := []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil)}
+		faults := b.RescheduleAll(t.Context(), origins, list)
+		require.NoError(t, faults[0])
+		require.ErrorContains(t, faults[1], "names no topic")
+		require.NoError(t, faults[2])
+		for group, id := range map[string]string{"billing": "1", "mail": "3"} {
+			messages, err := b.Subscriber(brokers.WithGroup(group)).Subscribe(t.Context(), "orders")
+			require.NoError(t, err)
+			m := <-messages
+			require.Equal(t, id, m.UUID)
+			m.Ack()
+		}
+		require.Error(t, b.RescheduleAll(t.Context(), origins[:1], list)[0])
+	})
+}

@@ -84,14 +84,3 @@ func integer(value any) (int64, bool) {
 	}
 	return 0, false
 }
-
-// recordCrash writes the failure into a copy of m.
-func recordCrash(m *message.Message, text string, at time.Time) (*message.Message, error) {
-	c, err := envelope.ReadControl(m)
-	if err != nil {
-		return nil, err
-	}
-	return envelope.RecordFailure(m, envelope.Failure{
-		Err: envelope.Error{Message: text, Code: "crash"}, Class: "crash", At: at, Retry: c.RetryCount + 1, Reason: envelope.ReasonCrash,
-	})
-}

@@ -205,7 +205,7 @@ func (b *Broker) group() string {
 }
 
 // DeadLetter publishes d.Message to the topic that the naming scheme gives for dead letters of d.Origin, where it waits
-// for a consumer. See [brokers.Broker].
+// for a consumer. Its headers say where it came from, for whoever sends it back. See [brokers.Broker].
 func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	group := d.Origin.Consumer
 	if group == "" {
@@ -223,7 +223,12 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 		}
 	}
 	if err == nil {
-		err = b.lanes.publish(topic, []row{newRow(d.Message, 0)})
+		m := d.Message.Copy()
+		m.Metadata[envelope.KeyTopic], m.Metadata[envelope.KeyConsumer] = d.Origin.Topic, group
+		if d.Reason != "" && m.Metadata[envelope.KeyDeadLetterReason] == "" {
+			m.Metadata[envelope.KeyDeadLetterReason] = string(d.Reason)
+		}
+		err = b.lanes.publish(topic, []row{newRow(m, 0)})
 	}
 	if err != nil {
 		return fmt.Errorf("sqlqueue: dead letter to %q: %w", topic, err)

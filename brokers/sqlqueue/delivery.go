@@ -27,6 +27,8 @@ type delivery struct {
 	subscription    *subscription
 	from            envelope.Origin
 
+	stored chan struct{} // of a suspect: closed when the database knows how it ended
+
 	mu      sync.Mutex
 	expires time.Time // of the lease, by this process's clock, counted from before the database began to count
 	cancel  context.CancelCauseFunc

@@ -16,7 +16,7 @@ type Dialect string
 // The databases that [New] takes.
 const (
 	PostgreSQL Dialect = "postgres" // 12 and later
-	MySQL      Dialect = "mysql"    // MySQL 8.0, MariaDB 10.6 and later
+	MySQL      Dialect = "mysql"    // MariaDB 10.6 and later; MySQL 8.0 should do, and is not tested
 	SQLite     Dialect = "sqlite"   // 3.42 and later
 )
 
@@ -86,8 +86,7 @@ func dialectOf(name Dialect) (dialect, error) {
 // columns of a claimed row, in the order that scan reads, after its position in the index.
 const columns = ", id, due_at, published_at, deliveries, crashes, uuid, headers, payload, 0"
 
-// crashed is 1 for a row whose lease has run out: nobody answered. Rows that were known to have crashed a worker are only
-// counted again when their handler had begun.
+// crashed is 1 for a row whose lease has run out: nobody answered. One that is counted already must have been started.
 const crashed = "CASE WHEN lease IS NULL OR lease = 0 OR crashes > 0 AND started = 0 THEN 0 ELSE 1 END"
 
 // queryClaimed reads all rows of a query of columns, of which there are n at most.

@@ -1,5 +1,5 @@
-// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql. The program brings the
-// driver:
+// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql. (MariaDB is what the
+// tests run on, not MySQL.) The program brings the driver:
 //
 //	import (
 //		_ "github.com/jackc/pgx/v5/stdlib"                 // or go-sql-driver/mysql, or modernc.org/sqlite
@@ -28,6 +28,7 @@
 //	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
 //	x-nack-delay       nack-delay       100ms     pause after a nack; doubles with each delivery, up to 10 s
+//	x-crash-limit      crash-limit      5         leases in a row without an answer that make a dead letter; 0 for never
 //	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
 //	x-max-connections  max-connections  8         size of the pool
 //
@@ -49,8 +50,13 @@
 //
 // An ack deletes the row. Acks gather for up to 5 ms; a crash in that time delivers the messages again. A nack makes the row
 // visible again after x-nack-delay. Rescheduling changes the row itself, in one statement that also ends the lease: there is
-// no moment in which a crash delivers a retry twice. DeliveryCount counts leases since the message was last rescheduled,
-// so that it grows when a message crashes its workers.
+// no moment in which a crash delivers a retry twice. DeliveryCount counts leases since the message was last rescheduled.
+//
+// A message whose handler ends the process gives no answer. Once x-crash-limit of its leases in a row have run out, the
+// subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters, and without
+// one, or when it fails, to the dead letter topic. The first crash counts for every message that the process had leased,
+// later ones only for those whose handlers had begun, and after the second they are run one after the other: with a limit
+// of 3 or more, what was handled beside a message that kills is not taken for it. A nack is an answer and no crash.
 //
 // With concurrency 1 and one worker, messages come in the order of their due times.
 //
@@ -75,6 +81,7 @@
 //   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those with
 //     its id in redrive_queue_messages.
 //   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
+//     With _pragma=synchronous(normal) they do not wait, and a loss of power may take the last ones back.
 //   - A publish in a transaction that makes the very first message of a new topic blocks other firsts until it ends.
 //   - Rows that were acked stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction
 //     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/crash"
 )
 
 func init() {
@@ -42,6 +44,10 @@ func (urlDriver) Params() []brokers.Param {
 		{
 			Name: "nack-delay", Kind: brokers.Duration, Default: "100ms",
 			Doc: "Pause before a nacked message comes back; it doubles with each delivery, up to 10 s.",
+		},
+		{
+			Name: "crash-limit", Kind: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
+			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no limit.",
 		},
 		{
 			Name: "retention", Kind: brokers.Duration, Default: "0s",

@@ -52,6 +52,15 @@ func TestSourceOf(t *testing.T) {
 	}
 }
 
+// What the URL says about SQLite is not said over again.
+func TestSourceOf_PragmasOfTheURLWin(t *testing.T) {
+	u, err := url.Parse("sqlite://q.db?_pragma=synchronous(off)&_pragma=busy_timeout=1")
+	require.NoError(t, err)
+	s, err := sourceOf(u)
+	require.NoError(t, err)
+	require.Equal(t, []string{"PRAGMA journal_mode = WAL"}, s.pragmas)
+}
+
 // What is added while a flush runs is flushed together.
 func TestBatcher_GathersDuringAFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -50,6 +50,9 @@ func (l *leases) drop(list ...*delivery) {
 	l.leave(list)
 	l.mu.Unlock()
 	for _, d := range list {
+		if d.stored != nil {
+			close(d.stored)
+		}
 		d.subscription.unsettled.Done()
 	}
 }

@@ -45,7 +45,13 @@ func publishInto(ctx context.Context, db DB, now, topic string, rows []row, pad 
 // insertInto inserts rows into one queue. pad is added to delays where the database's clock is coarse, so that none ends
 // early.
 func insertInto(ctx context.Context, db DB, now string, queue int64, rows []row, pad time.Duration) error {
-	args := make([]any, 0, 6*len(rows))
+	query, args := insertRows(now, queue, rows, pad)
+	_, err := db.ExecContext(ctx, query, args...)
+	return err
+}
+
+func insertRows(now string, queue int64, rows []row, pad time.Duration) (query string, args []any) {
+	args = make([]any, 0, 6*len(rows))
 	for _, r := range rows {
 		delay := r.delay
 		if delay > 0 {
@@ -53,10 +59,9 @@ func insertInto(ctx context.Context, db DB, now string, queue int64, rows []row,
 		}
 		args = append(args, queue, delay.Microseconds(), delay.Microseconds(), r.uuid, r.headers, r.payload)
 	}
-	_, err := db.ExecContext(ctx, `INSERT INTO redrive_queue_messages
-		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES `+
-		tuples("(?, "+now+" + ?, "+now+" + ?, "+now+", ?, ?, ?)", len(rows)), args...)
-	return err
+	return `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES ` +
+		tuples("(?, "+now+" + ?, "+now+" + ?, "+now+", ?, ?, ?)", len(rows)), args
 }
 
 func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {

@@ -31,7 +31,7 @@ func sourceOf(u *url.URL) (source, error) {
 		return source{dialect: MySQL, drivers: []string{"mysql"}, dsn: dsn}, err
 	case "sqlite":
 		dsn, err := sqliteDSN(u)
-		return source{dialect: SQLite, drivers: []string{"sqlite", "sqlite3"}, dsn: dsn, pragmas: sqlitePragmas}, err
+		return source{dialect: SQLite, drivers: []string{"sqlite", "sqlite3"}, dsn: dsn, pragmas: pragmas(u)}, err
 	}
 	return source{}, fmt.Errorf("unknown scheme %q", u.Scheme)
 }
@@ -75,6 +75,17 @@ var sqlitePragmas = []string{
 	"PRAGMA busy_timeout = 10000",
 	"PRAGMA journal_mode = WAL",
 	"PRAGMA synchronous = FULL",
+}
+
+// pragmas leaves out what the URL sets itself: _pragma=synchronous(normal), in the form of modernc.org/sqlite.
+func pragmas(u *url.URL) (list []string) {
+	for _, pragma := range sqlitePragmas {
+		name := strings.Fields(pragma)[1]
+		if !slices.ContainsFunc(u.Query()["_pragma"], func(set string) bool { return strings.HasPrefix(set, name) }) {
+			list = append(list, pragma)
+		}
+	}
+	return list
 }
 
 func sqliteDSN(u *url.URL) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -96,19 +97,30 @@ func (l *lanes) store(topic string, batch []*request) {
 }
 
 func (l *lanes) insertChunks(topic string, rows []row) error {
-	for len(rows) > 0 {
-		n, bytes := 0, 0
-		for ; n < len(rows) && n < maxRows; n++ {
-			if bytes += rows[n].size(); n > 0 && bytes > maxBytes {
-				break
-			}
-		}
-		if err := l.insert(topic, rows[:n]); err != nil {
+	for chunk := range chunks(rows) {
+		if err := l.insert(topic, chunk); err != nil {
 			return err
 		}
-		rows = rows[n:]
 	}
 	return nil
+}
+
+// chunks splits rows into what one statement takes.
+func chunks(rows []row) iter.Seq[[]row] {
+	return func(yield func([]row) bool) {
+		for len(rows) > 0 {
+			n, bytes := 0, 0
+			for ; n < len(rows) && n < maxRows; n++ {
+				if bytes += rows[n].size(); n > 0 && bytes > maxBytes {
+					break
+				}
+			}
+			if !yield(rows[:n]) {
+				return
+			}
+			rows = rows[n:]
+		}
+	}
 }
 
 // unreachable tells whether the database did not answer, rather than refuse.

@@ -36,33 +36,55 @@ func (b *Broker) reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PublishTimeout)
 	defer cancel()
-	r := newRow(m, delay)
-	if origin.Offset != nil && origin.Broker == b.scheme {
-		if d := b.leases.get(*origin.Offset); d != nil && d.subscription.isOrigin(origin) && d.carries(m) {
-			if d.isLost() {
-				return ErrLeaseLost
-			}
-			if d.settle() {
-				return b.move(ctx, d, r)
-			}
+	r := returning(m, delay)
+	if d := b.heldHere(origin, m); d != nil {
+		if d.isLost() {
+			return ErrLeaseLost
+		}
+		if d.settle() {
+			return b.move(ctx, d, r)
 		}
 	}
-	group := origin.Consumer
-	if group == "" {
-		group = b.group()
-	}
-	queue, found, err := b.store.queue(ctx, origin.Topic, group)
+	queue, err := b.queueOf(ctx, origin)
 	if err != nil {
 		return err
-	}
-	if !found {
-		return fmt.Errorf("%w: this database has no such group; start the consumer once, then try again", brokers.ErrUnroutable)
 	}
 	if err := b.store.insertQueue(ctx, queue, r); err != nil {
 		return err
 	}
 	b.wakeups.wake(queue, delay)
 	return nil
+}
+
+// heldHere returns the delivery that m came from when this process is still at it, or nil.
+func (b *Broker) heldHere(origin envelope.Origin, m *message.Message) *delivery {
+	if origin.Offset == nil || origin.Broker != b.scheme {
+		return nil
+	}
+	if d := b.leases.get(*origin.Offset); d != nil && d.subscription.isOrigin(origin) && d.carries(m) {
+		return d
+	}
+	return nil
+}
+
+// queueOf returns the queue of the group that origin names.
+func (b *Broker) queueOf(ctx context.Context, origin envelope.Origin) (int64, error) {
+	group := origin.Consumer
+	if group == "" {
+		group = b.group()
+	}
+	queue, found, err := b.store.queue(ctx, origin.Topic, group)
+	if err == nil && !found {
+		err = fmt.Errorf("%w: this database has no such group; start the consumer once, then try again", brokers.ErrUnroutable)
+	}
+	return queue, err
+}
+
+// returning makes the row of a message that goes back to its consumer. Where it was says nothing once it is back there.
+func returning(m *message.Message, delay time.Duration) row {
+	delete(m.Metadata, envelope.KeyTopic)
+	delete(m.Metadata, envelope.KeyConsumer)
+	return newRow(m, delay)
 }
 
 // move changes the row of a delivery that is being handled.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -106,6 +107,30 @@ func (s *store) insertQueue(ctx context.Context, queue int64, r row) error {
 		_ = s.wake(ctx, s.db, queue, r.delay) // it is stored: consumers that are not woken find it by polling
 	}
 	return err
+}
+
+// insertQueues puts rows that are due now into their queues, all of them or none.
+func (s *store) insertQueues(ctx context.Context, queues map[int64][]row) error {
+	err := s.write(func() error {
+		return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
+			for _, queue := range slices.Sorted(maps.Keys(queues)) {
+				for rows := range chunks(queues[queue]) {
+					query, args := insertRows(s.now(), queue, rows, 0)
+					if _, err := tx.ExecContext(ctx, s.bind(query), args...); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for queue := range queues {
+		_ = s.wake(ctx, s.db, queue, 0) // they are stored: consumers that are not woken find them by polling
+	}
+	return nil
 }
 
 // padded makes up for a clock of whole milliseconds.
@@ -215,10 +240,10 @@ func (s *store) release(ctx context.Context, rows []leased) error {
 	return err
 }
 
-// start notes that the handler of a row that has crashed workers begins.
-func (s *store) start(ctx context.Context, row leased) error {
-	_, err := s.update(ctx, []leased{row}, "started = 1")
-	return err
+// start notes that the handler of a row that has crashed workers begins. It reports whether the row is still ours.
+func (s *store) start(ctx context.Context, row leased) (bool, error) {
+	n, err := s.update(ctx, []leased{row}, "started = started + 1") // MySQL does not count rows that stay the same
+	return n > 0, err
 }
 
 // renew extends leases and returns those that another worker has taken over. Rows that share a lease get one each: they

@@ -96,9 +96,13 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		concurrency: s.cfg.Concurrency,
 		prefetch:    prefetch,
 		drain:       s.cfg.DrainTimeout,
+		crashLimit:  s.cfg.Params.Int("crash-limit"),
 		ctx:         context.WithoutCancel(ctx),
 		out:         make(chan *message.Message),
 		buffer:      make(chan *delivery, s.cfg.Concurrency+prefetch),
+		suspects:    make(chan *delivery, s.cfg.Concurrency+prefetch),
+		alone:       make(chan *delivery),
+		answered:    make(chan struct{}),
 		need:        make(chan struct{}, 1),
 		alarm:       newAlarm(),
 	}

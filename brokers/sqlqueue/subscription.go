@@ -25,14 +25,19 @@ type subscription struct {
 	concurrency  int
 	prefetch     int
 	drain        time.Duration
+	crashLimit   int
 	ctx          context.Context // of the messages: keeps Subscribe's values, outlives its end
 	out          chan *message.Message
 
-	buffer  chan *delivery
-	need    chan struct{} // capacity 1: the fetcher may claim
-	alarm   *alarm
-	stopped <-chan struct{} // nothing more is handed out
-	expired <-chan struct{} // the drain has taken too long
+	buffer   chan *delivery
+	suspects chan *delivery // for runSuspects
+	alone    chan *delivery // from runSuspects
+	answered chan struct{}  // to runSuspects
+	burials  sync.WaitGroup
+	need     chan struct{} // capacity 1: the fetcher may claim
+	alarm    *alarm
+	stopped  <-chan struct{} // nothing more is handed out
+	expired  <-chan struct{} // the drain has taken too long
 
 	outstanding atomic.Int64 // claimed and not yet answered by a handler
 	handled     atomic.Int64
@@ -58,9 +63,12 @@ func (s *subscription) run(ctx context.Context) {
 	for range s.concurrency {
 		workers.Go(s.work)
 	}
+	workers.Go(s.runSuspects)
 	s.fetch(ctx)
 	close(s.buffer)
+	close(s.suspects)
 	workers.Wait()
+	s.burials.Wait()
 	close(s.out)
 	s.awaitSettled()
 }
@@ -105,7 +113,7 @@ func (s *subscription) fetch(ctx context.Context) {
 		list, err := s.claim(n, mark.from(began)) //nolint:contextcheck // see claim
 		switch {
 		case ctx.Err() != nil:
-			s.hold(list, began)
+			s.hold(list, began) //nolint:contextcheck // burying a message goes on when ctx ends
 			return
 		case err != nil:
 			s.broker.log.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.topic, "group", s.group, "error", err)
@@ -116,7 +124,7 @@ func (s *subscription) fetch(ctx context.Context) {
 			continue
 		}
 		pause = 50 * time.Millisecond
-		s.hold(list, began)
+		s.hold(list, began) //nolint:contextcheck // see above
 		if len(list) > 0 {
 			idle.reset()
 		}
@@ -148,12 +156,22 @@ func (s *subscription) hold(list []claimed, began time.Time) {
 	deliveries := make([]*delivery, len(list))
 	for i, row := range list {
 		deliveries[i] = &delivery{row: row, subscription: s, expires: began.Add(s.broker.store.lease)}
+		if s.isSuspect(deliveries[i]) {
+			deliveries[i].stored = make(chan struct{})
+		}
 	}
 	deliveries = s.broker.leases.take(deliveries)
 	s.outstanding.Add(int64(len(deliveries)))
 	s.unsettled.Add(len(deliveries))
 	for _, d := range deliveries {
-		s.buffer <- d
+		switch {
+		case s.isKiller(d):
+			s.burials.Go(func() { s.bury(d) })
+		case s.isSuspect(d) && s.concurrency > 1: // with one worker everything is run apart, and in order
+			s.suspects <- d
+		default:
+			s.buffer <- d
+		}
 	}
 }
 
@@ -211,21 +229,46 @@ func (s *subscription) free() int {
 
 // work hands out one message at a time.
 func (s *subscription) work() {
-	for d := range s.buffer {
+	buffer, alone := s.buffer, s.alone
+	for buffer != nil || alone != nil {
 		select {
-		case <-s.stopped:
-			s.finish(d, released, 0)
-			continue
-		default:
+		case d, open := <-buffer:
+			if !open {
+				buffer = nil
+				continue
+			}
+			s.handOut(d)
+		case d, open := <-alone:
+			if !open {
+				alone = nil
+				continue
+			}
+			s.handOut(d)
+			s.answered <- struct{}{}
 		}
-		m := d.message(s.ctx)
-		select {
-		case s.out <- m:
-			s.await(d, m)
-		case <-s.stopped:
-			d.end(context.Canceled)
-			s.finish(d, released, 0)
-		}
+	}
+}
+
+// handOut gives one message to the handler and waits for its answer.
+func (s *subscription) handOut(d *delivery) {
+	select {
+	case <-s.stopped:
+		s.finish(d, released, 0)
+		return
+	default:
+	}
+	if !s.begin(d) {
+		s.finish(d, released, 0)
+		return
+	}
+	m := d.message(s.ctx)
+	select {
+	case s.out <- m:
+		s.await(d, m)
+		s.acquit(d)
+	case <-s.stopped:
+		d.end(context.Canceled)
+		s.finish(d, released, 0)
 	}
 }
 

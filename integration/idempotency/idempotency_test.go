@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/kafka"
 	_ "github.com/redrive-go/redrive/brokers/memory"
+	_ "github.com/redrive-go/redrive/brokers/rabbitmq"
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
@@ -27,7 +29,13 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+// TestMain is also the main function of the consumer processes that tests start and that kill themselves.
+func TestMain(m *testing.M) {
+	if os.Getenv(consumerBroker) != "" {
+		os.Exit(consumer())
+	}
+	services.Main(m)
+}
 
 // database is a server's empty database with a store in it.
 type database struct {

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(workerURL); url != "" {
 		os.Exit(worker(url))
 	}
+	if url := os.Getenv(victimURL); url != "" {
+		os.Exit(victim(url))
+	}
 	services.Main(m)
 }
 

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS redrive_queue_messages (
     lease        BIGINT     NULL,
     deliveries   INT        NOT NULL DEFAULT 0,
     crashes      INT        NOT NULL DEFAULT 0, -- leases in a row that ended without an answer
-    started      SMALLINT   NOT NULL DEFAULT 0, -- 1: of a row with crashes, the handler has begun
+    started      SMALLINT   NOT NULL DEFAULT 0, -- not 0: of a row with crashes, the handler has begun
     uuid         VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     headers      LONGTEXT   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     payload      LONGBLOB   NOT NULL,

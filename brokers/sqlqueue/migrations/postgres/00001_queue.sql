@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS redrive_queue_messages (
     lease        BIGINT  NULL,     -- the worker that has the row, 0 for none; NULL until something happens to the row by itself
     deliveries   INTEGER NOT NULL DEFAULT 0,
     crashes      INTEGER NOT NULL DEFAULT 0, -- leases in a row that ended without an answer
-    started      SMALLINT NOT NULL DEFAULT 0, -- 1: of a row with crashes, the handler has begun
+    started      SMALLINT NOT NULL DEFAULT 0, -- not 0: of a row with crashes, the handler has begun
     uuid         TEXT    NOT NULL,
     headers      TEXT    NOT NULL, -- JSON object of strings
     payload      BYTEA   NOT NULL

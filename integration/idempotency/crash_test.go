@@ -1,0 +1,199 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// A consumer process gets these: the URL of its broker and of its database, and where to kill itself with SIGKILL: after its
+// fifth effect "in the transaction", or between the commit and the ack ("before the ack"), or nowhere.
+const (
+	consumerBroker   = "REDRIVE_TEST_CONSUMER_BROKER"
+	consumerDatabase = "REDRIVE_TEST_CONSUMER_DATABASE"
+	consumerDies     = "REDRIVE_TEST_CONSUMER_DIES"
+
+	inTransaction = "in the transaction"
+	beforeAck     = "before the ack"
+)
+
+// consumer charges each order once, until it dies or is killed.
+func consumer() int {
+	if err := consume(context.Background(), os.Getenv(consumerBroker), os.Getenv(consumerDatabase), os.Getenv(consumerDies)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return 1
+}
+
+func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
+	quiet := slog.New(slog.DiscardHandler)
+	dialect, driver, dsn := sqlstore.PostgreSQL, "pgx", databaseURL
+	if strings.HasPrefix(databaseURL, "mysql:") {
+		var err error
+		dialect, driver = sqlstore.MySQL, "mysql"
+		if dsn, err = services.MySQLDSN(databaseURL); err != nil {
+			return err
+		}
+	}
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return err
+	}
+	store, err := sqlstore.New(ctx, db, dialect)
+	if err != nil {
+		return err
+	}
+	broker, err := brokers.Open(ctx, brokerURL, brokers.WithConfig(func(c *brokers.Config) {
+		c.Group, c.Concurrency, c.Logger = "billing", 4, quiet
+	}))
+	if err != nil {
+		return err
+	}
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker, DeadLetters: broker, Logger: quiet,
+		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond)},
+	})
+	if err != nil {
+		return err
+	}
+	guard, err := idempotency.New(idempotency.Config{
+		Store: store, Consumer: "billing", Lease: time.Second, Logger: quiet,
+		Busy: func(err error, _ time.Duration) error { return middleware.Defer(err, 50*time.Millisecond) },
+	})
+	if err != nil {
+		return err
+	}
+	var (
+		mu    sync.Mutex
+		count int
+	)
+	die := func(where string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if dies != where {
+			return
+		}
+		if count++; count == 5 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	handle := pipeline.Middleware(guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		return nil, store.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges (id) VALUES ('"+m.UUID+"')")
+			if err == nil {
+				die(inTransaction)
+			}
+			return err
+		})
+	}))
+	messages, err := broker.Subscriber().Subscribe(ctx, "orders")
+	if err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for m := range messages {
+				if _, err := handle(m); err != nil {
+					m.Nack()
+					continue
+				}
+				die(beforeAck)
+				m.Ack()
+			}
+		})
+	}
+	workers.Wait()
+	return errors.New("the subscription has ended")
+}
+
+// Processes that are killed with SIGKILL while their effect is not committed, and between the commit and the ack: each
+// effect is there once, however often its message was delivered.
+func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) (d database, broker string){
+		"PostgreSQL": func(t *testing.T) (database, string) {
+			t.Helper()
+			d := openPostgres(t)
+			return d, d.url + "&x-lease=1s"
+		},
+		"MariaDB": func(t *testing.T) (database, string) {
+			t.Helper()
+			d := openMariaDB(t)
+			return d, d.url + "?x-lease=1s"
+		},
+		"RabbitMQ": func(t *testing.T) (database, string) {
+			t.Helper()
+			return openPostgres(t), services.SharedRabbitMQ(t).VHost(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, url := open(t)
+			_, err := d.db.ExecContext(t.Context(), "CREATE TABLE charges (id VARCHAR(100))")
+			require.NoError(t, err)
+			killedConsumers(t, d, url)
+		})
+	}
+}
+
+func killedConsumers(t *testing.T, d database, url string) {
+	t.Helper()
+	const n = 100
+	broker, err := brokers.Open(t.Context(), url, brokers.WithConfig(func(c *brokers.Config) { c.Group = "billing" }))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, broker.Close()) })
+	require.NoError(t, broker.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+	var list []*message.Message
+	for i := range n {
+		list = append(list, message.NewMessage(fmt.Sprintf("order-%d", i), []byte("{}")))
+	}
+	require.NoError(t, broker.Publisher().Publish("orders", list...))
+
+	start := func(dies string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), consumerBroker+"="+url, consumerDatabase+"="+d.url, consumerDies+"="+dies)
+		cmd.Stderr = os.Stderr
+		require.NoError(t, cmd.Start())
+		return cmd
+	}
+	charges := func() (rows, different int) {
+		require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
+		return rows, different
+	}
+	for _, where := range []string{inTransaction, beforeAck, beforeAck, inTransaction} {
+		require.ErrorContains(t, start(where).Wait(), "killed", "it was to die %s", where)
+		rows, different := charges()
+		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
+	}
+	last := start("")
+	t.Cleanup(func() {
+		_ = last.Process.Kill()
+		_ = last.Wait() // killed
+	})
+	require.Eventually(t, func() bool {
+		_, different := charges()
+		return different == n
+	}, time.Minute, 20*time.Millisecond, "an effect is missing")
+	rows, _ := charges()
+	require.Equal(t, n, rows, "an effect happened twice")
+}
