@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,6 +33,7 @@ type server struct {
 	manager *dlq.Manager
 	letters *dlq.Letters
 	url     string
+	cfg     dlqhttp.Config
 	sent    *outbox
 	log     *logBuffer
 }
@@ -41,9 +43,19 @@ type outbox struct {
 	mu       sync.Mutex
 	messages []*message.Message
 	fail     error
+	hold     func() // called once, before the next message is taken
 }
 
+var errBroker = errors.New("broker: connection refused")
+
 func (o *outbox) Reschedule(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+	o.mu.Lock()
+	hold := o.hold
+	o.hold = nil
+	o.mu.Unlock()
+	if hold != nil {
+		hold()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.fail != nil {
@@ -115,12 +127,21 @@ func newServerWith(t *testing.T, opts []dlq.ManagerOption, change ...func(*dlqht
 	for _, c := range change {
 		c(&cfg)
 	}
-	s.handler, err = dlqhttp.New(cfg)
+	s.cfg = cfg
+	return s.restarted(t)
+}
+
+// restarted is another server with the same configuration and store.
+func (s *server) restarted(t *testing.T) *server {
+	t.Helper()
+	other := *s
+	var err error
+	other.handler, err = dlqhttp.New(s.cfg)
 	require.NoError(t, err)
-	web := httptest.NewServer(s.handler)
+	web := httptest.NewServer(other.handler)
 	t.Cleanup(web.Close)
-	s.url = web.URL + cfg.Prefix
-	return s
+	other.url = web.URL + s.cfg.Prefix
+	return &other
 }
 
 // seed stores n dead letters: even ones of a bank that is down, odd ones of orders without a customer.

@@ -1,0 +1,229 @@
+package dlqhttp_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqclient"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// client is the generated client with somebody's token.
+func (s *server) client(t *testing.T, name string) *dlqclient.ClientWithResponses {
+	t.Helper()
+	c, err := dlqclient.NewClientWithResponses(s.url+"/api/v1", dlqclient.WithToken(tokens[name]))
+	require.NoError(t, err)
+	return c
+}
+
+// Two operators send the same group back in the same second: every message goes out once, and the one who comes second is told who
+// was first.
+func TestTwoOperators(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	const n = 20
+	s.seed(t, n)
+	type outcome struct {
+		who      string
+		won      bool
+		conflict *dlqclient.Conflict
+	}
+	outcomes := make([][]outcome, n+1)
+	var mu sync.Mutex
+	var racing sync.WaitGroup
+	begin := make(chan struct{})
+	for _, who := range []string{"ana", "bo"} {
+		client := s.client(t, who)
+		for id := int64(1); id <= n; id++ {
+			racing.Go(func() {
+				<-begin
+				answer, err := client.RedriveEntryWithResponse(t.Context(), id, nil, dlqclient.Note{})
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Errorf("%s: entry %d: %v", who, id, err)
+					return
+				}
+				o := outcome{who: who, won: answer.JSON202 != nil}
+				if answer.ApplicationproblemJSONDefault != nil {
+					o.conflict = answer.ApplicationproblemJSONDefault.Conflict
+				}
+				outcomes[id] = append(outcomes[id], o)
+			})
+		}
+	}
+	close(begin)
+	racing.Wait()
+	require.Equal(t, n, s.sent.count())
+	for id := 1; id <= n; id++ {
+		require.Len(t, outcomes[id], 2)
+		winner, loser := outcomes[id][0], outcomes[id][1]
+		if loser.won {
+			winner, loser = loser, winner
+		}
+		require.True(t, winner.won)
+		require.False(t, loser.won)
+		require.NotNil(t, loser.conflict)
+		require.Equal(t, winner.who, loser.conflict.By)
+		require.Equal(t, string(dlq.Retrying), loser.conflict.Status)
+		require.Equal(t, "redrive", loser.conflict.Action)
+	}
+
+	// The same with the group as a run: the second finds nothing left, or is refused by the run's id.
+	id := "the-group"
+	request := dlqclient.RunRequest{Id: &id, Filter: dlqclient.Filter{Topic: new("orders")}, CloseOnPublish: new(true)}
+	first, err := s.client(t, "ana").StartRunWithResponse(t.Context(), nil, request)
+	require.NoError(t, err)
+	require.NotNil(t, first.JSON202, string(first.Body))
+	second, err := s.client(t, "bo").StartRunWithResponse(t.Context(), nil, request)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusConflict, second.StatusCode())
+	require.Contains(t, *second.ApplicationproblemJSONDefault.Detail, "ana")
+}
+
+// A second click changes nothing; a version that was looked at and is not the latest is refused with who changed it.
+func TestETag(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s.seed(t, 1)
+	looked := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", as("ana")...)
+	tag := looked.header.Get("ETag")
+	require.Equal(t, `"1"`, tag)
+	unchanged := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", append(as("ana"), "If-None-Match", tag)...)
+	require.Equal(t, http.StatusNotModified, unchanged.status)
+	require.Empty(t, unchanged.body)
+	require.Equal(t, tag, unchanged.header.Get("ETag"))
+
+	parked := s.ask(t, http.MethodPost, "/api/v1/entries/1/park", `{"note":"later"}`, append(as("bo"), "Content-Type", "application/json", "If-Match", tag)...)
+	require.Equal(t, http.StatusOK, parked.status, parked.body)
+	require.Equal(t, `"2"`, parked.header.Get("ETag"))
+	late := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("ana"), "If-Match", tag)...)
+	require.Equal(t, http.StatusPreconditionFailed, late.status)
+	require.Equal(t, "bo", late.at(t, "conflict.by"))
+	require.Equal(t, "PARKED", late.at(t, "conflict.status"))
+	anyway := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("ana"), "If-Match", "*")...)
+	require.Equal(t, http.StatusOK, anyway.status)
+	again := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", as("ana")...)
+	require.Equal(t, http.StatusConflict, again.status)
+	require.Equal(t, "ana", again.at(t, "conflict.by"))
+	audit := s.ask(t, http.MethodGet, "/api/v1/entries/1/audit", "", as("viewer")...)
+	require.Contains(t, audit.body, `"note":"later"`)
+}
+
+// A request with a key is done once: repeated it gets the first answer, with another body it is refused, and while the first is under
+// way it is told so.
+func TestIdempotencyKey(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s.seed(t, 4)
+	header := append(as("ana"), "Content-Type", "application/json", "Idempotency-Key", "k1")
+	first := s.ask(t, http.MethodPost, "/api/v1/entries/1/redrive", `{"note":"a"}`, header...)
+	require.Equal(t, http.StatusAccepted, first.status, first.body)
+	again := s.ask(t, http.MethodPost, "/api/v1/entries/1/redrive", `{"note":"a"}`, header...)
+	require.Equal(t, http.StatusAccepted, again.status)
+	require.Equal(t, first.body, again.body)
+	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
+	require.Equal(t, first.header.Get("ETag"), again.header.Get("ETag"))
+	require.Equal(t, 1, s.sent.count())
+	for name, path := range map[string]string{"another body": "/api/v1/entries/1/redrive", "another entry": "/api/v1/entries/2/redrive"} {
+		other := s.ask(t, http.MethodPost, path, `{"note":"b"}`, header...)
+		require.Equal(t, http.StatusUnprocessableEntity, other.status, name)
+		require.Contains(t, other.body, "used before")
+	}
+	// The key is the principal's own.
+	bo := s.ask(t, http.MethodPost, "/api/v1/entries/2/redrive", "", append(as("bo"), "Idempotency-Key", "k1")...)
+	require.Equal(t, http.StatusAccepted, bo.status, bo.body)
+	// A refusal that says nothing of the request is not kept.
+	s.sent.mu.Lock()
+	s.sent.fail = errBroker
+	s.sent.mu.Unlock()
+	down := s.ask(t, http.MethodPost, "/api/v1/entries/3/redrive", "", append(as("ana"), "Idempotency-Key", "k3")...)
+	require.Equal(t, http.StatusServiceUnavailable, down.status)
+	require.NotEmpty(t, down.header.Get("Retry-After"))
+	s.sent.mu.Lock()
+	s.sent.fail = nil
+	s.sent.mu.Unlock()
+	up := s.ask(t, http.MethodPost, "/api/v1/entries/3/redrive", "", append(as("ana"), "Idempotency-Key", "k3")...)
+	require.Equal(t, http.StatusAccepted, up.status, up.body)
+
+	// While the first request with a key is under way, the second is told to wait.
+	held, release := make(chan struct{}), make(chan struct{})
+	s.sent.mu.Lock()
+	s.sent.hold = func() { close(held); <-release }
+	s.sent.mu.Unlock()
+	slow := make(chan *answer, 1)
+	go func() {
+		slow <- s.ask(t, http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)
+	}()
+	<-held
+	meanwhile := s.ask(t, http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)
+	require.Equal(t, http.StatusConflict, meanwhile.status)
+	require.Contains(t, meanwhile.body, "still under way")
+	close(release)
+	require.Equal(t, http.StatusAccepted, (<-slow).status)
+	require.Equal(t, 4, s.sent.count())
+}
+
+// A run that was started with a key is the same run for another server on the same store: the key outlives a restart.
+func TestIdempotencyKey_RunOutlivesTheServer(t *testing.T) {
+	s := newServer(t)
+	s.seed(t, 4)
+	header := []string{"Content-Type", "application/json", "Idempotency-Key", "night"}
+	const body = `{"filter":{"topic":"orders"},"rate":5}`
+	first := s.ask(t, http.MethodPost, "/api/v1/runs", body, header...)
+	require.Equal(t, http.StatusAccepted, first.status, first.body)
+	require.Equal(t, "/api/v1/runs/"+first.at(t, "id").(string), first.header.Get("Location"))
+
+	other := s.restarted(t)
+	again := other.ask(t, http.MethodPost, "/api/v1/runs", body, header...)
+	require.Equal(t, http.StatusAccepted, again.status, again.body)
+	require.Equal(t, first.at(t, "id"), again.at(t, "id"))
+	differs := other.restarted(t).ask(t, http.MethodPost, "/api/v1/runs", strings.Replace(body, "5", "6", 1), header...)
+	require.Equal(t, http.StatusUnprocessableEntity, differs.status, differs.body)
+	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+}
+
+// C22 to C25, word for word, under /api/v1/validation.
+func TestValidationRoutes_C22toC25(t *testing.T) {
+	s := newServer(t)
+	s.seed(t, 4)
+	_, err := s.manager.Discard(t.Context(), 4, dlq.By{Actor: "eve"})
+	require.NoError(t, err)
+	var list []map[string]any
+	a := s.ask(t, http.MethodGet, "/api/v1/validation/dlq", "")
+	require.Equal(t, http.StatusOK, a.status)
+	a.json(t, &list)
+	require.Len(t, list, 3, "PENDING by default")
+	require.InDelta(t, 3, list[0]["id"], 0, "newest first")
+	for _, column := range []string{"event_id", "event_type", "error_message", "retry_count", "max_retries", "status", "created_at", "kafka_topic"} {
+		require.Contains(t, list[0], column)
+	}
+	s.ask(t, http.MethodGet, "/api/v1/validation/dlq?status=DISCARDED", "").json(t, &list)
+	require.Len(t, list, 1)
+	page := s.ask(t, http.MethodGet, "/api/v1/validation/dlq?limit=2", "")
+	require.Contains(t, page.header.Get("Link"), `rel="next"`)
+
+	require.Equal(t, http.StatusAccepted, s.ask(t, http.MethodPost, "/api/v1/validation/dlq/1/retry", "").status)
+	require.Equal(t, 1, s.sent.count())
+	resolved := s.ask(t, http.MethodPut, "/api/v1/validation/dlq/2/resolve?resolvedBy=joana", "")
+	require.Equal(t, http.StatusOK, resolved.status)
+	require.Equal(t, "joana", resolved.at(t, "resolved_by"))
+	discarded := s.ask(t, http.MethodDelete, "/api/v1/validation/dlq/3", "")
+	require.Equal(t, http.StatusNoContent, discarded.status)
+	require.Empty(t, discarded.body)
+	e, err := s.manager.Get(t.Context(), 3)
+	require.NoError(t, err, "not a row delete")
+	require.Equal(t, dlq.Discarded, e.Status)
+	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodDelete, "/api/v1/validation/dlq/3", "").status)
+	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodPost, "/api/v1/validation/dlq/2/retry", "").status)
+
+	// With authentication, resolvedBy is a claim, and who made it stands beside it.
+	guarded := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	guarded.seed(t, 1)
+	resolved = guarded.ask(t, http.MethodPut, "/api/v1/validation/dlq/1/resolve?resolvedBy=joana", "", as("ana")...)
+	require.Equal(t, "joana (as told by ana)", resolved.at(t, "resolved_by"))
+}

@@ -1,0 +1,89 @@
+package dlqhttp_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// What is hidden is hidden on every route that shows anything, from everybody but the role that may see it, and in the log.
+func TestRedaction_HoldsEverywhere(t *testing.T) {
+	rules, err := redact.New(redact.Config{
+		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},
+	})
+	require.NoError(t, err)
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin })
+	s.seed(t, 3)
+	by := dlq.By{Actor: "ana", Note: "called 111.222.333-44"}
+	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{
+		Payload: []byte(`{"customer":{"cpf":"999.888.777-66"},"order":1}`), SetHeaders: map[string]string{"authorization": "secret"},
+	}, by)
+	require.NoError(t, err)
+	_, err = s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "run-1", Filter: dlq.Filter{IDs: []int64{2}}}, by)
+	require.NoError(t, err)
+
+	shown := 0
+	for _, op := range operations(t, s, as("viewer")...) {
+		if op.method != http.MethodGet || op.id == "watch-run" {
+			continue
+		}
+		path := strings.NewReplacer("{id}", "1", "{revision}", "0").Replace(op.path)
+		if strings.HasPrefix(op.path, "/api/v1/runs/") {
+			path = strings.ReplaceAll(op.path, "{id}", "run-1")
+		}
+		for _, role := range []string{"viewer", "operator", "approver"} {
+			a := s.ask(t, op.method, path, "", as(role)...)
+			for _, secret := range []string{"111.222.333-44", "999.888.777-66", `"secret"`, "OTk5Ljg4OC43Nzc"} {
+				require.NotContains(t, a.body, secret, "%s of %s", path, role)
+			}
+			if strings.Contains(a.body, redact.Mask) {
+				shown++
+			}
+		}
+		a := s.ask(t, op.method, path, "", as("admin")...)
+		require.NotContains(t, a.body, redact.Mask, path)
+	}
+	require.Greater(t, shown, 15, "something was hidden")
+	a := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", as("admin")...)
+	require.Contains(t, a.body, "999.888.777-66")
+	preview := s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"}}`, append(as("operator"), "Content-Type", "application/json")...)
+	require.Equal(t, http.StatusOK, preview.status)
+	require.NotContains(t, preview.body, "111.222")
+
+	// Who may not see cannot find it out either: by searching, by a jq expression that copies it, or by sending the mask back.
+	for name, test := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"search":       {http.MethodGet, "/api/v1/entries?payload=111", "", http.StatusForbidden},
+		"run's search": {http.MethodPost, "/api/v1/runs", `{"filter":{"payload":"111"}}`, http.StatusForbidden},
+		"jq":           {http.MethodPost, "/api/v1/entries/1/edit", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
+		"jq preview":   {http.MethodPost, "/api/v1/entries/1/edit/preview", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
+		"run's jq":     {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
+		"the mask":     {http.MethodPost, "/api/v1/entries/1/edit", `{"payload":"{\"customer\":{\"cpf\":\"[redacted]\"}}"}`, http.StatusUnprocessableEntity},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := s.ask(t, test.method, test.path, test.body, append(as("operator"), "Content-Type", "application/json")...)
+			require.Equal(t, test.status, a.status, a.body)
+			require.Contains(t, a.body, "admin", "whom to ask")
+		})
+	}
+
+	// A redacted export says so, and is not taken for the real one.
+	export := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("operator")...)
+	require.Contains(t, export.body, `"redacted":true`)
+	back := s.ask(t, http.MethodPost, "/api/v1/entries/import", export.body, append(as("admin"), "Content-Type", "application/jsonl")...)
+	require.Equal(t, http.StatusUnprocessableEntity, back.status)
+	require.Contains(t, back.body, "may not see everything")
+	whole := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("admin")...)
+	back = s.ask(t, http.MethodPost, "/api/v1/entries/import", whole.body, append(as("admin"), "Content-Type", "application/jsonl")...)
+	require.Equal(t, http.StatusOK, back.status, back.body)
+	require.InDelta(t, 3, back.at(t, "seen"), 0)
+	require.NotContains(t, s.log.String(), "111.222.333-44")
+}
