@@ -184,6 +184,8 @@ func (d mariaData) init(ctx context.Context) error {
 func (d mariaData) command(ctx context.Context) *exec.Cmd {
 	args := []string{
 		"--no-defaults",
+		// Of its own: a server that starts removes what it takes for an earlier one's temporary tables.
+		"--tmpdir=" + d.dir,
 		"--datadir=" + d.data(),
 		"--bind-address=127.0.0.1",
 		"--port=" + strconv.Itoa(d.port),

@@ -129,7 +129,9 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 			" SELECT dedup_key, id, event_id, source_id, correlation_id FROM dlq_entries ORDER BY id",
 		"INSERT INTO dlq_bodies SELECT " + columnsOf(t, db, "dlq_bodies", "b", map[string]string{"entry_id": "r.row + 1"}) +
 			" FROM r JOIN old_bodies b ON b.entry_id = r.old ORDER BY r.row",
-		"INSERT INTO dlq_hours SELECT date_trunc('hour', created_at), fingerprint, count(*) FROM dlq_entries GROUP BY 1, 2",
+		"INSERT INTO dlq_hours (hour, fingerprint, entries) SELECT date_trunc('hour', created_at), fingerprint, count(*) FROM dlq_entries GROUP BY 1, 2",
+		`INSERT INTO dlq_hours (hour, fingerprint, closed) SELECT date_trunc('hour', resolved_at), fingerprint, count(*) FROM dlq_entries
+			WHERE resolved_at IS NOT NULL GROUP BY 1, 2 ON CONFLICT (hour, fingerprint) DO UPDATE SET closed = excluded.closed`,
 		fmt.Sprintf(`UPDATE dlq_groups SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d`, copies),
 		fmt.Sprintf(`UPDATE dlq_counts SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d,
 			resolution_ms = resolution_ms * %[1]d`, copies),
