@@ -95,6 +95,11 @@ type letterRow struct {
 	entry, body []any
 }
 
+// isNew reports whether a letter is, unless its key is there, no more than a row to insert: it waits, and comes from no redrive.
+func (r letterRow) isNew() bool {
+	return r.RedriveOf == 0 && r.Status == dlq.Pending && r.ResolvedAt.IsZero() && r.Revision == r.Body.Revision
+}
+
 func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 	rows := make([]letterRow, len(letters))
 	for i, e := range letters {
@@ -116,6 +121,7 @@ type putting struct {
 	receipts []dlq.Receipt
 	// rows are the entries that were there already and changed, as they are now; before is as they were.
 	rows, before map[int64]*dlq.Entry
+	tookPlace    bool
 }
 
 // putTx stores letters. The statistics are left to the caller.
@@ -212,16 +218,34 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	if err != nil {
 		return err
 	}
-	for _, i := range again {
+	for n, i := range again {
 		row := rows[letters[i].Key]
 		if row == nil {
-			return errors.New("an entry was removed while its message died again: repeat the call")
+			return p.takePlace(ctx, letters, again[n:])
 		}
 		if err := p.die(ctx, i, row, letters[i].Entry); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago are still to be
+// swept.
+func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
+	table, id := p.store.dialect.keys()
+	if p.tookPlace || table == "dlq_entries" {
+		return errors.New("an entry was removed while its message died again: repeat the call")
+	}
+	p.tookPlace = true
+	for _, i := range again {
+		_, err := p.store.statements.exec(ctx, p.tx, "DELETE FROM "+table+" WHERE dedup_key = ?"+
+			" AND NOT EXISTS (SELECT 1 FROM dlq_entries WHERE id = "+id+")", letters[i].Key[:])
+		if err != nil {
+			return err
+		}
+	}
+	return p.insert(ctx, letters, again)
 }
 
 // entriesByKey reads and locks entries, in the order of their ids like everybody else.

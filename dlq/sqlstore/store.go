@@ -54,8 +54,17 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.closeDB())
 	}
-	s.writer = startWriter(s) //nolint:contextcheck // it outlives the call that opens
+	s.writer = startWriter(s, s.writers())
 	return nil
+}
+
+// writers is how many goroutines write: on a server a second one fills the time in which the first waits for it, or it for the first; a
+// database in a file has one writer at a time.
+func (s *Store) writers() int {
+	if s.write.Stats().MaxOpenConnections == 1 {
+		return 1
+	}
+	return 2
 }
 
 // SpoolDir is where a spool beside this store belongs; empty when the store has no place on this machine.

@@ -27,8 +27,7 @@ type writer struct {
 	quit    chan struct{}
 	stopped chan struct{}
 	once    sync.Once
-
-	previous int // calls in the last group; of the goroutine alone
+	running sync.WaitGroup
 }
 
 type putCall struct {
@@ -42,9 +41,12 @@ type putAnswer struct {
 	err      error
 }
 
-func startWriter(s *Store) *writer {
+// startWriter starts goroutines that write.
+func startWriter(s *Store, goroutines int) *writer {
 	w := &writer{store: s, calls: make(chan *putCall), quit: make(chan struct{}), stopped: make(chan struct{})}
-	go w.run()
+	for range goroutines {
+		w.running.Go(w.run)
+	}
 	return w
 }
 
@@ -70,16 +72,22 @@ func (w *writer) put(ctx context.Context, letters []letterRow) ([]dlq.Receipt, e
 }
 
 func (w *writer) stop() {
-	w.once.Do(func() { close(w.quit) })
+	w.once.Do(func() {
+		close(w.quit)
+		w.running.Wait()
+		close(w.stopped)
+	})
 	<-w.stopped
 }
 
 func (w *writer) run() {
-	defer close(w.stopped)
+	previous := 0 // calls in the last group
 	for {
 		select {
 		case call := <-w.calls:
-			w.commit(w.gather(call))
+			group := w.gather(call, previous)
+			previous = len(group)
+			w.commit(group)
 		case <-w.quit:
 			return
 		}
@@ -90,9 +98,8 @@ func (w *writer) run() {
 // back: without a chance to run they would miss this commit, and two halves of the callers would take turns, each waiting for a
 // whole commit of the other. So the writer steps aside a few times before it commits, and then waits for a moment as long as there are
 // fewer than in the group before; after a group of one it does not.
-func (w *writer) gather(first *putCall) []*putCall {
+func (w *writer) gather(first *putCall, previous int) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size
-	previous := w.previous
 	var moment <-chan time.Time
 	for idle := 0; rows < maxJoinedRows && size < maxJoinedBytes; {
 		var call *putCall
@@ -101,7 +108,6 @@ func (w *writer) gather(first *putCall) []*putCall {
 		default:
 			switch {
 			case previous == 1 && len(group) == 1, idle >= maxIdle && len(group) >= previous:
-				w.previous = len(group)
 				return group
 			case idle < maxIdle:
 				idle++
@@ -114,7 +120,6 @@ func (w *writer) gather(first *putCall) []*putCall {
 			select {
 			case call = <-w.calls:
 			case <-moment:
-				w.previous = len(group)
 				return group
 			}
 		}
@@ -123,7 +128,6 @@ func (w *writer) gather(first *putCall) []*putCall {
 		size += call.size
 		idle = 0
 	}
-	w.previous = len(group)
 	return group
 }
 
@@ -157,10 +161,76 @@ func (w *writer) commit(group []*putCall) {
 	}
 }
 
+// newPutter is a dialect that stores letters whose keys are not there, and that wait, by a shorter way.
+type newPutter interface {
+	putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error)
+}
+
+// transact stores letters: those that are new by the short way, if the database has one, and the others in a transaction.
 func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
-	s := w.store
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
+	receipts := make([]dlq.Receipt, len(letters))
+	rest, indexes := w.putNew(ctx, letters, receipts)
+	if len(rest) == 0 {
+		return receipts, nil
+	}
+	others, err := w.putAll(ctx, rest)
+	if err != nil {
+		return nil, err
+	}
+	for n, i := range indexes {
+		receipts[i] = others[n]
+	}
+	return receipts, nil
+}
+
+// putNew stores what it can by the short way, and returns the others with their indexes. An error is left to the long way, which meets it
+// again if it stays.
+func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dlq.Receipt) (rest []letterRow, indexes []int) {
+	d, ok := w.store.dialect.(newPutter)
+	if !ok {
+		return letters, allIndexes(len(letters))
+	}
+	var fresh []letterRow
+	var size int64
+	seen := make(map[dlq.Key]bool, len(letters))
+	for _, e := range letters {
+		if e.isNew() && !seen[e.Key] {
+			seen[e.Key] = true
+			fresh = append(fresh, e)
+			size += e.Size
+		}
+	}
+	if len(fresh) == 0 || size > int64(w.store.dialect.maxStatement()) {
+		return letters, allIndexes(len(letters))
+	}
+	ids, err := d.putNew(ctx, w.store, fresh)
+	if err != nil {
+		return letters, allIndexes(len(letters))
+	}
+	for i, e := range letters {
+		if id, stored := ids[e.Key]; stored && e.isNew() {
+			receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Stored}
+			delete(ids, e.Key) // a second one of the key is seen again
+			continue
+		}
+		rest, indexes = append(rest, e), append(indexes, i)
+	}
+	return rest, indexes
+}
+
+func allIndexes(n int) []int {
+	indexes := make([]int, n)
+	for i := range indexes {
+		indexes[i] = i
+	}
+	return indexes
+}
+
+// putAll stores letters in one transaction.
+func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]dlq.Receipt, error) {
+	s := w.store
 	var receipts []dlq.Receipt
 	err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
 		p, err := s.putTx(ctx, tx, letters)
