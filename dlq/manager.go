@@ -204,6 +204,11 @@ func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 		return 0, err
 	}
 	total := 0
+	if months, ok := m.store.(MonthStore); ok {
+		if total, err = months.PurgeMonths(ctx, p); err != nil {
+			return total, err
+		}
+	}
 	for {
 		n, err := m.store.Purge(ctx, p)
 		total += n

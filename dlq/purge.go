@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -20,6 +21,14 @@ type Purge struct {
 	// Actor is who does it. Required. Note says why. At is when. Required.
 	Actor, Note string
 	At          time.Time
+}
+
+// MonthStore is a [Store] that may have a table for each month.
+type MonthStore interface {
+	Store
+	// PurgeMonths removes, a month at a time, what Purge would remove entry by entry: months whose entries are to be purged, all but a
+	// few. It returns how many entries, and ignores Purge.Limit.
+	PurgeMonths(ctx context.Context, p Purge) (int, error)
 }
 
 // Resolve fills the defaults in, and reports what is wrong as [ErrInvalid].

@@ -20,6 +20,7 @@
 //
 //	conn_lifetime  30m     how long a connection is used; 0 is for ever
 //	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
+//	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored; for ever
 //	readers        8       connections that read, at most
 //	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
 //	writers        4       connections that write, at most
@@ -45,6 +46,13 @@
 // server lets an application make them. What was purged is in archive.dlq_events_archive on PostgreSQL (C35), else in
 // dlq_events_archive, and [Store.Unarchive] brings it back.
 //
+// # Partitions
+//
+// On PostgreSQL partition=month makes dlq_entries and dlq_bodies partitioned, also of a store that is there, whose tables become the first
+// partition without a copy. The ranges are of ids, which then begin with a month, so both tables have the same, ids are unique, and
+// whoever knows an id finds its partition; dlq_keys, by which a delivery is one entry, stays whole. [Store.PurgeMonths], which
+// dlq.Manager.Purge calls, drops months. docs/operations.md says how to move over.
+//
 // # Durability
 //
 // Put returns when the letters are committed. PostgreSQL is told to wait for the disk in each transaction (synchronous_commit = on),
@@ -52,7 +60,7 @@
 //
 // # Concurrency
 //
-// Concurrent Puts are joined into one transaction: while one commits, the next gather. Any number of processes may share a server's
+// Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once. Any number of processes may share a server's
 // database, and processes of one machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a
 // transaction of the caller's, and holds nobody up until that is committed.
 //

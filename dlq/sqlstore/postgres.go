@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 // postgres is the dialect of PostgreSQL 12 and later, through pgx.
 type postgres struct {
 	trigram bool // make an index for texts in errors
+	monthly bool // partition the tables by month
 }
 
 var _ dialect = postgres{}
@@ -29,6 +31,20 @@ func (postgres) migrate(ctx context.Context, db *sql.DB) error {
 }
 
 func (d postgres) ready(ctx context.Context, db *sql.DB) error {
+	if d.monthly {
+		if err := d.partition(ctx, db); err != nil {
+			return err
+		}
+	}
+	yes, err := isPartitioned(ctx, db)
+	if err != nil {
+		return err
+	}
+	if yes {
+		if err := d.makeMonths(ctx, db, time.Now()); err != nil {
+			return err
+		}
+	}
 	if !d.trigram {
 		return nil
 	}
@@ -160,7 +176,10 @@ func (d postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) 
 
 // postgresRetryable reports whether a transaction failed only because of another one: a deadlock, of which PostgreSQL ends one side, or
 // a conflict of serializable transactions.
-func postgresRetryable(err error) bool {
+func postgresRetryable(err error) bool { return sqlState(err, "40P01", "40001") }
+
+// sqlState reports whether PostgreSQL said one of the codes.
+func sqlState(err error, codes ...string) bool {
 	var state interface{ SQLState() string } // of pgx's errors, without importing it
-	return errors.As(err, &state) && (state.SQLState() == "40P01" || state.SQLState() == "40001")
+	return errors.As(err, &state) && slices.Contains(codes, state.SQLState())
 }

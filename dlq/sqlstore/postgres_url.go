@@ -38,6 +38,12 @@ func parsePostgres(u *url.URL) (*server, error) {
 	}
 	ours := c.params()
 	ours["trigram"] = boolean(&d.trigram)
+	ours["partition"] = func(value string) error {
+		if d.monthly = value == "month"; !d.monthly {
+			return errors.New("must be month")
+		}
+		return nil
+	}
 	native, err := readParams("postgres", query, ours, func(key string) bool { return slices.Contains(postgresParams, key) })
 	if err != nil {
 		return nil, err

@@ -33,14 +33,40 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	case err != nil && !errors.Is(err, sql.ErrNoRows):
 		return err
 	}
-	for _, statement := range []string{
-		"CREATE EXTENSION IF NOT EXISTS pg_trgm",
-		"DROP INDEX IF EXISTS " + trigramIndex, // one that was interrupted is there, but of no use
-		"CREATE INDEX CONCURRENTLY " + trigramIndex + " ON dlq_entries USING gin (error_message gin_trgm_ops)",
-	} {
+	statements, err := trigramStatements(ctx, db)
+	if err != nil {
+		return err
+	}
+	for _, statement := range statements {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("trigram index: %w", err)
 		}
 	}
 	return nil
+}
+
+// trigramStatements make the index of each partition and then put them together, because a partitioned table takes no index while others
+// write.
+func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
+	const using = " USING gin (error_message gin_trgm_ops)"
+	statements := []string{
+		"CREATE EXTENSION IF NOT EXISTS pg_trgm",
+		"DROP INDEX IF EXISTS " + trigramIndex, // one that was interrupted is there, but of no use
+	}
+	partitions, err := partitionsOf(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	if len(partitions) == 0 {
+		return append(statements, "CREATE INDEX CONCURRENTLY "+trigramIndex+" ON dlq_entries"+using), nil
+	}
+	statements = append(statements, "CREATE INDEX "+trigramIndex+" ON ONLY dlq_entries"+using)
+	for _, p := range partitions {
+		name := trigramIndex + "_" + p
+		statements = append(statements,
+			"DROP INDEX IF EXISTS "+name,
+			"CREATE INDEX CONCURRENTLY "+name+" ON dlq_entries_"+p+using,
+			"ALTER INDEX "+trigramIndex+" ATTACH PARTITION "+name)
+	}
+	return statements, nil
 }

@@ -52,7 +52,7 @@ func TestParse_Refuses(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
 		"postgres://ana:secret@db":                      "without a database",
-		"postgres://ana:secret@db/app?sslmod=require":   `unknown parameter "sslmod"; known are conn_lifetime, driver, readers, trigram, writers`,
+		"postgres://ana:secret@db/app?sslmod=require":   `unknown parameter "sslmod"; known are conn_lifetime, driver, partition, readers, trigram, writers`,
 		"postgres://ana:secret@db/app?readers=0":        "parameter readers: must be a number from 1 to 1000",
 		"postgres://ana:secret@db/app?writers=1":        "parameter writers: must be a number from 2",
 		"postgres://ana:secret@db/app?x-trigram=perhap": "parameter x-trigram: must be true or false",
@@ -62,6 +62,7 @@ func TestParse_Refuses(t *testing.T) {
 		"mysql://ana:secret@db/a/b":                     "without a database",
 		"mysql://a%3Ab:secret@db/app":                   "user name with a colon",
 		"mysql://ana:secret@db/app?loc=Local":           `unknown parameter "loc"`,
+		"postgres://ana:secret@db/app?partition=week":   "parameter partition: must be month",
 		"mysql://ana:secret@db/app?trigram=true":        `unknown parameter "trigram"`,
 		"mysql://ana:secret@db/app?a=%zz":               "percent-encoded",
 	} {

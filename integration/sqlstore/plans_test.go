@@ -161,6 +161,19 @@ func TestPostgres_Plans(t *testing.T) {
 		l, err := s.List(ctx, rare, dlq.Page{})
 		return len(l.Entries), err
 	}})
+	ask(t, s, questions)
+
+	// The same on tables that became partitions, beside those of this month and the next.
+	require.NoError(t, openStore(t, with(url, byMonth)).Close())
+	_, err := db.ExecContext(t.Context(), "ANALYZE")
+	require.NoError(t, err)
+	require.Equal(t, [][]any{{"p"}}, rowsOf(t, db, "SELECT relkind::text FROM pg_class WHERE relname = 'dlq_entries'"))
+	t.Run("by month", func(t *testing.T) { ask(t, s, questions) })
+}
+
+// ask asks every question often enough, and looks at the plans.
+func ask(t *testing.T, s *sqlstore.Store, questions []read) {
+	t.Helper()
 	for _, r := range questions {
 		t.Run(r.name, func(t *testing.T) {
 			for round := range 8 { // a statement that is prepared may be planned anew, without its parameters, from the sixth time on

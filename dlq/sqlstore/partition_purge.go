@@ -1,0 +1,213 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+var _ dlq.MonthStore = (*Store)(nil)
+
+// maxKept is the share of a month that may wait for somebody, one in so many entries, for the month to be dropped: these are copied.
+const maxKept = 10
+
+// PurgeMonths drops the partitions of months of which nearly all entries are to be purged, after one statement has copied these to the
+// archive; the others of the month stay, in the partition that takes the rest. It returns how many entries were purged: none in a store that
+// is not partitioned. In the audit log a dropped month is one record.
+func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
+	p, err := p.Resolve()
+	if err != nil {
+		return 0, fmt.Errorf("sqlstore: purge: %w", err)
+	}
+	d, ok := s.dialect.(postgres)
+	if !ok {
+		return 0, nil
+	}
+	if err := s.open("purge"); err != nil {
+		return 0, err
+	}
+	total, err := s.purgeMonths(ctx, d, p)
+	if err != nil {
+		return total, fmt.Errorf("sqlstore: purge: %w", err)
+	}
+	return total, nil
+}
+
+func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, error) {
+	yes, err := isPartitioned(ctx, s.write)
+	if err != nil || !yes {
+		return 0, err
+	}
+	if err := d.makeMonths(ctx, s.write, p.At); err != nil {
+		return 0, err
+	}
+	candidates, err := months(ctx, s.write, p.At)
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, month := range candidates {
+		var n int
+		err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) (err error) {
+			n, err = s.dropMonth(ctx, tx, month, p)
+			return err
+		})
+		if err != nil {
+			return total, fmt.Errorf("month %s: %w", month, err)
+		}
+		total += n
+	}
+	return total, s.sweepKeys(ctx)
+}
+
+// dropMonth drops one month, if it is worth it. Until the entries are counted and copied only writers to this month wait; everybody waits
+// only for the rest.
+func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.Purge) (int, error) {
+	entries, bodies := "dlq_entries_"+month, "dlq_bodies_"+month
+	err := execAll(ctx, tx, []string{
+		"SET LOCAL lock_timeout = '10s'", "LOCK TABLE " + entries + ", " + bodies + " IN SHARE ROW EXCLUSIVE MODE",
+	})
+	if err != nil {
+		return 0, err
+	}
+	purged := purgedBy(p)
+	var gone, stay int
+	err = tx.QueryRowContext(ctx, "SELECT count(*) FILTER (WHERE "+purged+"), count(*) FILTER (WHERE NOT ("+purged+")) FROM "+entries).Scan(&gone, &stay)
+	if err != nil || stay > gone/maxKept {
+		return 0, err
+	}
+	counted, err := countMonth(ctx, tx, entries, purged)
+	if err != nil {
+		return 0, err
+	}
+	from, to := int64(math.MinInt64), int64(0)
+	if number, err := strconv.Atoi(month); err == nil {
+		from, to = bounds(number)
+	} else if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) + 1 FROM "+entries).Scan(&to); err != nil {
+		return 0, err
+	}
+	if !p.SkipArchive && gone > 0 {
+		_, err := tx.ExecContext(ctx, s.dialect.rebind("INSERT INTO "+s.dialect.archive()+" ("+archiveColumns+", archived_at) SELECT "+
+			archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purged), s.dialect.time(p.At), from, to)
+		if err != nil {
+			return 0, fmt.Errorf("archive: %w", err)
+		}
+	}
+	statements := []string{
+		"LOCK TABLE ONLY dlq_entries, ONLY dlq_bodies, dlq_entries_" + otherMonth + ", dlq_bodies_" + otherMonth + " IN ACCESS EXCLUSIVE MODE",
+		"ALTER TABLE dlq_entries DETACH PARTITION " + entries,
+		"ALTER TABLE dlq_bodies DETACH PARTITION " + bodies,
+	}
+	if stay > 0 {
+		statements = append(statements,
+			"INSERT INTO dlq_bodies SELECT * FROM "+bodies+" WHERE entry_id IN (SELECT id FROM "+entries+" WHERE NOT ("+purged+"))",
+			"INSERT INTO dlq_entries SELECT * FROM "+entries+" WHERE NOT ("+purged+")")
+	}
+	statements = append(statements, "DROP TABLE "+entries, "DROP TABLE "+bodies)
+	if err := execAll(ctx, tx, statements); err != nil {
+		return 0, err
+	}
+	err = s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+		At: p.At, Actor: p.Actor, Action: dlq.ActionPurge, Note: p.Note,
+		Detail: map[string]string{"month": month, "entries": strconv.Itoa(gone), "kept": strconv.Itoa(stay)},
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return gone, counted.apply(ctx, s, tx)
+}
+
+// purgedBy is the condition of what is to be purged, of names that Resolve has checked and a time.
+func purgedBy(p dlq.Purge) string {
+	names := make([]string, len(p.Statuses))
+	for i, status := range p.Statuses {
+		names[i] = "'" + string(status) + "'"
+	}
+	return "status IN (" + strings.Join(names, ", ") + ") AND resolved_at IS NOT NULL AND resolved_at < '" +
+		p.ClosedBefore.UTC().Format(time.RFC3339Nano) + "'"
+}
+
+// countMonth is what the statistics lose with the entries that a condition picks.
+func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (*deltas, error) {
+	//nolint:gosec // G202: a table and a condition of ours
+	query := "SELECT fingerprint, event_type, topic, status, date_trunc('hour', created_at, 'UTC')," +
+		" date_trunc('hour', resolved_at, 'UTC'), count(*)," +
+		" sum(floor(extract(epoch FROM resolved_at - created_at) * 1000)::bigint) FROM " + entries + " WHERE " + condition + " GROUP BY 1, 2, 3, 4, 5, 6"
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := &deltas{}
+	all.init()
+	for rows.Next() {
+		var key countKey
+		var fingerprint string
+		var status dlq.Status
+		var created, resolved time.Time
+		var n, ms int64
+		if err := rows.Scan(&fingerprint, &key.eventType, &key.topic, &status, &created, &resolved, &n, &ms); err != nil {
+			return nil, err
+		}
+		g := all.groups[fingerprint]
+		if g == nil {
+			g = &groupDelta{entry: &dlq.Entry{}, first: created, last: created}
+			all.groups[fingerprint] = g
+		}
+		g.counts.Add(status, -n)
+		c := all.counts[key]
+		if c == nil {
+			c = &countDelta{}
+			all.counts[key] = c
+		}
+		c.counts.Add(status, -n)
+		if status == dlq.Resolved {
+			c.resolutionMS -= ms
+		}
+		all.hour(created, fingerprint, hourDelta{entries: -n})
+		all.hour(resolved, fingerprint, hourDelta{closed: -n})
+	}
+	return all, rows.Err()
+}
+
+// sweepSize is how many keys are looked at in one transaction.
+const sweepSize = 10_000
+
+// sweepKeys removes the keys of entries whose partitions are gone: those from before the oldest that is there. Until then a key without an
+// entry is in nobody's way: a letter that meets it takes its place.
+func (s *Store) sweepKeys(ctx context.Context) error {
+	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
+	if err != nil || len(left) == 0 || left[0] == beforeMonth {
+		return err
+	}
+	oldest, err := strconv.Atoi(left[0])
+	if err != nil {
+		return err
+	}
+	from, end := int64(math.MinInt64), int64(oldest)*idsPerMonth
+	for from < end {
+		to := end
+		err := s.write.QueryRowContext(ctx, "SELECT entry_id FROM dlq_keys WHERE entry_id >= $1 AND entry_id < $2 ORDER BY entry_id OFFSET $3 LIMIT 1",
+			from, end, sweepSize).Scan(&to)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		err = s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "DELETE FROM dlq_keys k WHERE k.entry_id >= $1 AND k.entry_id < $2"+
+				" AND NOT EXISTS (SELECT 1 FROM dlq_entries e WHERE e.id = k.entry_id)", from, to)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("keys: %w", err)
+		}
+		from = to
+	}
+	return nil
+}

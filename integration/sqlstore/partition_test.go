@@ -1,0 +1,207 @@
+package sqlstore_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+)
+
+const byMonth = "partition=month"
+
+// A store that is partitioned by month behaves as every other.
+func TestPartition_Conformance(t *testing.T) {
+	t.Parallel()
+	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
+		t.Helper()
+		url := with(servers["PostgreSQL"](t), "readers=2&writers=2&"+byMonth)
+		return func(t *testing.T) dlq.Store {
+			t.Helper()
+			return openStore(t, url)
+		}
+	})
+}
+
+// oldLetters stores n letters of long ago, and resolves all but every twentieth. It returns the ids of both.
+func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64) {
+	t.Helper()
+	at := time.Now().AddDate(0, 0, -200)
+	for i := range n {
+		receipts, err := s.Put(t.Context(), letter(i, at.Add(time.Duration(i)*time.Minute)))
+		require.NoError(t, err)
+		if i%20 == 7 {
+			waiting = append(waiting, receipts[0].ID)
+		} else {
+			closed = append(closed, receipts[0].ID)
+		}
+	}
+	_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed, Actor: "ana", At: at.AddDate(0, 0, 3)})
+	require.NoError(t, err)
+	return closed, waiting
+}
+
+// The tables of a store that is there become the first partition, also when processes start at once while others store; nothing is lost, and
+// a delivery of before is still the same entry.
+func TestPartition_ExistingStore(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	s, db := openStore(t, url), openDB(t, url)
+	defer s.Close()
+	closed, waiting := oldLetters(t, s, 100)
+	kept := rowsOf(t, db, "SELECT * FROM dlq_events ORDER BY id")
+	columns := rowsOf(t, db, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'dlq_events' ORDER BY ordinal_position")
+
+	faults := make([]error, 6)
+	var processes sync.WaitGroup
+	for i := range faults {
+		processes.Go(func() {
+			if i%2 == 0 { // the one that is open goes on
+				_, faults[i] = s.Put(t.Context(), letter(1000+i, time.Now()))
+				return
+			}
+			other, err := sqlstore.Open(t.Context(), with(url, "writers=2&readers=1&"+byMonth))
+			if err == nil {
+				_, err = other.Put(t.Context(), letter(1000+i, time.Now()))
+				err = errors.Join(err, other.Close())
+			}
+			faults[i] = err
+		})
+	}
+	processes.Wait()
+	require.NoError(t, errors.Join(faults...))
+
+	require.Equal(t, kept, rowsOf(t, db, "SELECT * FROM dlq_events WHERE event_id NOT LIKE 'event-1___' ORDER BY id"))
+	require.Equal(t, columns, rowsOf(t, db, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'dlq_events' ORDER BY ordinal_position"))
+	require.Equal(t, [][]any{{int64(106)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_events"))
+	for _, table := range []string{"dlq_entries", "dlq_bodies"} {
+		require.Equal(t, [][]any{{int64(100)}}, rowsOf(t, db, "SELECT least(100, count(*)) FROM "+table+"_before"), table)
+		require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT count(*) FROM "+table+"_other"), table)
+	}
+	for _, name := range []string{"idx_dlq_status", "idx_dlq_created_at", "idx_dlq_event_type", "dlq_entries_pkey", "dlq_bodies_pkey"} {
+		require.Equal(t, [][]any{{"I"}}, rowsOf(t, db, "SELECT relkind::text FROM pg_class WHERE relname = $1", name), name)
+	}
+
+	receipts, err := s.Put(t.Context(), letter(7, time.Now()), letter(2000, time.Now()))
+	require.NoError(t, err)
+	require.Equal(t, dlq.Receipt{ID: waiting[0], Outcome: dlq.Seen}, receipts[0], "one row for a delivery, in whichever month")
+	require.Equal(t, time.Now().UTC().Format("200601"), dlq.FormatID(receipts[1].ID)[:6], "an id begins with its month")
+	e, err := s.Get(t.Context(), closed[3])
+	require.NoError(t, err)
+	require.NotEmpty(t, e.Body.Payload)
+	requireCounted(t, s)
+}
+
+// requireCounted compares the kept statistics with a count.
+func requireCounted(t *testing.T, s *sqlstore.Store) {
+	t.Helper()
+	query := dlq.StatsQuery{Since: time.Now().AddDate(-1, 0, 0), Now: time.Now()}
+	before, err := s.Stats(t.Context(), query)
+	require.NoError(t, err)
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.NoError(t, s.Recount(t.Context()))
+	after, err := s.Stats(t.Context(), query)
+	require.NoError(t, err)
+	counted, err := s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Equal(t, after, before)
+	for i := range groups {
+		require.Equal(t, counted[i].Counts, groups[i].Counts)
+	}
+}
+
+// Retention drops a month of which nearly all is closed and old: archived first, what waits is kept, and the deliveries' keys are free again.
+func TestPartition_Retention(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	old := openStore(t, url)
+	closed, waiting := oldLetters(t, old, 400)
+	require.NoError(t, old.Close())
+	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
+	defer s.Close()
+	payloads := rowsOf(t, db, "SELECT id, payload, headers FROM dlq_events WHERE status = 'RESOLVED' ORDER BY id")
+
+	manager := dlq.NewManager(s, nil)
+	n, err := manager.Retain(t.Context(), dlq.Retention{Resolved: 365 * 24 * time.Hour})
+	require.NoError(t, err)
+	require.Zero(t, n, "not that old")
+	n, err = manager.Retain(t.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, len(closed), n)
+	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_before')::text"), "the partition was dropped")
+
+	require.Equal(t, payloads, rowsOf(t, db, "SELECT id, payload, headers FROM archive.dlq_events_archive ORDER BY id"), "C35")
+	listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 100, Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	var left []int64
+	for _, e := range listing.Entries {
+		left = append(left, e.ID)
+		full, err := s.Get(t.Context(), e.ID)
+		require.NoError(t, err)
+		require.NotEmpty(t, full.Body.Payload)
+	}
+	require.Equal(t, waiting, left, "what waits is never purged")
+	requireCounted(t, s)
+	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_keys"), len(waiting))
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	require.Equal(t, map[string]string{"month": "before", "entries": "380", "kept": "20"}, records[0].Detail)
+
+	receipts, err := s.Put(t.Context(), letter(0, time.Now()), letter(7, time.Now()))
+	require.NoError(t, err)
+	require.Equal(t, dlq.Stored, receipts[0].Outcome)
+	require.Equal(t, dlq.Receipt{ID: waiting[0], Outcome: dlq.Seen}, receipts[1])
+	back, err := manager.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed[5:8]...)
+	require.NoError(t, err)
+	require.Equal(t, closed[5:8], back)
+	e, err := s.Get(t.Context(), closed[5])
+	require.NoError(t, err)
+	require.NotEmpty(t, e.Body.Payload)
+	requireCounted(t, s)
+}
+
+// A key whose entry went with its month is in nobody's way until it is swept, alone and among others.
+func TestPartition_KeyWithoutEntry(t *testing.T) {
+	t.Parallel()
+	url := with(servers["PostgreSQL"](t), byMonth)
+	s, db := openStore(t, url), openDB(t, url[:len(url)-len(byMonth)-1])
+	defer s.Close()
+	first, err := s.Put(t.Context(), letter(1, time.Now()), letter(2, time.Now()))
+	require.NoError(t, err)
+	for _, table := range []string{"dlq_entries WHERE id", "dlq_bodies WHERE entry_id"} {
+		_, err := db.ExecContext(t.Context(), "DELETE FROM "+table+" = $1", first[0].ID)
+		require.NoError(t, err)
+	}
+	again, err := s.Put(t.Context(), letter(3, time.Now()), letter(1, time.Now()), letter(2, time.Now()), letter(1, time.Now()))
+	require.NoError(t, err)
+	require.Equal(t, []dlq.Outcome{dlq.Stored, dlq.Stored, dlq.Seen, dlq.Seen},
+		slices.Collect(func(yield func(dlq.Outcome) bool) {
+			for _, r := range again {
+				if !yield(r.Outcome) {
+					return
+				}
+			}
+		}))
+	require.NotEqual(t, first[0].ID, again[1].ID)
+	require.Equal(t, again[1].ID, again[3].ID)
+}
+
+// The trigram index is made of those of the partitions, each while others write.
+func TestPartition_Trigram(t *testing.T) {
+	t.Parallel()
+	url := with(servers["PostgreSQL"](t), byMonth)
+	require.NoError(t, openStore(t, url).Close())
+	for range 2 {
+		require.NoError(t, openStore(t, with(url, "trigram=true")).Close())
+	}
+	db := openDB(t, url[:len(url)-len(byMonth)-1])
+	require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
+}
