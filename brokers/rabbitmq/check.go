@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -41,7 +42,7 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error { return declare(ctx, 
 
 // Finding is one difference between a plan and the broker.
 type Finding struct {
-	Kind string // queue or exchange
+	Kind string // queue, exchange or binding
 	Name string
 	// Missing says that there is no such object. Else Difference is how it differs.
 	Missing    bool
@@ -56,8 +57,11 @@ func (f Finding) String() string {
 	return f.Difference.Error()
 }
 
-// Check compares p with the broker and changes nothing. AMQP tells of one difference per queue or exchange, the first;
-// and of bindings it tells nothing, so that they are not compared: Apply makes them.
+// Check compares p with the broker and changes nothing. AMQP tells of one difference per queue or exchange, the first.
+//
+// Of bindings AMQP tells nothing, and a message sent to find out would arrive. They are compared when the URL says where
+// the management API is (x-management), and else not at all: see [Broker.ChecksBindings]. Bindings that p does not have
+// are no difference.
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
@@ -97,6 +101,32 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	for _, q := range p.Queues {
 		if err := compare("queue", q.Name, passiveQueue(q.Name), q.declare); err != nil {
 			return nil, err
+		}
+	}
+	missing, err := b.missingBindings(ctx, p)
+	return append(findings, missing...), err
+}
+
+// ChecksBindings tells whether Check compares bindings.
+func (b *Broker) ChecksBindings() bool { return b.design.management != nil }
+
+func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error) {
+	if !b.ChecksBindings() {
+		return nil, nil
+	}
+	var findings []Finding
+	there := map[string][]Binding{} // by exchange
+	for _, want := range p.Bindings {
+		have, asked := there[want.Exchange]
+		if !asked {
+			var err error
+			if have, err = b.design.management.bindings(ctx, want.Exchange); err != nil {
+				return nil, fmt.Errorf("rabbitmq: check the bindings of exchange %q: %w", want.Exchange, err)
+			}
+			there[want.Exchange] = have
+		}
+		if !slices.Contains(have, want) {
+			findings = append(findings, Finding{Kind: "binding", Name: want.String(), Missing: true})
 		}
 	}
 	return findings, nil

@@ -2,6 +2,8 @@ package rabbitmq
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,7 +27,20 @@ type design struct {
 	intHeaders     []string
 	crashLimit     int
 	maxMessage     int64
+	management     *management // nil when nobody said where it is
+
+	made  sync.Map // names by nameKey: making them reads templates, which is a tenth of a retry's work
+	count atomic.Int64
 }
+
+// nameKey asks for the names of a group on a topic, or with byQueue for those around a queue.
+type nameKey struct {
+	topic, of string
+	byQueue   bool
+}
+
+// maxNames bounds the names that are kept. Queues are named by messages too.
+const maxNames = 4096
 
 // Transports of delays.
 const (
@@ -49,20 +64,33 @@ const (
 
 const defaultExchange = "redrive"
 
-// names of the consumer group on topic. The default scheme lets several groups read one topic, for which RabbitMQ
-// needs an exchange, and the scheme's users none of their own: it gets one.
+// names of the consumer group on topic.
 func (d *design) names(topic, group string) brokers.Names {
-	return d.complete(d.naming.For(topic, group))
+	return d.namesFor(nameKey{topic: topic, of: group})
 }
 
 // namesOf gives the names around a queue that is known from an envelope.Origin.
 func (d *design) namesOf(topic, queue string) brokers.Names {
-	return d.complete(d.naming.ForQueue(topic, queue))
+	return d.namesFor(nameKey{topic: topic, of: queue, byQueue: true})
 }
 
-func (d *design) complete(n brokers.Names) brokers.Names {
+// namesFor makes names, or finds those made before. The default scheme lets several groups read one topic, for which
+// RabbitMQ needs an exchange, and the scheme's users none of their own: it gets one.
+func (d *design) namesFor(key nameKey) brokers.Names {
+	if n, ok := d.made.Load(key); ok {
+		return n.(brokers.Names)
+	}
+	var n brokers.Names
+	if key.byQueue {
+		n = d.naming.ForQueue(key.topic, key.of)
+	} else {
+		n = d.naming.For(key.topic, key.of)
+	}
 	if n.Exchange == "" && d.naming.Preset == "default" {
 		n.Exchange = defaultExchange
+	}
+	if d.count.Add(1) <= maxNames {
+		d.made.Store(key, n)
 	}
 	return n
 }

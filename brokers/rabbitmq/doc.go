@@ -93,6 +93,6 @@
 // Headers must fit one frame (128 KiB), names and properties 255 bytes: more is brokers.ErrTooLarge, before it can end
 // the connection. A nack by a handler without the pipeline moves the message to the end of its queue from time to time.
 // A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen it. Bindings
-// are not visible through AMQP: [Broker.Check] compares queues and exchanges only. Not tested: clusters, power loss,
+// are not visible through AMQP: [Broker.Check] compares them when management says where to ask. Not tested: clusters, power loss,
 // RabbitMQ 4.
 package rabbitmq

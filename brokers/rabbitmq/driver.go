@@ -88,6 +88,10 @@ func (Driver) Params() []brokers.Param {
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
 			Doc: "pause before a nacked message goes back to its queue; doubled with each delivery, up to 5s",
 		},
+		{
+			Name: "management",
+			Doc:  "address of the management API, such as http://localhost:15672, which Check asks for bindings; user and password are the URL's",
+		},
 		native("heartbeat", "seconds between heartbeats"),
 		native("connection_timeout", "milliseconds for connecting"),
 		native("channel_max", "most channels per connection"),
@@ -149,6 +153,11 @@ func newDesign(cfg brokers.Config) (*design, error) {
 	}
 
 	var faults []error
+	if address := p.String("management"); address != "" {
+		var err error
+		d.management, err = newManagement(address, cfg.URL)
+		faults = append(faults, err)
+	}
 	if d.queueType == quorum && d.crashLimit >= d.deliveryLimit {
 		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters first", d.crashLimit, d.deliveryLimit))
 	}

@@ -29,6 +29,9 @@ type Binding struct {
 	ToExchange bool
 }
 
+// String shows the binding as an arrow.
+func (b Binding) String() string { return fmt.Sprintf("%s --%s--> %s", b.Exchange, b.Key, b.To) }
+
 // Plan is what a consumer, or a producer of delayed messages, needs on the broker, in the order of declaration.
 // Adopted queues and exchanges must exist and are never declared.
 type Plan struct {
@@ -51,7 +54,7 @@ func (p Plan) String() string {
 		fmt.Fprintf(&out, "queue    %s%s\n", q.Name, formatArgs(q.Args))
 	}
 	for _, b := range p.Bindings {
-		fmt.Fprintf(&out, "binding  %s --%s--> %s\n", b.Exchange, b.Key, b.To)
+		fmt.Fprintf(&out, "binding  %s\n", b)
 	}
 	return out.String()
 }

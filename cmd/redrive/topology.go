@@ -51,6 +51,7 @@ func (a *app) topologyPlan(_ context.Context, name string, topics []string) erro
 
 // topology is what a broker says of a plan, whichever driver it is.
 type topology struct {
+	note  string // what check leaves out
 	plan  string
 	check func(context.Context) ([]string, error)
 	apply func(context.Context) error
@@ -72,14 +73,18 @@ func (a *app) openTopology(ctx context.Context, name string, topics []string) (*
 	switch driver := broker.(type) {
 	case *rabbitmq.Broker:
 		p := driver.Plan(topics...)
+		note := ""
+		if !driver.ChecksBindings() {
+			note = "bindings are not compared, AMQP does not tell of them: add x-management=http://<host>:15672 to the broker's URL"
+		}
 		return &topology{
-			p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			note, p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
 			func(ctx context.Context) error { return driver.Apply(ctx, p) },
 		}, nil
 	case *kafka.Broker:
 		p := driver.Plan(topics...)
 		return &topology{
-			p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			"", p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
 			func(ctx context.Context) error { return driver.Apply(ctx, p) },
 		}, nil
 	default:
@@ -103,6 +108,9 @@ func (a *app) topologyCheck(ctx context.Context, name string, topics []string) e
 	findings, err := t.check(ctx)
 	if err != nil {
 		return err
+	}
+	if t.note != "" {
+		a.hint("%s", t.note)
 	}
 	for _, f := range findings {
 		if _, err := fmt.Fprintln(a.out, f); err != nil {

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 		os.Exit(restart(url))
 	}
 	// These tests wait much more than they compute. Go's default is one at a time per core.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	services.Main(m)

@@ -59,35 +59,53 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.Zero(t, p.depth("orders_retry"))
 }
 
-// System B: the first delivery waits its business delay, retries double from it, and end in the DLX. The literal
-// timeline, in seconds as the shortest that B could be configured with: 1 s, then 1, 2 and 4 s.
+// System B as it is written: first delivery after 10 s, retries 10, 20 and 40 s later, each delay in its own queue of the
+// event type, and then the DLX.
 func TestPresetB_TimelineAndNames(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.DelayedBackoff()), delays(time.Second, 2*time.Second, 4*time.Second))
+	b := openBroker(t, url, naming(brokers.DelayedBackoff()), delays(10*time.Second, 20*time.Second, 40*time.Second), params("grid", "false"))
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(3, time.Minute), fails)
 	_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // somebody else watches the DLX
 
 	m := newMessage(`{"type":"OrderReminderEvent"}`)
-	envelope.SetDelay(m, time.Second)
+	envelope.SetDelay(m, 10*time.Second)
 	published := time.Now()
 	require.NoError(t, b.Publisher().Publish("order-reminder", m))
-	require.Equal(t, 1, p.depth("order-reminder-delayed-queue.1000"), "B8, B11: it can be seen waiting")
+	require.Equal(t, 1, p.depth("order-reminder-delayed-queue.10000"), "B8, B11: it can be seen waiting")
 
-	runs := s.schedule(0, time.Second, 3*time.Second, 7*time.Second)
-	require.GreaterOrEqual(t, runs[0].at.Sub(published), time.Second, "B1")
-	require.LessOrEqual(t, runs[0].at.Sub(published), 1100*time.Millisecond+busy)
-	for _, r := range runs {
-		require.Equal(t, "1000", r.message.Metadata["x-original-delay"], "B2, B4")
+	runs := s.schedule(0, 10*time.Second, 30*time.Second, 70*time.Second)
+	require.GreaterOrEqual(t, runs[0].at.Sub(published), 10*time.Second, "B1")
+	require.LessOrEqual(t, runs[0].at.Sub(published), 10100*time.Millisecond+busy)
+	for i, r := range runs {
+		require.Equal(t, "10000", r.message.Metadata["x-original-delay"], "B2, B4")
+		require.Equal(t, b3[i], diedIn(t, r.message), "B3, B8: the queue that it waited in")
 	}
 	d := p.next("order-reminder-dlq")
 	require.Equal(t, int32(4), d.Headers["x-retry-count"])
-	require.Equal(t, int32(1000), d.Headers["x-original-delay"], "a number, as B's consumers read it")
+	require.Equal(t, int32(10_000), d.Headers["x-original-delay"], "a number, as B's consumers read it")
 	require.Equal(t, "order-reminder-dlx", d.Exchange, "B7")
 	require.Equal(t, d.MessageId, p.next("audit").MessageId)
+}
+
+// b3 is where B's runs have waited before.
+var b3 = []string{
+	"order-reminder-delayed-queue.10000", "order-reminder-delayed-queue.10000",
+	"order-reminder-delayed-queue.20000", "order-reminder-delayed-queue.40000",
+}
+
+// diedIn is the queue from which the broker dead-lettered a message last.
+func diedIn(t *testing.T, m *message.Message) string {
+	t.Helper()
+	var deaths []struct {
+		Queue string `json:"queue"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(m.Metadata["x-death"]), &deaths), m.Metadata["x-death"])
+	require.NotEmpty(t, deaths)
+	return deaths[0].Queue
 }
 
 // B6: a validation error goes straight to the DLX.
@@ -171,17 +189,17 @@ func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	require.Equal(t, int64(3), p.next("easyweek.invoice-service.failed").Headers["x-retry-count"], "the type that it came with")
 }
 
-// System E, its TTL shortened to a literal second: runs at 0, 1, 2 and 3 s, then limbo.
+// System E as it is written: a time to live of 5 s, runs at 0, 5, 10 and 15 s, then limbo.
 func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	t.Parallel()
 	const queue = "sgp.fechamento.reabertura.notificacao.dre"
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.TTLCycle("sme.sgp.workers")), params("retry-ttl", "1s"))
-	s := serve(t, b, queue, middleware.TTLCycle(3, time.Second), fails)
+	b := openBroker(t, url, naming(brokers.TTLCycle("sme.sgp.workers"))) // 5 s is the default, E7
+	s := serve(t, b, queue, middleware.TTLCycle(3, 5*time.Second), fails)
 	p.send("sme.sgp.workers", queue, amqp.Publishing{Body: []byte("dre"), MessageId: "e-1"})
 
-	for i, r := range s.schedule(0, time.Second, 2*time.Second, 3*time.Second) {
+	for i, r := range s.schedule(0, 5*time.Second, 10*time.Second, 15*time.Second) {
 		if i > 0 {
 			require.Contains(t, r.message.Metadata["x-death"], `"queue":"`+queue+`.deadletter"`, "E2")
 		}

@@ -110,12 +110,14 @@ func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, 
 }
 
 // next waits for the next run.
-func (s *service) next() run {
+func (s *service) next() run { return s.nextWithin(patience) }
+
+func (s *service) nextWithin(limit time.Duration) run {
 	s.t.Helper()
 	select {
 	case r := <-s.runs:
 		return r
-	case <-time.After(patience):
+	case <-time.After(limit):
 		require.FailNow(s.t, "the handler was not called")
 		return run{}
 	}
@@ -127,7 +129,11 @@ func (s *service) schedule(want ...time.Duration) []run {
 	s.t.Helper()
 	runs := make([]run, len(want))
 	for i := range runs {
-		runs[i] = s.next()
+		wait := patience
+		if i > 0 {
+			wait += want[i] - want[i-1]
+		}
+		runs[i] = s.nextWithin(wait)
 		require.Equal(s.t, i+1, runs[i].attempt.Number)
 		if i > 0 {
 			due := want[i] - want[i-1]

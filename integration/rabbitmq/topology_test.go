@@ -264,3 +264,56 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 		return waiting == 1000
 	}, patience, 200*time.Millisecond)
 }
+
+// AMQP does not tell of bindings; with the management API, Check finds those that are missing, and those only.
+func TestTopology_CheckFindsMissingBindings(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	management := services.SharedRabbitMQ(t).Management().Address()
+	p := dialPlain(t, url)
+	with := func(more ...string) *rabbitmq.Broker {
+		return openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params(append([]string{"grid", "false"}, more...)...))
+	}
+	b, blind := with("management", management), with()
+	require.True(t, b.ChecksBindings())
+	require.False(t, blind.ChecksBindings())
+	plan := b.Plan("invoice.*")
+	require.NoError(t, b.Apply(t.Context(), plan))
+	findings, err := b.Check(t.Context(), plan)
+	require.NoError(t, err)
+	require.Empty(t, findings)
+
+	require.NoError(t, p.ch.QueueUnbind("easyweek.invoice-service", "invoice.*", "easyweek.bus", nil))
+	require.NoError(t, p.ch.QueueBind("easyweek.invoice-service", "user.#", "easyweek.bus", false, nil), "somebody else's")
+	findings, err = b.Check(t.Context(), plan)
+	require.NoError(t, err)
+	require.Equal(t, []rabbitmq.Finding{{
+		Kind: "binding", Name: "easyweek.bus --invoice.*--> easyweek.invoice-service", Missing: true,
+	}}, findings)
+	require.Contains(t, findings[0].String(), "is missing")
+	findings, err = blind.Check(t.Context(), plan)
+	require.NoError(t, err)
+	require.Empty(t, findings, "which is why ChecksBindings must be asked")
+
+	require.NoError(t, b.Apply(t.Context(), plan))
+	findings, err = b.Check(t.Context(), plan)
+	require.NoError(t, err)
+	require.Empty(t, findings)
+
+	// An exchange that is missing is found with everything that hangs on it.
+	require.NoError(t, p.ch.ExchangeDelete("easyweek.bus", false, false))
+	findings, err = b.Check(t.Context(), plan)
+	require.NoError(t, err)
+	require.Len(t, findings, 2)
+	require.Equal(t, "exchange", findings[0].Kind)
+	require.Equal(t, "binding", findings[1].Kind)
+
+	closed := with("management", "http://127.0.0.1:1")
+	_, err = closed.Check(t.Context(), plan)
+	require.ErrorContains(t, err, "management API", "not finding out is not the same as finding nothing")
+	for _, address := range []string{"localhost:15672", "http://guest:guest@localhost:15672", "ftp://localhost"} {
+		_, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Params: brokers.Params{"management": address}})
+		require.ErrorContains(t, err, "management", address)
+		require.NotContains(t, err.Error(), "guest:guest")
+	}
+}

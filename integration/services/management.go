@@ -47,6 +47,13 @@ func (r *Rabbit) Management() *Management {
 	return &Management{base: base, http: &http.Client{Timeout: 10 * time.Second}}
 }
 
+// Address is the API's address without user and password.
+func (m *Management) Address() string {
+	u := *m.base
+	u.User = nil
+	return u.String()
+}
+
 // Healthy returns nil when the broker serves AMQP and no alarm is on.
 func (m *Management) Healthy(ctx context.Context) error {
 	if err := m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "local-alarms"); err != nil {
