@@ -1,13 +1,16 @@
 package rabbitmq_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -64,4 +67,46 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 	require.NotContains(t, d.Headers, "x-delay", "D25")
 	require.EqualValues(t, 3, d.Headers["x-retry-count"])
 	require.Zero(t, p.depth("spy"))
+}
+
+// The real plugin. No package registry has it: build the tag that fits the broker as its README says, unpack it into a
+// directory, and name that in TEST_DELAYED_PLUGIN_DIR.
+func TestPlugin_Delays(t *testing.T) {
+	t.Parallel()
+	dir := os.Getenv("TEST_DELAYED_PLUGIN_DIR")
+	if dir == "" {
+		t.Skip("TEST_DELAYED_PLUGIN_DIR does not name a directory with rabbitmq_delayed_message_exchange")
+	}
+	r := services.RabbitMQ(t, services.RabbitConfig{Plugins: []string{"rabbitmq_delayed_message_exchange"}, PluginsDir: dir})
+	scheme, plugin := naming(brokers.ServiceBus("easyweek")), params("transport", "plugin")
+	invoices := openBroker(t, r.URL, scheme, group("invoice-service"), plugin)
+	mails := openBroker(t, r.URL, scheme, group("mail-service"), plugin)
+	s := serve(t, invoices, "invoice.*", middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute), fails)
+	other := serve(t, mails, "#", middleware.ServiceBus(1), func(*message.Message) error { return nil })
+	p := dialPlain(t, r.URL)
+
+	p.send("easyweek.bus", "invoice.created", amqp.Publishing{MessageId: "inv-1", Body: []byte("{}"), Headers: amqp.Table{"tenant": int64(7)}})
+	for _, run := range s.schedule(0, time.Second, 6*time.Second) {
+		require.Equal(t, "invoice.created", run.origin.RoutingKey, "D18")
+		require.Equal(t, "7", run.message.Metadata["tenant"])
+	}
+	d := p.next("easyweek.invoice-service.failed")
+	require.NotContains(t, d.Headers, "x-delay", "D25")
+	require.EqualValues(t, 3, d.Headers["x-retry-count"])
+	require.Equal(t, "inv-1", other.next().message.UUID)
+	require.Empty(t, other.runs, "D9: retries come to one service only")
+
+	// First-delivery delays: a short one does not wait behind a long one, and every service gets its copy.
+	published := time.Now()
+	for _, delay := range []time.Duration{3 * time.Second, time.Second} {
+		m := message.NewMessage(delay.String(), nil)
+		envelope.SetDelay(m, delay)
+		require.NoError(t, mails.Publisher().Publish("user.created", m))
+	}
+	for _, delay := range []time.Duration{time.Second, 3 * time.Second} {
+		got := other.next()
+		require.Equal(t, delay.String(), got.message.UUID)
+		require.GreaterOrEqual(t, got.at.Sub(published), delay)
+		require.Less(t, got.at.Sub(published), delay+100*time.Millisecond+busy)
+	}
 }

@@ -30,8 +30,9 @@ type RabbitConfig struct {
 	// Conf is appended to rabbitmq.conf, one "key = value" a line.
 	Conf string
 
-	// Plugins are enabled besides rabbitmq_management.
-	Plugins []string
+	// Plugins are enabled besides rabbitmq_management. PluginsDir is where those lie that RabbitMQ does not bring along.
+	Plugins    []string
+	PluginsDir string
 
 	// TLS opens a second port that speaks TLS, with certificates made for it; see Rabbit.TLSURL. Conf may ask for those of
 	// clients: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
@@ -99,7 +100,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("services: rabbitmq: %w", err)
 	}
-	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3], tls: ports[4]}
+	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3], tls: ports[4], plugins: cfg.PluginsDir}
 	if err := n.configure(cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
 	}

@@ -17,6 +17,7 @@ type rabbitNode struct {
 	owner                             account
 	amqp, management, dist, epmd, tls int
 	certificates                      *Certificates // nil without TLS
+	plugins                           string        // a directory beside the broker's own, or ""
 }
 
 func (n *rabbitNode) configure(cfg RabbitConfig) error {
@@ -116,6 +117,12 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 		"RABBITMQ_LOGS=-",
 		"RABBITMQ_PID_FILE=" + in("pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+	}
+	if n.plugins != "" {
+		own, err := filepath.Glob(filepath.Join(filepath.Dir(rabbitBin), "lib", "rabbitmq_server-*", "plugins"))
+		if err == nil {
+			cmd.Env = append(cmd.Env, "RABBITMQ_PLUGINS_DIR="+strings.Join(append(own, n.plugins), ":"))
+		}
 	}
 	n.owner.prepare(cmd, syscall.SIGKILL)
 }
