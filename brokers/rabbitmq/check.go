@@ -28,6 +28,17 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 // Plan plans what the consumers of topics need, in the broker's own group.
 func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.cfg.Group, topics) }
 
+// PlanDelayed plans where messages to topics wait for their first delivery. The first delayed publish to a topic declares
+// it, once per process: Apply it beforehand where producers may not declare, or where a broker that is killed within
+// seconds of that first publish is a worry (see How delay works).
+func (b *Broker) PlanDelayed(topics ...string) Plan {
+	var p Plan
+	for _, topic := range topics {
+		p.merge(b.design.first(topic))
+	}
+	return p
+}
+
 func (d *design) plan(group string, topics []string) Plan {
 	var p Plan
 	for _, topic := range topics {

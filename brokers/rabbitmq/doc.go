@@ -65,8 +65,9 @@
 // queue, can come back with that queue out of reach. With naming=laravel and no more than one delay there is one
 // {queue}_retry without a number.
 //
-// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>,
-// declared by the first delayed publish.
+// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>. The
+// first delayed publish to a topic declares these queues, once per process, or Apply(PlanDelayed(topics...)) does
+// beforehand. A program that delays to topics without end makes queues without end.
 //
 // transport=plugin: an x-delayed-message exchange of the queue's name. Opening fails if the broker has none. Its
 // messages exist once, on one node, and are lost with it; RabbitMQ 4.3 no longer runs it. Publications to it cannot be

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,7 +164,7 @@ func (l *link) dial() (*amqp.Connection, error) {
 			return coalesce(conn), conn.SetDeadline(time.Now().Add(dialTimeout))
 		},
 	})
-	return conn, explainHandshake(err)
+	return conn, explainHandshake(err, strings.HasPrefix(l.url, SchemeTLS+":"))
 }
 
 // watch follows connection.blocked until conn ends.

@@ -5,14 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // explainHandshake says what to do when a server was reached and no connection came of it. The URL's parameters are those
 // of RabbitMQ's own URIs.
-func explainHandshake(err error) error {
+func explainHandshake(err error, encrypted bool) error {
 	var (
 		authority x509.UnknownAuthorityError
 		host      x509.HostnameError
@@ -33,10 +32,14 @@ func explainHandshake(err error) error {
 		hint = "renew the server's certificate, or correct the clock of this machine"
 	case errors.As(err, &record):
 		hint = "this port does not speak TLS: use the broker's TLS port (5671), or amqp:// on this one"
-	case errors.As(err, &exception) && !exception.Server && strings.Contains(exception.Reason, "remote error: tls:"):
-		// With TLS 1.3 the server's verdict comes after the handshake, and amqp091-go 1.10 to 1.16 keep only its text.
-		hint = "the server wants a certificate of this client that it trusts: add certfile=<file>&keyfile=<file> to the URL"
-	case errors.As(err, &exception) && exception.Code == amqp.FrameError && !exception.Server:
+	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError && exception.Code != amqp.ChannelError:
+		return err
+	case encrypted:
+		// With TLS 1.3 the server looks at the client's certificate after the handshake. Whether its verdict can still be read
+		// depends on who is faster.
+		hint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, add certfile=<file>&keyfile=<file> " +
+			"of one that it trusts to the URL; its log says why"
+	case exception.Code == amqp.FrameError:
 		hint = "this port does not answer in AMQP: use amqps:// if it is the broker's TLS port, or its AMQP port (5672)"
 	default:
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
@@ -193,39 +194,42 @@ func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// Closing while the broker is away ends in time.
-func TestClose_WhileTheBrokerIsDown(t *testing.T) {
+// A broker that stops answering, with its TCP connections open, or that is gone, neither hangs Publish nor Close.
+func TestClose_WhileTheBrokerIsAway(t *testing.T) {
 	server := services.RabbitMQ(t, services.RabbitConfig{})
-	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
-	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
-	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
-	s.next()
-	require.NoError(t, server.Kill())
-	start := time.Now()
-	require.Error(t, b.Publisher().Publish("orders", newMessage("x")))
-	require.Less(t, time.Since(start), 3*time.Second)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	require.Error(t, b.Ping(ctx))
-	start = time.Now()
-	s.stop()
-	require.NoError(t, b.Close())
-	require.Less(t, time.Since(start), 5*time.Second)
-}
-
-// A broker that stops answering, with its TCP connections open, neither hangs Publish nor Close.
-func TestClose_WhileTheBrokerIsFrozen(t *testing.T) {
-	server := services.RabbitMQ(t, services.RabbitConfig{})
-	b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
-	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
-	require.NoError(t, server.Pause())
-	defer func() { require.NoError(t, server.Resume()) }()
-	err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket takes
-	require.Error(t, err)
-	start := time.Now()
-	s.stop()
-	require.NoError(t, b.Close())
-	require.Less(t, time.Since(start), 20*time.Second)
+	open := func(t *testing.T) (*rabbitmq.Broker, *service) {
+		t.Helper()
+		b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+		s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+		require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+		s.next()
+		return b, s
+	}
+	t.Run("frozen", func(t *testing.T) {
+		b, s := open(t)
+		require.NoError(t, server.Pause())
+		defer func() { require.NoError(t, server.Resume()) }()
+		err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket takes
+		require.Error(t, err)
+		start := time.Now()
+		s.stop()
+		require.NoError(t, b.Close())
+		require.Less(t, time.Since(start), 20*time.Second)
+	})
+	t.Run("gone", func(t *testing.T) {
+		b, s := open(t)
+		require.NoError(t, server.Kill())
+		start := time.Now()
+		require.Error(t, b.Publisher().Publish("orders", newMessage("x")))
+		require.Less(t, time.Since(start), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, b.Ping(ctx))
+		start = time.Now()
+		s.stop()
+		require.NoError(t, b.Close())
+		require.Less(t, time.Since(start), 5*time.Second)
+	})
 }
 
 // RabbitMQ before 4.0 reads x-death as a client sent it and drops a message that seems to go in circles.

@@ -317,3 +317,29 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 		require.NotContains(t, err.Error(), "guest:guest")
 	}
 }
+
+// What the first delayed publish would declare can be declared beforehand, and is all that it needs.
+func TestTopology_PlanDelayed(t *testing.T) {
+	t.Parallel()
+	for name, scheme := range map[string]brokers.NameScheme{"exchange": brokers.DefaultNames(), "queue": brokers.Laravel()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			b := openBroker(t, url, naming(scheme), params("grid", "false"), delays(200*time.Millisecond))
+			s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+			plan := b.PlanDelayed("orders")
+			require.NotEmpty(t, plan.Queues)
+			require.NoError(t, b.Apply(t.Context(), plan))
+			before := queues(t, url)
+
+			// A producer that may not declare anything.
+			producer := openBroker(t, url, naming(scheme), params("grid", "false", "declare", "none"), delays(200*time.Millisecond))
+			m := newMessage("x")
+			m.Metadata["x-delay"] = "200"
+			published := time.Now()
+			require.NoError(t, producer.Publisher().Publish("orders", m))
+			require.GreaterOrEqual(t, s.next().at.Sub(published), 200*time.Millisecond)
+			require.Len(t, queues(t, url), len(before))
+		})
+	}
+}
