@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -143,6 +144,38 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 	if err := t.apply(ctx); err != nil {
 		return err
 	}
+	left, err := t.settled(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range left {
+		if _, err := fmt.Fprintln(a.out, f); err != nil {
+			return err
+		}
+	}
+	if len(left) > 0 {
+		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") + ", which are not changed by themselves"}
+	}
 	a.hint("applied")
 	return nil
+}
+
+// settleTime is how long a cluster may take until it shows what was made: Kafka answers before every broker knows.
+const settleTime = 10 * time.Second
+
+// settled returns the differences that stay.
+func (t *topology) settled(ctx context.Context) ([]string, error) {
+	for deadline := time.Now().Add(settleTime); ; {
+		left, err := t.check(ctx)
+		if err != nil || len(left) == 0 || time.Now().After(deadline) {
+			return left, err
+		}
+		timer := time.NewTimer(200 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ctx.Err()
+		}
+	}
 }

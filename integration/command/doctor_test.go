@@ -1,0 +1,62 @@
+package command_test
+
+import (
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// What is in order is said to be so, and what is not there yet is a warning: services make their queues at their first dead letter.
+func TestDoctor_Healthy(t *testing.T) {
+	t.Parallel()
+	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t), services.SharedKafka(t)
+	declare(t, rabbit, map[string]amqp.Table{"orders_dlq": nil})
+	dead := kafka.CreateTopic(t, 1)
+	code, found := diagnose(t, configOf(store, map[string]string{"rabbit": rabbit, "kafka": kafka.URL()},
+		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq"))
+	require.Zero(t, code, "warnings are no problem")
+	for what, want := range map[string]finding{
+		"store":                      {Severity: "ok", Finding: "takes writes"},
+		"dead letters":               {Severity: "ok", Finding: "0 pending, 0 in all"},
+		"broker rabbit":              {Severity: "ok", Finding: "answers (amqp)"},
+		"broker kafka":               {Severity: "ok", Finding: "answers (kafka)"},
+		"source rabbit/orders_dlq":   {Severity: "ok", Finding: "is there"},
+		"source rabbit/invoices_dlq": {Severity: "warning", Finding: "invoices_dlq", Remedy: "a service makes it at its first dead letter"},
+		"source kafka/" + dead:       {Severity: "ok", Finding: "is there"},
+		"source kafka/none_dlq":      {Severity: "warning", Finding: "none_dlq", Remedy: "a service makes it at its first dead letter"},
+	} {
+		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
+		require.Contains(t, found[what].Finding, want.Finding, what)
+		require.Contains(t, found[what].Remedy, want.Remedy, what)
+	}
+}
+
+// Each part that is broken is a problem of its own with its own remedy, and no password is shown.
+func TestDoctor_Broken(t *testing.T) {
+	t.Parallel()
+	rabbit := services.SharedRabbitMQ(t).VHost(t)
+	code, found := diagnose(t, configOf("postgres://redrive:s3cret@127.0.0.1:1/redrive?sslmode=disable", map[string]string{
+		"refused": withPassword(t, rabbit, "s3cret"),
+		"away":    "amqp://guest:s3cret@127.0.0.1:1/",
+		"lost":    "kafka://127.0.0.1:1",
+		"rabbit":  rabbit,
+	}, "rabbit/orders_dlq"))
+	require.Equal(t, 1, code)
+	for what, want := range map[string]finding{
+		"store":          {Severity: "problem", Finding: "refused", Remedy: "that the database runs"},
+		"broker refused": {Severity: "problem", Finding: "403", Remedy: "check username and password"},
+		"broker away":    {Severity: "problem", Finding: "connection refused", Remedy: "is the server running"},
+		"broker lost":    {Severity: "problem", Finding: "127.0.0.1:1", Remedy: "is the server running"},
+		"broker rabbit":  {Severity: "ok", Finding: "answers"},
+	} {
+		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
+		require.Contains(t, found[what].Finding, want.Finding, what)
+		require.Contains(t, found[what].Remedy, want.Remedy, what)
+	}
+	for _, f := range found {
+		require.NotContains(t, f.Finding, "s3cret")
+	}
+}
