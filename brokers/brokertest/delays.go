@@ -63,11 +63,14 @@ func shortOvertakesLong(w *world) {
 	topic := w.topic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
+	w.publish(b, topic, newMessage("none"))
+	c.waitRuns(1) // a consumer that joins late would find a short delay over already
+
 	published := time.Now()
 	long, short := newMessage("long"), newMessage("short")
 	envelope.SetDelay(long, w.scaled(40*time.Second))
 	envelope.SetDelay(short, w.scaled(5*time.Second))
-	w.publish(b, topic, long, short, newMessage("none"))
+	w.publish(b, topic, long, short)
 	runs := c.waitRuns(3)
 
 	require.Equal(w, "none", string(runs[0].Message.Payload))

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -362,5 +363,41 @@ func BenchmarkRetryCycle(b *testing.B) {
 				}},
 			)
 		})
+	}
+}
+
+// BenchmarkLateness publishes a thousand messages with delays between 100 ms and 3 s, and reports how much later than due
+// they come, counted from before their publish: the latency of the publish is in it.
+func BenchmarkLateness(b *testing.B) {
+	seeds := benchSeeds(b)
+	ours := benchBroker(b, seeds, "concurrency=64")
+	topic := benchTopic(b, seeds, 4)
+	messages := subscribe(b, ours, topic)
+	var late []time.Duration
+	for b.Loop() {
+		const n = 1000
+		random := rand.New(rand.NewPCG(5, 6))
+		due := make([]time.Time, n)
+		for i := range n {
+			m := message.NewMessage(strconv.Itoa(i), benchPayload)
+			m.Metadata[envelope.KeyKafkaKey] = strconv.Itoa(i)
+			delay := time.Duration(100+random.IntN(2900)) * time.Millisecond
+			envelope.SetDelay(m, delay)
+			due[i] = time.Now().Add(delay)
+			require.NoError(b, ours.Publisher().Publish(topic, m))
+		}
+		for range n {
+			m := <-messages
+			i, err := strconv.Atoi(m.UUID)
+			require.NoError(b, err)
+			late = append(late, time.Since(due[i]))
+			m.Ack()
+		}
+	}
+	slices.Sort(late)
+	require.Positive(b, late[0], "early")
+	b.ReportMetric(0, "ns/op")
+	for name, at := range map[string]int{"p50": len(late) / 2, "p99": len(late) * 99 / 100, "max": len(late) - 1} {
+		b.ReportMetric(float64(late[at].Milliseconds()), name+"-ms")
 	}
 }

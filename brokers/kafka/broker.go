@@ -14,6 +14,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -50,8 +51,9 @@ type Broker struct {
 	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu          sync.Mutex
-	closed      bool // no more subscribers
-	drained     bool // no more of anything; until then, running handlers may publish
+	bells       *bells // nil before the first subscription
+	closed      bool   // no more subscribers
+	drained     bool   // no more of anything; until then, running handlers may publish
 	subscribers map[*subscriber]struct{}
 	releasing   sync.Once
 }
@@ -139,6 +141,40 @@ func (b *Broker) connect(ctx context.Context, change func(*sarama.Config)) (sara
 	}
 }
 
+// listen opens the connection that waits for news of retry topics, before the first subscription.
+func (b *Broker) listen(ctx context.Context) (*bells, error) {
+	if have := b.listening(); have != nil {
+		return have, nil
+	}
+	client, err := b.connect(ctx, func(*sarama.Config) {})
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return nil, errors.Join(brokers.ErrClosed, client.Close())
+	case b.bells != nil: // another subscription was faster
+		return b.bells, client.Close()
+	}
+	b.bells = newBells(client)
+	return b.bells, nil
+}
+
+func (b *Broker) listening() *bells {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bells
+}
+
+// ring tells readers in this process of a record in a retry topic.
+func (b *Broker) ring(r *kgo.Record) {
+	if have := b.listening(); have != nil {
+		have.ring(place{r.Topic, r.Partition})
+	}
+}
+
 // Capabilities says what Kafka can do.
 func (b *Broker) Capabilities() brokers.Capabilities {
 	return brokers.Capabilities{
@@ -209,6 +245,9 @@ func (b *Broker) release() {
 		if p != nil {
 			p.close()
 		}
+	}
+	if have := b.listening(); have != nil {
+		have.close()
 	}
 	for _, c := range []sarama.Client{b.client, b.own} {
 		if c != nil && !c.Closed() {

@@ -11,7 +11,7 @@ import (
 // so that setting the wall clock changes nothing either.
 //
 // An estimate is never ahead of the broker: the stamp in an answer is older than the answer. A message is therefore
-// late by the latency of the best answer, and never early.
+// late by the latency of the best answer, and never early. Stamps of records that are read correct one that fell behind.
 type clocks struct {
 	mu       sync.Mutex
 	byBroker map[int32]reading
@@ -37,6 +37,14 @@ func (c *clocks) observe(broker int32, stamp time.Time) {
 		c.byBroker = map[int32]reading{}
 	}
 	c.byBroker[broker] = reading{shown: stamp, at: now}
+}
+
+// witness takes a stamp that was just read. It is older than one in an answer, and says something only of a clock that
+// is known: what waited for a year would put an unknown one a year back.
+func (c *clocks) witness(broker int32, stamp time.Time) {
+	if shown, known := c.now(broker); known && stamp.After(shown) {
+		c.observe(broker, stamp)
+	}
 }
 
 // now returns the broker's time, and whether it is known.

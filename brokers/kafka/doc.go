@@ -53,6 +53,9 @@
 // offsets are committed, before the group gives the partition away. Cooperative rebalances leave all other partitions
 // at work. A group client that fails is made anew, after a pause of 100 ms that doubles up to 10 s.
 //
+// Subscribe returns before the group has let the member in. A new group begins at the oldest record and misses nothing;
+// with offset=newest, [Broker.Joined] is the moment from which on it receives.
+//
 // Every record reaches a handler: tombstones, empty and binary ones, headers twice or null. None stops a partition.
 //
 // A nacked message comes back in place after nack-pause, and holds its partition's lane meanwhile; the pipeline never
@@ -70,7 +73,8 @@
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
 // holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost
-// neither requests nor memory, and hold up neither the main topic, nor other waits, nor a rebalance.
+// neither requests nor memory, and hold up neither the main topic, nor other waits, nor a rebalance. One request per
+// broker waits for news of all retry topics that have been read to their ends.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
 // Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry topics

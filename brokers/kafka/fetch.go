@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/IBM/sarama"
 )
 
-// fetcher reads single records of one partition, wherever they are. One goroutine at a time uses it.
+// fetcher reads one partition of our own topics from any offset, without waiting for what is not there yet. One goroutine
+// at a time uses it.
 type fetcher struct {
 	client    sarama.Client
+	clocks    *clocks // learns from the stamps of what is read, if not nil
 	topic     string
 	partition int32
 
-	ahead map[int64]*sarama.ConsumerMessage // what came with the last answer
+	ahead map[int64]*sarama.ConsumerMessage // of at: what came with the last answer
 }
 
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
@@ -26,47 +27,78 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*sarama.ConsumerMessage
 		return r, nil
 	}
 	for attempt := 0; ; attempt++ {
-		first, err := f.fetch(offset)
+		records, _, _, err := f.fetch(offset)
 		if err == nil {
-			return first, nil
+			f.ahead = make(map[int64]*sarama.ConsumerMessage, len(records))
+			for _, r := range records {
+				f.ahead[r.Offset] = r
+			}
+			if len(records) == 0 {
+				return nil, nil //nolint:nilnil // the end
+			}
+			return records[0], nil
 		}
-		if !sleep(ctx, min(minPause<<min(attempt, 5), time.Second)) {
+		if !sleep(ctx, min(minPause<<min(attempt, 5), maxPause)) {
 			return nil, fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, offset, err)
 		}
-		_ = f.client.RefreshMetadata(f.topic)
 	}
 }
 
-func (f *fetcher) fetch(offset int64) (first *sarama.ConsumerMessage, err error) {
+// fetch returns records from an offset on, the offset to go on at, and where the partition ended. A negative offset, and
+// one that the partition does not have, stands for its beginning.
+func (f *fetcher) fetch(offset int64) (records []*sarama.ConsumerMessage, next, end int64, err error) {
+	if offset < 0 {
+		if offset, err = f.client.GetOffset(f.topic, f.partition, sarama.OffsetOldest); err != nil {
+			return nil, 0, 0, err
+		}
+	}
 	leader, epoch, err := f.client.LeaderAndEpoch(f.topic, f.partition)
 	if err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
-	req := &sarama.FetchRequest{
-		Version: 11, MinBytes: 1, MaxBytes: 64 << 20, SessionEpoch: -1, Isolation: sarama.ReadUncommitted,
-	}
+	req := newFetch(fetchBytes)
 	req.AddBlock(f.topic, f.partition, offset, fetchBytes, epoch)
 	answer, err := leader.Fetch(req)
 	if err != nil {
-		_ = leader.Close()
-		return nil, err
+		_ = leader.Close() // the connection is broken; the next call opens it again
+		_ = f.client.RefreshMetadata(f.topic)
+		return nil, 0, 0, err
 	}
 	block := answer.GetBlock(f.topic, f.partition)
-	if block == nil {
-		return nil, sarama.ErrIncompleteResponse
+	switch {
+	case block == nil:
+		return nil, 0, 0, sarama.ErrIncompleteResponse
+	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange):
+		oldest, err := f.client.GetOffset(f.topic, f.partition, sarama.OffsetOldest)
+		if err != nil || oldest == offset {
+			return nil, offset, offset, err
+		}
+		return f.fetch(oldest)
+	case block.Err != sarama.ErrNoError:
+		_ = f.client.RefreshMetadata(f.topic)
+		return nil, 0, 0, block.Err
 	}
-	if errors.Is(block.Err, sarama.ErrOffsetOutOfRange) && offset < block.LogStartOffset {
-		return f.fetch(block.LogStartOffset)
+	records, next = f.unpack(block, offset, leader.ID())
+	return records, next, block.HighWaterMarkOffset, nil
+}
+
+func newFetch(limit int32) *sarama.FetchRequest {
+	return &sarama.FetchRequest{
+		Version: 11, MinBytes: 1, MaxBytes: limit, SessionEpoch: -1, Isolation: sarama.ReadUncommitted,
 	}
-	if block.Err != sarama.ErrNoError {
-		return nil, block.Err
-	}
-	f.ahead = map[int64]*sarama.ConsumerMessage{}
+}
+
+func (f *fetcher) unpack(block *sarama.FetchResponseBlock, offset int64, leader int32) (records []*sarama.ConsumerMessage, next int64) {
+	next = offset
 	for _, set := range block.RecordsSet {
-		if set.RecordBatch == nil || set.RecordBatch.Control {
+		batch := set.RecordBatch
+		if batch == nil {
 			continue
 		}
-		batch := set.RecordBatch
+		next = max(next, batch.LastOffset()+1)
+		if batch.Control {
+			continue
+		}
 		for _, r := range batch.Records {
 			at := batch.FirstOffset + r.OffsetDelta
 			if at < offset {
@@ -79,13 +111,13 @@ func (f *fetcher) fetch(offset int64) (first *sarama.ConsumerMessage, err error)
 			if batch.LogAppendTime {
 				m.Timestamp = batch.MaxTimestamp
 			}
-			if first == nil {
-				first = m
-			}
-			f.ahead[at] = m
+			records = append(records, m)
+		}
+		if batch.LogAppendTime && f.clocks != nil {
+			f.clocks.witness(leader, batch.MaxTimestamp)
 		}
 	}
-	return first, nil
+	return records, next
 }
 
 // all calls visit for every record from an offset up to the end that the partition has now.

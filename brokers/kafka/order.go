@@ -43,7 +43,7 @@ type parkRequest struct {
 
 func newOrder(p *partition) *order {
 	o := &order{p: p, topic: p.sub.b.parkingName(p.sub.topic, p.sub.cfg.Group), parks: make(chan parkRequest), keys: map[string]*keyState{}}
-	o.reader.fetcher = fetcher{client: p.sub.readerClient, topic: o.topic, partition: p.id}
+	o.reader.fetcher = fetcher{client: p.sub.reader, topic: o.topic, partition: p.id}
 	return o
 }
 

@@ -35,7 +35,7 @@ func (o *order) restore() error {
 			return err
 		}
 		at := newTracker(positions[name], 1)
-		f := fetcher{client: sub.readerClient, topic: name, partition: o.p.id}
+		f := fetcher{client: sub.reader, topic: name, partition: o.p.id}
 		if err := f.all(ctx, positions[name].offset, func(r *sarama.ConsumerMessage) {
 			if !at.known(r.Offset) {
 				o.remember(r)

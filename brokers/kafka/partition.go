@@ -154,7 +154,8 @@ func (p *partition) readTier(topic string, wait time.Duration) {
 		return
 	}
 	p.open[topic] = true
-	p.pumps.Go(func() { (&pump{p: p, topic: topic, wait: wait}).run() })
+	now := func() time.Time { return p.sub.brokerTime(p.ctx, topic, p.id) }
+	p.pumps.Go(func() { (&pump{p: p, topic: topic, wait: wait, now: now}).run() })
 }
 
 // giveUp waits for what is running, for as long as watch allows, and commits it.

@@ -68,7 +68,13 @@ func (b *Broker) publish(ctx context.Context, topic string, messages []*message.
 	if err := b.out.send(ctx, now...); err != nil {
 		return err
 	}
-	return b.waits.send(ctx, later...)
+	if err := b.waits.send(ctx, later...); err != nil {
+		return err
+	}
+	for _, r := range later {
+		b.ring(r)
+	}
+	return nil
 }
 
 func asksForDelay(m *message.Message) bool {

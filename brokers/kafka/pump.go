@@ -11,15 +11,16 @@ import (
 )
 
 // pump reads one partition of a retry topic. Its records wait for the same time, so the first is the first to be due:
-// the pump holds the head and does not read on until then. sarama sees that nobody takes the records and stops to
-// fetch the partition, without holding back any other; a long wait costs neither requests nor memory.
+// the pump holds the head and does not read on until then. A long wait costs neither requests nor memory.
 type pump struct {
 	p     *partition
 	topic string
 	wait  time.Duration
+	now   func() time.Time // what the clock of the broker shows that stamps the topic
 
 	account *tracker // nil before the group's position is known
 	from    int64    // next offset to read
+	fetched time.Time
 }
 
 func (q *pump) run() {
@@ -51,40 +52,72 @@ func (q *pump) read() error {
 		q.from = positions[q.topic].offset
 		q.account = p.track(q.topic, positions[q.topic])
 	}
-	records, err := p.sub.open(q.topic, p.id, q.from)
-	if errors.Is(err, errNoPartition) {
+	if err := p.sub.has(q.topic, p.id); errors.Is(err, errNoPartition) {
 		<-p.ctx.Done() // the topic has fewer partitions than its source, and may not get more: retries use those there are
 		return nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
-	defer closeReader(records)
+	f := fetcher{client: p.sub.reader, clocks: &p.sub.b.clocks, topic: q.topic, partition: p.id}
+	for sleep(p.ctx, fetchPause-time.Since(q.fetched)) {
+		q.fetched = time.Now()
+		records, next, end, err := f.fetch(q.from)
+		if err != nil {
+			return err
+		}
+		if len(records) == 0 {
+			q.from = next // nothing there that is a record
+		} else if !q.take(records) {
+			return nil
+		}
+		if q.from >= end && !p.sub.bells.wait(p.ctx, place{q.topic, p.id}, q.from) {
+			return nil
+		}
+		if next < end {
+			q.fetched = time.Time{} // the answer was full
+		}
+	}
+	return nil
+}
 
-	for {
-		var r *sarama.ConsumerMessage
-		select {
-		case r = <-records.Messages():
-		case <-p.ctx.Done():
-			return nil
-		}
-		if r == nil {
-			return errors.New("the reader ended")
-		}
-		mark, ok := q.account.add(p.ctx, r.Offset)
+// fetchPause lets records come together under load, where each would ring the bell. Nothing is late by more than this.
+const fetchPause = 50 * time.Millisecond
+
+// keepFor bounds how long what was read behind a record is kept while that record waits. Longer waits keep one record
+// in memory, and read the others again.
+const keepFor = time.Second
+
+// take brings records to their next places, all of them or those in front of a long wait. It reports false when the
+// partition is being given up.
+func (q *pump) take(records []*sarama.ConsumerMessage) bool {
+	for _, r := range records {
+		mark, ok := q.account.add(q.p.ctx, r.Offset)
 		if !ok {
-			return nil
+			return false
 		}
 		q.from = r.Offset + 1
 		if q.account.known(r.Offset) {
 			q.account.settle(mark)
 			continue
 		}
-		d := &delivery{record: r, waiting: true, tracker: q.account, mark: mark}
-		if !q.pass(d) {
-			return nil
+		long := q.wait > keepFor && q.waitsFor(r) > keepFor
+		if long {
+			records = nil //nolint:ineffassign,wastedassign // lets go of them
+		}
+		if !q.pass(&delivery{record: r, waiting: true, tracker: q.account, mark: mark}) {
+			return false
+		}
+		if long {
+			return true
 		}
 	}
+	return true
+}
+
+// waitsFor is about how long a record has to wait yet.
+func (q *pump) waitsFor(r *sarama.ConsumerMessage) time.Duration {
+	due, _ := q.due(r)
+	return min(q.wait, due.Sub(q.now()))
 }
 
 // pass brings a record to its next place. It reports false when the partition is being given up.
@@ -147,7 +180,7 @@ func (q *pump) hold(r *sarama.ConsumerMessage, due time.Time) (rest time.Duratio
 		until = due
 	}
 	for {
-		now := q.p.sub.brokerTime(q.p.ctx, q.topic, q.p.id)
+		now := q.now()
 		if left := until.Sub(now); left > 0 {
 			if !sleep(q.p.ctx, min(left, staleAfter/2)) {
 				return 0, false

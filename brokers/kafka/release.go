@@ -34,5 +34,6 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	if err := b.waits.send(ctx, r); err != nil {
 		return fail(err)
 	}
+	b.ring(r)
 	return nil
 }

@@ -58,6 +58,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	if err != nil {
 		return fail(err)
 	}
+	b.ring(r)
 	b.flights.rescheduled(&origin)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription
 		kinds:  s.kinds(topic),
 		strict: s.cfg.Params.String("order") == "key",
 		window: s.cfg.Params.Int("window"), nackPause: s.cfg.Params.Duration("nack-pause"),
-		out: make(chan *message.Message), done: make(chan struct{}), look: make(chan struct{}, 1),
+		out: make(chan *message.Message), done: make(chan struct{}), joined: make(chan struct{}), look: make(chan struct{}, 1),
 		own: map[int32]*partition{}, seen: seen,
 	}
 	sub.closing, sub.close = context.WithCancel(ctx)
@@ -147,28 +148,27 @@ func (b *Broker) prepared(topic, group string) []tierName {
 	return list
 }
 
-// connect opens the two clients of the subscription. Retry topics get one of their own: sarama fetches all partitions
-// of a client in turn, and a slow handler must not make waiting messages late.
+// connect opens the two clients of the subscription. Retry topics get one of their own: on the group's, requests wait
+// for records that are not there yet.
 func (s *subscription) connect(ctx context.Context) (err error) {
+	if s.bells, err = s.b.listen(ctx); err != nil {
+		return err
+	}
 	if s.client, err = s.b.connect(ctx, func(*sarama.Config) {}); err != nil {
 		return err
 	}
-	reader, err := s.b.connect(ctx, func(c *sarama.Config) {
-		c.Consumer.MaxWaitTime = 100 * time.Millisecond // a partition joins the others in their next request
-		c.Consumer.MaxProcessingTime = 20 * time.Millisecond
-		c.Consumer.Fetch.Default = 256 << 10 // bounds what a waiting partition holds in memory
-	})
+	s.reader, err = s.b.connect(ctx, func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 })
 	if err != nil {
-		_ = s.client.Close()
-		return err
+		return errors.Join(err, s.client.Close())
 	}
-	s.reader, err = sarama.NewConsumerFromClient(reader)
-	if err != nil {
-		return errors.Join(err, s.client.Close(), reader.Close())
-	}
-	s.readerClient = reader
 	s.commits.client, s.commits.group = s.client, s.cfg.Group
 	return nil
+}
+
+func (s *subscriber) all() []*subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.subs)
 }
 
 // of returns the subscriptions to a topic.

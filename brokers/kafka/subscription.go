@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -47,10 +48,14 @@ type subscription struct {
 	drained  context.CancelFunc
 	done     chan struct{}
 
-	client       sarama.Client   // of the group
-	reader       sarama.Consumer // of the retry topics
-	readerClient sarama.Client
-	commits      committer
+	client  sarama.Client // of the group
+	reader  sarama.Client // of the retry topics
+	bells   *bells
+	commits committer
+
+	joined   chan struct{} // closed when the first session reads all its partitions
+	toJoin   atomic.Int32  // partitions of the first session that are not read yet
+	joinOnce sync.Once
 
 	look chan struct{} // asks for lookForTiers
 	mu   sync.Mutex
@@ -123,6 +128,10 @@ func (s *subscription) join() error {
 
 // Setup begins to commit for a session.
 func (s *subscription) Setup(sess sarama.ConsumerGroupSession) error {
+	s.toJoin.Store(int32(len(sess.Claims()[s.topic]))) //nolint:gosec // G115: Kafka counts partitions in 32 bits
+	if len(sess.Claims()[s.topic]) == 0 {
+		s.hasJoined()
+	}
 	s.lookForTiers()
 	go s.keepCommitting(sess)
 	return nil
@@ -133,8 +142,13 @@ func (s *subscription) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 // ConsumeClaim owns a partition until it is revoked.
 func (s *subscription) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	if s.toJoin.Add(-1) <= 0 {
+		s.hasJoined()
+	}
 	return newPartition(s, claim.Partition()).consume(sess, claim)
 }
+
+func (s *subscription) hasJoined() { s.joinOnce.Do(func() { close(s.joined) }) }
 
 // keepCommitting stores what is settled, at least every commit-interval, until the session ends.
 func (s *subscription) keepCommitting(sess sarama.ConsumerGroupSession) {
@@ -206,6 +220,5 @@ func (s *subscription) grace() time.Duration {
 
 func (s *subscription) disconnect() {
 	_ = s.reader.Close()
-	_ = s.readerClient.Close()
 	_ = s.client.Close()
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/IBM/sarama"
 )
 
 // errNoPartition says that a retry topic has fewer partitions than its source.
@@ -64,38 +62,6 @@ func (s *subscription) keepLooking() {
 	}
 }
 
-// open reads a partition of a retry topic from an offset, or from its beginning when that is negative or gone.
-func (s *subscription) open(topic string, partition int32, from int64) (sarama.PartitionConsumer, error) {
-	if err := s.has(topic, partition); err != nil {
-		return nil, err
-	}
-	if from < 0 {
-		from = sarama.OffsetOldest
-	}
-	records, err := s.reader.ConsumePartition(topic, partition, from)
-	if errors.Is(err, sarama.ErrOffsetOutOfRange) {
-		records, err = s.reader.ConsumePartition(topic, partition, sarama.OffsetOldest)
-	}
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		for err := range records.Errors() {
-			s.log.Debug("retry topic", "err", err)
-		}
-	}()
-	return records, nil
-}
-
-// closeReader ends a reader that nobody reads any more, and waits for it: a topic's partition can be read only once at
-// a time.
-func closeReader(records sarama.PartitionConsumer) {
-	records.AsyncClose()
-	for range records.Messages() {
-		continue // what was fetched ahead is read again by the next owner
-	}
-}
-
 // brokerTime returns what the clock of the broker that stamps a retry topic shows. When it has not been heard of for a
 // while, a record without meaning is sent there to get a stamp; without an answer the wait goes on.
 func (s *subscription) brokerTime(ctx context.Context, topic string, partition int32) time.Time {
@@ -134,9 +100,11 @@ func (b *Broker) hop(ctx context.Context, d *delivery, due time.Time, rest, dela
 	if err := b.ensureTier(ctx, d.origin.Topic, name, wait, partitions); err != nil {
 		return err
 	}
-	if err := b.waits.send(ctx, next(d.record, d.origin, name, due)); err != nil {
+	r := next(d.record, d.origin, name, due)
+	if err := b.waits.send(ctx, r); err != nil {
 		return fmt.Errorf("topic %s: %w", name, err)
 	}
+	b.ring(r)
 	return nil
 }
 

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -71,4 +73,68 @@ func TestKafka_SpringService(t *testing.T) {
 		"__TypeId__": "shop.Order", "_watermill_message_uuid": e.EventID,
 		envelope.KeyRedriveID: dlq.FormatID(e.ID), envelope.KeyRedriveCount: "1",
 	}, headers)
+}
+
+// A service of ours that keeps its dead letters in Kafka alone: they are collected with their coordinates and their error, and go back to
+// the group that failed, with key and headers; a second group on the topic sees nothing of it.
+func TestKafka_OwnService(t *testing.T) {
+	k := services.SharedKafka(t)
+	topic := k.CreateTopic(t, 3)
+	own, err := brokers.Open(t.Context(), k.URL())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, own.Close()) })
+	billing, err := own.Subscriber(brokers.WithGroup("billing")).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	mail, err := own.Subscriber(brokers.WithGroup("mail")).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+
+	m := message.NewMessage("order-1", []byte{0xff, 0, '{'})
+	m.Metadata["tenant"] = "acme"
+	m.Metadata[envelope.KeyKafkaKey] = "customer-7"
+	require.NoError(t, own.Publisher().Publish(topic, m))
+	(<-mail).Ack()
+	received := <-billing
+	origin, _ := envelope.OriginFrom(received.Context())
+	dead, err := envelope.RecordFailure(received, envelope.Failure{
+		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay",
+	})
+	require.NoError(t, err)
+	require.NoError(t, own.DeadLetter(t.Context(), &envelope.DeadLetter{Message: dead, Origin: *origin}))
+	received.Ack()
+
+	letters := newLetters(t)
+	broker, cfg := operate(t, k.URL())
+	start(t, letters, collector.Source{Broker: "log", Topic: topic + ".billing_dlq", Subscriber: broker.Subscriber()})
+	eventually(t, func() bool { return len(entries(t, letters)) == 1 })
+	e := entries(t, letters)[0]
+	require.Equal(t, []string{topic, "billing", origin.Position, "pay", "bank: timeout", "504"}, []string{
+		e.Origin.Topic, e.Origin.Consumer, e.Origin.Position, e.Handler, e.ErrorMessage, e.ErrorCode,
+	})
+	require.Equal(t, origin.Partition, e.Origin.Partition)
+	require.Equal(t, origin.Offset, e.Origin.Offset)
+	require.Equal(t, "customer-7", string(e.Origin.Key))
+	require.WithinDuration(t, origin.Timestamp, e.Origin.Timestamp, time.Millisecond)
+
+	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{
+		{Name: "log", Scheme: cfg.Scheme(), Redriver: broker},
+	}})
+	require.NoError(t, err)
+	_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	back := <-billing
+	back.Ack()
+	again, _ := envelope.OriginFrom(back.Context())
+	require.Equal(t, origin.Position, again.Position)
+	require.Equal(t, m.Payload, back.Payload)
+	require.Equal(t, "acme", back.Metadata["tenant"])
+	require.Equal(t, "customer-7", back.Metadata[envelope.KeyKafkaKey])
+	control, err := envelope.ReadControl(back)
+	require.NoError(t, err)
+	require.Zero(t, control.RetryCount)
+	require.Equal(t, dlq.FormatID(e.ID), control.RedriveID)
+
+	require.NoError(t, own.Publisher().Publish(topic, message.NewMessage("order-2", nil)))
+	next := <-mail
+	next.Ack()
+	require.Equal(t, "order-2", next.UUID, "the redrive is not for this group")
 }

@@ -1,0 +1,51 @@
+package kafka_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// A group that begins at the newest record receives what is published after Joined, and nothing from before.
+func TestJoined_NewestBeginsThen(t *testing.T) {
+	t.Parallel()
+	b := open(t, cluster(t), "offset=newest", "partitions=3")
+	topic := name("orders")
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("before", "")))
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+		require.NoError(t, b.Publisher().Publish(topic, keyed(id, id)))
+	}
+	got := map[string]bool{}
+	for range 6 {
+		m := receive(t, messages)
+		m.Ack()
+		got[m.UUID] = true
+	}
+	require.Len(t, got, 6)
+	require.NotContains(t, got, "before")
+}
+
+// A member that gets no partition has joined too; one that cannot join says so when its caller has waited enough.
+func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	first, second := open(t, c), open(t, c)
+	topic := name("orders")
+	subscribe(t, first, topic)
+	require.NoError(t, first.Joined(t.Context()))
+	subscribe(t, second, topic)
+	require.NoError(t, second.Joined(t.Context()))
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	subscribe(t, second, name("others"))
+	require.ErrorIs(t, second.Joined(ctx), context.DeadlineExceeded)
+	require.NoError(t, second.Close())
+	require.ErrorIs(t, second.Joined(t.Context()), brokers.ErrClosed)
+}
