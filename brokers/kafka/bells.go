@@ -197,7 +197,7 @@ func (b *bells) ask(leader int32, asked map[place]int64) (*sarama.FetchResponse,
 	if err := broker.Open(b.client.Config()); err != nil && !errors.Is(err, sarama.ErrAlreadyConnected) {
 		return nil, err
 	}
-	req := newFetch(1)                                   // where a partition ends is wanted, not what it holds
+	req := newFetch(1) // where a partition ends is wanted, not what it holds
 	req.MaxWaitTime = int32(ringWait / time.Millisecond)
 	for at, offset := range asked {
 		req.AddBlock(at.topic, at.partition, max(offset, 0), 1, -1)
