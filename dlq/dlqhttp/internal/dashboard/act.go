@@ -94,11 +94,11 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if q.Get("do") == "redrive" {
-		w.Header().Set("Location", d.cfg.Prefix+"/runs/new?"+s.Query())
+		w.Header().Set("Location", d.cfg.Prefix+"/runs/new?"+string(s.Query()))
 		w.WriteHeader(http.StatusSeeOther)
 		return nil
 	}
-	data := confirmData{Back: "/entries?" + s.Query()}
+	data := confirmData{Back: "/entries?" + string(s.Query())}
 	var known bool
 	if data.Action, known = bulkActions[q.Get("do")]; !known {
 		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, q.Get("do"))
@@ -142,7 +142,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	by.Version = 0
-	back := "/entries?" + (&search{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}).Query()
+	const back = "/entries?status=PENDING"
 	return d.inBackground(w, r, action.Verb+" entries", back, func(ctx context.Context) (string, error) {
 		bulk, err := action.run(d.cfg.Manager, ctx, s.Filter, by)
 		said := plural(bulk.Changed, "entry", "entries") + " " + action.Done + "."

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"html/template"
 	"net/http"
 	"net/url"
 	"strings"
@@ -16,7 +17,7 @@ type auditData struct {
 	Action  string
 	Entry   string
 	Run     string
-	Next    string
+	Next    template.URL
 	First   bool
 	Actions []dlq.Action
 }
@@ -62,7 +63,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	}
 	if a.next != "" {
 		next := url.Values{"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next}}
-		data.Next = next.Encode()
+		data.Next = query(next)
 	}
 	return d.page(w, r, "audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})
 }

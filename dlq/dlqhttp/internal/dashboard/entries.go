@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"html/template"
 	"net/http"
 	"strconv"
 	"time"
@@ -17,8 +18,8 @@ type entriesData struct {
 	Count    int64
 	Counted  bool // to the end
 	Topics   []string
-	Next     string // the query of the next page
-	First    string // the query of the first, when this is another one
+	Next     template.URL // the query of the next page
+	First    template.URL // the query of the first, when this is another one
 	Chips    []chip
 	Filtered bool
 	Limit    int
@@ -50,7 +51,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
 		page.Limit = min(n, maxSize)
 	}
-	key := "entries " + s.Query() + " " + page.After + " " + strconv.Itoa(page.Limit)
+	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
 	l, at, err := cached(r.Context(), d.cache, key, func(ctx context.Context) (l listing, err error) {
 		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
 			return l, err
@@ -77,7 +78,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	for i := range stats.Stats.ByTopic {
 		data.Topics = append(data.Topics, stats.Stats.ByTopic[i].Name)
 	}
-	with := func(after string) string {
+	with := func(after string) template.URL {
 		next := s.values()
 		if len(s.Filter.Statuses) == 0 {
 			next.Set("status", "any")
@@ -88,7 +89,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		if after != "" {
 			next.Set("after", after)
 		}
-		return next.Encode()
+		return query(next)
 	}
 	if l.Next != "" {
 		data.Next = with(l.Next)
@@ -100,30 +101,15 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 }
 
 // Status is the query of the same list with another status, "any" for all.
-func (e *entriesData) Status(status string) string {
+func (e *entriesData) Status(status string) template.URL {
 	q := e.Search.values()
 	q.Del("status")
 	q.Set("status", status)
-	return q.Encode()
-}
-
-// Since is the query of the same list with another age; empty is of any age.
-func (e *entriesData) Since(since string) string {
-	q := e.Search.values()
-	if len(e.Search.Filter.Statuses) == 0 {
-		q.Set("status", "any")
-	}
-	for _, name := range []string{"from", "to", "since"} {
-		q.Del(name)
-	}
-	if since != "" {
-		q.Set("since", since)
-	}
-	return q.Encode()
+	return query(q)
 }
 
 // Flip is the query of the same list in the other order.
-func (e *entriesData) Flip() string {
+func (e *entriesData) Flip() template.URL {
 	q := e.Search.values()
 	if len(e.Search.Filter.Statuses) == 0 {
 		q.Set("status", "any")
@@ -132,7 +118,7 @@ func (e *entriesData) Flip() string {
 	if e.Search.Order != dlq.OldestFirst {
 		q.Set("order", string(dlq.OldestFirst))
 	}
-	return q.Encode()
+	return query(q)
 }
 
 // Oldest reports whether the list begins with the oldest.

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"time"
@@ -125,7 +126,7 @@ func shown(rules *redact.Rules, entries []dlq.Entry) []dlq.Entry {
 }
 
 // Act is the confirmation page of an action on the whole group.
-func (g *groupData) Act(action string) string {
+func (g *groupData) Act(action string) template.URL {
 	q := url.Values{"do": {action}, "group": {g.Cause.Fingerprint}, "scope": {"all"}}
-	return q.Encode()
+	return query(q)
 }

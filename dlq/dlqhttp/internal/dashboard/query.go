@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"html/template"
 	"net/url"
 	"slices"
 	"strconv"
@@ -132,7 +133,12 @@ func (s *search) values() url.Values {
 }
 
 // Query is the search as the part of a URL behind the question mark.
-func (s *search) Query() string { return s.values().Encode() }
+func (s *search) Query() template.URL { return query(s.values()) }
+
+// query is what a template puts behind a question mark as it is: a plain string would be one value to it, and escaped as such.
+func query(q url.Values) template.URL {
+	return template.URL(q.Encode()) //nolint:gosec // G203: Encode escapes everything
+}
 
 // Fields are the search as hidden fields of a form.
 func (s *search) Fields() []field {
@@ -160,7 +166,10 @@ func (s *search) Frozen(now time.Time) search {
 }
 
 // chip is a part of the filter as people read it, with the query of the list without it.
-type chip struct{ Label, Value, Without string }
+type chip struct {
+	Label, Value string
+	Without      template.URL
+}
 
 // Chips are the parts of the filter that have no place in the always visible form.
 func (s *search) Chips(without ...string) []chip {
@@ -171,7 +180,7 @@ func (s *search) Chips(without ...string) []chip {
 		}
 		q := s.values()
 		q.Del(name)
-		chips = append(chips, chip{label, value, q.Encode()})
+		chips = append(chips, chip{label, value, query(q)})
 	}
 	f := s.Filter
 	for _, field := range textFields(&f) {

@@ -35,7 +35,7 @@ func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 	if err != nil || days < 0 || days > 36500 {
 		return dlq.Purge{}, fmt.Errorf("%w: days %q: a number from 0", dlq.ErrInvalid, q.Get("days"))
 	}
-	p := dlq.Purge{ClosedBefore: now.UTC().Truncate(time.Minute).Add(-time.Duration(days) * 24 * time.Hour), SkipArchive: q.Get("archive") == ""}
+	p := dlq.Purge{ClosedBefore: now.UTC().Truncate(time.Second).Add(-time.Duration(days) * 24 * time.Hour), SkipArchive: q.Get("archive") == ""}
 	if q.Get("resolved") != "" {
 		p.Statuses = append(p.Statuses, dlq.Resolved)
 	}

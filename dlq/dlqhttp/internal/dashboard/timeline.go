@@ -75,7 +75,7 @@ func momentOf(r dlq.AuditRecord) moment {
 	case dlq.ActionRestore:
 		m.Title = "Restored to pending"
 	case dlq.ActionEdit:
-		m.Kind, m.Title, m.Detail = "move", "Edited: revision "+r.Detail["revision"], r.Detail["diff"]
+		m.Kind, m.Title = "move", "Edited: revision "+r.Detail["revision"]
 	case dlq.ActionImport:
 		m.Title = "Imported"
 	default:

@@ -1,0 +1,302 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Every button of an entry does what it says, in the name of who pressed it and with the reason that was typed.
+func TestEntry_Buttons(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 4)
+	b := s.open(t, "ana:operator")
+	press := func(id int64, do, note string) {
+		b.visit(fmt.Sprintf("/entries/%d", id))
+		b.fill(`form.actions input[name=note]`, note)
+		b.follow(`form.actions button[value=` + do + `]`)
+		b.wait(`document.querySelector(".flash")`)
+	}
+	press(ids[0], "resolve", "paid by hand")
+	require.Equal(t, dlq.Resolved, s.entry(t, ids[0]).Status)
+	record := s.last(t, ids[0])
+	require.Equal(t, []any{"ana", dlq.ActionResolve, "paid by hand"}, []any{record.Actor, record.Action, record.Note})
+	b.has("paid by hand")
+	press(ids[0], "restore", "not paid")
+	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status)
+	press(ids[1], "discard", "")
+	require.Equal(t, dlq.Discarded, s.entry(t, ids[1]).Status)
+	press(ids[2], "park", "")
+	require.Equal(t, dlq.Parked, s.entry(t, ids[2]).Status)
+
+	press(ids[3], "redrive", "the bank is open")
+	e := s.becomes(t, ids[3], dlq.Resolved)
+	require.Equal(t, "redrive", e.ResolvedBy)
+	require.Equal(t, []string{string(e.Body.Payload)}, s.handled())
+	b.has("The consumer handled it") // without a reload: the page refreshes by itself
+	require.Contains(t, b.text(), "Redriven")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("form.actions button[value=redrive]").length`))
+
+	// The flash is told once.
+	b.visit(fmt.Sprintf("/entries/%d", ids[3]))
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".flash").length`))
+}
+
+// A redriven message that dies again comes back to its entry, with both errors on the timeline.
+func TestEntry_DiesAgain(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	first := s.entry(t, id).ErrorMessage
+	s.breaks(func(*message.Message) error { return errStillBroken })
+	b := s.open(t, "ana:operator")
+	b.visit(fmt.Sprintf("/entries/%d", id))
+	b.follow(`button[value=redrive]`)
+	b.has("Died again")
+	text := eval[string](b, `document.querySelector(".timeline").innerText`)
+	require.Contains(t, text, first)
+	require.Contains(t, text, errStillBroken.Error())
+	require.Equal(t, 1, s.entry(t, id).RedriveCount)
+}
+
+// Somebody was faster: the page says who, and changes nothing.
+func TestEntry_Conflict(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	b := s.open(t, "ana:operator")
+	b.expect("409")
+	b.visit(fmt.Sprintf("/entries/%d", id))
+	b.click(`[data-do=pause]`)
+	_, err := s.manager.Discard(t.Context(), id, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	b.follow(`button[value=resolve]`)
+	b.has("Somebody was faster")
+	require.Contains(t, b.text(), "by bob")
+	require.Equal(t, dlq.Discarded, s.entry(t, id).Status)
+}
+
+// An operator fixes a payload, sees the difference, and sends it back; the consumer gets the fixed bytes, and the original is kept.
+func TestEntry_EditAndRedrive(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	before := string(s.entry(t, id).Body.Payload)
+	fixed := strings.Replace(before, `"currency":null`, `"currency":"EUR"`, 1)
+	b := s.open(t, "ana:operator")
+	b.visit(fmt.Sprintf("/entries/%d/edit", id))
+	require.Equal(t, before, eval[string](b, `document.querySelector("textarea[name=payload]").value`))
+	b.fill(`textarea[name=payload]`, "{broken")
+	b.wait(`document.querySelector("[data-json-state]").innerText.startsWith("Not JSON")`)
+	b.fill(`textarea[name=payload]`, fixed)
+	b.wait(`document.querySelector("[data-json-state]").innerText === "Valid JSON."`)
+	b.fill(`input[name=new_header]`, "repaired-by")
+	b.fill(`input[name=new_value]`, "ana")
+	b.follow(`button[value=preview]`)
+	diff := eval[string](b, `document.querySelector("#diff").innerText`)
+	require.Contains(t, diff, `"currency": null`)
+	require.Contains(t, diff, `"currency": "EUR"`)
+	require.Contains(t, diff, "repaired-by: ana")
+	require.Equal(t, 0, s.entry(t, id).Revision, "it was only looked at")
+
+	b.fill(`.sticky input[name=note]`, "added the currency")
+	b.follow(`button[value=redrive]`)
+	e := s.becomes(t, id, dlq.Resolved)
+	require.Equal(t, []string{fixed}, s.handled())
+	require.Equal(t, 1, e.Revision)
+	require.Equal(t, "ana", e.Body.Headers["repaired-by"])
+	original, err := s.manager.Body(t.Context(), id, 0)
+	require.NoError(t, err)
+	require.Equal(t, before, string(original.Payload))
+	b.has("revision 1")
+	b.visit(fmt.Sprintf("/entries/%d?revision=0", id))
+	require.Contains(t, eval[string](b, `document.querySelector("#raw").textContent`), `"currency":null`)
+}
+
+// What is not touched keeps its bytes, whatever a form does to line ends, and what a form would harm cannot be edited in one.
+func TestEntry_EditKeepsBytes(t *testing.T) {
+	s := newSite(t)
+	payloads := []string{"\n\n{\n  \"a\": 1\n}\n", "a\r\nb\r\n", "tab\there \u00e9\U0001F600\u2028"}
+	var ids []int64
+	for i, payload := range payloads {
+		ids = append(ids, s.put(t, 1, func(d *envelope.DeadLetter) {
+			d.Message.UUID = fmt.Sprint("exact-", i)
+			d.Message.Metadata[envelope.KeyMessageID] = d.Message.UUID
+			d.Message.Payload = []byte(payload)
+		})[0])
+	}
+	b := s.open(t, "ana:operator")
+	for i, id := range ids {
+		b.visit(fmt.Sprintf("/entries/%d/edit", id))
+		b.fill(`input[name=new_header]`, "seen")
+		b.fill(`input[name=new_value]`, "yes")
+		b.follow(`button[value=save]`)
+		e := s.entry(t, id)
+		require.Equal(t, 1, e.Revision)
+		require.Equal(t, payloads[i], string(e.Body.Payload))
+		require.Equal(t, "yes", e.Body.Headers["seen"])
+	}
+	binary := s.put(t, 1, func(d *envelope.DeadLetter) {
+		d.Message.UUID, d.Message.Payload = "binary", []byte{0xff, 0x00, 0x01}
+		d.Message.Metadata[envelope.KeyMessageID] = "binary"
+	})[0]
+	b.visit(fmt.Sprintf("/entries/%d/edit", binary))
+	require.Contains(t, b.text(), "not text")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("textarea[name=payload]").length`))
+}
+
+// The ticked ones of a page are changed, and nothing else, after they were counted.
+func TestEntries_Ticked(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 6)
+	b := s.open(t, "ana:operator")
+	b.visit("/entries")
+	for _, id := range ids[1:4] {
+		b.click(fmt.Sprintf(`input[name=pick][value="%d"]`, id))
+	}
+	b.wait(`document.querySelector("[data-picked]").innerText === "3 ticked"`)
+	b.follow(`button[value=discard]`)
+	require.Contains(t, b.text(), "Discard 3 entries?")
+	for _, id := range ids {
+		require.Equal(t, dlq.Pending, s.entry(t, id).Status, "counted before acting")
+	}
+	b.fill(`input[name=note]`, "test orders")
+	b.follow(`form[method=post] button`)
+	b.has("3 entries discarded.")
+	for i, id := range ids {
+		want := dlq.Pending
+		if i >= 1 && i < 4 {
+			want = dlq.Discarded
+			require.Equal(t, "test orders", s.last(t, id).Note)
+		}
+		require.Equal(t, want, s.entry(t, id).Status)
+	}
+}
+
+// All that match are changed, not only those on the page; what arrives after the count is not.
+func TestEntries_AllThatMatch(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 130)
+	matching, err := s.manager.Count(t.Context(), dlq.Filter{ErrorText: "bank"}, 0)
+	require.NoError(t, err)
+	require.Greater(t, matching, int64(50), "more than a page")
+	b := s.open(t, "ana:operator")
+	b.visit("/entries?status=PENDING&q=bank")
+	b.click(`input[name=scope][value=all]`)
+	b.follow(`button[value=resolve]`)
+	require.Contains(t, b.text(), fmt.Sprintf("Resolve %d entries?", matching))
+	receipts, err := s.letters.Store().Put(t.Context(), letter(999, time.Now().Add(time.Minute), cause("bank: late")))
+	require.NoError(t, err)
+	b.follow(`form[method=post] button`)
+	b.has(fmt.Sprintf("%d entries resolved.", matching))
+	stats, err := s.manager.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Counts{Pending: 131 - matching, Resolved: matching}, stats.Counts)
+	require.Equal(t, dlq.Pending, s.entry(t, receipts[0].ID).Status)
+}
+
+// Filters stand in the URL, and what they leave is what the store picks.
+func TestEntries_Filters(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 40)
+	b := s.open(t, "ana:viewer")
+	b.visit("/entries?status=any")
+	b.fill(`input[name=q]`, "bank")
+	b.fill(`input[name=payload]`, `"vip":true`)
+	b.click(`details summary`)
+	b.fill(`input[name=handler]`, "charge")
+	b.follow(`.filters button[type=submit]`)
+	where := eval[string](b, `location.search`)
+	for _, part := range []string{"q=bank", "payload=%22vip%22%3Atrue", "handler=charge", "status=any"} {
+		require.Contains(t, where, part)
+	}
+	l, err := s.manager.List(t.Context(), dlq.Filter{ErrorText: "bank", PayloadText: `"vip":true`, Handler: "charge"}, dlq.Page{})
+	require.NoError(t, err)
+	require.NotEmpty(t, l.Entries)
+	var want []string
+	for i := range l.Entries {
+		want = append(want, dlq.FormatID(l.Entries[i].ID))
+	}
+	require.Equal(t, want, eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`))
+	b.follow(`.chip[aria-label*=handler]`)
+	require.NotContains(t, eval[string](b, `location.search`), "handler")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("input[name=pick]").length`), "a viewer selects nothing")
+
+	// Pages go on where the last one ended.
+	b.visit("/entries?status=any&limit=15")
+	seen := eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)
+	for range 2 {
+		b.follow(`a[rel=next]`)
+		seen = append(seen, eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)...)
+	}
+	require.Len(t, seen, 40)
+	unique := map[string]bool{}
+	for _, id := range seen {
+		unique[id] = true
+	}
+	require.Len(t, unique, 40)
+}
+
+// A whole cause is given up from its page.
+func TestGroup_Discard(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 30)
+	groups, err := s.manager.Groups(t.Context(), dlq.GroupQuery{Status: dlq.Pending})
+	require.NoError(t, err)
+	b := s.open(t, "ana:operator")
+	b.visit("/groups")
+	b.follow(`tbody tr a`)
+	require.Contains(t, b.text(), groups[0].Cause)
+	b.follow(`a[href*="do=discard"]`)
+	b.follow(`form[method=post] button`)
+	b.has("entries discarded.")
+	after, err := s.manager.Groups(t.Context(), dlq.GroupQuery{Fingerprint: groups[0].Fingerprint})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Counts{Discarded: groups[0].Counts.Pending}, after[0].Counts)
+}
+
+// A purge is previewed, asks whether one is sure, and removes what was previewed into the archive.
+func TestRetention(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 10)
+	long := time.Now().Add(-100 * 24 * time.Hour).UTC().Truncate(time.Microsecond)
+	var old []*dlq.Entry
+	for n := range 4 {
+		e := letter(100+n, long)
+		e.Status, e.Version, e.ResolvedAt, e.ResolvedBy, e.ChangedAt, e.ChangedBy = dlq.Resolved, 2, long, "ana", long, "ana"
+		old = append(old, e)
+	}
+	receipts, err := s.letters.Store().Put(t.Context(), old...)
+	require.NoError(t, err)
+	_, err = s.manager.Resolve(t.Context(), ids[0], dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+
+	b := s.open(t, "bob:approver")
+	b.visit("/retention?days=90&resolved=1&archive=1")
+	require.Contains(t, b.text(), "4 entries")
+	require.Contains(t, b.text(), "Only an admin purges")
+	b = s.open(t, "root:admin")
+	b.visit("/retention")
+	b.follow(`form[method=get] button`)
+	require.Contains(t, b.text(), "4 entries")
+	b.fill(`form[method=post] input[name=note]`, "older than 90 days")
+	b.click(`form[method=post] button`) // the browser holds it back: the box is not ticked
+	require.Equal(t, dlq.Resolved, s.entry(t, receipts[0].ID).Status)
+	b.click(`input[name=sure]`)
+	b.follow(`form[method=post] button`)
+	b.has("4 entries purged into the archive.")
+	for _, r := range receipts {
+		_, err := s.manager.Get(t.Context(), r.ID)
+		require.ErrorIs(t, err, dlq.ErrNotFound)
+	}
+	require.Equal(t, dlq.Resolved, s.entry(t, ids[0]).Status, "it is not old enough")
+	back, err := s.manager.Unarchive(t.Context(), dlq.By{Actor: "root"}, receipts[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, []int64{receipts[0].ID}, back)
+	b.visit("/audit?action=purge")
+	require.Contains(t, b.text(), "older than 90 days")
+}

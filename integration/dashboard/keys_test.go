@@ -1,0 +1,103 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// From the overview to a discarded entry without a mouse.
+func TestKeys(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 5)
+	b := s.open(t, "ana:operator")
+	b.visit("/")
+	b.key("?")
+	b.wait(`document.querySelector("#help").open`)
+	b.key(kb.Escape)
+	b.wait(`!document.querySelector("#help").open`)
+	b.key("ge")
+	b.wait(`location.pathname === "/ops/entries" && document.readyState === "complete"`)
+	b.key("/")
+	b.wait(`document.activeElement.name === "q"`)
+	b.key(kb.Escape)
+	b.key("j")
+	b.key("j")
+	b.key("x")
+	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
+	require.Equal(t, dlq.FormatID(ids[1]), eval[string](b, `document.querySelector("input[name=pick]:checked").value`))
+	b.key("k")
+	require.Equal(t, dlq.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
+	b.key(kb.Enter)
+	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d" && document.readyState === "complete"`, ids[0]))
+	for range 60 { // the buttons come in the order of the page
+		b.key(kb.Tab)
+		if eval[string](b, `document.activeElement.value ?? ""`) == "discard" {
+			break
+		}
+	}
+	require.NotEqual(t, "none", eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`), "the focus is seen")
+	b.key(kb.Enter)
+	b.has("discarded; it is kept")
+	require.Equal(t, dlq.Discarded, s.entry(t, ids[0]).Status)
+
+	b.visit("/")
+	b.key(kb.Tab)
+	require.Equal(t, "Skip to the content", eval[string](b, `document.activeElement.innerText`))
+	b.key(kb.Enter)
+	b.wait(`document.activeElement.id === "main"`)
+}
+
+// The theme is remembered by the server's page, the zone and the pause by the browser.
+func TestTools(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 3)
+	b := s.open(t, "ana:viewer")
+	b.visit("/entries")
+	b.click(`[data-do=theme]`)
+	b.wait(`document.documentElement.dataset.theme === "dark"`)
+	b.visit("/entries")
+	require.Equal(t, "dark", eval[string](b, `document.documentElement.dataset.theme`))
+	require.Equal(t, "rgb(18, 21, 28)", eval[string](b, `getComputedStyle(document.body).backgroundColor`))
+
+	utc := eval[string](b, `document.querySelector("time").innerText`)
+	require.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$`, utc)
+	b.click(`[data-do=zone]`)
+	b.wait(`!document.querySelector("time").innerText.endsWith("Z")`)
+	require.Equal(t, utc, eval[string](b, `document.querySelector("time").title`))
+	offset := eval[int](b, `(new Date(document.querySelector("time").innerText) - new Date(document.querySelector("time").dateTime)) / 1000 | 0`)
+	require.Zero(t, offset, "the same moment, as this machine's clock shows it")
+
+	// While it is paused nothing is asked; then the page catches up.
+	b.click(`[data-do=pause]`)
+	b.wait(`document.querySelector("[data-do=pause]").getAttribute("aria-pressed") === "true"`)
+	b.visit("/entries?status=any")
+	require.Equal(t, "paused", eval[string](b, `document.querySelector("[data-updated]").innerText`))
+	before := eval[string](b, `document.querySelector("#live").dataset.at`)
+	_, err := s.manager.Resolve(t.Context(), 1, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	b.click(`[data-do=pause]`)
+	b.wait(`document.querySelector("main").innerText.includes("resolved")`)
+	require.NotEqual(t, before, eval[string](b, `document.querySelector("#live").dataset.at`))
+	require.Contains(t, eval[string](b, `document.querySelector("time").title`), "Z", "refreshed times are local, too")
+}
+
+// What somebody is in the middle of is not taken away by a refresh.
+func TestRefresh_LeavesWorkAlone(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 3)
+	b := s.open(t, "ana:operator")
+	b.visit(fmt.Sprintf("/entries/%d", ids[0]))
+	b.click(`details summary`)
+	b.fill(`form.actions input[name=note]`, "half a sen")
+	eval[bool](b, `(window.refreshed = 0, document.addEventListener("htmx:after:swap", () => window.refreshed++), true)`)
+	eval[bool](b, `(htmx.trigger("#live", "redrive:refresh"), true)`) // as if the timer had not looked
+	b.wait(`window.refreshed > 0`)
+	require.Equal(t, "half a sen", eval[string](b, `document.querySelector("form.actions input[name=note]").value`), "the page is morphed, not replaced")
+	require.True(t, eval[bool](b, `document.querySelector("details").open`))
+	require.Equal(t, "note", eval[string](b, `document.activeElement.name`), "the focus stays")
+}

@@ -1,0 +1,172 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A whole cause is redriven: looked at, started with a canary and a rate, and watched to its end without a reload.
+func TestRun_WatchedToItsEnd(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 40, cause("bank: connection refused"))
+	s.put(t, 1, cause("something else"))
+	bad := s.entry(t, ids[7]).Body.UUID
+	s.breaks(func(m *message.Message) error {
+		if m.UUID == bad {
+			return errStillBroken
+		}
+		return nil
+	})
+	b := s.open(t, "ana:operator")
+	b.visit("/groups?q=bank")
+	b.follow(`tbody tr a`)
+	b.follow(`a[href*="/runs/new"]`)
+	require.Contains(t, b.text(), "40 entries")
+	require.Contains(t, b.text(), "nothing is sent until you start it")
+	require.Empty(t, s.handled())
+	b.fill(`input[name=canary]`, "1, 5")
+	b.fill(`input[name=rate]`, "20")
+	b.fill(`input[name=stop]`, "50")
+	b.follow(`form[method=get] button`)
+	b.fill(`form[method=post] input[name=note]`, "the bank is open again")
+	b.follow(`button[value=start]`)
+	b.has("the bank is open again")
+	loaded := eval[float64](b, `performance.timeOrigin`)
+
+	// The share of the bar goes up while the page stays the same.
+	var steps []string
+	b.wait(`document.querySelector(".run-progress .big").innerText !== "0 %"`)
+	for {
+		steps = append(steps, eval[string](b, `document.querySelector(".run-progress .big").innerText`))
+		if steps[len(steps)-1] == "100 %" {
+			break
+		}
+		b.wait(fmt.Sprintf(`document.querySelector(".run-progress .big").innerText !== %q`, steps[len(steps)-1]))
+	}
+	require.Greater(t, len(steps), 1, "it was seen on its way: %v", steps)
+	b.wait(`document.querySelector("h1 .status").innerText === "completed"`)
+	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
+	require.Contains(t, eval[string](b, `document.querySelector(".stretch-legend").innerText`), "39 succeeded")
+	require.Contains(t, b.text(), errStillBroken.Error())
+	require.Contains(t, eval[string](b, `document.querySelector("main tbody a.id").innerText`), dlq.FormatID(ids[7]))
+
+	require.Len(t, s.handled(), 40)
+	for i, id := range ids {
+		want := dlq.Resolved
+		if i == 7 {
+			want = dlq.Pending
+		}
+		require.Equal(t, want, s.entry(t, id).Status)
+	}
+	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+	require.Equal(t, []int{1, 5}, runs[0].Spec.Canary)
+	require.InDelta(t, 20, runs[0].Spec.Rate, 0)
+	require.Equal(t, "ana", runs[0].CreatedBy)
+}
+
+// A run is paused, slowed down, resumed and cancelled from its page.
+func TestRun_PauseResumeCancel(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 50)
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Rate: 2}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	b := s.open(t, "ana:operator")
+	state := func() *dlq.Run {
+		r, err := s.manager.Run(t.Context(), run.ID)
+		require.NoError(t, err)
+		return r
+	}
+	b.visit("/runs/" + run.ID)
+	b.follow(`button[value=pause]`)
+	b.has("The run is paused.")
+	require.Equal(t, dlq.RunPaused, state().State)
+	require.Equal(t, "ana", state().ChangedBy)
+	b.fill(`input[name=rate]`, "3")
+	b.follow(`button[value=adjust]`)
+	require.InDelta(t, 3, state().Spec.Rate, 0)
+	b.follow(`button[value=resume]`)
+	require.Equal(t, dlq.RunRunning, state().State)
+	b.follow(`button[value=cancel]`)
+	b.has("The run is cancelled.")
+	require.Equal(t, dlq.RunCancelled, state().State)
+	b.visit("/runs?state=cancelled")
+	require.Equal(t, 1, eval[int](b, `document.querySelectorAll("tbody tr").length`))
+	b.visit("/audit?run=" + run.ID)
+	require.Contains(t, b.text(), "run pause")
+}
+
+// A run that edits needs a second person: who asked for it cannot approve it, an operator cannot, an approver can. What is sent is what
+// the preview showed.
+func TestRun_Approval(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 3)
+	ana := s.open(t, "ana:approver")
+	ana.visit("/runs/new")
+	ana.click(`form[method=get] details summary`)
+	ana.fill(`textarea[name=jq]`, `.currency = "EUR"`)
+	ana.follow(`form[method=get] button`)
+	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
+	require.Contains(t, diff, `"currency": "EUR"`)
+	require.Contains(t, ana.text(), "Somebody else has to approve")
+	ana.follow(`button[value=start]`)
+	ana.has("awaiting approval")
+	require.Equal(t, 0, eval[int](ana, `document.querySelectorAll("button[value=approve]").length`))
+	path := eval[string](ana, `location.pathname`)[len("/ops"):]
+
+	eve := s.open(t, "eve:operator")
+	eve.visit(path)
+	require.Equal(t, 0, eval[int](eve, `document.querySelectorAll("button[value=approve]").length`))
+	require.Empty(t, s.handled())
+
+	bob := s.open(t, "bob:approver")
+	bob.visit(path)
+	bob.follow(`button[value=approve]`)
+	for _, id := range ids {
+		s.becomes(t, id, dlq.Resolved)
+	}
+	bob.wait(`document.querySelector("h1 .status").innerText === "completed"`)
+	require.Contains(t, bob.text(), "approved by bob")
+	for _, payload := range s.handled() {
+		require.Contains(t, payload, `"currency":"EUR"`)
+	}
+}
+
+// A run stops by itself when too many die again, and its page says why.
+func TestRun_Stops(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 30)
+	s.breaks(func(*message.Message) error { return errStillBroken })
+	b := s.open(t, "ana:operator")
+	b.visit("/runs/new?canary=5")
+	b.follow(`button[value=start]`)
+	b.wait(`document.querySelector("h1 .status").innerText === "stopped"`)
+	require.Contains(t, b.text(), "5 failed again")
+	require.Len(t, s.handled(), 5, "the canary alone")
+	b.visit("/")
+	require.Contains(t, b.text(), "stopped")
+}
+
+// What is ticked in the list becomes the set of a run.
+func TestRun_OfTickedEntries(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 5)
+	b := s.open(t, "ana:operator")
+	b.visit("/entries")
+	for _, id := range ids[:2] {
+		b.click(fmt.Sprintf(`input[name=pick][value="%d"]`, id))
+	}
+	b.follow(`button[value=redrive]`)
+	require.Contains(t, b.text(), "2 entries")
+	b.follow(`button[value=start]`)
+	for _, id := range ids[:2] {
+		s.becomes(t, id, dlq.Resolved)
+	}
+	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
+}

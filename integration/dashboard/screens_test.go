@@ -1,0 +1,173 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// screens are all pages over a site with a run, by the heading that each has.
+func screens(run string) map[string]string {
+	return map[string]string{
+		"/": "Overview", "/groups": "Causes", "/groups?status=any&q=bank": "Causes", "/entries": "Entries",
+		"/entries?status=any&q=bank&topic=orders&since=7d&handler=charge": "Entries", "/entries/1": "Entry 1", "/entries/1/edit": "Edit entry 1",
+		"/entries/act?do=park&scope=all&status=PENDING": "Park", "/runs": "Redrive runs", "/runs/new": "New redrive run",
+		"/runs/new?jq=.currency%3D%22EUR%22": "New redrive run", "/runs/" + run: "", "/retention": "Retention",
+		"/retention?days=0&resolved=1&discarded=1&archive=1": "Retention", "/audit": "Audit log", "/system": "System",
+		"/nowhere": "There is no such page", "/entries?status=RESOLVED&q=nothing": "Entries",
+	}
+}
+
+// lived is a site on which something of everything has happened.
+func lived(t testing.TB) (s *site, run *dlq.Run) {
+	t.Helper()
+	s = newSite(t)
+	ids := s.put(t, 60)
+	s.breaks(func(m *message.Message) error {
+		if m.UUID[len(m.UUID)-1] == '7' {
+			return errStillBroken
+		}
+		return nil
+	})
+	by := dlq.By{Actor: "ana", Note: "the bank is open again"}
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: dlq.StopRule{Share: 1}}, by)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		run, err = s.manager.Run(t.Context(), run.ID)
+		return err == nil && run.State.Ended()
+	}, patience, 10*time.Millisecond)
+	for i, id := range ids {
+		if s.entry(t, id).Status != dlq.Pending {
+			continue
+		}
+		switch i % 9 {
+		case 0:
+			_, err = s.manager.Resolve(t.Context(), id, dlq.By{Actor: "bob", Note: "refunded by hand"})
+		case 1:
+			_, err = s.manager.Discard(t.Context(), id, dlq.By{Actor: "bob", Note: "test order"})
+		case 2:
+			_, err = s.manager.Park(t.Context(), id, dlq.By{Actor: "ana"})
+		}
+		require.NoError(t, err)
+	}
+	return s, run
+}
+
+// Every screen shows in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark, and asks nobody else
+// for anything. That the console stays empty is watched in every test.
+func TestScreens(t *testing.T) {
+	s, run := lived(t)
+	b := s.open(t, "ana:admin")
+	b.expect("404")
+	for path, heading := range screens(run.ID) {
+		for _, width := range []int64{1280, 820, 390, 320} {
+			b.do(chromedp.EmulateViewport(width, 800))
+			b.visit(path)
+			require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), heading, path)
+			wide := eval[int64](b, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`)
+			require.LessOrEqual(t, wide, width, "%s is wider than a window of %d", path, width)
+		}
+	}
+	b.do(chromedp.EmulateViewport(1280, 860))
+	for _, path := range []string{"/", "/entries", "/runs/" + run.ID} {
+		ground := map[string]string{}
+		for _, scheme := range []string{"light", "dark"} {
+			b.media("prefers-color-scheme", scheme)
+			b.visit(path)
+			ground[scheme] = eval[string](b, `getComputedStyle(document.body).backgroundColor`)
+		}
+		require.Equal(t, map[string]string{"light": "rgb(245, 246, 249)", "dark": "rgb(18, 21, 28)"}, ground)
+	}
+}
+
+// The text of every screen has enough contrast, in light and in dark: 4.5 to 1 (WCAG AA).
+func TestScreens_Contrast(t *testing.T) {
+	s, run := lived(t)
+	b := s.open(t, "ana:admin")
+	for _, scheme := range []string{"light", "dark"} {
+		b.media("prefers-color-scheme", scheme)
+		for _, path := range []string{"/", "/groups", "/entries?status=any", "/entries/1", "/runs/" + run.ID, "/runs/new", "/audit"} {
+			b.visit(path)
+			poor := eval[[]string](b, contrast)
+			require.Empty(t, poor, "%s in %s", path, scheme)
+		}
+	}
+}
+
+// contrast lists the texts that are hard to read. Transparent backgrounds show what is behind them.
+const contrast = `(() => {
+  const parse = (c) => { const n = c.match(/[\d.]+/g).map(Number); return c.startsWith("color(srgb") ? [n[0]*255, n[1]*255, n[2]*255, n[3] ?? 1] : [n[0], n[1], n[2], n[3] ?? 1]; };
+  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const behind = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c[3] > 0.99) return c; } return [255, 255, 255, 1]; };
+  const poor = new Set();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, text = walk.currentNode.data.trim();
+    if (!text || !e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) || e.closest("script, style, .sr, .skip, option, [disabled], svg, .chart")) continue;
+    const a = light(parse(getComputedStyle(e).color)), b = light(behind(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.add(text.slice(0, 30) + " " + ratio.toFixed(2) + " " + e.className);
+  }
+  return [...poor];
+})()`
+
+// Everything a browser fetches for every screen together, its cache empty: far below 250 kB.
+func TestScreens_Weight(t *testing.T) {
+	s, run := lived(t)
+	b := s.open(t, "ana:admin")
+	b.expect("404")
+	b.visit("/")
+	first := b.transferred()
+	require.Positive(t, first)
+	require.Less(t, first, 100_000, "the first page")
+	for path := range screens(run.ID) {
+		b.visit(path)
+	}
+	t.Logf("first page %d bytes, all screens %d bytes", first, b.transferred())
+	require.Less(t, b.transferred(), 250_000)
+}
+
+// Fields have names, images and buttons too: what a screen reader needs.
+func TestScreens_Accessible(t *testing.T) {
+	s, run := lived(t)
+	b := s.open(t, "ana:admin")
+	b.expect("404")
+	for path := range screens(run.ID) {
+		b.visit(path)
+		nameless := eval[[]string](b, `[...document.querySelectorAll("main input:not([type=hidden]), main select, main textarea, button, a, [role=img], svg:not([aria-hidden])")]
+			.filter((e) => e.checkVisibility() && !(e.getAttribute("aria-label") || e.getAttribute("title") || e.labels?.length || e.innerText?.trim()))
+			.map((e) => e.outerHTML.slice(0, 120))`)
+		require.Empty(t, nameless, path)
+		require.Equal(t, 1, eval[int](b, `document.querySelectorAll("h1").length`), path)
+		require.Equal(t, "en", eval[string](b, `document.documentElement.lang`))
+		twice := eval[[]string](b, `[...document.querySelectorAll("[id]")].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)`)
+		require.Empty(t, twice, path)
+	}
+}
+
+// A page of another site cannot press our buttons.
+func TestScreens_OtherSites(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	b := s.open(t, "ana:admin")
+	b.expect("403")
+	b.visit("/")
+	// A page that was loaded from elsewhere: data: has an origin of its own.
+	b.do(chromedp.Navigate(fmt.Sprintf(
+		`data:text/html,<h1>evil</h1><form method="post" action="%s/entries/%d"><input name="do" value="discard"></form>`, s.url, id)))
+	answered := chromedp.Events(b.ctx, network.ResponseReceived)
+	eval[bool](b, `(document.forms[0].submit(), true)`)
+	for e, err := range answered {
+		require.NoError(t, err)
+		require.Equal(t, int64(403), e.Response.Status)
+		break
+	}
+	require.Equal(t, dlq.Pending, s.entry(t, id).Status)
+}

@@ -1,0 +1,127 @@
+package dashboard_test
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+const (
+	images = "../../docs/img"
+	// maxImage is the largest picture that the documentation may have.
+	maxImage = 150 << 10
+)
+
+// The pictures of the documentation are taken of what the tests see: UPDATE_SCREENSHOTS=1 writes them anew, and without it their names
+// and sizes are checked.
+func TestScreenshots(t *testing.T) {
+	s, run := shop(t)
+	update := os.Getenv("UPDATE_SCREENSHOTS") == "1"
+	shots := []struct {
+		name, path, scheme string
+		width, height      int64
+	}{
+		{"overview", "/", "light", 1280, 860},
+		{"overview-dark", "/", "dark", 1280, 860},
+		{"entries", "/entries?status=PENDING", "light", 1280, 760},
+		{"entry", "/entries/" + dlq.FormatID(interesting(t, s)), "light", 1280, 980},
+		{"newrun", "/runs/new?q=card&jq=.currency+%3D+%22EUR%22", "light", 1280, 900},
+		{"run", "/runs/" + run, "light", 1280, 640},
+		{"phone", "/", "dark", 390, 780},
+	}
+	b := s.open(t, "ana:admin")
+	b.visit("/")
+	b.click(`[data-do=pause]`)
+	for _, shot := range shots {
+		b.do(chromedp.EmulateViewport(shot.width, shot.height))
+		b.media("prefers-color-scheme", shot.scheme)
+		b.visit(shot.path)
+		b.wait(`[...document.querySelectorAll(".chart")].every((c) => c.querySelector("canvas"))`)
+		picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		require.NoError(t, err)
+		decoded, err := png.Decode(bytes.NewReader(picture))
+		require.NoError(t, err)
+		require.Equal(t, int(shot.width), decoded.Bounds().Dx())
+		path := filepath.Join(images, "dashboard-"+shot.name+".png")
+		if update {
+			require.NoError(t, os.MkdirAll(images, 0o755))
+			var small bytes.Buffer
+			require.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, quantize(decoded)))
+			require.NoError(t, os.WriteFile(path, small.Bytes(), 0o644))
+		}
+		info, err := os.Stat(path)
+		require.NoError(t, err, "UPDATE_SCREENSHOTS=1 makes it")
+		require.Less(t, info.Size(), int64(maxImage), path)
+	}
+}
+
+// shop is a week of a shop whose bank is down now and then, with a run under way.
+func shop(t testing.TB) (*site, string) {
+	t.Helper()
+	s := newSite(t)
+	now := time.Now()
+	var batch []*dlq.Entry
+	const letters = 3600
+	for i := range letters {
+		n := letters - 1 - i                             // the oldest first, as they come
+		hours := 168 * math.Pow(float64(n)/letters, 1.6) // more of late
+		at := now.Add(-time.Duration(hours*float64(time.Hour)) - time.Duration(n%7)*11*time.Minute)
+		if at.Hour()%6 == 2 && n%3 > 0 {
+			at = at.Add(-90 * time.Minute)
+		}
+		e := letter(n, at)
+		if n%5 < 2 && hours > 3 { // closed some time after it came
+			closed := at.Add(time.Duration(20+n%160) * time.Minute)
+			e.Status, e.Version, e.ResolvedAt, e.ResolvedBy, e.ChangedAt, e.ChangedBy = dlq.Resolved, 2, closed, "redrive", closed, "redrive"
+		}
+		batch = append(batch, e)
+	}
+	for len(batch) > 0 {
+		n := min(500, len(batch))
+		_, err := s.letters.Store().Put(t.Context(), batch[:n]...)
+		require.NoError(t, err)
+		batch = batch[n:]
+	}
+	s.breaks(func(m *message.Message) error {
+		if m.UUID[len(m.UUID)-1] == '3' {
+			return errStillBroken
+		}
+		return nil
+	})
+	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{
+		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600, Stop: dlq.StopRule{Share: 0.9},
+	}, dlq.By{Actor: "ana", Note: "the bank is open again"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		run, err = s.manager.Run(t.Context(), run.ID)
+		return err == nil && run.Counts.Done() > 120
+	}, patience, 10*time.Millisecond)
+	run, err = s.manager.PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
+	require.NoError(t, err)
+	return s, run.ID
+}
+
+// interesting is an entry with a history.
+func interesting(t testing.TB, s *site) int64 {
+	t.Helper()
+	once := 1
+	l, err := s.manager.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending}, Redrives: &once}, dlq.Page{})
+	require.NoError(t, err)
+	require.NotEmpty(t, l.Entries)
+	e := s.entry(t, l.Entries[0].ID)
+	fixed := bytes.Replace(e.Body.Payload, []byte(`"currency":null`), []byte(`"currency":"EUR"`), 1)
+	_, _, err = s.manager.Edit(t.Context(), e.ID, dlq.Edit{Payload: fixed}, dlq.By{Actor: "ana", Note: fmt.Sprint("order ", e.SourceID, " is from Lisbon")})
+	require.NoError(t, err)
+	return e.ID
+}

@@ -1,0 +1,222 @@
+package dashboard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// site is a whole system: a memory broker, a consumer with the retry pipeline, dead letters in SQLite, and the dashboard over them.
+type site struct {
+	letters *dlq.Letters
+	manager *dlq.Manager
+	url     string
+
+	mu sync.Mutex
+	// broken says which messages the consumer fails on; nil none.
+	broken func(*message.Message) error
+	seen   []string
+}
+
+const topic = "orders"
+
+func newSite(t testing.TB, edits ...func(*dlqhttp.Config)) *site {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal", dlq.WithLogger(quiet), dlq.WithoutSpool())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	broker, err := memory.New(brokers.Config{Group: "billing", Concurrency: 16, Logger: quiet})
+	require.NoError(t, err)
+	s := &site{letters: letters}
+	s.manager = letters.Manager(broker, dlq.WithManagerLogger(quiet), dlq.WithWorkInterval(20*time.Millisecond), dlq.WithApproval(1000),
+		dlq.WithTargets(map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}}))
+	s.consume(t, broker, quiet)
+
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	worked := make(chan error, 1)
+	go func() { worked <- s.manager.Work(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.ErrorIs(t, <-worked, context.Canceled)
+	})
+
+	cfg := dlqhttp.Config{
+		Manager: s.manager, Prefix: "/ops", Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}, Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(testUser)},
+		Topology: func(context.Context) (any, error) {
+			return map[string]any{"broker": "mem://", "queues": []any{
+				map[string]any{"name": "orders.billing", "type": "queue", "messages": 0},
+				map[string]any{"name": "orders.billing_retry", "type": "retry", "messages": 0},
+			}}, nil
+		},
+		Settings: map[string]any{"server": map[string]any{"address": "127.0.0.1:8321", "read_only": false}, "store": "sqlite:dead-letters.db"},
+		Rules:    []dlq.Rule{{Name: "network", CauseText: "connection refused", After: time.Minute, MaxAfter: time.Hour, Redrives: 3, Rate: 10}},
+	}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	handler, err := dlqhttp.New(cfg)
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	s.url = server.URL + cfg.Prefix
+	return s
+}
+
+// testUser believes what the test's browser says: "name:role".
+func testUser(r *http.Request) (dlqhttp.Principal, error) {
+	name, role, ok := strings.Cut(r.Header.Get("X-Test-User"), ":")
+	if !ok {
+		return dlqhttp.Principal{}, dlqhttp.ErrNoCredentials
+	}
+	parsed, err := dlqhttp.ParseRole(role)
+	return dlqhttp.Principal{Name: name, Role: parsed}, err
+}
+
+func (s *site) consume(t testing.TB, broker *memory.Broker, quiet *slog.Logger) {
+	t.Helper()
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker, DeadLetters: s.letters, Logger: quiet, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+	})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(pipeline.Middleware)
+	router.AddConsumerHandler("charge", topic, broker.Subscriber(), s.handle)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- router.Run(ctx) }()
+	<-router.Running()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-done)
+		require.NoError(t, broker.Close())
+	})
+}
+
+func (s *site) handle(m *message.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, string(m.Payload))
+	if s.broken != nil {
+		return s.broken(m)
+	}
+	return nil
+}
+
+// handled are the payloads that the consumer has been given.
+func (s *site) handled() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.seen...)
+}
+
+var errStillBroken = errors.New("bank: still closed")
+
+// breaks makes the consumer fail where the function says so.
+func (s *site) breaks(on func(*message.Message) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = on
+}
+
+// letter is the n-th dead letter, of a few causes.
+func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
+	causes := []struct {
+		class, text, trace string
+		reason             envelope.Reason
+	}{
+		{"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 900+n), "bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted},
+		{"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 700+n), "bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted},
+		{"*validate.Error", fmt.Sprintf("order %d: the customer has no card", n), "", envelope.ReasonPermanent},
+		{"*json.SyntaxError", "unexpected end of JSON input", "", envelope.ReasonMalformed},
+		{"runtime.Error", fmt.Sprintf("index out of range [%d] with length 3", n), "panic: index out of range\nmain.total\n\tcmd/billing/total.go:17", envelope.ReasonPanic},
+	}
+	c := causes[(n*n+n/3)%len(causes)]
+	m := message.NewMessage(fmt.Sprintf("5f0c9c1e-0000-4000-8000-%012d", n), fmt.Appendf(nil,
+		`{"order":%d,"customer":{"id":"c-%d","name":"Ana Silva","vip":%t},"items":[{"sku":"A-%d","quantity":%d}],"total":%d.50,"currency":null}`,
+		n, n%97, n%5 == 0, n%13, n%4+1, 20+n%80))
+	m.Metadata = message.Metadata{
+		envelope.KeyMessageID: fmt.Sprintf("order-%06d", n), envelope.KeyCorrelationID: fmt.Sprintf("checkout-%d", n/3), envelope.KeyContentType: "application/json",
+		"tenant": "acme", envelope.KeyTraceParent: fmt.Sprintf("00-4bf92f3577b34da6a3ce%012d-00f067aa0ba902b7-01", n), "source_table": "orders", "source_id": strconv.Itoa(n),
+	}
+	d := &envelope.DeadLetter{
+		Message: m, Reason: c.reason, Class: c.class, Handler: "charge", Err: envelope.Error{Message: c.text, Trace: c.trace}, Attempts: 4,
+		Origin:       envelope.Origin{Broker: "mem", Topic: topic, Consumer: "billing", RoutingKey: topic},
+		FirstFailure: at.Add(-70 * time.Second), At: at,
+	}
+	for _, edit := range edits {
+		edit(d)
+	}
+	return dlq.NewEntry(d)
+}
+
+// put stores n dead letters, the newest a minute ago and each other one a minute before, and returns their ids.
+func (s *site) put(t testing.TB, n int, edits ...func(*envelope.DeadLetter)) []int64 {
+	t.Helper()
+	now := time.Now()
+	batch := make([]*dlq.Entry, n)
+	for i := range batch {
+		batch[i] = letter(i, now.Add(-time.Duration(i+1)*time.Minute), edits...)
+	}
+	receipts, err := s.letters.Store().Put(t.Context(), batch...)
+	require.NoError(t, err)
+	ids := make([]int64, n)
+	for i, r := range receipts {
+		ids[i] = r.ID
+	}
+	return ids
+}
+
+// cause gives dead letters the same cause.
+func cause(text string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) {
+		d.Err.Message, d.Class, d.Reason = text, "*bank.Error", envelope.ReasonExhausted
+	}
+}
+
+// entry is an entry as it is in the store.
+func (s *site) entry(t testing.TB, id int64) *dlq.Entry {
+	t.Helper()
+	e, err := s.manager.Get(t.Context(), id)
+	require.NoError(t, err)
+	return e
+}
+
+// becomes waits until an entry has a status.
+func (s *site) becomes(t testing.TB, id int64, status dlq.Status) *dlq.Entry {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.entry(t, id).Status == status }, patience, 10*time.Millisecond, "entry %d: %s", id, status)
+	return s.entry(t, id)
+}
+
+// last is the last audit record of an entry.
+func (s *site) last(t testing.TB, id int64) dlq.AuditRecord {
+	t.Helper()
+	records, err := s.manager.Audit(t.Context(), id)
+	require.NoError(t, err)
+	require.NotEmpty(t, records)
+	return records[len(records)-1]
+}
