@@ -75,12 +75,12 @@ fuzz: ## run every fuzz target for FUZZTIME (40000x: inputs; 5m: a time)
 	@tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: up
-up: ## start RabbitMQ, Kafka, PostgreSQL and MariaDB with docker compose
-	docker compose --profile rabbit --profile kafka --profile sql up --detach --wait
+up: ## start RabbitMQ, Kafka, PostgreSQL, MariaDB, Prometheus and Grafana with docker compose
+	docker compose --profile rabbit --profile kafka --profile sql --profile obs up --detach --wait
 
 .PHONY: down
 down: ## stop them and delete their data
-	docker compose --profile rabbit --profile kafka --profile sql down --volumes
+	docker compose --profile rabbit --profile kafka --profile sql --profile obs down --volumes
 
 .PHONY: services
 services: ## start the same servers without Docker, print their addresses, and stop them at Ctrl-C

@@ -22,7 +22,16 @@ type Config struct {
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
 	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What not everybody may see."`
 	Retention Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
+	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=What redrive serve shows to Prometheus at /metrics."`
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
+}
+
+// Metrics says what is shown to Prometheus.
+type Metrics struct {
+	// Off shows nothing at /metrics.
+	Off bool `yaml:"off" jsonschema:"description=Show nothing at /metrics."`
+	// LegacyNames shows dlq_events_total and dlq_resolution_time_seconds, too.
+	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Show dlq_events_total and dlq_resolution_time_seconds too; for dashboards and alerts on these names."`
 }
 
 // Store says where dead letters are kept.

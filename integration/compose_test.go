@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -23,6 +24,8 @@ type composeService struct {
 	Image       string            `yaml:"image"`
 	Profiles    []string          `yaml:"profiles"`
 	Hostname    string            `yaml:"hostname"`
+	NetworkMode string            `yaml:"network_mode"`
+	Command     []string          `yaml:"command"`
 	Ports       []string          `yaml:"ports"`
 	Environment map[string]string `yaml:"environment"`
 	Volumes     []string          `yaml:"volumes"`
@@ -49,7 +52,7 @@ func readCompose(t *testing.T) composeFile {
 func TestCompose(t *testing.T) {
 	var (
 		file      = readCompose(t)
-		pinned    = regexp.MustCompile(`^[a-z0-9/-]+:\d+\.\d+(\.\d+)?(-[a-z]+)?$`)
+		pinned    = regexp.MustCompile(`^[a-z0-9/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?$`)
 		hostPorts = make(map[string]string)
 	)
 	makefile, err := os.ReadFile("../Makefile")
@@ -64,7 +67,12 @@ func TestCompose(t *testing.T) {
 				require.Contains(t, string(makefile), "--profile "+profile, "make up starts it")
 			}
 
-			require.NotEmpty(t, service.Ports)
+			if service.NetworkMode == "host" {
+				require.Empty(t, service.Ports)
+				require.Contains(t, fmt.Sprint(service.Command, service.Environment), "127.0.0.1", "it listens to this machine only")
+			} else {
+				require.NotEmpty(t, service.Ports)
+			}
 			for _, port := range service.Ports {
 				parts := strings.Split(port, ":")
 				require.Len(t, parts, 3, port)
@@ -75,6 +83,12 @@ func TestCompose(t *testing.T) {
 
 			for _, volume := range service.Volumes {
 				source, _, _ := strings.Cut(volume, ":")
+				if strings.HasPrefix(source, "./") {
+					_, err := os.Stat("../" + source)
+					require.NoError(t, err, "the file is there")
+					require.True(t, strings.HasSuffix(volume, ":ro"), "what belongs to the repository is not written to")
+					continue
+				}
 				require.Contains(t, file.Volumes, source, "the volume is declared")
 			}
 

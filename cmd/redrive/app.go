@@ -29,6 +29,7 @@ type app struct {
 
 	cfg     *config.Config // once read
 	letters *dlq.Letters   // once opened
+	metrics *metrics       // of a server; nil without
 	closers []func() error // of what was opened, in that order
 }
 

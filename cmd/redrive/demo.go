@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
 
 const demoBroker = "demo"
@@ -67,7 +68,11 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 		Collector: config.Collector{
 			Sources: []config.Source{{Broker: demoBroker, Topic: shippingErrors}}, Concurrency: config.DefaultConcurrency,
 		},
-		Server: config.Server{Address: address},
+		Server: config.Server{Address: address}, Metrics: config.Metrics{LegacyNames: true},
+	}
+	var err error
+	if a.metrics, err = newMetrics(&a.cfg.Metrics); err != nil {
+		return err
 	}
 	letters, err := a.open(ctx)
 	if err != nil {
@@ -82,7 +87,12 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 	if err != nil {
 		return err
 	}
-	shop, err := newShop(broker, letters, a.logger())
+	pipelines, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "shop"})
+	if err != nil {
+		return err
+	}
+	a.metrics.registry.MustRegister(pipelines)
+	shop, err := newShop(broker, letters, pipelines, a.logger())
 	if err != nil {
 		return err
 	}
@@ -102,6 +112,7 @@ func (a *app) introduce(path, address string) {
   store    %[1]s
   API      http://%[2]s/api/v1/entries
   health   http://%[2]s/readyz
+  metrics  http://%[2]s/metrics
 
 In another terminal:
 

@@ -83,7 +83,11 @@ func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	if cfg.Store.URL == "" {
 		return nil, usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
 	}
-	letters, err := dlq.Open(ctx, cfg.Store.URL, dlq.WithoutSpool(), dlq.WithLogger(a.logger()))
+	opts := []dlq.Option{dlq.WithoutSpool(), dlq.WithLogger(a.logger())}
+	if a.metrics != nil {
+		opts = append(opts, dlq.WithObserver(a.metrics.letters))
+	}
+	letters, err := dlq.Open(ctx, cfg.Store.URL, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,9 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	if cfg.Server.Address == "" {
 		cfg.Server.Address = config.DefaultAddress
 	}
+	if a.metrics, err = newMetrics(&cfg.Metrics); err != nil {
+		return nil, err
+	}
 	letters, err := a.open(ctx)
 	if err != nil {
 		return nil, err
@@ -87,6 +90,9 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	s.manager = letters.Manager(redriver, a.managerOptions()...)
 	if err := s.makeCollector(); err != nil {
 		return nil, err
+	}
+	if a.metrics != nil {
+		a.metrics.watch(s)
 	}
 	if err := s.makeHandler(); err != nil {
 		return nil, err

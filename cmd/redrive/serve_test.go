@@ -121,6 +121,15 @@ server: {address: %q}
 	require.Len(t, report.Components, 3)
 	status, _ = get(t, "http://"+address+"/livez")
 	require.Equal(t, http.StatusOK, status)
+	status, body = get(t, "http://"+address+"/metrics")
+	require.Equal(t, http.StatusOK, status)
+	for _, line := range []string{
+		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`,
+		`redrive_dlq_stored_total{outcome="stored",reason="exhausted",topic="orders"} 1`, `go_goroutines`,
+	} {
+		require.Contains(t, body, line)
+	}
+	require.NotContains(t, body, "dlq_events_total", "older names are asked for")
 
 	var out, faults bytes.Buffer
 	require.Equal(t, exitOK, run([]string{

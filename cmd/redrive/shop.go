@@ -44,10 +44,10 @@ type order struct {
 // bankIsDown makes an outage that an operator can watch, and redrive after.
 func bankIsDown(now time.Time) bool { return now.Second() < 20 }
 
-func newShop(broker *memory.Broker, letters *dlq.Letters, logger *slog.Logger) (*shop, error) {
+func newShop(broker *memory.Broker, letters *dlq.Letters, observer middleware.Observer, logger *slog.Logger) (*shop, error) {
 	s := &shop{broker: broker}
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: broker, DeadLetters: letters,
+		Rescheduler: broker, DeadLetters: letters, Observer: observer,
 		HandlerConfig: middleware.HandlerConfig{
 			MaxAttempts: middleware.Retries(2), Backoff: middleware.Steps(200*time.Millisecond, time.Second),
 		},

@@ -35,11 +35,15 @@ func (s *server) makeHandler() error {
 	if err != nil {
 		return err
 	}
+	var metrics http.Handler
+	if s.app.metrics != nil {
+		metrics = s.app.metrics.handler(s.logger)
+	}
 	c := &s.cfg.Server
 	s.handler, err = dlqhttp.New(dlqhttp.Config{
 		Manager: s.manager, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins, ReadOnly: c.ReadOnly,
 		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Settings: settings, Rules: rulesOf(s.cfg),
-		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger,
+		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
 	})
 	if err != nil {
 		return usagef("%v", err)

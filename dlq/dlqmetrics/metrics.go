@@ -156,7 +156,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.collectStore(ch)
 	}
 	if m.sources.Letters != nil {
-		m.collectSpool(ch, m.sources.Letters.Stats())
+		if s := m.sources.Letters.Stats(); s.MaxBytes > 0 { // there is one
+			m.collectSpool(ch, s)
+		}
 	}
 	if m.sources.Collector != nil {
 		m.collectSources(ch, m.sources.Collector.Stats())

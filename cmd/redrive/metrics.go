@@ -1,0 +1,45 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+)
+
+// metrics are those of a server: of its store, runs and collector, of the process, and of what else is registered.
+type metrics struct {
+	registry *prometheus.Registry
+	letters  *dlqmetrics.Metrics
+}
+
+// newMetrics returns nil when the configuration wants none.
+func newMetrics(cfg *config.Metrics) (*metrics, error) {
+	if cfg.Off {
+		return nil, nil //nolint:nilnil // none were asked for
+	}
+	letters, err := dlqmetrics.New(dlqmetrics.Config{LegacyNames: cfg.LegacyNames})
+	if err != nil {
+		return nil, err
+	}
+	m := &metrics{registry: prometheus.NewRegistry(), letters: letters}
+	m.registry.MustRegister(letters, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m, nil
+}
+
+// watch begins to show what the server has; before it there is nothing to show.
+func (m *metrics) watch(s *server) {
+	m.letters.Watch(dlqmetrics.Sources{Letters: s.letters, Collector: s.collector})
+}
+
+func (m *metrics) handler(logger *slog.Logger) http.Handler {
+	return promhttp.InstrumentMetricHandler(m.registry, promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		Registry: m.registry, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		EnableOpenMetrics: true,
+	}))
+}
