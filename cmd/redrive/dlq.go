@@ -15,7 +15,7 @@ func (a *app) dlqCommand() *cobra.Command {
 		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.tailCommand(), a.redriveCommand(),
+	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(), a.redriveCommand(),
 		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand())
 	cmd.AddCommand(a.verbCommands()...)
 	return cmd

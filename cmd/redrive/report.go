@@ -1,0 +1,44 @@
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+func (a *app) reportCommand() *cobra.Command {
+	var since string
+	cmd := &cobra.Command{
+		Use: "report", Short: "Report which causes are new, grow, return or are gone, as Markdown or JSON", Args: cobra.NoArgs,
+		Long: `Compare the causes of the last week, or of --since, with those of the same time before: which are new, which grow, which have come
+back, which come no more. The report is Markdown; -o json is for programs. Run it weekly.`,
+		Example: `  redrive dlq report
+  redrive dlq report --since 24h -o json --jq '.new[].cause'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			period, err := parseAge(since)
+			if err != nil {
+				return usagef("--since: %v", err)
+			}
+			if period < time.Hour || period%time.Hour != 0 {
+				return usagef("--since %s: whole hours, one at least", since)
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			report, err := manager.Recurrence(cmd.Context(), dlq.RecurrenceQuery{Period: period})
+			if err != nil {
+				return err
+			}
+			return a.printOne(report, func(w io.Writer) error {
+				_, err := io.WriteString(w, report.Markdown())
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&since, "since", "7d", "how far back, and once more to compare: 24h, 7d, 30d")
+	return cmd
+}
