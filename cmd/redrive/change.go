@@ -117,7 +117,11 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 	if err := a.confirm(v.use, n); err != nil {
 		return err
 	}
-	done, err := v.all(m, ctx, filter, a.by())
+	var done dlq.Bulk
+	err = a.whileShrinking(ctx, m, filter, n, v.use, func() (err error) {
+		done, err = v.all(m, ctx, filter, a.by())
+		return err
+	})
 	for _, conflict := range done.Conflicts {
 		_, _ = fmt.Fprintln(a.err, conflict)
 	}
@@ -183,12 +187,16 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 		done   int
 		faults []error
 	)
+	b := a.startBar(past, int64(len(ids)))
+	defer b.end()
 	for _, id := range ids {
 		err := ctx.Err()
 		if err == nil {
 			err = do(ctx, id)
 		}
+		b.add(1)
 		if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			b.end()
 			a.hint("interrupted: %d of %d %s; the same command goes on with the rest, whose first is %d", done, len(ids), past, id)
 			return err
 		}
@@ -199,6 +207,7 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 		}
 		done++
 	}
+	b.end()
 	if len(ids) != 1 || done == 1 {
 		a.hint("%d %s", done, past)
 	}

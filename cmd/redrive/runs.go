@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/progress"
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -255,40 +254,23 @@ func (a *app) finish(run *dlq.Run) error {
 
 // follow shows the progress of a run, to people only, until it ends or ctx does. It returns the run as it was last.
 func (a *app) follow(ctx context.Context, m operator, id string) (*dlq.Run, error) {
-	var (
-		last   *dlq.Run
-		bar    progress.Writer
-		moving *progress.Tracker
-	)
-	if isTerminal(a.err) && !a.flags.quiet {
-		bar = progress.NewWriter()
-		bar.SetOutputWriter(a.err)
-		bar.SetAutoStop(false)
-		bar.SetUpdateFrequency(200 * time.Millisecond)
-		bar.Style().Visibility.ETA, bar.Style().Visibility.Speed = true, true
-		if a.colourful(a.err) {
-			bar.Style().Colors = progress.StyleColorsExample
-		}
-		moving = &progress.Tracker{Message: "redriving"}
-		bar.AppendTracker(moving)
-		go bar.Render()
-		defer func() {
-			bar.Stop()
-			for bar.IsRenderInProgress() {
-				time.Sleep(10 * time.Millisecond)
-			}
-		}()
+	var last *dlq.Run
+	b := a.startBar("redriving", 0)
+	defer b.end()
+	show := func(run *dlq.Run) {
+		last = run
+		b.set(run.Counts.Done(), run.Counts.Total(), fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
 	}
 	for run, err := range m.WatchRun(ctx, id, 200*time.Millisecond) {
 		if err != nil {
+			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			if run, again := m.Run(leaving, id); again == nil { // as it was left
+				show(run)
+			}
 			return last, err
 		}
-		last = run
-		if moving != nil {
-			moving.UpdateTotal(run.Counts.Total())
-			moving.SetValue(run.Counts.Done())
-			moving.UpdateMessage(fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
-		}
+		show(run)
 	}
 	return last, nil
 }

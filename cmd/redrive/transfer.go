@@ -39,7 +39,13 @@ func (a *app) exportCommand() *cobra.Command {
 					return created.Close()
 				}
 			}
-			n, err := manager.Export(cmd.Context(), out, f)
+			total, err := manager.Count(cmd.Context(), f, 0)
+			if err != nil {
+				return err
+			}
+			b := a.startBar("exporting", total)
+			n, err := manager.Export(cmd.Context(), b.countLines(out), f)
+			b.end()
 			if closed := finish(); err == nil {
 				err = closed
 			}
@@ -73,11 +79,19 @@ func (a *app) importCommand() *cobra.Command {
 				defer func() { _ = f.Close() }() // only read
 				in = f
 			}
+			var size int64
+			if info, ok := in.(*os.File); ok {
+				if stat, err := info.Stat(); err == nil && stat.Mode().IsRegular() {
+					size = stat.Size()
+				}
+			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
 			}
-			imported, err := manager.Import(cmd.Context(), in, a.by())
+			b := a.startBar("importing", size)
+			imported, err := manager.Import(cmd.Context(), b.countRead(in), a.by())
+			b.end()
 			a.hint("%d stored, %d were there", imported.Stored, imported.Seen)
 			if cmd.Context().Err() != nil {
 				a.hint("interrupted: the same command goes on with the rest")

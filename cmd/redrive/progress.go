@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/progress"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is no terminal, or with
+// --quiet. It is safe for concurrent use.
+type bar struct {
+	writer  progress.Writer // nil where nothing is shown
+	tracker *progress.Tracker
+	drawn   chan struct{} // closed when the last drawing is done
+	ending  sync.Once
+}
+
+// startBar starts a bar; a total of 0 is not known. End it.
+func (a *app) startBar(message string, total int64) *bar {
+	if !isTerminal(a.err) || a.flags.quiet {
+		return &bar{}
+	}
+	w := progress.NewWriter()
+	w.SetOutputWriter(a.err)
+	w.SetAutoStop(false)
+	w.SetUpdateFrequency(200 * time.Millisecond)
+	w.Style().Visibility.ETA, w.Style().Visibility.Speed = true, true
+	if a.colourful(a.err) {
+		w.Style().Colors = progress.StyleColorsExample
+	}
+	b := &bar{writer: w, tracker: &progress.Tracker{Message: message, Total: total}, drawn: make(chan struct{})}
+	w.AppendTracker(b.tracker)
+	go func() {
+		defer close(b.drawn)
+		w.Render()
+	}()
+	for !w.IsRenderInProgress() { // a Stop that comes earlier would be lost
+		time.Sleep(time.Millisecond)
+	}
+	return b
+}
+
+// set says how much is done, of how much, and what is being done.
+func (b *bar) set(done, total int64, message string) {
+	if b.writer != nil {
+		b.tracker.UpdateTotal(total)
+		b.tracker.SetValue(done)
+		b.tracker.UpdateMessage(message)
+	}
+}
+
+// add says that more is done.
+func (b *bar) add(n int64) {
+	if b.writer != nil && n > 0 {
+		b.tracker.Increment(n)
+	}
+}
+
+// end draws the bar for the last time. More than once is the same as once.
+func (b *bar) end() {
+	if b.writer == nil {
+		return
+	}
+	b.ending.Do(func() {
+		b.writer.Stop()
+		<-b.drawn
+	})
+}
+
+// countLines moves the bar with every line that is written to w.
+func (b *bar) countLines(w io.Writer) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		n, err := w.Write(p)
+		b.add(int64(bytes.Count(p[:n], []byte("\n"))))
+		return n, err
+	})
+}
+
+// countRead moves the bar with every byte that is read from r.
+func (b *bar) countRead(r io.Reader) io.Reader {
+	return io.TeeReader(r, writerFunc(func(p []byte) (int, error) {
+		b.add(int64(len(p)))
+		return len(p), nil
+	}))
+}
+
+type writerFunc func(p []byte) (int, error)
+
+// Write calls f.
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// whileShrinking shows how what a filter picks becomes less while do changes it.
+func (a *app) whileShrinking(ctx context.Context, m operator, f dlq.Filter, n int64, message string, do func() error) error {
+	b := a.startBar(message, n)
+	defer b.end()
+	if b.writer == nil {
+		return do()
+	}
+	ctx, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				if left, err := m.Count(ctx, f, 0); err == nil {
+					b.set(max(0, n-left), n, message)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	err := do()
+	stop()
+	<-watched
+	return err
+}
