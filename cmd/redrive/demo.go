@@ -109,6 +109,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 func (a *app) introduce(path, address string) {
 	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute.
 
+  look     http://%[2]s/
   store    %[1]s
   API      http://%[2]s/api/v1/entries
   health   http://%[2]s/readyz

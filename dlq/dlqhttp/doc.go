@@ -1,4 +1,4 @@
-// Package dlqhttp serves dead letters over HTTP: a REST API with its OpenAPI 3.1 document, the health of the program, and what else is
+// Package dlqhttp serves dead letters over HTTP: a dashboard, a REST API with its OpenAPI 3.1 document, the health of the program, and what else is
 // mounted beside it, all as one [http.Handler] below one prefix.
 //
 //	handler, err := dlqhttp.New(dlqhttp.Config{Manager: letters.Manager(broker)})

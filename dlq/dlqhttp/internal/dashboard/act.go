@@ -98,6 +98,9 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusSeeOther)
 		return nil
 	}
+	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
+		return err
+	}
 	data := confirmData{Back: "/entries?" + string(s.Query())}
 	var known bool
 	if data.Action, known = bulkActions[q.Get("do")]; !known {
@@ -135,6 +138,12 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	}
 	s, err := parseSearch(form, time.Now())
 	if err != nil {
+		return err
+	}
+	if len(s.values()) == 0 { // a form that was cut off must not mean everything
+		return fmt.Errorf("%w: the form says nothing of the entries", dlq.ErrInvalid)
+	}
+	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err
 	}
 	by, err := d.by(r)

@@ -47,6 +47,9 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
+		return err
+	}
 	page := dlq.Page{Limit: pageSize, Order: s.Order, After: q.Get("after")}
 	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
 		page.Limit = min(n, maxSize)

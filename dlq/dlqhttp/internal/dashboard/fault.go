@@ -50,6 +50,18 @@ func faultOf(err error) *fault {
 	}
 }
 
+// sees refuses who may not see everything to look into payloads by other means: to search for what is hidden is to see it, and a jq
+// expression can copy it to where it is not hidden.
+func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
+	if f.PayloadText == "" && jq == "" || d.cfg.Visible(ctx).Empty() {
+		return nil
+	}
+	return &fault{
+		status: http.StatusForbidden, title: "A part of the payloads is hidden from you",
+		detail: "So you cannot search in them or send them through a jq expression. Ask somebody who sees all of them.",
+	}
+}
+
 // fail answers with an error page.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {

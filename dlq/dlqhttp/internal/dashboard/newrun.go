@@ -94,6 +94,9 @@ func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status in
 		form.Set("canary", "1, 10, 100")
 	}
 	data := newRunData{Form: form, Problem: problem, Targets: d.cfg.Manager.Targets()}
+	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(form.Get("jq"))); err != nil {
+		return err
+	}
 	spec, err := specOf(form, &s)
 	s.Filter.Statuses = spec.Filter.Statuses
 	data.Search, data.Chips = s, s.Chips()
@@ -136,6 +139,9 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	s, err := filterOf(r.PostForm)
 	if err != nil {
+		return err
+	}
+	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(r.PostForm.Get("jq"))); err != nil {
 		return err
 	}
 	spec, err := specOf(r.PostForm, &s)

@@ -305,12 +305,22 @@ func TestPages_Redaction(t *testing.T) {
 	require.NoError(t, err)
 	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
-	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/runs/new?jq=.order%3D3") {
+	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0") {
 		body := s.get(access.Admin, page).Body.String()
 		for _, secret := range []string{"4111", "acme", "timeout after 1"} {
 			require.NotContains(t, body, secret, page)
 		}
 	}
+	for _, probe := range []string{"/entries?payload=4111", "/entries/act?do=park&scope=all&payload=4111", "/runs/new?jq=.order%3D.card", "/runs/new?payload=4111"} {
+		w := s.get(access.Admin, probe)
+		require.Equal(t, http.StatusForbidden, w.Code, probe)
+		require.Contains(t, w.Body.String(), "hidden from you", probe)
+	}
+	for _, form := range []url.Values{{"jq": {".order=.card"}}, {"payload": {"4111"}}} {
+		form.Set("run_id", "probe")
+		require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/runs/new", form).Code)
+	}
+	require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/entries/act", url.Values{"do": {"park"}, "payload": {"4111"}}).Code)
 	w := s.post(access.Admin, "/entries/1/edit", url.Values{"do": {"save"}, "payload": {`{"order":2,"card":"[redacted]"}`}})
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Contains(t, w.Body.String(), "hidden from you")
@@ -354,6 +364,17 @@ func TestPages_Faults(t *testing.T) {
 	}
 	s.store.down.Store(false)
 	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
+}
+
+// A form that says nothing of the entries does not mean all of them.
+func TestPages_ActOnNothing(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	w := s.post(access.Admin, "/entries/act", url.Values{"do": {"discard"}, "note": {"oops"}})
+	require.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	e, err := s.manager.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Pending, e.Status)
 }
 
 // Who presses a button on an old page is told who was faster.

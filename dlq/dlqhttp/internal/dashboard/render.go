@@ -35,9 +35,11 @@ type view struct {
 	User              access.Principal
 	May               may
 	ReadOnly          bool
-	Now               time.Time
-	Flash             string
-	dashboard         *dashboard
+	// Hides says that something is hidden from who looks.
+	Hides     bool
+	Now       time.Time
+	Flash     string
+	dashboard *dashboard
 }
 
 // may says which buttons there are; the server refuses the others whatever the page shows.
@@ -72,7 +74,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 	p := access.From(r.Context())
 	writes := !d.cfg.ReadOnly
 	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly, time.Now().UTC()
-	v.Self = r.URL.RequestURI()
+	v.Self, v.Hides = r.URL.RequestURI(), !d.cfg.Visible(r.Context()).Empty()
 	v.May = may{
 		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
 		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) && d.cfg.Manager.CanRedrive(),
