@@ -44,8 +44,9 @@
 //
 // A message whose deliveries end without an answer, because its handler ends the process, is dead-lettered by the
 // subscriber before it reaches the handler once x-delivery-count has come to crash-limit, with reason crash, to
-// brokers.Config.DeadLetters, and without one, or when it fails, into the dead letter queue. What was prefetched beside it when the process died is counted as well: keep prefetch at 1 for
-// handlers that may do this. Nacks are answers, and are kept from being counted. Classic queues count nothing.
+// brokers.Config.DeadLetters, and without one, or when it fails, into the dead letter queue. What was prefetched beside
+// it when the process died is counted as well: keep prefetch at 1 for handlers that may do this. Nacks are answers, and
+// are kept from being counted. Classic queues count nothing.
 //
 // Subscribing is our own and not watermill-amqp's (v2.1.3), which handles one message at a time per Subscribe whatever
 // the prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of

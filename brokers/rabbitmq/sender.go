@@ -12,11 +12,12 @@ import (
 )
 
 // sender publishes with confirms on one channel, and again on a new channel what was under way when it was lost. It is
-// safe for concurrent use. A second and third channel gain nothing: medians of 11 rounds are within 4 % of those with one,
-// on quorum and on classic queues.
+// safe for concurrent use. A second and third channel gained nothing for 64 callers: medians of 11 rounds were within 4 % of
+// those with one, on quorum and on classic queues.
 type sender struct {
 	link    *link
 	timeout time.Duration
+	late    error // when the timeout is over
 	lane    atomic.Pointer[lane]
 	turn    chan struct{} // holds one token while nobody opens a lane
 
@@ -26,7 +27,12 @@ type sender struct {
 }
 
 func newSender(l *link, timeout time.Duration) *sender {
-	s := &sender{link: l, timeout: timeout, turn: make(chan struct{}, 1)}
+	s := &sender{
+		link:    l,
+		timeout: timeout,
+		late:    fmt.Errorf("waited %s: %w", timeout, context.DeadlineExceeded),
+		turn:    make(chan struct{}, 1),
+	}
 	s.turn <- struct{}{}
 	return s
 }
@@ -62,7 +68,7 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 	s.mu.Unlock()
 	defer s.busy.Done()
 
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("waited %s: %w", s.timeout, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, s.late)
 	defer cancel()
 	for round := 0; ; round++ {
 		todo = s.round(ctx, batch, todo, faults, round < refusals)
