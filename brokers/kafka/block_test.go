@@ -67,9 +67,11 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 
 // A dead letter that is discarded, and not redriven, releases its key by hand. By default the key goes on by itself.
 func TestOrder_ReleaseAndContinue(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for mode, release := range map[string]bool{"block": true, "continue": false} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			b := open(t, c, "order=key", "concurrency=4", "order-dead="+mode)
 			topic := name("orders")
 			messages := subscribe(t, b, topic)

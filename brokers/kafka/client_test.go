@@ -11,11 +11,13 @@ import (
 )
 
 func TestOpen_AuthenticatesWithSASL(t *testing.T) {
+	t.Parallel()
 	const password = "p,=%ss" // with what SCRAM escapes, and what a URL does
 	for mechanism, param := range map[string]string{
 		"PLAIN": "sasl=plain", "SCRAM-SHA-256": "sasl=scram-sha-256", "SCRAM-SHA-512": "sasl=scram-sha-512",
 	} {
 		t.Run(mechanism, func(t *testing.T) {
+			t.Parallel()
 			c := cluster(t, kfake.EnableSASL(), kfake.Superuser(mechanism, "us,er", password))
 			dial := func(password string) error {
 				b, err := brokers.OpenConfig(t.Context(), brokers.Config{

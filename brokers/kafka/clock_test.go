@@ -36,6 +36,7 @@ func stampOnAppend(c *kfake.Cluster, topics string) {
 
 // Producers whose clocks are a minute before or behind: a delay still takes as long as it should.
 func TestDelay_ClocksAMinuteApart(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	stampOnAppend(c, "_retry")
 	b := open(t, c)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -22,13 +21,13 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			c := cluster(t, kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+			c := cluster(t)
 			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
 				cfg.URL = "kafka://" + strings.Join(c.ListenAddrs(), ",")
 				return brokers.OpenConfig(context.Background(), cfg)
 			}}
 		},
-		Factor: 0.06,
+		Factor: 0.03,
 		Quiet:  200 * time.Millisecond,
 		Late:   4 * time.Second, // many at once
 		Watermill: &tests.Features{

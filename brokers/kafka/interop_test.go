@@ -13,6 +13,7 @@ import (
 // A service moves to this driver one at a time: what watermill-kafka's publisher writes is read here as it was meant,
 // and what is written here is read by watermill-kafka's subscriber.
 func TestInterop_WithWatermillKafka(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 

@@ -57,6 +57,7 @@ func raw(name string, value []byte) sarama.RecordHeader {
 // C10-C12: whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
 // offset goes on.
 func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 	topic := name("records")
