@@ -154,7 +154,6 @@ func TestDocs_CommandsExist(t *testing.T) {
 				}
 				switch {
 				case len(words) == 2 && words[0] == "export" && strings.Contains(words[1], "_URL="):
-				case words[0] == "redrive": // cmd/redrive tests them against its commands
 				case words[0] == "make" && len(words) == 2:
 					require.Contains(t, string(makefile), "\n"+words[1]+": ##", "%s: %s", p.path, line)
 				case strings.HasPrefix(command, "docker compose --profile "):
