@@ -190,3 +190,19 @@ func TestSchema(t *testing.T) {
 	require.ErrorContains(t, validate("collector: {sources: [{broker: a}]}"), "topic")
 	require.ErrorContains(t, validate("collector: {hold: soon}"), "hold")
 }
+
+// The logger of a configuration hides what the configuration says, in every format.
+func TestLog_Redacted(t *testing.T) {
+	t.Parallel()
+	rules, _, err := (&config.Redaction{Headers: []string{"token"}, Texts: []string{`\d{4}-\d{4}`}}).Rules()
+	require.NoError(t, err)
+	for _, log := range []config.Log{{Format: "json"}, {Format: "text"}, {}} {
+		for _, colour := range []bool{true, false} {
+			var out bytes.Buffer
+			log.Logger(&out, colour, rules).Info("refused", "error", "card 1234-5678", "token", "s3cret")
+			require.Contains(t, out.String(), "refused")
+			require.NotContains(t, out.String(), "1234-5678")
+			require.NotContains(t, out.String(), "s3cret")
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/lmittmann/tint"
+
+	"github.com/redrive-go/redrive/dlq/redact"
 )
 
 // level reads the level; empty is info.
@@ -25,15 +27,16 @@ func (l *Log) level() (slog.Level, error) {
 	}
 }
 
-// Logger makes a logger that writes to w, in colour if w is a person's terminal.
-func (l *Log) Logger(w io.Writer, colour bool) *slog.Logger {
+// Logger makes a logger that writes to w, in colour if w is a person's terminal. What the rules hide is hidden in what it writes; nil
+// rules hide nothing.
+func (l *Log) Logger(w io.Writer, colour bool, rules *redact.Rules) *slog.Logger {
 	level, _ := l.level() // checked by Validate
 	switch {
 	case l.Format == "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rules.LogAttr}))
 	case colour:
-		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"}))
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", ReplaceAttr: rules.LogAttr}))
 	default:
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rules.LogAttr}))
 	}
 }

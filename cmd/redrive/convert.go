@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 	"unicode/utf8"
 
@@ -92,9 +93,7 @@ func paramsOf[P any](f *dlq.Filter, more map[string]any) (*P, error) {
 	if len(f.IDs) > 0 {
 		fields["ids"] = f.IDs // not as floating point numbers
 	}
-	for name, v := range more {
-		fields[name] = v
-	}
+	maps.Copy(fields, more)
 	if data, err = json.Marshal(fields); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redact"
 )
 
 const defaultConfig = "redrive.yaml"
@@ -194,8 +195,12 @@ func newRouter(
 // logger is for what goes on inside: warnings only, unless the configuration says otherwise.
 func (a *app) logger() *slog.Logger {
 	log := config.Log{Level: "warn"}
-	if a.cfg != nil && a.cfg.Log.Level != "" {
-		log = a.cfg.Log
+	var rules *redact.Rules
+	if a.cfg != nil {
+		if a.cfg.Log.Level != "" {
+			log = a.cfg.Log
+		}
+		rules, _, _ = a.cfg.Redaction.Rules() // checked by Validate
 	}
-	return log.Logger(a.err, a.colourful(a.err))
+	return log.Logger(a.err, a.colourful(a.err), rules)
 }

@@ -1,3 +1,4 @@
+//nolint:bodyclose // read, and Export, close the body of every answer; the linter does not look into them.
 package main
 
 import (
@@ -80,7 +81,7 @@ func refused(response *http.Response, body []byte) error {
 	switch cause.Status {
 	case http.StatusNotFound:
 		if cause.Problem.Status == nil {
-			return fmt.Errorf("the server answered 404: is it a redrive server, and its URL right?")
+			return errors.New("the server answered 404: is it a redrive server, and its URL right?")
 		}
 		r.is = dlq.ErrNotFound
 	case http.StatusConflict, http.StatusPreconditionFailed:

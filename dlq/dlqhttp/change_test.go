@@ -155,7 +155,8 @@ func TestIdempotencyKey(t *testing.T) {
 	s.sent.mu.Unlock()
 	slow := make(chan *answer, 1)
 	go func() {
-		slow <- s.ask(t, http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)
+		slow <- s.ask(t, //nolint:testifylint // a request that cannot be sent ends this goroutine, and the test by its deadline
+			http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)
 	}()
 	<-held
 	meanwhile := s.ask(t, http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)

@@ -66,7 +66,7 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 // recovered answers 500 where a handler panics.
 func (h *Handler) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
+		defer func() { //nolint:contextcheck // there is no other than the request's
 			switch fault := recover(); fault {
 			case nil:
 			case http.ErrAbortHandler:

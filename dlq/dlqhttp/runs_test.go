@@ -22,7 +22,10 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	worked := make(chan error, 1)
 	go func() { worked <- s.manager.Work(ctx) }()
-	t.Cleanup(func() { stop(); <-worked })
+	t.Cleanup(func() {
+		stop()
+		require.ErrorIs(t, <-worked, context.Canceled)
+	})
 	ana, approver := s.client(t, "ana"), s.client(t, "approver")
 	filter := dlqclient.Filter{Topic: new("orders")}
 
@@ -91,7 +94,7 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/runs/"+id+"/events", nil)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer "+tokens["viewer"])
-	response, err := http.DefaultTransport.RoundTrip(r)
+	response, err := http.DefaultTransport.RoundTrip(r) //nolint:bodyclose // closed below, where it is read
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.Equal(t, "text/event-stream", response.Header.Get("Content-Type"))

@@ -40,14 +40,14 @@ func (r *Rules) Body(b *dlq.Body) *dlq.Body {
 // Diff is what changed between what may be shown of two bodies. Where only hidden values differ, it says that the payload changed and
 // shows no lines.
 func (r *Rules) Diff(before, after *dlq.Body) dlq.Diff {
-	real := dlq.DiffBodies(before, after)
+	whole := dlq.DiffBodies(before, after)
 	if r.Empty() {
-		return real
+		return whole
 	}
 	shown := dlq.DiffBodies(r.Body(before), r.Body(after))
-	shown.PayloadChanged, shown.Before, shown.After = real.PayloadChanged, real.Before, real.After
+	shown.PayloadChanged, shown.Before, shown.After = whole.PayloadChanged, whole.Before, whole.After
 	shown.Headers = nil
-	for _, h := range real.Headers { // a hidden header that changed is still one that changed
+	for _, h := range whole.Headers { // a hidden header that changed is still one that changed
 		h.Before, h.After = r.shownHeader(h.Name, h.Before, h.Added), r.shownHeader(h.Name, h.After, h.Removed)
 		shown.Headers = append(shown.Headers, h)
 	}

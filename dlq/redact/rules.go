@@ -128,6 +128,7 @@ func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {
 			return slog.String(a.Key, r.Header(a.Key, err.Error()))
 		}
+	default: // numbers and times say nothing but by their name
 	}
 	if r.hides(a.Key) {
 		return slog.String(a.Key, Mask)

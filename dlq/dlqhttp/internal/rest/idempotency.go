@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -83,9 +84,7 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 			problem.Write(w, http.StatusConflict, "the first request with this "+KeyHeader+" is still under way: ask again")
 			return
 		default:
-			for name, values := range found.header {
-				w.Header()[name] = values
-			}
+			maps.Copy(w.Header(), found.header)
 			w.Header().Set("Idempotent-Replayed", "true")
 			w.WriteHeader(found.status)
 			_, _ = w.Write(found.body) // the client has gone: nobody is left to be told

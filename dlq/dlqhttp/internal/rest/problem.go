@@ -16,7 +16,7 @@ import (
 const problemType = "application/problem+json"
 
 // Problem is what went wrong, and what to do about it.
-type Problem struct {
+type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel
 	// Conflict says who won, for the one who came second.
 	Conflict *Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`

@@ -140,7 +140,7 @@ func (a *API) runRoutes() {
 			if in.Body != nil {
 				note = in.Body.Note
 			}
-			return a.steer(ctx, in.RunID.ID, &in.Match, note, c.do)
+			return a.steer(ctx, in.ID, &in.Match, note, c.do)
 		})
 	}
 	handle(a, route{
@@ -248,10 +248,10 @@ func (a *API) run(ctx context.Context, in *RunID) (*runOutput, error) {
 }
 
 func (a *API) runItems(ctx context.Context, in *itemsInput) (*output[ItemList], error) {
-	if _, err := a.cfg.Manager.Run(ctx, in.RunID.ID); err != nil {
+	if _, err := a.cfg.Manager.Run(ctx, in.ID); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	items, err := a.cfg.Manager.RunItems(ctx, in.RunID.ID, dlq.ItemFilter{State: dlq.ItemState(in.State), After: in.After, Limit: in.Limit})
+	items, err := a.cfg.Manager.RunItems(ctx, in.ID, dlq.ItemFilter{State: dlq.ItemState(in.State), After: in.After, Limit: in.Limit})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -295,7 +295,7 @@ func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*runOutput, error
 	if change == (dlq.RunAdjustment{}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give rate, max_out or stop")
 	}
-	return a.steer(ctx, in.RunID.ID, &in.Match, in.Body.Note.Note, func(ctx context.Context, id string, who dlq.By) (*dlq.Run, error) {
+	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note, func(ctx context.Context, id string, who dlq.By) (*dlq.Run, error) {
 		return a.cfg.Manager.AdjustRun(ctx, id, change, who)
 	})
 }

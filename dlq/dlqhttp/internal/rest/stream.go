@@ -49,7 +49,7 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 			fmt.Sprintf("%d streams are open, which is all that this server has: ask GET %s/runs/%s now and then", cap(a.streams), a.cfg.Path, in.ID)),
 			http.Header{"Retry-After": {"30"}})
 	}
-	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
 		defer func() { <-a.streams }()
 		a.stream(ctx, in.ID)
 	}}, nil

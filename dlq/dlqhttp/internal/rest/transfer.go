@@ -71,7 +71,7 @@ func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse
 	if rules := a.visible(ctx); rules != nil {
 		hide = rules.Exported
 	}
-	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
 		out := &begun{ctx: ctx}
 		_, err := a.cfg.Manager.ExportRedacted(ctx.Context(), out, filter, hide)
 		switch {
@@ -79,8 +79,7 @@ func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse
 			out.begin()
 		case !out.done:
 			failed := a.fail(ctx.Context(), err, 0)
-			var status huma.StatusError
-			if errors.As(failed, &status) {
+			if status, ok := errors.AsType[huma.StatusError](failed); ok {
 				_ = huma.WriteErr(a.huma, ctx, status.GetStatus(), status.Error()) // reports itself
 			}
 		default:
