@@ -39,3 +39,24 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 		require.Equal(t, time.Second, behind())
 	})
 }
+
+// Stamps of records correct a clock that fell behind. Of an unknown one they say nothing: what waited for a year would put
+// it a year back, and everything would be a year late.
+func TestClocks_OldRecordsSayNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c clocks
+		c.witness(1, time.Now().Add(-365*24*time.Hour))
+		_, known := c.now(1)
+		require.False(t, known)
+
+		stamp := time.Now()
+		time.Sleep(3 * time.Second)
+		c.observe(1, stamp)
+		c.witness(1, time.Now().Add(-time.Hour))
+		shown, _ := c.now(1)
+		require.Equal(t, 3*time.Second, time.Since(shown))
+		c.witness(1, time.Now())
+		shown, _ = c.now(1)
+		require.Zero(t, time.Since(shown))
+	})
+}

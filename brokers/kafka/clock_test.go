@@ -35,7 +35,7 @@ func stampOnAppend(c *kfake.Cluster, topics string) {
 }
 
 // Producers whose clocks are a minute before or behind: a delay still takes as long as it should.
-func TestDelay_ClocksAMinuteApart(t *testing.T) {
+func TestDelay_ClocksAMinuteApart(t *testing.T) { //nolint:tparallel // the cases read from one subscription, in turn
 	t.Parallel()
 	c := cluster(t)
 	stampOnAppend(c, "_retry")

@@ -18,6 +18,7 @@ func TestInterop_WithWatermillKafka(t *testing.T) {
 	b := open(t, c)
 
 	t.Run("reads what its publisher writes", func(t *testing.T) {
+		t.Parallel()
 		topic := name("from-watermill")
 		messages := subscribe(t, b, topic) // makes the topic
 		publisher, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
@@ -35,6 +36,7 @@ func TestInterop_WithWatermillKafka(t *testing.T) {
 	})
 
 	t.Run("its subscriber reads what is written", func(t *testing.T) {
+		t.Parallel()
 		topic := name("to-watermill")
 		sent := newMessage("m-2", "payload")
 		sent.Metadata["tenant"] = "acme"
