@@ -43,6 +43,11 @@
 //	go manager.Work(ctx)                              // in the server: carries runs on, those of dead processes too
 //	run, err = manager.Drive(ctx, run.ID)             // or here and now: one run, until it ends or needs a person
 //
+// A run is a pipeline: while the broker confirms up to two batches, one transaction claims the next and records the last, and what comes
+// behind is read. Batches grow up to 1,000 entries ([WithBatch]) while the broker is fast; a pause, a cancel and a stop take effect
+// between two of them. A redriver that publishes whole batches ([BatchRedriver]; those of brokers/rabbitmq and dlq/collector do) is asked
+// once for each.
+//
 // The outcome of each message is what its consumer reports, not that it was published; RunSpec.CloseOnPublish is for consumers
 // that report none. A run stops by itself when the share of failures passes RunSpec.Stop, or when the broker takes nothing. A process
 // that dies has claimed what it was publishing in the store: the next one waits for the outcomes of these messages first, and

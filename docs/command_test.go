@@ -61,8 +61,11 @@ func TestDocs_RedriveCommandsRun(t *testing.T) {
 			}
 		}
 		seen += len(commands)
-		if len(commands) > 0 {
-			t.Run(p.path, func(t *testing.T) { runCommands(t, program, commands) })
+		if len(commands) > 0 && p.path != "docs/runbook.md" { // its commands name what an alert names; its own test reads them
+			t.Run(p.path, func(t *testing.T) {
+				t.Parallel()
+				runCommands(t, program, commands)
+			})
 		}
 	}
 	require.Greater(t, seen, 20)
@@ -98,11 +101,15 @@ server: {address: "127.0.0.1:0"}
 `), 0o600))
 	for _, command := range commands {
 		var output logBuffer
-		cmd := exec.CommandContext(t.Context(), program, shellWords(command)...)
+		args := shellWords(command)
+		if args[0] == "demo" { // ends by itself, on any port
+			args = append(args, "--address", "127.0.0.1:0", "--for", "1s")
+		}
+		cmd := exec.CommandContext(t.Context(), program, args...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
 		cmd.Env = append(os.Environ(), "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=", "REDRIVE_BROKER=", "REDRIVE_SERVER=", "REDRIVE_PROFILE=")
 		require.NoError(t, cmd.Start())
-		if command == "serve" {
+		if args[0] == "serve" {
 			require.Eventually(t, func() bool { return strings.Contains(output.String(), "serving") }, 30*time.Second, 10*time.Millisecond, &output)
 			require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}

@@ -41,8 +41,17 @@ func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s s
 		balanced = false
 	}
 	_, _ = fmt.Fprintf(w, "\nThe %d dead letters are in %s, their payloads byte for byte.\n", stored, place(s.dlqURL))
+	_, _ = fmt.Fprintf(w, "Look at them with the command:\n\n    go run ./cmd/redrive dlq list --store %s\n\n", storeFlag(s.dlqURL))
 	_, _ = fmt.Fprintf(w, "When the acquirer is back, send the orders that gave up on it once more:\n\n    go run ./examples/orders -redrive\n\n")
 	return balanced
+}
+
+// storeFlag names the store on a command line without its password.
+func storeFlag(dlqURL string) string {
+	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
+		return strings.TrimPrefix(path, "//")
+	}
+	return `"$DLQ_URL"`
 }
 
 // place is what of a store's URL may be shown.
