@@ -1,0 +1,69 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// BenchmarkPostgres_DropMonth removes a partition of rows that are closed, with its keys, against a DELETE of as many rows of C's table as
+// written, once: the rows are gone then. Neither makes copies. "drop-ms" is without the keys, which go in small transactions after.
+func BenchmarkPostgres_DropMonth(b *testing.B) {
+	url := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{
+		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "autovacuum": "off",
+	}}).Database(b)
+	a := &arena{url: url, total: rowCount(b), store: openStore(b, url), db: openDB(b, url)}
+	a.fill(b)
+	require.NoError(b, a.store.Close())
+	for _, statement := range []string{
+		"UPDATE dlq_entries SET status = 'RESOLVED', resolved_at = now() - interval '1 day' WHERE status <> 'RESOLVED'",
+		"UPDATE peer.dlq_events SET status = 'RESOLVED', resolved_at = now() - interval '1 day' WHERE status <> 'RESOLVED'",
+		"VACUUM ANALYZE",
+		"CHECKPOINT",
+	} {
+		_, err := a.db.ExecContext(b.Context(), statement)
+		require.NoError(b, err)
+	}
+	s := openStore(b, with(url, byMonth))
+	defer s.Close()
+	require.NoError(b, s.Recount(b.Context()))
+
+	dropped := make(chan time.Duration, 1)
+	go func() { dropped <- dropTime(b.Context(), a.db) }()
+	began := time.Now()
+	n, err := s.PurgeMonths(b.Context(), dlq.Purge{ClosedBefore: time.Now(), At: time.Now(), Actor: "bench", SkipArchive: true})
+	ours := time.Since(began)
+	require.NoError(b, err)
+	require.Equal(b, a.total, n)
+	drop := <-dropped
+	began = time.Now()
+	result, err := a.db.ExecContext(b.Context(), "DELETE FROM peer.dlq_events WHERE status = 'RESOLVED' AND resolved_at < now()")
+	peer := time.Since(began)
+	require.NoError(b, err)
+	deleted, err := result.RowsAffected()
+	require.NoError(b, err)
+	require.Equal(b, int64(a.total), deleted)
+
+	b.ReportMetric(ours.Seconds()*1000, "ms")
+	b.ReportMetric(drop.Seconds()*1000, "drop-ms")
+	b.ReportMetric(peer.Seconds()*1000, "peer-ms")
+	b.ReportMetric(peer.Seconds()/ours.Seconds(), "x")
+	b.ReportMetric(0, "ns/op")
+}
+
+// dropTime is how long it takes until the partition is not there any more.
+func dropTime(ctx context.Context, db *sql.DB) time.Duration {
+	began := time.Now()
+	for there := true; there && ctx.Err() == nil; {
+		if db.QueryRowContext(ctx, "SELECT to_regclass('dlq_entries_before') IS NOT NULL").Scan(&there) != nil {
+			return 0
+		}
+	}
+	return time.Since(began)
+}
