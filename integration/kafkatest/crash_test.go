@@ -49,7 +49,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const n, kills = 3000, 3
 			topic := k.CreateTopic(t, 3)
-			url := k.URL() + "?group=billing&commit-interval=50ms&session-timeout=6s" + c.params
+			url := k.URL() + "?group=billing&commit-interval=50ms&session-timeout=3s" + c.params
 			b := open(t, url)
 			l := newLedger()
 			for i := range kills {
