@@ -110,6 +110,7 @@ func TestImports_Weight(t *testing.T) {
 		"./brokers/kafka":              append([]string{amqp, builder, goose, prometheus, otel, testify}, drivers...),
 		"./brokers/sqlqueue":           append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
 		"./dlq":                        append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./dlq/dlqhttp":                append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
 		"./dlq/sqlstore":               append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
 	} {
 		t.Run(strings.TrimPrefix(pattern, "./"), func(t *testing.T) {
