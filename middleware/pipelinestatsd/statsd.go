@@ -1,0 +1,122 @@
+// Package pipelinestatsd sends what a retry pipeline does to a DogStatsD agent, under the names and tags of the PHP service bus
+// (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards go on without Prometheus.
+//
+//	client, err := statsd.New("127.0.0.1:8125")
+//	pipeline, err := middleware.New(middleware.Config{Observer: pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"}), ...})
+//
+// Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the first, for example.
+// The agent multiplies what it gets by the rate that comes with it. Tags are not bounded here: a StatsD agent has limits of its own.
+package pipelinestatsd
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Names of the metrics, which are what [Config.Rates] goes by.
+const (
+	Started   = "event_started_count"
+	Payload   = "rmq_consumer_payload_bytes"
+	Duration  = "event_processed_duration"
+	AckFailed = "rmq_consumer_ack_failed_total"
+	Dead      = "rmq_consumer_dlx_total"
+)
+
+// Client is the part of a *statsd.Client (github.com/DataDog/datadog-go/v5/statsd) that is used.
+type Client interface {
+	Incr(name string, tags []string, rate float64) error
+	Histogram(name string, value float64, tags []string, rate float64) error
+	Timing(name string, value time.Duration, tags []string, rate float64) error
+}
+
+// Config says what to send.
+type Config struct {
+	// Client sends. Required; New panics without. Who made it closes it.
+	Client Client
+	// Service is the tag nano_service_name.
+	Service string
+	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent.
+	Rates map[string]float64
+	// TagRates multiply these by the attempt's tag: {TagFirst: 0.1} sends a tenth of the first attempts' and all of the others'.
+	TagRates map[middleware.Tag]float64
+}
+
+// Observer sends. It is safe for concurrent use. A client that cannot send is not waited for, and nothing is said of it.
+type Observer struct {
+	middleware.NopObserver
+
+	cfg Config
+}
+
+var _ middleware.Observer = (*Observer)(nil)
+
+// New makes an Observer.
+func New(cfg Config) *Observer {
+	if cfg.Client == nil {
+		panic("pipelinestatsd: New without a Client")
+	}
+	return &Observer{cfg: cfg}
+}
+
+// rate is the share of a metric that is sent for an attempt.
+func (o *Observer) rate(name string, tag middleware.Tag) float64 {
+	rate := 1.0
+	if r, ok := o.cfg.Rates[name]; ok {
+		rate = r
+	}
+	if r, ok := o.cfg.TagRates[tag]; ok {
+		rate *= r
+	}
+	return min(max(rate, 0), 1)
+}
+
+func (o *Observer) tags(d *middleware.Delivery, more ...string) []string {
+	event := d.Event
+	if event == "" {
+		event = d.Origin.Topic
+	}
+	return append([]string{"nano_service_name:" + o.cfg.Service, "event_name:" + event}, more...)
+}
+
+// Started implements [middleware.Observer].
+func (o *Observer) Started(ctx context.Context, e middleware.Started) context.Context {
+	tag := e.Attempt.Tag
+	if r := o.rate(Started, tag); r > 0 {
+		_ = o.cfg.Client.Incr(Started, o.tags(&e.Delivery, "retry:"+string(tag)), r)
+	}
+	if r := o.rate(Payload, tag); r > 0 {
+		_ = o.cfg.Client.Histogram(Payload, float64(e.Payload), o.tags(&e.Delivery), r)
+	}
+	return ctx
+}
+
+// Finished implements [middleware.Observer].
+func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
+	tag := e.Attempt.Tag
+	if r := o.rate(AckFailed, tag); r > 0 && e.Outcome == middleware.OutcomeNotSettled {
+		_ = o.cfg.Client.Incr(AckFailed, o.tags(&e.Delivery), r)
+	}
+	r := o.rate(Duration, tag)
+	if r == 0 || !e.Ran {
+		return
+	}
+	status := "failed"
+	if e.Outcome == middleware.OutcomeSuccess || e.Outcome == middleware.OutcomeSkip {
+		status = "success"
+	}
+	_ = o.cfg.Client.Timing(Duration, e.Duration, o.tags(&e.Delivery, "exit_status:"+status, "retry:"+string(tag)), r)
+}
+
+// DeadLettered implements [middleware.Observer].
+func (o *Observer) DeadLettered(_ context.Context, e middleware.DeadLettered) {
+	if r := o.rate(Dead, e.Attempt.Tag); r > 0 {
+		reason := string(e.DeadLetter.Reason)
+		if e.DeadLetter.Reason == envelope.ReasonExhausted {
+			reason = "max_retries_exceeded"
+		}
+		_ = o.cfg.Client.Incr(Dead, o.tags(&e.Delivery, "reason:"+reason), r)
+	}
+}

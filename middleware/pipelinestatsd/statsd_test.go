@@ -1,0 +1,99 @@
+package pipelinestatsd_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/DataDog/datadog-go/v5/statsd"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/pipelinestatsd"
+)
+
+// sent runs attempts that fail, of a limit of three, and returns what an agent got, without the durations.
+func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []string {
+	t.Helper()
+	agent, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, agent.Close()) }()
+	client, err := statsd.New(agent.LocalAddr().String(), statsd.WithoutTelemetry(), statsd.WithoutClientSideAggregation(), statsd.WithoutOriginDetection(),
+		statsd.WithWorkersCount(1))
+	require.NoError(t, err)
+	cfg := pipelinestatsd.Config{Client: client, Service: "billing"}
+	change(&cfg)
+	nothing := func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }
+	pipeline, err := middleware.New(middleware.Config{
+		Observer: pipelinestatsd.New(cfg), Logger: slog.New(slog.DiscardHandler), HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3},
+		Rescheduler: middleware.ReschedulerFunc(nothing),
+		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil }),
+	})
+	require.NoError(t, err)
+	for _, n := range failures {
+		m := message.NewMessage("1", message.Payload("0123456789"))
+		m.Metadata = message.Metadata{envelope.KeyEvent: "order.placed", envelope.KeyRetryCount: strconv.Itoa(n)}
+		_, err := pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(m)
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Incr("the.end", nil, 1))
+	require.NoError(t, client.Close())
+	var lines []string
+	buffer := make([]byte, 64<<10)
+	for !slices.Contains(lines, "the.end:1|c") {
+		require.NoError(t, agent.SetReadDeadline(time.Now().Add(10*time.Second)))
+		n, _, err := agent.ReadFrom(buffer)
+		require.NoError(t, err)
+		lines = append(lines, strings.Split(strings.TrimSpace(string(buffer[:n])), "\n")...)
+	}
+	for i := range lines {
+		lines[i] = regexp.MustCompile(`duration:[0-9.]+`).ReplaceAllString(lines[i], "duration:MS")
+	}
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "the.end:1|c" })
+}
+
+// D27-D32: the service bus's names and tags.
+func TestObserver(t *testing.T) {
+	const tags = "|#nano_service_name:billing,event_name:order.placed"
+	require.ElementsMatch(t, []string{
+		"event_started_count:1|c" + tags + ",retry:first", "rmq_consumer_payload_bytes:10|h" + tags,
+		"event_processed_duration:MS|ms" + tags + ",exit_status:failed,retry:first",
+		"event_started_count:1|c" + tags + ",retry:last", "rmq_consumer_payload_bytes:10|h" + tags,
+		"event_processed_duration:MS|ms" + tags + ",exit_status:failed,retry:last",
+		"rmq_consumer_dlx_total:1|c" + tags + ",reason:max_retries_exceeded",
+	}, sent(t, func(*pipelinestatsd.Config) {}, 0, 2))
+}
+
+// D32: a metric can be off, and one of the first attempts sampled while all of the last are sent.
+func TestObserver_Sampling(t *testing.T) {
+	failures := slices.Repeat([]int{0}, 400)
+	lines := sent(t, func(c *pipelinestatsd.Config) {
+		c.Rates = map[string]float64{pipelinestatsd.Payload: 0, pipelinestatsd.Duration: 0}
+		c.TagRates = map[middleware.Tag]float64{middleware.TagFirst: 0.1}
+	}, append(failures, 2, 2, 2)...)
+	first, last := 0, 0
+	for _, line := range lines {
+		require.NotContains(t, line, "payload")
+		require.NotContains(t, line, "duration")
+		switch {
+		case strings.Contains(line, "retry:first"):
+			require.Contains(t, line, "|@0.1|")
+			first++
+		case strings.Contains(line, "retry:last"):
+			require.NotContains(t, line, "|@")
+			last++
+		}
+	}
+	require.Equal(t, 3, last)
+	require.Positive(t, first)
+	require.Less(t, first, 150, "about 40 of 400")
+}
