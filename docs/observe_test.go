@@ -28,6 +28,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
+	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
 // observed wires a service with metrics of the pipeline and of the dead letters. The line with ServiceBus, and the one with
@@ -55,6 +56,37 @@ func observed(ctx context.Context, broker brokers.Broker, url string) (*middlewa
 		Breaker:     &middleware.Breaker{Failures: 3},
 	})
 	return pipeline, letters, registry, err
+}
+
+// traced wires a service with traces: of what it publishes, of every attempt, and of redrives.
+func traced(broker brokers.Broker, letters *dlq.Letters, metrics middleware.Observer, handler slog.Handler) (message.Publisher, *middleware.Pipeline, *dlq.Manager, error) {
+	tracer := tracing.New(tracing.Config{})
+	publisher := tracer.Publisher(broker.Publisher(), broker.Capabilities().Scheme)
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker,
+		DeadLetters: letters,
+		Observer:    middleware.Observers{metrics, tracer},
+		Logger:      slog.New(tracing.LogHandler(handler)), // with trace_id and message_id
+	})
+	manager := letters.Manager(tracer.Redriver(broker))
+	return publisher, pipeline, manager, err
+}
+
+// The wiring of the page works as it stands there.
+func TestObserve_Traced(t *testing.T) {
+	broker, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
+	require.NoError(t, err)
+	publisher, pipeline, manager, err := traced(broker, letters, middleware.NopObserver{}, slog.DiscardHandler)
+	require.NoError(t, err)
+	require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
+	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(message.NewMessage("1", nil))
+	require.NoError(t, err)
+	_, err = manager.Count(t.Context(), dlq.Filter{}, 0)
+	require.NoError(t, err)
+	require.NoError(t, letters.Close())
+	require.NoError(t, broker.Close())
 }
 
 // gathered is what a service shows in which everything has happened once: a message that succeeds, others that die or are deferred, a
