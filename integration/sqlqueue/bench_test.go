@@ -387,6 +387,8 @@ func BenchmarkLatency(b *testing.B) {
 		messages, err := a.queue.Subscriber().Subscribe(b.Context(), "bench")
 		require.NoError(b, err)
 		pub := a.queue.Publisher()
+		require.NoError(b, pub.Publish("bench", batch(1)...))
+		(<-messages).Ack() // by now it listens, or will at once
 		var took []time.Duration
 		for b.Loop() {
 			require.NoError(b, pub.Publish("bench", batch(1)...))

@@ -3,6 +3,7 @@ package sqlqueue_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,9 +72,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	databases := map[string]func(t testing.TB) string{
 		"SQLite": func(t testing.TB) string { t.Helper(); return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") },
 	}
-	for name, database := range servers {
-		databases[name] = database
-	}
+	maps.Copy(databases, servers)
 	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
