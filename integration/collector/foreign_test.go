@@ -1,6 +1,7 @@
 package collector_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -92,9 +93,7 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 		}
 		headers := amqp.Table{}
 		for _, table := range []amqp.Table{sys.dead, sys.own} {
-			for key, value := range table {
-				headers[key] = value
-			}
+			maps.Copy(headers, table)
 		}
 		confirm, err := s.channel.PublishWithDeferredConfirmWithContext(t.Context(), "", sys.errors, true, false, amqp.Publishing{
 			MessageId: name, DeliveryMode: amqp.Persistent, ContentType: "application/json", Headers: headers, Body: []byte(name),

@@ -14,8 +14,12 @@ func TestTopology(t *testing.T) {
 	t.Parallel()
 	store := services.SharedPostgres(t).Database(t)
 	for name, open := range map[string]func(*testing.T) (url, topic string){
-		"rabbit": func(t *testing.T) (string, string) { return services.SharedRabbitMQ(t).VHost(t), "orders" },
+		"rabbit": func(t *testing.T) (string, string) {
+			t.Helper()
+			return services.SharedRabbitMQ(t).VHost(t), "orders"
+		},
 		"kafka": func(t *testing.T) (string, string) {
+			t.Helper()
 			k := services.SharedKafka(t)
 			return k.URL(), k.Topic(t)
 		},
