@@ -229,3 +229,9 @@ func (b *Broker) Stats() Stats {
 	}
 	return s
 }
+
+// Counts is Stats for brokermetrics.
+func (b *Broker) Counts() (connections, channels int) {
+	s := b.Stats()
+	return s.Connections, s.Channels
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/redrive-go/redrive/brokers/brokermetrics"
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
 )
@@ -35,6 +36,7 @@ func newMetrics(cfg *config.Metrics) (*metrics, error) {
 // watch begins to show what the server has; before it there is nothing to show.
 func (m *metrics) watch(s *server) {
 	m.letters.Watch(dlqmetrics.Sources{Letters: s.letters, Collector: s.collector})
+	m.registry.MustRegister(brokermetrics.New(s.brokers))
 }
 
 func (m *metrics) handler(logger *slog.Logger) http.Handler {

@@ -124,7 +124,7 @@ server: {address: %q}
 	status, body = get(t, "http://"+address+"/metrics")
 	require.Equal(t, http.StatusOK, status)
 	for _, line := range []string{
-		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`,
+		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`, `redrive_broker_up{broker="queue"} 1`,
 		`redrive_dlq_stored_total{outcome="stored",reason="exhausted",topic="orders"} 1`, `go_goroutines`,
 	} {
 		require.Contains(t, body, line)
