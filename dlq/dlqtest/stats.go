@@ -69,7 +69,8 @@ func testStats(t *testing.T, db Database) {
 	require.Equal(t, 2*time.Hour, stats.MeanResolution)
 	require.Equal(t, noon.Add(-10*24*time.Hour), stats.OldestPending)
 	require.Equal(t, []dlq.HourCount{
-		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2}, {Hour: noon.Truncate(time.Hour), Count: 3},
+		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2},
+		{Hour: noon.Truncate(time.Hour), Count: 3},
 		{Hour: noon.Add(time.Hour).Truncate(time.Hour), Closed: 1},
 	}, stats.Hourly)
 	require.Equal(t, []dlq.NamedCounts{

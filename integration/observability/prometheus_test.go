@@ -204,7 +204,7 @@ scrape_configs: [{job_name: redrive, metrics_path: /, static_configs: [{targets:
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
 	var log bytes.Buffer
-	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn") //nolint:noctx // stopped below, by its process
+	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

@@ -21,9 +21,9 @@ func TestTracing(t *testing.T) {
 		system string
 		url    func(testing.TB) string
 	}{
-		"rabbitmq": {"rabbitmq", func(t testing.TB) string { return services.SharedRabbitMQ(t).VHost(t) }},
-		"kafka":    {"kafka", func(t testing.TB) string { return services.SharedKafka(t).URL() }},
-		"postgres": {"postgres", func(t testing.TB) string { return services.SharedPostgres(t).Database(t) }},
+		"rabbitmq": {"rabbitmq", func(t testing.TB) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) }},
+		"kafka":    {"kafka", func(t testing.TB) string { t.Helper(); return services.SharedKafka(t).URL() }},
+		"postgres": {"postgres", func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: broker.url(t), Group: "billing", Logger: slog.New(slog.DiscardHandler)})
