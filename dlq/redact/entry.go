@@ -67,6 +67,20 @@ func (r *Rules) Group(g dlq.Group) dlq.Group {
 	return g
 }
 
+// Recurrence is a copy with what may be shown of a report.
+func (r *Rules) Recurrence(report *dlq.Recurrence) *dlq.Recurrence {
+	shown := *report
+	for _, causes := range []*[]dlq.RecurringCause{&shown.New, &shown.Growing, &shown.Returning, &shown.Fixed, &shown.Steady} {
+		copies := make([]dlq.RecurringCause, len(*causes)) // the report of a cache is shared with others
+		for i, c := range *causes {
+			c.Cause = r.Text(c.Cause)
+			copies[i] = c
+		}
+		*causes = copies
+	}
+	return &shown
+}
+
 // Audit is a copy with what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing, so
 // it is hidden as a whole; the difference of the revisions, redacted, is there for who asks (see [Rules.Diff]).
 func (r *Rules) Audit(a dlq.AuditRecord) dlq.AuditRecord {

@@ -75,7 +75,7 @@ func TestHostile(t *testing.T) {
 			b.harmless(path)
 		}
 	}
-	for _, path := range []string{"/", "/groups", "/entries?status=any", "/runs", "/audit", "/system", "/retention"} {
+	for _, path := range []string{"/", "/groups", "/report", "/entries?status=any", "/runs", "/audit", "/system", "/retention"} {
 		b.visit(path)
 		b.harmless(path)
 	}

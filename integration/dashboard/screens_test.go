@@ -22,6 +22,7 @@ func screens(run string) map[string]string {
 		"/runs/new?jq=.currency%3D%22EUR%22": "New redrive run", "/runs/" + run: "", "/retention": "Retention",
 		"/retention?days=0&resolved=1&discarded=1&archive=1": "Retention", "/audit": "Audit log", "/system": "System",
 		"/nowhere": "There is no such page", "/entries?status=RESOLVED&q=nothing": "Entries",
+		"/report": "Report", "/report?since=30d": "Report",
 	}
 }
 
@@ -93,7 +94,7 @@ func TestScreens_Contrast(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	for _, scheme := range []string{"light", "dark"} {
 		b.media("prefers-color-scheme", scheme)
-		for _, path := range []string{"/", "/groups", "/entries?status=any", "/entries/1", "/runs/" + run.ID, "/runs/new", "/audit"} {
+		for _, path := range []string{"/", "/groups", "/report", "/entries?status=any", "/entries/1", "/runs/" + run.ID, "/runs/new", "/audit"} {
 			b.visit(path)
 			poor := eval[[]string](b, contrast)
 			require.Empty(t, poor, "%s in %s", path, scheme)

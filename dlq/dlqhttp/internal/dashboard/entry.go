@@ -212,10 +212,6 @@ func (d *dashboard) payload(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	shown := d.cfg.Visible(r.Context()).Body(body)
-	header := w.Header()
-	header.Set("Content-Type", "application/octet-stream")
-	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=\"entry-%d-revision-%d.bin\"", e.ID, body.Revision))
-	header.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	_, _ = w.Write(shown.Payload) // the client has gone: nobody is left to be told
+	download(w, "application/octet-stream", fmt.Sprintf("entry-%d-revision-%d.bin", e.ID, body.Revision), shown.Payload)
 	return nil
 }

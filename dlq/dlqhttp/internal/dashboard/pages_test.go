@@ -158,7 +158,7 @@ func (s *site) send(role access.Role, r *http.Request) *httptest.ResponseRecorde
 // screens are all pages that can be looked at.
 func screens(run string) []string {
 	return []string{
-		"/", "/groups", "/entries", "/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
+		"/", "/groups", "/report", "/report?since=24h", "/entries", "/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
 		"/runs/" + run + "?items=failed", "/retention", "/retention?days=0&resolved=1", "/audit", "/audit?actor=ana&action=redrive", "/system",
 	}
 }
@@ -172,7 +172,7 @@ func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
 	for n := range 120 {
 		s.put(t, n)
 	}
-	pages := []string{"/", "/groups", "/entries", "/entries?status=any&q=bank", "/runs", "/audit", "/system"}
+	pages := []string{"/", "/groups", "/report", "/entries", "/entries?status=any&q=bank", "/runs", "/audit", "/system"}
 	look := func() {
 		for _, page := range pages {
 			w := s.get(access.Viewer, page)
@@ -305,7 +305,7 @@ func TestPages_Redaction(t *testing.T) {
 	require.NoError(t, err)
 	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
-	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0") {
+	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/report.md", "/report.json") {
 		body := s.get(access.Admin, page).Body.String()
 		for _, secret := range []string{"4111", "acme", "timeout after 1"} {
 			require.NotContains(t, body, secret, page)
@@ -342,6 +342,9 @@ func TestPages_Faults(t *testing.T) {
 		"/entries?status=NEW":     {http.StatusUnprocessableEntity, "one of PENDING"},
 		"/entries?after=zzz":      {http.StatusUnprocessableEntity, "first page"},
 		"/groups/nope":            {http.StatusNotFound, "purged"},
+		"/report?since=90m":       {http.StatusUnprocessableEntity, "whole hours"},
+		"/report?since=9000d":     {http.StatusUnprocessableEntity, "366d"},
+		"/report.md?since=soon":   {http.StatusUnprocessableEntity, "such as"},
 		"/runs/nope":              {http.StatusNotFound, "purged"},
 		"/runs?state=nope":        {http.StatusUnprocessableEntity, "state"},
 		"/runs/new?jq=%7B":        {http.StatusOK, "jq expression"},
@@ -356,7 +359,7 @@ func TestPages_Faults(t *testing.T) {
 		require.Contains(t, strings.ToLower(w.Body.String()), strings.ToLower(want.says), path)
 	}
 	s.store.down.Store(true)
-	for _, page := range []string{"/", "/groups", "/entries", "/audit", "/retention"} {
+	for _, page := range []string{"/", "/groups", "/report", "/entries", "/audit", "/retention"} {
 		w := s.get(access.Admin, page)
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, page)
 		require.Contains(t, w.Body.String(), "tries again by itself")
