@@ -1374,6 +1374,58 @@ type Purged struct {
 	Purged int64 `json:"purged"`
 }
 
+// Recurrence defines model for Recurrence.
+type Recurrence struct {
+	// Before Those in the period before.
+	Before int64 `json:"before"`
+
+	// Fixed In the period before, and no more.
+	Fixed []RecurringCause `json:"fixed"`
+
+	// From The start of the period; the one before begins as long before it.
+	From time.Time `json:"from"`
+
+	// Growing At least half as often again as before, and five times more.
+	Growing []RecurringCause `json:"growing"`
+
+	// Incomplete There are more causes than were looked at: the smallest are left out.
+	Incomplete *bool `json:"incomplete,omitempty"`
+
+	// New Never seen before the period.
+	New []RecurringCause `json:"new"`
+
+	// Now The dead letters of all causes in the period.
+	Now int64 `json:"now"`
+
+	// Returning In this period and earlier, but not in the one before.
+	Returning []RecurringCause `json:"returning"`
+
+	// Steady The rest.
+	Steady []RecurringCause `json:"steady"`
+
+	// To Its end, not included: the end of this hour.
+	To time.Time `json:"to"`
+}
+
+// RecurringCause defines model for RecurringCause.
+type RecurringCause struct {
+	// Before Those in the period before.
+	Before int64 `json:"before"`
+
+	// Cause The error without its numbers, ids and quoted values.
+	Cause       string    `json:"cause"`
+	Fingerprint string    `json:"fingerprint"`
+	FirstSeen   time.Time `json:"first_seen"`
+	Handler     *string   `json:"handler,omitempty"`
+	LastSeen    time.Time `json:"last_seen"`
+
+	// Now Its dead letters in the period.
+	Now int64 `json:"now"`
+
+	// Pending Those that wait now, of any time.
+	Pending int64 `json:"pending"`
+}
+
 // Retention defines model for Retention.
 type Retention struct {
 	// DiscardedDue DISCARDED entries that are older.
@@ -2054,6 +2106,12 @@ type PurgeEntriesParams struct {
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 }
 
+// GetReportParams defines parameters for GetReport.
+type GetReportParams struct {
+	// Hours How long the period is; it is compared with as many hours before. A week, unless given.
+	Hours *int64 `form:"hours,omitempty" json:"hours,omitempty"`
+}
+
 // ListRunsParams defines parameters for ListRuns.
 type ListRunsParams struct {
 	// State Runs in any of these.
@@ -2546,6 +2604,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /purge/preview (the `PreviewPurge` operationId).
 	PreviewPurge(ctx context.Context, body PreviewPurgeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetReport Report which causes are new, grow, return or are fixed
+	//
+	// Corresponds with GET /report (the `GetReport` operationId).
+	GetReport(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetRetention Show how long closed dead letters are kept, and how many are due
 	//
@@ -3306,6 +3369,21 @@ func (c *Client) PreviewPurgeWithBody(ctx context.Context, contentType string, b
 // Corresponds with POST /purge/preview (the `PreviewPurge` operationId).
 func (c *Client) PreviewPurge(ctx context.Context, body PreviewPurgeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPreviewPurgeRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetReport Report which causes are new, grow, return or are fixed
+//
+// Corresponds with GET /report (the `GetReport` operationId).
+func (c *Client) GetReport(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetReportRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -6100,6 +6178,60 @@ func NewPreviewPurgeRequestWithBody(server string, contentType string, body io.R
 	return req, nil
 }
 
+// NewGetReportRequest constructs an http.Request for the GetReport method
+func NewGetReportRequest(server string, params *GetReportParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/report")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Hours != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "hours", *params.Hours, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetRetentionRequest constructs an http.Request for the GetRetention method
 func NewGetRetentionRequest(server string) (*http.Request, error) {
 	var err error
@@ -7586,6 +7718,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /purge/preview (the `PreviewPurge` operationId).
 	PreviewPurgeWithResponse(ctx context.Context, body PreviewPurgeJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewPurgeResponse, error)
 
+	// GetReportWithResponse Report which causes are new, grow, return or are fixed
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /report (the `GetReport` operationId).
+	GetReportWithResponse(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*GetReportResponse, error)
+
 	// GetRetentionWithResponse Show how long closed dead letters are kept, and how many are due
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8993,6 +9132,54 @@ func (r PreviewPurgeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PreviewPurgeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetReportResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Recurrence
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetReportResponse) GetJSON200() *Recurrence {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetReportResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetReportResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetReportResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetReportResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetReportResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10531,6 +10718,19 @@ func (c *ClientWithResponses) PreviewPurgeWithResponse(ctx context.Context, body
 	return ParsePreviewPurgeResponse(rsp)
 }
 
+// GetReportWithResponse Report which causes are new, grow, return or are fixed
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /report (the `GetReport` operationId).
+func (c *ClientWithResponses) GetReportWithResponse(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*GetReportResponse, error) {
+	rsp, err := c.GetReport(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetReportResponse(rsp)
+}
+
 // GetRetentionWithResponse Show how long closed dead letters are kept, and how many are due
 //
 // Returns a wrapper object for the known response body format(s).
@@ -11794,6 +11994,39 @@ func ParsePreviewPurgeResponse(rsp *http.Response) (*PreviewPurgeResponse, error
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Count
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetReportResponse parses an HTTP response from a GetReportWithResponse call
+func ParseGetReportResponse(rsp *http.Response) (*GetReportResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetReportResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Recurrence
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

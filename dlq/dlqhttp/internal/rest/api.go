@@ -114,6 +114,7 @@ func New(mux *http.ServeMux, cfg Config) *API {
 	a.transferRoutes()
 	a.purgeRoutes()
 	a.groupRoutes()
+	a.reportRoutes()
 	a.runRoutes()
 	a.streamRoutes()
 	a.aboutRoutes()
