@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +22,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// workerURL is set for worker processes.
-const workerURL = "REDRIVE_TEST_WORKER_URL"
+// workerURL is set for worker processes, and workerHolds for one that stops in the middle of its work.
+const (
+	workerURL   = "REDRIVE_TEST_WORKER_URL"
+	workerHolds = "REDRIVE_TEST_WORKER_HOLDS"
+)
 
-// worker consumes "jobs" until it is killed, and writes down each message that it has handled.
+// worker consumes "jobs" until it is killed, and writes down each message that it has handled, with the number of its
+// delivery. One that holds handles a few, says in "held" which it has in hand, and gives no more answers.
 func worker(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -39,9 +44,19 @@ func worker(url string) int {
 		return 1
 	}
 	var handlers sync.WaitGroup
+	var begun atomic.Int32
+	holds := os.Getenv(workerHolds) != ""
 	for m := range messages {
 		handlers.Go(func() {
-			if err := queue.Publisher().Publish("handled", message.NewMessage(m.UUID, []byte(strconv.Itoa(os.Getpid())))); err != nil {
+			if n := begun.Add(1); holds && n > 20 {
+				if err := queue.Publisher().Publish("held", message.NewMessage(m.UUID, nil)); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+				}
+				select {}
+			}
+			origin, _ := envelope.OriginFrom(m.Context())
+			done := message.NewMessage(m.UUID, []byte(strconv.Itoa(origin.DeliveryCount)))
+			if err := queue.Publisher().Publish("handled", done); err != nil {
 				m.Nack()
 				return
 			}
@@ -52,10 +67,10 @@ func worker(url string) int {
 }
 
 // startWorker starts a worker process, which does not outlive the test.
-func startWorker(t *testing.T, url string) *exec.Cmd {
+func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), workerURL+"="+url)
+	cmd.Env = append(append(os.Environ(), workerURL+"="+url), env...)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -65,8 +80,9 @@ func startWorker(t *testing.T, url string) *exec.Cmd {
 	return cmd
 }
 
-// handled reads the ledger "handled" until it has n different messages, and returns how often each is in it.
-func handled(t *testing.T, queue *sqlqueue.Broker, n int, each func(done int)) map[string]int {
+// handled reads the ledger "handled" until it has as many different messages as all says, and returns how often each is in
+// it. The last one must come after all says the final number.
+func handled(t *testing.T, queue *sqlqueue.Broker, all func() int, each func(m *message.Message)) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -76,16 +92,17 @@ func handled(t *testing.T, queue *sqlqueue.Broker, n int, each func(done int)) m
 	for m := range messages {
 		runs[m.UUID]++
 		m.Ack()
-		each(len(runs))
-		if len(runs) == n {
+		each(m)
+		if len(runs) == all() {
 			return runs
 		}
 	}
-	require.Len(t, runs, n, "messages are lost")
+	require.Len(t, runs, all(), "messages are lost")
 	return nil
 }
 
-// Ten workers, one of them killed with its messages in hand: every message is handled, the dead one's after its lease.
+// Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its lease
+// has run out, as the second delivery that it is. A row that came back because its lease was forgotten would be a first one.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -94,37 +111,61 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		url = with(url, "x-lease=2s&x-max-connections=4")
 		queue := openQueue(t, url)
 		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+		held, err := queue.Subscriber().Subscribe(t.Context(), "held")
+		require.NoError(t, err)
 
-		workers := make([]*exec.Cmd, 10)
-		for i := range workers {
-			workers[i] = startWorker(t, url)
+		victim := startWorker(t, url, workerHolds+"=1")
+		for range 9 {
+			startWorker(t, url)
 		}
-		published := make(chan error, 1)
+		// Messages come until the worker is dead, so that it gets some, and once more after that; at most n wait to be handled.
+		var (
+			dead      atomic.Bool
+			total     atomic.Int64
+			room      = make(chan struct{}, n/50)
+			published = make(chan error, 1)
+		)
 		go func() {
-			for range n / 50 {
-				if err := queue.Publisher().Publish("jobs", batch(50)...); err != nil {
+			for sent := 50; ; sent += 50 {
+				room <- struct{}{}
+				last := sent > n && dead.Load()
+				if last {
+					total.Store(int64(sent))
+				}
+				if err := queue.Publisher().Publish("jobs", batch(50)...); err != nil || last {
 					published <- err
 					return
 				}
 			}
-			published <- nil
 		}()
-		killed := false
-		runs := handled(t, queue, n, func(done int) {
-			if done >= n/10 && !killed {
-				killed = true
-				require.NoError(t, workers[0].Process.Kill()) // SIGKILL
+		inHand := make(chan string, 1)
+		go func() {
+			defer dead.Store(true)
+			if m := <-held; m != nil {
+				_ = victim.Process.Kill() // SIGKILL
+				inHand <- m.UUID
+				m.Ack()
 			}
+			close(inHand)
+		}()
+		deliveries := map[string]string{}
+		runs := handled(t, queue, func() int { return int(total.Load()) }, func(m *message.Message) {
+			if _, again := deliveries[m.UUID]; !again && len(deliveries)%50 == 49 {
+				<-room
+			}
+			deliveries[m.UUID] = string(m.Payload)
 		})
 		require.NoError(t, <-published)
-		require.True(t, killed)
+		taken := <-inHand
+		require.Contains(t, runs, taken)
+		require.Equal(t, "2", deliveries[taken], "how often the message that the dead worker had in hand was delivered")
 		twice := 0
 		for _, times := range runs {
 			twice += times - 1
 		}
 		// What the dead worker had handled and not acked, and no more: 4 handlers, and acks under way.
 		require.LessOrEqual(t, twice, 600)
-		t.Logf("%d messages, %d handled twice", n, twice)
+		t.Logf("%d messages, %d handled twice", len(runs), twice)
 	})
 }
 

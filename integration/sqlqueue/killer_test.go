@@ -114,7 +114,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 			require.Equal(t, "jobs", letter.Metadata.Get(envelope.KeyTopic))
 			require.Equal(t, brokers.DefaultGroup, letter.Metadata.Get(envelope.KeyConsumer))
 
-			handled(t, queue, len(list)-1, func(int) {})
+			handled(t, queue, func() int { return len(list) - 1 }, func(*message.Message) {})
 			select {
 			case m := <-dead:
 				require.FailNow(t, "what was handled beside it was taken for it", m.UUID)

@@ -76,7 +76,8 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    -- What has run out may not have been ended yet. The bound keeps old leases that vacuum cannot remove out of the way.
+    -- The loop above is what gives the rows of a dead worker back: those of a lease that has run out and is not ended yet stay
+    -- taken. The bound keeps old leases that vacuum cannot remove out of the way; ended ones are gone long before it.
     taken := ARRAY(SELECT unnest(l.ids) FROM redrive_queue_leases l WHERE l.queue_id = queue AND l.until > now_us - 10000000);
     RETURN QUERY WITH due AS MATERIALIZED (
         SELECT m.id, m.visible_at, m.due_at, m.published_at, m.lease, m.uuid, m.headers, m.payload

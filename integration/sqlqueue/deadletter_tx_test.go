@@ -1,0 +1,178 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// office is a database with a queue, a dead letter store and a table of the application's.
+type office struct {
+	db      *sql.DB
+	queue   *sqlqueue.Broker
+	letters *dlq.Letters
+}
+
+// newOffice makes one on PostgreSQL, where an employee's company is looked for when the transaction commits.
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	url := services.SharedPostgres(t).Database(t)
+	o := &office{db: openDB(t, url), queue: openQueue(t, with(url, "x-nack-delay=10ms"))}
+	for _, statement := range []string{
+		"CREATE TABLE companies (id TEXT PRIMARY KEY)",
+		"CREATE TABLE employees (id TEXT PRIMARY KEY, company TEXT REFERENCES companies DEFERRABLE INITIALLY DEFERRED)",
+	} {
+		_, err := o.db.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	var err error
+	o.letters, err = dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, o.letters.Close()) })
+	return o
+}
+
+// hire marks an employee as invalid and says so, in tx.
+func (o *office) hire(ctx context.Context, tx *sql.Tx, id string) error {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO employees VALUES ($1, 'acme')", id); err != nil {
+		return err
+	}
+	return o.queue.TxPublisher(tx).Publish("rejected", message.NewMessage(id, nil))
+}
+
+// run consumes "employees" behind the pipeline, with a middleware around it, until the test ends.
+func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler message.NoPublishHandlerFunc) {
+	t.Helper()
+	pipeline, err := middleware.New(middleware.Config{
+		DeadLetters: o.letters, Rescheduler: o.queue, Logger: slog.New(slog.DiscardHandler),
+		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+	})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(around, pipeline.Middleware)
+	router.AddConsumerHandler("hire", "employees", o.queue.Subscriber(), handler)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	t.Cleanup(func() {
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+	})
+}
+
+// waiting counts what there is: rows of the application, dead letters, messages to be handled and those published.
+func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected int) {
+	t.Helper()
+	const inTopic = `SELECT count(*) FROM redrive_queue_messages m JOIN redrive_queues q ON q.id = m.queue_id WHERE q.topic = `
+	return count(t, o.db, "SELECT count(*) FROM employees"), count(t, o.db, "SELECT count(*) FROM dlq_entries"),
+		count(t, o.db, inTopic+"'employees'"), count(t, o.db, inTopic+"'rejected'")
+}
+
+func alone(next message.HandlerFunc) message.HandlerFunc { return next }
+
+// C13 end to end: the handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack of
+// the message are one transaction. When the commit fails none of them has happened, and the message comes again.
+func TestDeadLetter_OneTransaction(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
+	type txKey struct{}
+	attempts := make(chan error, 1000)
+	o.run(t, func(next message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			ctx := m.Context()
+			err := sqlqueue.InTx(ctx, func(tx *sql.Tx) error {
+				m.SetContext(context.WithValue(dlq.ContextWithTx(ctx, tx), txKey{}, tx))
+				defer m.SetContext(ctx)
+				_, err := next(m)
+				return err // nil when the pipeline has settled the message
+			})
+			attempts <- err
+			return nil, err
+		}
+	}, func(m *message.Message) error {
+		tx, _ := m.Context().Value(txKey{}).(*sql.Tx)
+		if err := o.hire(m.Context(), tx, m.UUID); err != nil {
+			return err
+		}
+		return middleware.Permanent(errors.New("invalid CPF"))
+	})
+	require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
+
+	const refused = "employees_company_fkey"
+	require.ErrorContains(t, <-attempts, refused)
+	employees, letters, messages, rejected := o.waiting(t)
+	require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected}, "rolled back together; the message is still there")
+	_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')")
+	require.NoError(t, err)
+	for err = range attempts {
+		if err == nil {
+			break
+		}
+		require.ErrorContains(t, err, refused)
+	}
+	employees, letters, messages, rejected = o.waiting(t)
+	require.Equal(t, []int{1, 1, 0, 1}, []int{employees, letters, messages, rejected}, "committed together, with the ack")
+	require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+}
+
+// A handler that fails inside of its own transaction: that is rolled back first, with the change and the publish, and the dead
+// letter is stored in a fresh one.
+func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"its rules say no": func(context.Context, *sql.Tx) error { return errors.New("invalid CPF") },
+		"a statement fails": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO no_such_table VALUES (1)")
+			return err
+		},
+		"it panics": func(context.Context, *sql.Tx) error { panic("invalid CPF") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOffice(t)
+			_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')") // so that it could commit
+			require.NoError(t, err)
+			require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
+			inside := make(chan int, 1000)
+			o.run(t, alone, func(m *message.Message) error {
+				err := sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+					if err := o.hire(m.Context(), tx, m.UUID); err != nil {
+						return err
+					}
+					var n int
+					if err := tx.QueryRowContext(m.Context(), "SELECT count(*) FROM employees").Scan(&n); err != nil {
+						return err
+					}
+					inside <- n
+					return spoil(m.Context(), tx)
+				})
+				return middleware.Permanent(err)
+			})
+			require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
+			require.Equal(t, 1, <-inside)
+			require.Eventually(t, func() bool {
+				_, letters, messages, _ := o.waiting(t)
+				return letters == 1 && messages == 0
+			}, 20*time.Second, 10*time.Millisecond, "one dead letter, and the message is done with")
+			employees, letters, _, rejected := o.waiting(t)
+			require.Equal(t, []int{0, 1, 0}, []int{employees, letters, rejected}, "employees, dead letters, publishes")
+			require.Empty(t, inside, "the message is not handled again")
+			require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+		})
+	}
+}
