@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,7 +66,10 @@ func newWorld(t *testing.T, cfg dlqmetrics.Config) *world {
 	w.letters, err = dlq.NewLetters(w.store, dlq.WithObserver(w.metrics), dlq.WithSpool(filepath.Join(t.TempDir(), "spool")))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.letters.Close()) })
+	var mu sync.Mutex // a run sends several at once
 	w.manager = w.letters.Manager(dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+		mu.Lock()
+		defer mu.Unlock()
 		w.sent = append(w.sent, m)
 		return w.refused
 	}))
