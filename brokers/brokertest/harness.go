@@ -135,6 +135,8 @@ var cases = []testCase{
 	{"Delays_OfAnyLengthAreKept", oddDelays},
 	{"Delays_BeyondTheLimitAreRefused", delayBeyondLimit},
 	{"Delays_ZeroAndNegativeMeanNow", delayZero},
+	// depths.go
+	{"Depths_CountWhatWaits", depthsCountWhatWaits},
 	// isolation.go
 	{"Groups_EachSeeEveryMessageOnce", groupsSeeEverything},
 	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},

@@ -82,6 +82,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	now := time.Now()
 	it := newItem(m, topic, now)
 	it.position = b.store.position.Add(1)
+	it.again = true
 	if delay > 0 {
 		it.due = now.Add(delay)
 	}

@@ -22,7 +22,11 @@ type item struct {
 	due        time.Time // zero when it may be delivered at once
 	nacks      int
 	deliveries int
+	again      bool // put back by Reschedule
 }
+
+// retry tells whether it waits for another delivery than its first.
+func (it *item) retry() bool { return it.again || it.nacks > 0 }
 
 type header struct{ key, value string }
 

@@ -17,6 +17,7 @@ type queue struct {
 	mu       sync.Mutex
 	ready    deque
 	waiting  dueHeap
+	retries  int          // of those waiting, how many are retries
 	receiver []chan *item // receivers that found nothing ready, in the order they came; each has room for one item
 	inFlight int
 	timer    *time.Timer // fires at the first due time; nil until something waits
@@ -33,6 +34,9 @@ func (q *queue) put(it *item) {
 func (q *queue) putLocked(it *item) {
 	if !it.due.IsZero() && it.due.After(time.Now()) {
 		heap.Push(&q.waiting, it)
+		if it.retry() {
+			q.retries++
+		}
 		if q.waiting[0] == it {
 			q.setTimer()
 		}
@@ -156,6 +160,9 @@ func (q *queue) wake() {
 	now := time.Now()
 	for len(q.waiting) > 0 && !q.waiting[0].due.After(now) {
 		it := heap.Pop(&q.waiting).(*item)
+		if it.retry() {
+			q.retries--
+		}
 		it.due = time.Time{}
 		q.putLocked(it)
 	}

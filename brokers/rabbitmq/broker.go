@@ -15,7 +15,7 @@ import (
 )
 
 // Broker is an open RabbitMQ. It keeps two connections: when the broker is short of memory it stops reading from
-// connections that publish, and acks sent on such a connection would not arrive.
+// connections that publish, and acks sent on such a connection would not arrive. Depths opens a third.
 type Broker struct {
 	cfg    brokers.Config
 	design *design
@@ -23,9 +23,11 @@ type Broker struct {
 
 	publishing *link
 	consuming  *link // connects with the first subscription
+	counting   *link // connects with the first Depths: an answer that does not come costs the connection it was asked on
 	sender     *sender
 
 	declared sync.Map // topics whose first-delivery queues exist
+	waits    waitQueues
 
 	mu            sync.Mutex // guards closed, and subscriptions.Add against subscriptions.Wait
 	closed        bool
@@ -43,6 +45,7 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 		logger:     cfg.Logger,
 		publishing: newLink(cfg.URL, cfg.Name+" (publish)", cfg.Logger),
 		consuming:  newLink(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
+		counting:   newLink(cfg.URL, cfg.Name+" (count)", cfg.Logger),
 		closing:    make(chan struct{}),
 		done:       make(chan struct{}),
 	}
@@ -197,6 +200,7 @@ func (b *Broker) Close() error {
 	close(b.closing)
 	b.subscriptions.Wait() // handlers may publish until here
 	b.sender.close()
+	b.counting.close()
 	b.consuming.close()
 	b.publishing.close()
 	return nil
@@ -215,14 +219,14 @@ func (b *Broker) begin() bool {
 
 // Stats are gauges of what the broker holds open.
 type Stats struct {
-	Connections int // at most 2
+	Connections int // at most 2, and 1 for Depths once it has been asked for
 	Channels    int // a fixed few for publishing, and one per subscription
 }
 
 // Stats returns the connections and channels that are open now (D13).
 func (b *Broker) Stats() Stats {
 	var s Stats
-	for _, l := range []*link{b.publishing, b.consuming} {
+	for _, l := range []*link{b.publishing, b.consuming, b.counting} {
 		connections, channels := l.counts()
 		s.Connections += connections
 		s.Channels += channels

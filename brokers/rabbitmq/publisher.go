@@ -92,9 +92,11 @@ func (b *Broker) prepareDelays(ctx context.Context, topic string) error {
 	if _, done := b.declared.Load(topic); done {
 		return nil
 	}
-	if err := declare(ctx, b.publishing, b.design.first(topic)); err != nil {
+	plan := b.design.first(topic)
+	if err := declare(ctx, b.publishing, plan); err != nil {
 		return fmt.Errorf("rabbitmq: publish to %s: %w", topic, err)
 	}
+	b.waits.add(plan.Queues, brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed})
 	b.declared.Store(topic, struct{}{})
 	return nil
 }

@@ -152,6 +152,8 @@ func (sub *subscription) start(ctx context.Context) (*session, error) {
 	if err := declare(ctx, sub.broker.publishing, sub.plan); err != nil {
 		return nil, err
 	}
+	b := sub.broker
+	b.waits.add(b.design.waiting(sub.names, sub.topic).Queues, brokers.Depth{Topic: sub.topic, Group: sub.cfg.Group, Kind: brokers.DepthRetry})
 	return openSession(ctx, sub)
 }
 

@@ -1,0 +1,84 @@
+package brokertest
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Brokers that count what waits count first deliveries and retries apart, and nothing that is ready, running or done.
+func depthsCountWhatWaits(w *world) {
+	b := w.open()
+	counts, ok := b.(brokers.DepthReporter)
+	if !ok {
+		w.Skip("the broker does not count what waits")
+	}
+	topic := w.topic("reminders")
+	gate, open := newGate()
+	w.Cleanup(open)
+	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
+		switch string(r.Message.Payload) {
+		case "later":
+			return middleware.RetryAfter(errFails, time.Hour)
+		case "running":
+			<-gate
+		}
+		return nil
+	})
+	w.depths(counts, topic, 0, 0)
+
+	delayed := func(d time.Duration) *message.Message {
+		m := newMessage("delayed")
+		envelope.SetDelay(m, d)
+		return m
+	}
+	w.publish(b, topic, delayed(time.Hour), delayed(time.Hour), delayed(2*time.Hour))
+	w.depths(counts, topic, 3, 0)
+
+	w.publish(b, topic, newMessage("later"), newMessage("later"))
+	c.waitRuns(2)
+	w.depths(counts, topic, 3, 2)
+
+	w.publish(b, topic, delayed(w.scaled(10*time.Second)))
+	c.waitRuns(3)
+	w.publish(b, topic, newMessage("running"), newMessage("ready"))
+	c.waitRuns(4)
+	w.depths(counts, topic, 3, 2)
+	open()
+	c.waitRuns(5)
+	w.depths(counts, topic, 3, 2)
+
+	require.NoError(w, b.Close())
+	_, err := counts.Depths(w.Context())
+	require.ErrorIs(w, err, brokers.ErrClosed)
+}
+
+// depths returns when so many messages of topic wait. A message leaves where it waited some time after it was delivered.
+func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
+	w.Helper()
+	want := map[brokers.DepthKind]int64{brokers.DepthDelayed: delayed, brokers.DepthRetry: retries}
+	deadline := w.deadline()
+	for {
+		all, err := counts.Depths(w.Context())
+		require.NoError(w, err)
+		have := map[brokers.DepthKind]int64{brokers.DepthDelayed: 0, brokers.DepthRetry: 0}
+		for _, d := range all {
+			if d.Topic == topic {
+				have[d.Kind] += d.Messages
+			}
+		}
+		if len(have) == len(want) && have[brokers.DepthDelayed] == delayed && have[brokers.DepthRetry] == retries {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			w.Fatalf("%v wait, and not %v", have, want)
+		}
+	}
+}

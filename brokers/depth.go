@@ -1,0 +1,38 @@
+package brokers
+
+import "context"
+
+// DepthReporter is implemented by brokers that can count what waits in them, cheaply enough to be asked every few seconds.
+// Whether a broker does is found out by a type assertion:
+//
+//	if counts, ok := broker.(brokers.DepthReporter); ok {
+//
+// Those of memory, RabbitMQ and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
+type DepthReporter interface {
+	// Depths counts the messages that are stored and not due yet. Messages that are ready, or handed out, are not among
+	// them. What is counted changes while it is counted: the numbers need not be those of one moment. Nothing that waits
+	// is no entry, or one of 0 messages. It fails when ctx ends, and after Close.
+	Depths(ctx context.Context) ([]Depth, error)
+}
+
+// Depth counts the messages of one kind that wait for their due time.
+type Depth struct {
+	// Topic that they will be delivered from.
+	Topic string
+	// Group that they wait for; "" where they wait for every group that reads the topic.
+	Group string
+	Kind  DepthKind
+	// Messages that wait.
+	Messages int64
+}
+
+// DepthKind says for what messages wait.
+type DepthKind string
+
+// The kinds of waiting.
+const (
+	// DepthDelayed messages wait for their first delivery.
+	DepthDelayed DepthKind = "delayed"
+	// DepthRetry messages have been delivered, and wait for the next time.
+	DepthRetry DepthKind = "retry"
+)

@@ -1,0 +1,99 @@
+package sqlqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	// maxDepth bounds the rows that one count reads, in all queues together: some tenths of a second.
+	maxDepth = 100_000
+	// maxDepthQueues bounds the queues that are asked about.
+	maxDepthQueues = 1000
+)
+
+var _ brokers.DepthReporter = (*Broker)(nil)
+
+// Depths implements brokers.DepthReporter, over all queues in the database. It reads only rows that wait, along the index,
+// and 100,000 of them at most: where more wait, the numbers are lower than the truth and add up to that. A message that was
+// rescheduled while it was being handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
+func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	done, err := b.enter()
+	if err == nil {
+		defer done()
+		var found []brokers.Depth
+		if found, err = b.store.depths(ctx, maxDepth); err == nil {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("sqlqueue: depths: %w", err)
+}
+
+// depths counts the rows that wait, up to limit.
+func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error) {
+	queues, err := s.queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []brokers.Depth
+	for _, q := range queues {
+		if limit <= 0 {
+			break
+		}
+		waiting, retries, err := s.depth(ctx, q.id, limit)
+		if err != nil {
+			return nil, err
+		}
+		limit -= waiting
+		found = append(found,
+			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthDelayed, Messages: waiting - retries},
+			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthRetry, Messages: retries})
+	}
+	return found, nil
+}
+
+// depth counts the rows of a queue that wait. A lease ends in the future too, and is no wait. Rows that nothing has
+// happened to but their publishing have no lease, not even 0.
+func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
+	rows, err := s.db.QueryContext(ctx, s.bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
+		SELECT lease FROM redrive_queue_messages
+		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.now(), limit)), queue)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := rows.Scan(&waiting, &retries); err != nil {
+			return 0, 0, err
+		}
+	}
+	return waiting, retries, rows.Err()
+}
+
+// consumerQueue is the queue of a group; of nobody yet, with an empty one.
+type consumerQueue struct {
+	id           int64
+	topic, group string
+}
+
+// queues lists the oldest of them.
+func (s *store) queues(ctx context.Context) (list []consumerQueue, err error) {
+	rows, err := s.db.QueryContext(ctx, fmt.Sprintf("SELECT id, topic, consumer_group FROM redrive_queues ORDER BY id LIMIT %d", maxDepthQueues))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var q consumerQueue
+		var topic, group []byte
+		if err := rows.Scan(&q.id, &topic, &group); err != nil {
+			return nil, err
+		}
+		q.topic, q.group = string(topic), string(group)
+		list = append(list, q)
+	}
+	return list, rows.Err()
+}
