@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokermetrics"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
@@ -48,7 +49,7 @@ func observed(ctx context.Context, broker brokers.Broker, url string) (*middlewa
 	}
 	deadLetters.Watch(dlqmetrics.Sources{Letters: letters})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(pipelines, deadLetters)
+	registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker,
 		DeadLetters: letters,
@@ -146,11 +147,17 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	sources, err := dlqmetrics.New(dlqmetrics.Config{})
 	require.NoError(t, err)
 	sources.Watch(dlqmetrics.Sources{Collector: source})
-	families, err := prometheus.Gatherers{registry, only(t, sources, "redrive_collector_")}.Gather()
+	counted := brokermetrics.New(map[string]brokers.Broker{"bus": counting{broker}})
+	families, err := prometheus.Gatherers{registry, only(t, sources, "redrive_collector_"), only(t, counted, "redrive_broker_c")}.Gather()
 	require.NoError(t, err)
 	require.NoError(t, broker.Close())
 	return families
 }
+
+// counting has connections and channels, as a broker on a server.
+type counting struct{ brokers.Broker }
+
+func (counting) Counts() (connections, channels int) { return 2, 7 }
 
 // only gathers what has the prefix.
 func only(t *testing.T, c prometheus.Collector, prefix string) prometheus.Gatherer {
@@ -202,20 +209,20 @@ Made from what a service shows in which everything has happened once. Names foll
 two older systems chose: they are there when asked for, and their dashboards and alerts go on. What each alert means stands in the
 [runbook](runbook.md).
 
-A service shows its pipelines and its store with a few lines; the library does not open a port:
+A service shows its pipelines, its store and its brokers with a few lines; the library does not open a port:
 
 ` + "```go" + `
 pipelines, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
 deadLetters, err := dlqmetrics.New(dlqmetrics.Config{LegacyNames: true})
 letters, err := dlq.Open(ctx, url, dlq.WithObserver(deadLetters))
 deadLetters.Watch(dlqmetrics.Sources{Letters: letters})
-registry.MustRegister(pipelines, deadLetters)
+registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 Observer:    pipelines, // beside traces: middleware.Observers{pipelines, tracer}
 ` + "```" + `
 
-` + "`redrive serve`" + ` shows those of the store, the runs and the collector at /metrics, to viewers; ` + "`metrics.off`" + ` in its configuration shows none,
+` + "`redrive serve`" + ` shows those of the store, the runs, the collector and the brokers at /metrics, to viewers; ` + "`metrics.off`" + ` in its configuration shows none,
 ` + "`metrics.legacy_names`" + ` the older names as well. The values of topic, handler and event are bounded: what comes after the first 100 is "other".
-Gauges of the store are the same in every process that watches it: take the maximum. Counters are of one process: take the sum.
+Gauges of the store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters are of one process: take the sum.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

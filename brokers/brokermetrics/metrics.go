@@ -1,9 +1,14 @@
-// Package brokermetrics exports to Prometheus how open brokers are: whether they answer, and how many connections and channels are open.
+// Package brokermetrics exports to Prometheus how open brokers are: whether they answer, how many connections and channels are open,
+// and how many messages wait in them.
 //
 //	registry.MustRegister(brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 //
 // redrive_broker_up is 1 when the broker gave a sign of life within 2 s, else 0. redrive_broker_connections and redrive_broker_channels
 // are there for brokers that count them, as RabbitMQ's does.
+//
+// redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ and the SQL queue, whose Depths
+// methods say what they count. They are asked every 15 s at most, and a broker that does not answer within 5 s has no such series until it is asked
+// again. Processes on the same queues count the same messages: take the maximum.
 package brokermetrics
 
 import (
@@ -19,13 +24,25 @@ import (
 
 const timeout = 2 * time.Second
 
-// Collector is a prometheus.Collector of open brokers. It asks them at every scrape, all at once, and has nothing to close.
-type Collector struct{ brokers map[string]brokers.Broker }
+// Collector is a prometheus.Collector of open brokers. It asks them at scrapes, all at once, and has nothing to close. It is safe for
+// concurrent use.
+type Collector struct {
+	brokers map[string]brokers.Broker
+	waiting map[string]*waiting
+}
 
 var _ prometheus.Collector = (*Collector)(nil)
 
 // New makes a Collector of brokers by the names that the label broker shows.
-func New(open map[string]brokers.Broker) *Collector { return &Collector{maps.Clone(open)} }
+func New(open map[string]brokers.Broker) *Collector {
+	c := &Collector{brokers: maps.Clone(open), waiting: map[string]*waiting{}}
+	for name, b := range open {
+		if counts, ok := b.(brokers.DepthReporter); ok {
+			c.waiting[name] = &waiting{broker: counts}
+		}
+	}
+	return c
+}
 
 var (
 	up          = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.", []string{"broker"}, nil)
@@ -38,6 +55,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- up
 	ch <- connections
 	ch <- channels
+	ch <- waitingMessages
 }
 
 // Collect implements prometheus.Collector.
@@ -54,6 +72,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			ch <- prometheus.MustNewConstMetric(up, prometheus.GaugeValue, alive, name)
 		})
+		if w, ok := c.waiting[name]; ok {
+			asking.Go(func() { w.collect(ch, name) })
+		}
 		counted, ok := b.(interface {
 			Counts() (connections, channels int)
 		})

@@ -1,10 +1,16 @@
 package brokermetrics_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
@@ -12,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/brokermetrics"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // counting is a broker that counts what it has open.
@@ -47,4 +54,91 @@ redrive_broker_up{broker="main"} 1
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	require.NoError(t, b.Close())
+}
+
+const waitingName = "redrive_broker_waiting_messages"
+
+func waitingText(lines string) *strings.Reader {
+	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker for their due time. The kind is delayed (first delivery) or retry.\n" +
+		"# TYPE " + waitingName + " gauge\n" + lines)
+}
+
+// Messages that wait are shown until they are due, and the broker is not asked again before its answer is 15 s old.
+func TestCollector_Waiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memory.New(brokers.Config{Group: "billing", Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		c := brokermetrics.New(map[string]brokers.Broker{"main": b})
+		compare := func(delayed, retries int) {
+			t.Helper()
+			require.NoError(t, testutil.CollectAndCompare(c, waitingText(fmt.Sprintf(
+				waitingName+"{broker=\"main\",kind=\"delayed\",topic=\"orders\"} %d\n"+waitingName+"{broker=\"main\",kind=\"retry\",topic=\"orders\"} %d\n", delayed, retries)), waitingName))
+		}
+		m := message.NewMessage("1", nil)
+		envelope.SetDelay(m, time.Minute)
+		require.NoError(t, b.Publisher().Publish("orders", m))
+		compare(1, 0)
+
+		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
+		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("2", nil), time.Hour))
+		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("3", nil), time.Hour))
+		<-time.After(14 * time.Second)
+		compare(1, 0)
+		<-time.After(time.Second)
+		compare(1, 2)
+		<-time.After(time.Minute)
+		compare(0, 2)
+		<-time.After(time.Hour)
+		compare(0, 0)
+		problems, err := testutil.CollectAndLint(c)
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		require.NoError(t, b.Close())
+	})
+}
+
+// reporter is a broker that answers as it is told.
+type reporter struct {
+	brokers.Broker
+	depths []brokers.Depth
+	err    error
+}
+
+func (r *reporter) Depths(context.Context) ([]brokers.Depth, error) { return r.depths, r.err }
+
+// However many topics a broker has, and whatever their names, there are at most 101 values of the label; and a broker that fails shows
+// nothing of before.
+func TestCollector_WaitingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		r := &reporter{Broker: b, depths: []brokers.Depth{{Topic: "\xff", Kind: brokers.DepthRetry, Messages: 1000}}}
+		for i := range 300 {
+			r.depths = append(r.depths,
+				brokers.Depth{Topic: fmt.Sprint("topic", i), Group: "a", Kind: brokers.DepthRetry, Messages: int64(i)},
+				brokers.Depth{Topic: fmt.Sprint("topic", i), Group: "b", Kind: brokers.DepthRetry, Messages: 1})
+		}
+		c := brokermetrics.New(map[string]brokers.Broker{"main": r})
+		var want strings.Builder
+		rest := 0
+		for i := range 300 {
+			if i < 201 {
+				rest += i + 1
+				continue
+			}
+			fmt.Fprintf(&want, "%s{broker=\"main\",kind=\"retry\",topic=\"topic%d\"} %d\n", waitingName, i, i+1)
+		}
+		fmt.Fprintf(&want, "%s{broker=\"main\",kind=\"retry\",topic=\"\uFFFD\"} 1000\n", waitingName)
+		fmt.Fprintf(&want, "%s{broker=\"main\",kind=\"retry\",topic=\"other\"} %d\n", waitingName, rest)
+		require.NoError(t, testutil.CollectAndCompare(c, waitingText(want.String()), waitingName))
+		require.Equal(t, 101, testutil.CollectAndCount(c, waitingName))
+
+		r.err = errors.New("away")
+		<-time.After(15 * time.Second)
+		require.Zero(t, testutil.CollectAndCount(c, waitingName))
+		r.err = nil
+		<-time.After(15 * time.Second)
+		require.Equal(t, 101, testutil.CollectAndCount(c, waitingName))
+		require.NoError(t, b.Close())
+	})
 }

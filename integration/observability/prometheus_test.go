@@ -29,6 +29,9 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the SQL driver
 
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokermetrics"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
@@ -152,7 +155,13 @@ func newService(t *testing.T) *service {
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	deadLetters.Watch(dlqmetrics.Sources{Letters: letters})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(pipelines, deadLetters)
+	broker, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, broker.Close()) })
+	waiting := message.NewMessage("waiting", nil)
+	envelope.SetDelay(waiting, time.Hour)
+	require.NoError(t, broker.Publisher().Publish("orders", waiting))
+	registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 	pipeline, err := middleware.New(middleware.Config{
 		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3}, Observer: pipelines, DeadLetters: letters, Logger: slog.New(slog.DiscardHandler),
 		HandlerName: func(context.Context) string { return "charge" },
@@ -255,7 +264,7 @@ func ask(t *testing.T, api, expr string) int {
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))
-	quiet := regexp.MustCompile(`collector|circuit|ratio_rate`) // of what this service has not, or not for so long
+	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_c`) // of what this service has not, or not for so long
 	type panel struct{ where, expr string }
 	var panels []panel
 	for _, path := range files(t, "grafana/dashboards/*.json") {

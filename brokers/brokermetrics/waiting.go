@@ -1,0 +1,89 @@
+package brokermetrics
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	// refresh is how old an answer may be that is shown. Scrapes in between cost the broker nothing.
+	refresh = 15 * time.Second
+	// waitingTimeout bounds one question. It ends before the scrape does, which has 10 s by Prometheus' default.
+	waitingTimeout = 5 * time.Second
+	// maxTopics bounds the values of the label topic; those in which least waits are together Other.
+	maxTopics = 100
+)
+
+// Other is the topic of what has no series of its own.
+const Other = "other"
+
+var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
+	"Messages that wait in the broker for their due time. The kind is delayed (first delivery) or retry.", []string{"broker", "topic", "kind"}, nil)
+
+// waiting keeps what one broker has answered.
+type waiting struct {
+	broker brokers.DepthReporter
+
+	mu     sync.Mutex // held while the broker is asked: scrapes at the same time share the answer
+	asked  time.Time
+	series map[series]int64
+}
+
+type series struct {
+	topic string
+	kind  brokers.DepthKind
+}
+
+// collect shows nothing of a broker that does not answer: numbers of before would look like numbers of now.
+func (w *waiting) collect(ch chan<- prometheus.Metric, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asked.IsZero() || time.Since(w.asked) >= refresh {
+		ctx, cancel := context.WithTimeout(context.Background(), waitingTimeout)
+		defer cancel()
+		depths, err := w.broker.Depths(ctx)
+		w.series, w.asked = nil, time.Now()
+		if err == nil {
+			w.series = bounded(depths)
+		}
+	}
+	for s, messages := range w.series {
+		ch <- prometheus.MustNewConstMetric(waitingMessages, prometheus.GaugeValue, float64(messages), name, s.topic, string(s.kind))
+	}
+}
+
+// bounded sums over groups, and over the topics beyond the limit.
+func bounded(depths []brokers.Depth) map[series]int64 {
+	byTopic := map[string]int64{}
+	for _, d := range depths {
+		byTopic[label(d.Topic)] += d.Messages
+	}
+	topics := slices.SortedFunc(maps.Keys(byTopic), func(a, b string) int {
+		return cmp.Or(cmp.Compare(byTopic[b], byTopic[a]), cmp.Compare(a, b))
+	})
+	rest := map[string]bool{}
+	for _, topic := range topics[min(maxTopics, len(topics)):] {
+		rest[topic] = true
+	}
+	sums := map[series]int64{}
+	for _, d := range depths {
+		s := series{label(d.Topic), d.Kind}
+		if rest[s.topic] {
+			s.topic = Other
+		}
+		sums[s] += d.Messages
+	}
+	return sums
+}
+
+// label makes a value that Prometheus takes.
+func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
