@@ -153,6 +153,16 @@ func TestScreens_Accessible(t *testing.T) {
 	}
 }
 
+// The page of the API is readable under its policy: its style is let in, on a phone as well.
+func TestScreens_API(t *testing.T) {
+	b := newSite(t).open(t, "ana:viewer")
+	b.do(chromedp.EmulateViewport(390, 800))
+	b.visit("/api/v1/docs")
+	require.Equal(t, "collapse", eval[string](b, `getComputedStyle(document.querySelector("table")).borderCollapse`))
+	require.Greater(t, eval[int](b, `document.querySelectorAll("tbody tr").length`), 40)
+	require.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), int64(390))
+}
+
 // A page of another site cannot press our buttons.
 func TestScreens_OtherSites(t *testing.T) {
 	s := newSite(t)

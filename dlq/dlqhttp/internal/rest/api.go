@@ -120,6 +120,7 @@ func New(mux *http.ServeMux, cfg Config) *API {
 	a.aboutRoutes()
 	a.validationRoutes()
 	delete(schemas.Map(), "ErrorModel") // Problem says more
+	a.docsRoutes(mux)
 	return a
 }
 
