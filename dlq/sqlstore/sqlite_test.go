@@ -2,8 +2,11 @@ package sqlstore_test
 
 import (
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
@@ -30,4 +33,34 @@ func open(t testing.TB, url string) *sqlstore.Store {
 	s, err := sqlstore.Open(t.Context(), url)
 	require.NoError(t, err)
 	return s
+}
+
+// Two processes change entries at the same time: each waits for the other. A transaction that took the write lock only when it
+// comes to write would fail, because what it has read is old by then.
+func TestSQLite_TwoWriters(t *testing.T) {
+	t.Parallel()
+	url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy_timeout=1m"
+	const changes = 60
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for n := range 2 {
+		s := open(t, url)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		receipts, err := s.Put(t.Context(), entry(n, time.Now()))
+		require.NoError(t, err)
+		wg.Go(func() {
+			<-start
+			for i := range changes {
+				results, err := s.Change(t.Context(), dlq.Change{
+					Action: []dlq.Action{dlq.ActionDiscard, dlq.ActionRestore}[i%2], IDs: []int64{receipts[0].ID}, Version: int64(i + 1),
+					Actor: "ana", At: time.Now(),
+				})
+				if !assert.NoError(t, err) || !assert.NoError(t, results[0].Err) {
+					return
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
 }
