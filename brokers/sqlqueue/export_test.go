@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // BreakInserts makes SQLite refuse new messages of which condition is true.
@@ -12,4 +14,12 @@ func (b *Broker) BreakInserts(t testing.TB, condition string) {
 	_, err := b.db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON redrive_queue_messages WHEN NEW.`+condition+`
 		BEGIN SELECT RAISE(ABORT, 'refused by the test'); END`)
 	require.NoError(t, err)
+}
+
+// DepthsUpTo is Depths with a bound of the test's own.
+func (b *Broker) DepthsUpTo(t testing.TB, limit int64) []brokers.Depth {
+	t.Helper()
+	found, err := b.store.depths(t.Context(), limit)
+	require.NoError(t, err)
+	return found
 }

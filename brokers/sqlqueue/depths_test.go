@@ -1,0 +1,30 @@
+package sqlqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// What is counted is bounded over all queues together, so that a count costs the same however many messages wait.
+func TestDepths_AreBounded(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	for _, topic := range []string{"orders", "mails"} {
+		for range 3 {
+			m := message.NewMessage("", nil)
+			envelope.SetDelay(m, time.Hour)
+			require.NoError(t, b.Publisher().Publish(topic, m))
+		}
+	}
+	delayed := func(topic string, n int64) []brokers.Depth {
+		return []brokers.Depth{{Topic: topic, Kind: brokers.DepthDelayed, Messages: n}, {Topic: topic, Kind: brokers.DepthRetry}}
+	}
+	require.Equal(t, append(delayed("orders", 3), delayed("mails", 3)...), b.DepthsUpTo(t, 100))
+	require.Equal(t, append(delayed("orders", 3), delayed("mails", 1)...), b.DepthsUpTo(t, 4))
+	require.Equal(t, delayed("orders", 3), b.DepthsUpTo(t, 3))
+}
