@@ -158,12 +158,35 @@ func (c *pragmaConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	for _, pragma := range c.pragmas {
-		if err := execConn(ctx, conn, "PRAGMA "+pragma); err != nil {
+		if err := execPatiently(ctx, conn, "PRAGMA "+pragma); err != nil {
 			return nil, errors.Join(fmt.Errorf("pragma %s: %w", pragma, err), conn.Close())
 		}
 	}
 	return conn, nil
 }
+
+// execPatiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the journal mode
+// of a new file at the same time.
+func execPatiently(ctx context.Context, conn driver.Conn, query string) error {
+	patience := time.NewTimer(lockPatience)
+	defer patience.Stop()
+	for {
+		err := execConn(ctx, conn, query)
+		if err == nil || !strings.Contains(err.Error(), "database is locked") {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-patience.C:
+			return err
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// lockPatience is busy_timeout where SQLite does not heed it.
+const lockPatience = 10 * time.Second
 
 func execConn(ctx context.Context, conn driver.Conn, query string) error {
 	if execer, ok := conn.(driver.ExecerContext); ok {
