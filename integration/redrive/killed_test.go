@@ -75,7 +75,7 @@ func TestServe_Killed(t *testing.T) {
 	var run *dlq.Run
 	var err error
 	for run, err = range l.Manager(nil).WatchRun(t.Context(), "killed", 100*time.Millisecond) {
-		require.NoError(t, err, s.log.String())
+		require.NoError(t, err)
 	}
 	took := time.Since(began)
 	require.Equal(t, dlq.RunCompleted, run.State)
