@@ -97,9 +97,9 @@
 //   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that with
 //     SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run, and one
 //     that outlives AckDeadline is started again beside itself. Here 16 handlers hold none, and are started once. With a
-//     handler that does nothing it is 19 to 48 times slower than this queue.
+//     handler that does nothing it is about 20 times slower than this queue.
 //   - A nack is sent again in place, with the transaction open, and everything behind it waits. There are no delays.
-//   - With its own schema and 10,000 messages waiting it is 5 to 8 times slower, runs one handler at a time, and keeps
+//   - With its own schema and 10,000 messages waiting it is 3 times slower, runs one handler at a time, and keeps
 //     every message for ever. Any open transaction that has written, in any table, stops it.
 //
 // BenchmarkConsume and the tests named TestWatermillSQL in the integration module measure these. Plain watermill-sql topics
