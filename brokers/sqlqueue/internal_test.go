@@ -3,12 +3,14 @@ package sqlqueue
 import (
 	"maps"
 	"net/url"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -59,6 +61,31 @@ func TestSourceOf_PragmasOfTheURLWin(t *testing.T) {
 	s, err := sourceOf(u)
 	require.NoError(t, err)
 	require.Equal(t, []string{"PRAGMA journal_mode = WAL"}, s.pragmas)
+}
+
+// Processes that start together all turn the journal of a new file into a write-ahead log. One that meets another there waits, also
+// when the driver runs pragmas of the URL before there is a busy_timeout.
+func TestSource_OpenedTogether(t *testing.T) {
+	t.Parallel()
+	for range 40 {
+		u := &url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "queue.db"), RawQuery: "_pragma=synchronous(off)"}
+		s, err := sourceOf(u)
+		require.NoError(t, err)
+		var opening sync.WaitGroup
+		start := make(chan struct{})
+		for range 8 {
+			opening.Go(func() {
+				<-start
+				db, err := s.open("", 1)
+				if assert.NoError(t, err) {
+					assert.NoError(t, db.PingContext(t.Context()))
+					assert.NoError(t, db.Close())
+				}
+			})
+		}
+		close(start)
+		opening.Wait()
+	}
 }
 
 // What is added while a flush runs is flushed together.

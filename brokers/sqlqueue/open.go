@@ -152,25 +152,29 @@ func (c *preparedConnector) Driver() driver.Driver { return c.driver }
 
 // Connect implements driver.Connector.
 func (c *preparedConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := c.driver.Open(c.dsn)
+	var conn driver.Conn
+	err := patiently(ctx, func() (err error) {
+		conn, err = c.driver.Open(c.dsn) // a driver may run what the DSN sets, before there is a busy_timeout
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	for _, statement := range c.statements {
-		if err := execPatiently(ctx, conn, statement); err != nil {
+		if err := patiently(ctx, func() error { return execDriver(ctx, conn, statement) }); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", statement, err), conn.Close())
 		}
 	}
 	return conn, nil
 }
 
-// execPatiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
+// patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
 // journal mode of a new file, or recover it, at the same time.
-func execPatiently(ctx context.Context, conn driver.Conn, statement string) error {
+func patiently(ctx context.Context, try func() error) error {
 	patience, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	for {
-		err := execDriver(ctx, conn, statement)
+		err := try()
 		if err == nil || !strings.Contains(err.Error(), "database is locked") || wait(patience, 5*time.Millisecond) != nil {
 			return err
 		}
