@@ -17,9 +17,10 @@ import (
 func terminal(t *testing.T) (file *os.File, screen func() string) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no pseudo terminals here: %v", err)
+	if err != nil && os.Getenv("REQUIRE_SERVICES") != "1" {
+		t.Skipf("no pseudo terminals here (/dev/ptmx): %v", err)
 	}
+	require.NoError(t, err)
 	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
