@@ -49,7 +49,9 @@ fmt: ## rewrite the sources with gofumpt and goimports
 	@set -e; for m in $(LINTED); do (cd $$m && $(GOTOOL) golangci-lint fmt -c $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: fmt-check
-fmt-check: ## fail if a source is not formatted
+fmt-check: ## fail if a source is not formatted, or a built program was committed
+	@large=$$(git ls-files -z | xargs -0 -r sh -c 'find "$$@" -size +2048k 2>/dev/null' sh); \
+	if [ -n "$$large" ]; then echo "larger than 2 MB, is it meant to be committed?"; echo "$$large"; exit 1; fi
 	@unformatted=$$(gofmt -l . && $(GOTOOL) gofumpt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then echo "run make fmt for:"; echo "$$unformatted" | sort -u; exit 1; fi
 
