@@ -10,11 +10,12 @@ failed=()
 while IFS=: read -r file line; do
   name=${line#func }
   name=${name%%(*}
-  package=./$(dirname "$file")
+  package=$(dirname "$file")
   found=$((found + 1))
   echo "fuzz $package $name"
   go test -run '^$' -fuzz "^$name\$" -fuzztime "${1:-40000x}" "$package" || failed+=("$package $name")
-done < <(git ls-files --cached --others --exclude-standard -- '*_test.go' | grep -v '^integration/' | xargs -r grep -Ho '^func Fuzz[A-Za-z0-9_]*(' /dev/null | sort)
+done < <(grep -rHo --include='*_test.go' --exclude-dir=integration '^func Fuzz[A-Za-z0-9_]*(' . | sort)
 
 echo "$found fuzz targets, ${#failed[@]} failed"
+if [ "$found" = 0 ]; then echo "fuzz: no target found, which cannot be" >&2; exit 1; fi
 if [ ${#failed[@]} -gt 0 ]; then printf '  failed: %s\n' "${failed[@]}"; exit 1; fi
