@@ -10,41 +10,68 @@ import (
 
 // Ports are taken from below Linux's range for outgoing connections (32768 and up): a server that was killed must get
 // its port back at its restart, and from that range a client's connection could have taken it meanwhile.
+//
+// Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing listens
+// on may still be another process's. Each process therefore takes ports from blocks of its own. It owns a block by
+// listening on the block's first port until it ends.
 const (
 	firstPort = 20000
 	lastPort  = 32700
+	blockSize = 50
 )
 
-var portsInUse = struct {
-	sync.Mutex
-	taken map[int]bool
-}{taken: make(map[int]bool)}
-
-// freePorts returns n ports that nothing on the loopback address listens on and that we gave to nobody else.
-func freePorts(n int) ([]int, error) {
-	portsInUse.Lock()
-	defer portsInUse.Unlock()
-	var ports []int
-	for range 1000 {
-		if len(ports) == n {
-			return ports, nil
-		}
-		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // no secret
-		if portsInUse.taken[port] || !portFree(port) {
-			continue
-		}
-		portsInUse.taken[port] = true
-		ports = append(ports, port)
-	}
-	return nil, errors.New("services: no free ports")
+// portSource gives the ports of the blocks that it owns, each once.
+type portSource struct {
+	mu     sync.Mutex
+	guards []net.Listener
+	ports  []int // not given yet
 }
 
-func portFree(port int) bool {
-	l, err := net.Listen("tcp", loopback(port)) //nolint:noctx // returns at once
-	if err != nil {
-		return false
+var ownPorts portSource
+
+// freePorts returns n ports that nothing on the loopback address listens on and that were given to nobody else.
+func freePorts(n int) ([]int, error) { return ownPorts.take(n) }
+
+func (s *portSource) take(n int) ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ports []int
+	for len(ports) < n {
+		if len(s.ports) == 0 {
+			if err := s.claim(); err != nil {
+				return nil, err
+			}
+		}
+		port := s.ports[0]
+		s.ports = s.ports[1:]
+		if l, err := listen(port); err == nil {
+			ports = append(ports, port)
+			_ = l.Close()
+		}
 	}
-	return l.Close() == nil
+	return ports, nil
+}
+
+// claim takes a block that no process owns.
+func (s *portSource) claim() error {
+	const blocks = (lastPort - firstPort) / blockSize
+	for _, block := range rand.Perm(blocks) { //nolint:gosec // no secret
+		first := firstPort + block*blockSize
+		guard, err := listen(first)
+		if err != nil {
+			continue
+		}
+		s.guards = append(s.guards, guard)
+		for port := first + 1; port < first+blockSize; port++ {
+			s.ports = append(s.ports, port)
+		}
+		return nil
+	}
+	return errors.New("services: no free ports")
+}
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", loopback(port)) //nolint:noctx // returns at once
 }
 
 func loopback(port int) string {

@@ -1,0 +1,39 @@
+package services
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Two test processes that run side by side are two sources: a port that one has given and nobody listens on yet is not
+// given by the other.
+func TestPortSource(t *testing.T) {
+	var one, other portSource
+	t.Cleanup(func() {
+		for _, guard := range append(one.guards, other.guards...) {
+			require.NoError(t, guard.Close())
+		}
+	})
+	given := make(map[int]bool)
+	for range 10 {
+		for _, source := range []*portSource{&one, &other} {
+			ports, err := source.take(blockSize) // always more than what is left of the block
+			require.NoError(t, err)
+			require.Len(t, ports, blockSize)
+			for _, port := range ports {
+				require.False(t, given[port], "port %d was given before", port)
+				require.Less(t, port, lastPort)
+				given[port] = true
+			}
+		}
+	}
+
+	taken := one.ports[0]
+	foreign, err := listen(taken)
+	require.NoError(t, err)
+	defer foreign.Close()
+	ports, err := one.take(1)
+	require.NoError(t, err)
+	require.NotContains(t, ports, taken, "somebody listens on it")
+}
