@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -60,6 +61,11 @@ func (m *Management) Healthy(ctx context.Context) error {
 		return err
 	}
 	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "protocol-listener", "amqp")
+}
+
+// Listening returns nil when the broker takes connections on port.
+func (m *Management) Listening(ctx context.Context, port int) error {
+	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "port-listener", strconv.Itoa(port))
 }
 
 // Queues lists the queues of a virtual host.

@@ -3,9 +3,11 @@ package services
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,12 +69,24 @@ func (p *Proxy) Cut() error {
 // Heal takes connections again after a Cut and removes what Delay, Freeze and LoseAnswers have set.
 func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
-	err := p.toxi.Start()
-	if err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // toxiproxy never wraps it
+	ctx, cancel := context.WithTimeout(context.Background(), healTimeout)
+	defer cancel()
+	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening socket.
+	err := poll(ctx, func() error {
+		err := p.toxi.Start()
+		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			return final(err)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
 		return fmt.Errorf("services: proxy: %w", err)
 	}
 	return nil
 }
+
+// healTimeout bounds the wait for the proxy's own port.
+const healTimeout = 10 * time.Second
 
 // Flap closes every connection and takes new ones at once.
 func (p *Proxy) Flap() error {

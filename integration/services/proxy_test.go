@@ -80,3 +80,18 @@ func TestProxy(t *testing.T) {
 	_, err = ask(t, dial(), 5*time.Second)
 	require.NoError(t, err)
 }
+
+// A port that is held for another moment, as by a child between fork and exec, is waited for.
+func TestProxy_HealWaitsForItsPort(t *testing.T) {
+	p := services.NewProxy(t, echo(t))
+	require.NoError(t, p.Cut())
+	held, err := net.Listen("tcp", p.Addr)
+	require.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, func() { _ = held.Close() })
+	require.NoError(t, p.Heal())
+	conn, err := net.Dial("tcp", p.Addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = ask(t, conn, 5*time.Second)
+	require.NoError(t, err)
+}

@@ -125,7 +125,12 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 		r.TLSURL = (&url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: loopback(n.tls), Path: "/"}).String()
 		r.Certificates = n.certificates
 	}
-	r.ready = func(ctx context.Context) error { return r.Management().Healthy(ctx) }
+	r.ready = func(ctx context.Context) error {
+		if err := r.Management().Healthy(ctx); err != nil || !cfg.TLS {
+			return err
+		}
+		return r.Management().Listening(ctx, n.tls) // it opens after the other one
+	}
 	if err := r.Start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
