@@ -31,7 +31,8 @@ type Config struct {
 	Password string `yaml:"password"`
 	// Name is how the broker's own tools show this client: connection name, client id. Defaults to the program's name.
 	Name string `yaml:"name"`
-	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one.
+	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one. With the
+	// service-bus names it is the environment's [EnvService].
 	Group string `yaml:"group"`
 	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
 	Concurrency int `yaml:"concurrency"`

@@ -99,10 +99,39 @@ func TestNameScheme_Validate(t *testing.T) {
 }
 
 func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
+	t.Setenv(brokers.EnvService, "")
 	c, err := brokers.Config{URL: "mem://?naming=service-bus&project=easyweek"}.Resolve(nil)
 	require.NoError(t, err)
 	_, err = c.Subscriber(nil)
 	require.ErrorContains(t, err, "naming service-bus makes the queue's name from the group: give this consumer one with")
 	_, err = c.Subscriber(nil, brokers.WithGroup("invoice-service"))
 	require.NoError(t, err)
+}
+
+// D2: the environment names the service where nothing else does, with the names of the service bus only.
+func TestResolve_TheServiceBusTakesItsServiceFromTheEnvironment(t *testing.T) {
+	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
+	bus := brokers.ServiceBus("easyweek")
+	for name, tc := range map[string]struct {
+		cfg  brokers.Config
+		want string
+	}{
+		"nothing else":    {brokers.Config{URL: "mem://", Naming: bus}, "invoice-service"},
+		"by the URL":      {brokers.Config{URL: "mem://?naming=service-bus&project=easyweek"}, "invoice-service"},
+		"the Config wins": {brokers.Config{URL: "mem://", Naming: bus, Group: "mailer"}, "mailer"},
+		"the URL wins":    {brokers.Config{URL: "mem://?group=mailer", Naming: bus}, "mailer"},
+		"other names":     {brokers.Config{URL: "mem://", Naming: brokers.Laravel()}, ""},
+	} {
+		c, err := tc.cfg.Resolve(nil)
+		require.NoError(t, err, name)
+		require.Equal(t, tc.want, c.Group, name)
+	}
+	c, err := brokers.Config{URL: "mem://", Naming: bus}.Resolve(nil)
+	require.NoError(t, err)
+	s, err := c.Subscriber(nil)
+	require.NoError(t, err)
+	require.Equal(t, "easyweek.invoice-service", c.Naming.For("invoice.*", s.Group).Queue)
+	s, err = c.Subscriber(nil, brokers.WithGroup("audit"))
+	require.NoError(t, err)
+	require.Equal(t, "audit", s.Group, "WithGroup wins")
 }

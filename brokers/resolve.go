@@ -189,6 +189,9 @@ func (c *Config) setDefaults() {
 		c.Logger = slog.Default()
 	}
 	c.Naming = c.Naming.filled()
+	if c.Group == "" && c.Naming.Preset == "service-bus" {
+		c.Group = os.Getenv(EnvService)
+	}
 }
 
 func (c *Config) validate() error {
