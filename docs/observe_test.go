@@ -148,7 +148,7 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	require.NoError(t, err)
 	sources.Watch(dlqmetrics.Sources{Collector: source})
 	counted := brokermetrics.New(map[string]brokers.Broker{"bus": counting{broker}})
-	families, err := prometheus.Gatherers{registry, only(t, sources, "redrive_collector_"), only(t, counted, "redrive_broker_c")}.Gather()
+	families, err := prometheus.Gatherers{registry, only(t, sources, "redrive_collector_"), only(t, counted, "redrive_broker_")}.Gather()
 	require.NoError(t, err)
 	require.NoError(t, broker.Close())
 	return families
@@ -158,6 +158,7 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 type counting struct{ brokers.Broker }
 
 func (counting) Counts() (connections, channels int) { return 2, 7 }
+func (counting) AcksFailed() uint64                  { return 3 }
 
 // only gathers what has the prefix.
 func only(t *testing.T, c prometheus.Collector, prefix string) prometheus.Gatherer {

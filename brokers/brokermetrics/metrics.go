@@ -4,7 +4,8 @@
 //	registry.MustRegister(brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 //
 // redrive_broker_up is 1 when the broker gave a sign of life within 2 s, else 0. redrive_broker_connections and redrive_broker_channels
-// are there for brokers that count them, as RabbitMQ's does.
+// are there for brokers that count them, as RabbitMQ's does, and so is redrive_broker_acks_failed_total: messages that were handled and are
+// delivered again, because the connection ended before their acks.
 //
 // redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ and the SQL queue, whose Depths
 // methods say what they count. They are asked every 15 s at most, and a broker that does not answer within 5 s has no such series until it is asked
@@ -48,6 +49,8 @@ var (
 	up          = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.", []string{"broker"}, nil)
 	connections = prometheus.NewDesc("redrive_broker_connections", "Connections that are open.", []string{"broker"}, nil)
 	channels    = prometheus.NewDesc("redrive_broker_channels", "Channels that are open.", []string{"broker"}, nil)
+	acksFailed  = prometheus.NewDesc("redrive_broker_acks_failed_total",
+		"Messages that were handled and are delivered again, because their acks could not be sent.", []string{"broker"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -55,6 +58,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- up
 	ch <- connections
 	ch <- channels
+	ch <- acksFailed
 	ch <- waitingMessages
 }
 
@@ -75,14 +79,15 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if w, ok := c.waiting[name]; ok {
 			asking.Go(func() { w.collect(ch, name) })
 		}
-		counted, ok := b.(interface {
+		if counted, ok := b.(interface {
 			Counts() (connections, channels int)
-		})
-		if !ok {
-			continue
+		}); ok {
+			n, m := counted.Counts()
+			ch <- prometheus.MustNewConstMetric(connections, prometheus.GaugeValue, float64(n), name)
+			ch <- prometheus.MustNewConstMetric(channels, prometheus.GaugeValue, float64(m), name)
 		}
-		n, m := counted.Counts()
-		ch <- prometheus.MustNewConstMetric(connections, prometheus.GaugeValue, float64(n), name)
-		ch <- prometheus.MustNewConstMetric(channels, prometheus.GaugeValue, float64(m), name)
+		if counted, ok := b.(interface{ AcksFailed() uint64 }); ok {
+			ch <- prometheus.MustNewConstMetric(acksFailed, prometheus.CounterValue, float64(counted.AcksFailed()), name)
+		}
 	}
 }

@@ -26,9 +26,12 @@ type counting struct{ brokers.Broker }
 
 func (counting) Counts() (connections, channels int) { return 2, 7 }
 
-// The RabbitMQ broker counts (D13).
+func (counting) AcksFailed() uint64 { return 3 }
+
+// The RabbitMQ broker counts (D13, D26).
 var _ interface {
 	Counts() (connections, channels int)
+	AcksFailed() uint64
 } = (*rabbitmq.Broker)(nil)
 
 func TestCollector(t *testing.T) {
@@ -39,6 +42,9 @@ func TestCollector(t *testing.T) {
 	require.NoError(t, closed.Close())
 	c := brokermetrics.New(map[string]brokers.Broker{"main": counting{b}, "gone": closed})
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP redrive_broker_acks_failed_total Messages that were handled and are delivered again, because their acks could not be sent.
+# TYPE redrive_broker_acks_failed_total counter
+redrive_broker_acks_failed_total{broker="main"} 3
 # HELP redrive_broker_channels Channels that are open.
 # TYPE redrive_broker_channels gauge
 redrive_broker_channels{broker="main"} 7

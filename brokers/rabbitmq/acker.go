@@ -7,8 +7,11 @@ import (
 
 // acker sends the answers of one channel from one goroutine and puts as many acks as it can into one frame: a quorum
 // queue writes its log once for each.
+//
+// An ack that cannot be sent, because the channel has ended, is counted (D26): RabbitMQ gives its message out again.
 type acker struct {
 	ch      answerer
+	failed  func(acks int)
 	answers chan answer
 	done    chan struct{}
 
@@ -33,9 +36,10 @@ type answer struct {
 	nack bool
 }
 
-func newAcker(ch answerer, prefetch int) *acker {
+func newAcker(ch answerer, prefetch int, failed func(acks int)) *acker {
 	a := &acker{
 		ch:      ch,
+		failed:  failed,
 		answers: make(chan answer, prefetch),
 		done:    make(chan struct{}),
 		low:     1,
@@ -49,13 +53,16 @@ func newAcker(ch answerer, prefetch int) *acker {
 func (a *acker) ack(tag uint64)  { a.put(answer{tag: tag}) }
 func (a *acker) nack(tag uint64) { a.put(answer{tag: tag, nack: true}) }
 
-// put never waits for long: there are no more answers than the prefetch allows. After close it does nothing, because
+// put never waits for long: there are no more answers than the prefetch allows. After close it sends nothing, because
 // the channel's end has given the message back.
 func (a *acker) put(x answer) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if !a.closed {
+	switch {
+	case !a.closed:
 		a.answers <- x
+	case !x.nack:
+		a.failed(1)
 	}
 }
 
@@ -125,6 +132,7 @@ func (a *acker) take(x answer) {
 // way for acked before it notices.
 func (a *acker) flush(most int) {
 	var last uint64
+	acks := 0 // up to last
 	for {
 		told, ok := a.settled[a.low]
 		if !ok {
@@ -133,19 +141,22 @@ func (a *acker) flush(most int) {
 		if !told {
 			last = a.low
 			a.held--
+			acks++
 		}
 		delete(a.settled, a.low)
 		a.low++
 	}
-	if last > 0 {
-		_ = a.ch.Ack(last, true) // without the channel the messages come again
+	if last > 0 && a.ch.Ack(last, true) != nil {
+		a.failed(acks)
 	}
 	if a.held <= most {
 		return
 	}
 	for tag, told := range a.settled {
 		if !told {
-			_ = a.ch.Ack(tag, false)
+			if a.ch.Ack(tag, false) != nil {
+				a.failed(1)
+			}
 			a.settled[tag] = true
 		}
 	}

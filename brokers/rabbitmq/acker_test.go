@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -67,7 +68,8 @@ func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 		j := min(total-1, i+random.IntN(50))
 		order[i], order[j] = order[j], order[i]
 	}
-	a := newAcker(ch, 64)
+	failed := 0
+	a := newAcker(ch, 64, func(n int) { failed += n })
 	refused := 0
 	for _, tag := range order {
 		ch.mu.Lock()
@@ -84,8 +86,29 @@ func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 	require.Empty(t, ch.underWay)
 	require.Len(t, ch.nacked, refused)
 	require.Len(t, ch.acked, total-refused)
+	require.Zero(t, failed)
 	a.ack(1) // after the end it is nobody's
+	a.nack(2)
 	a.close()
+	require.Equal(t, 1, failed)
+}
+
+// deadChannel is one that has ended.
+type deadChannel struct{}
+
+func (deadChannel) Ack(uint64, bool) error        { return amqp.ErrClosed }
+func (deadChannel) Nack(uint64, bool, bool) error { return amqp.ErrClosed }
+
+// D26: each ack that does not get out is counted once, whether it shares a frame or not; nacks are not acks.
+func TestAcker_CountsAcksThatFail(t *testing.T) {
+	failed := 0
+	a := newAcker(deadChannel{}, 64, func(n int) { failed += n })
+	for _, tag := range []uint64{1, 2, 3, 5, 8, 9} { // 8 and 9 are behind 6 and 7, which nobody answers
+		a.ack(tag)
+	}
+	a.nack(4)
+	a.close()
+	require.Equal(t, 6, failed)
 }
 
 // What piled up while the channel was busy goes out in one frame.
@@ -111,7 +134,7 @@ func TestAcker_AcksOutOfTurnWaitALittle(t *testing.T) {
 		for tag := range uint64(100) {
 			ch.underWay[tag+1], ch.answered[tag+1] = true, true
 		}
-		a := newAcker(ch, 100)
+		a := newAcker(ch, 100, func(n int) { t.Errorf("%d acks failed", n) })
 		for tag := uint64(2); tag <= 11; tag++ {
 			a.ack(tag)
 		}

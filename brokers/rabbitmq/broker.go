@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -28,6 +29,8 @@ type Broker struct {
 
 	declared sync.Map // topics whose first-delivery queues exist
 	waits    waitQueues
+
+	acksFailed atomic.Uint64
 
 	mu            sync.Mutex // guards closed, and subscriptions.Add against subscriptions.Wait
 	closed        bool
@@ -217,15 +220,19 @@ func (b *Broker) begin() bool {
 	return true
 }
 
-// Stats are gauges of what the broker holds open.
+// Stats are gauges of what the broker holds open, and a counter of acks that failed.
 type Stats struct {
 	Connections int // at most 2, and 1 for Depths once it has been asked for
 	Channels    int // a fixed few for publishing, and one per subscription
+
+	// AcksFailed counts, since Open, messages that were handled and are delivered again because their channel ended before
+	// their acks could be sent (D26). An ack that was sent and lost with the connection on its way is not known here.
+	AcksFailed uint64
 }
 
-// Stats returns the connections and channels that are open now (D13).
+// Stats returns the connections and channels that are open now (D13), and how many acks have failed.
 func (b *Broker) Stats() Stats {
-	var s Stats
+	s := Stats{AcksFailed: b.acksFailed.Load()}
 	for _, l := range []*link{b.publishing, b.consuming, b.counting} {
 		connections, channels := l.counts()
 		s.Connections += connections
@@ -239,3 +246,6 @@ func (b *Broker) Counts() (connections, channels int) {
 	s := b.Stats()
 	return s.Connections, s.Channels
 }
+
+// AcksFailed is that of Stats, for brokermetrics.
+func (b *Broker) AcksFailed() uint64 { return b.acksFailed.Load() }

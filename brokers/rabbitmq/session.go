@@ -54,7 +54,7 @@ func openSession(ctx context.Context, sub *subscription) (*session, error) {
 		conn:         conn,
 		ch:           ch,
 		lost:         make(chan struct{}),
-		acks:         newAcker(ch, sub.prefetch),
+		acks:         newAcker(ch, sub.prefetch, sub.acksFailed),
 		cautious:     sub.broker.design.crashLimit > 0 && sub.prefetch > 1 && sub.losses == 0,
 	}
 	ended := ch.NotifyClose(make(chan *amqp.Error, 1))

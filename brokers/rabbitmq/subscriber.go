@@ -213,6 +213,13 @@ func (sub *subscription) resume(ctx context.Context) (*session, error) {
 	return sub.start(ctx)
 }
 
+// acksFailed notes messages that were handled and come again, because their channel ended before their acks (D26).
+func (sub *subscription) acksFailed(n int) {
+	sub.broker.acksFailed.Add(uint64(n)) //nolint:gosec // never negative
+	sub.broker.logger.Warn("rabbitmq: the channel ended before messages that were handled could be acked, they are delivered again",
+		"queue", sub.names.Queue, "messages", n)
+}
+
 // drain waits for the messages that are handed out, at most the drain timeout.
 func (sub *subscription) drain() {
 	done := make(chan struct{})

@@ -1,11 +1,14 @@
 package rabbitmq_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,4 +198,61 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return p.depth("orders") == 0 }, patience, 5*time.Millisecond)
 	require.Zero(t, p.depth("orders_dlq"))
+}
+
+// D26: an ack that fails, because the connection ended while the handler ran, is counted and logged, and the message comes
+// again as the attempt that it was.
+func TestConsume_AcksThatFailAreCounted(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, url)
+	log := &lockedBuffer{}
+	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()), params("grid", "false", "prefetch", "3"), func(c *brokers.Config) {
+		c.Concurrency = 3
+		c.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	p := dialPlain(t, url)
+	gate := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error {
+		<-gate
+		return nil
+	})
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("1"), newMessage("2"), newMessage("3")))
+	for range 3 {
+		s.next()
+	}
+	require.NoError(t, proxy.Cut())
+	require.Eventually(t, func() bool { return b.Stats() == rabbitmq.Stats{} }, patience, time.Millisecond, "the end of the connections is noticed")
+	close(gate)
+	require.Eventually(t, func() bool { return b.Stats().AcksFailed == 3 }, patience, time.Millisecond)
+	require.NoError(t, proxy.Heal())
+	for range 3 {
+		again := s.next()
+		require.True(t, again.origin.Redelivered)
+		require.Equal(t, 1, again.attempt.Number)
+	}
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Zero(t, p.depth("orders"))
+	require.EqualValues(t, 3, b.Stats().AcksFailed, "the other acks arrived")
+	require.Contains(t, log.String(), "delivered again")
+	require.Contains(t, log.String(), "queue=orders")
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
