@@ -26,7 +26,7 @@ func BenchmarkPublish(b *testing.B) {
 		on := func(publish func()) func() time.Duration {
 			return func() time.Duration {
 				a.queue("bench", nil)
-				return timed(publish)
+				return a.timed(publish)
 			}
 		}
 		a.race(
@@ -60,6 +60,28 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
+// BenchmarkPublishInFlight: what any client gets with no more than 64 publications under way, as 64 callers who wait for
+// their confirms have: raw ones over 1 to 8 channels of one connection whose writes are put together. Target: 0.9 of the best.
+func BenchmarkPublishInFlight(b *testing.B) {
+	onQueues(b, func(a *arena) {
+		const n, callers = 10_000, 64
+		pub := a.open().Publisher()
+		all := []contender{{"ours-64-callers", n, func() time.Duration {
+			a.queue("bench", nil)
+			return a.timed(func() {
+				spread(callers, n, func(i int) { require.NoError(a, pub.Publish("bench", numbered(i))) })
+			})
+		}}}
+		for _, channels := range []int{1, 2, 4, 8} {
+			all = append(all, contender{fmt.Sprintf("raw-64-over-%d", channels), n, func() time.Duration {
+				a.queue("bench", nil)
+				return a.publishOver("bench", n, callers, channels)
+			}})
+		}
+		a.race(all...)
+	})
+}
+
 // BenchmarkConsume: a handler that does nothing. Target: 0.9 of raw, and through the router 0.95 of a router that is fed
 // by hand.
 func BenchmarkConsume(b *testing.B) {
@@ -70,7 +92,7 @@ func BenchmarkConsume(b *testing.B) {
 			contender{"ours", n, func() time.Duration {
 				a.fill("bench", n)
 				sub := broker.Subscriber()
-				took := timed(func() {
+				took := a.timed(func() {
 					messages, err := sub.Subscribe(a.Context(), "bench")
 					require.NoError(a, err)
 					for range n {

@@ -26,7 +26,7 @@ func (a *arena) publishRaw(queue string, n, inFlight int) time.Duration {
 	defer conn.Close()
 	require.NoError(a, ch.Confirm(false))
 	returned := ch.NotifyReturn(make(chan amqp.Return, inFlight))
-	return timed(func() {
+	return a.timed(func() {
 		window := make(chan *amqp.DeferredConfirmation, inFlight)
 		var confirmed sync.WaitGroup
 		confirmed.Go(func() {
@@ -61,7 +61,7 @@ func (a *arena) consumeRaw(queue string, n, workers int, multiple bool, handle f
 	conn, ch := a.dial()
 	defer conn.Close()
 	require.NoError(a, ch.Qos(rawPrefetch, 0, false))
-	return timed(func() {
+	return a.timed(func() {
 		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
 		require.NoError(a, err)
 		spread(workers, n, func(i int) {
@@ -145,7 +145,7 @@ func (a *arena) retryRaw(queue, retry string, n int) time.Duration {
 			}
 		}
 	})
-	return timed(func() {
+	return a.timed(func() {
 		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
 		require.NoError(a, err)
 		for left := n; left > 0; {

@@ -36,6 +36,9 @@ type arena struct {
 	kind string
 	conn *amqp.Connection
 	ch   *amqp.Channel
+
+	broker int   // the broker's process, 0 when it is not ours
+	spent  spent // by the work that was timed last
 }
 
 // onQueues runs bench on quorum and on classic queues.
@@ -48,7 +51,8 @@ func onQueues(b *testing.B, bench func(a *arena)) {
 
 func newArena(b *testing.B, kind string) *arena {
 	b.Helper()
-	a := &arena{B: b, url: services.SharedRabbitMQ(b).VHost(b), kind: kind}
+	server := services.SharedRabbitMQ(b)
+	a := &arena{B: b, url: server.VHost(b), kind: kind, broker: server.PID()}
 	a.conn, a.ch = a.dial()
 	return a
 }
@@ -114,21 +118,28 @@ type contender struct {
 	run  func() time.Duration
 }
 
-// race runs the contenders in turn and reports each one's rate, and the first's ratio to every other.
+// race runs the contenders in turn and reports each one's rate, the first's ratio to every other, and what a message costs
+// in microseconds of processor time, here and in the broker.
 func (a *arena) race(contenders ...contender) {
 	a.Helper()
 	rates := make([][]float64, len(contenders))
 	ratios := make([][]float64, len(contenders))
+	costs := make([]spent, len(contenders))
 	for a.Loop() {
 		for range rounds {
 			for i, c := range contenders {
 				rates[i] = append(rates[i], float64(c.n)/c.run().Seconds())
 				ratios[i] = append(ratios[i], rates[0][len(rates[0])-1]/rates[i][len(rates[i])-1])
+				costs[i].add(a.spent, c.n)
 			}
 		}
 	}
 	for i, c := range contenders {
 		a.ReportMetric(median(rates[i]), c.name+"/s")
+		a.ReportMetric(micros(costs[i].here, costs[i].messages), c.name+"-us-here")
+		if a.broker != 0 {
+			a.ReportMetric(micros(costs[i].broker, costs[i].messages), c.name+"-us-broker")
+		}
 		if i > 0 {
 			a.ReportMetric(median(ratios[i]), contenders[0].name+":"+c.name)
 		}
@@ -141,10 +152,13 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-func timed(work func()) time.Duration {
-	began := time.Now()
+func (a *arena) timed(work func()) time.Duration {
+	a.Helper()
+	before, began := a.usage(), time.Now()
 	work()
-	return time.Since(began)
+	took := time.Since(began)
+	a.spent = a.usage().since(before)
+	return took
 }
 
 // numbered makes a message whose id is i.
@@ -190,18 +204,18 @@ func (a *arena) route(n int, topic string, middlewares []message.HandlerMiddlewa
 			return err
 		})
 	}
-	began := time.Now()
-	go func() {
-		if err := router.Run(a.Context()); err != nil {
-			a.Errorf("router: %v", err)
+	took := a.timed(func() {
+		go func() {
+			if err := router.Run(a.Context()); err != nil {
+				a.Errorf("router: %v", err)
+			}
+		}()
+		select {
+		case <-all:
+		case <-time.After(2 * time.Minute):
+			a.Fatalf("%d of %d messages were not handled", left.Load(), n)
 		}
-	}()
-	select {
-	case <-all:
-	case <-time.After(2 * time.Minute):
-		a.Fatalf("%d of %d messages were not handled", left.Load(), n)
-	}
-	took := time.Since(began)
+	})
 	require.NoError(a, router.Close())
 	return took
 }

@@ -137,6 +137,16 @@ func (s *server) Close() error {
 	return errors.Join(err, removeDir(s.dir))
 }
 
+// PID is the process id of the running server, and 0 when it does not run or is not ours.
+func (s *server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.cmd.Process.Pid
+}
+
 // Log returns the last 8 KiB of the server's log, for a test that failed.
 func (s *server) Log() string {
 	if s.external {

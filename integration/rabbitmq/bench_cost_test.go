@@ -1,0 +1,60 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// spent is processor time, user and system, of this process and of the broker. It says on a busy machine too what a
+// message costs.
+type spent struct {
+	here, broker time.Duration
+	messages     int
+}
+
+func (s *spent) add(more spent, messages int) {
+	s.here += more.here
+	s.broker += more.broker
+	s.messages += messages
+}
+
+func (s spent) since(before spent) spent {
+	return spent{here: s.here - before.here, broker: s.broker - before.broker}
+}
+
+func micros(d time.Duration, messages int) float64 {
+	return float64(d.Microseconds()) / float64(max(messages, 1))
+}
+
+// usage is what both processes have used up to now.
+func (a *arena) usage() spent {
+	a.Helper()
+	var own syscall.Rusage
+	require.NoError(a, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	s := spent{here: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
+	if a.broker != 0 {
+		s.broker = a.processTime(a.broker)
+	}
+	return s
+}
+
+// processTime reads the ticks of 10 ms that a process has used, the 14th and 15th field of its stat: see proc(5).
+func (a *arena) processTime(pid int) time.Duration {
+	a.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(a, err)
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // from the third on
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(string(field), 10, 64)
+		require.NoError(a, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
