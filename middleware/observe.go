@@ -46,7 +46,7 @@ func (p *Pipeline) observeStarted(parent context.Context, r *running) (ctx conte
 	ctx = parent
 	p.describe(r.message, r.context)
 	defer p.observerPanic(parent)
-	if derived := p.cfg.Observer.Started(parent, Started{r.context.observed.Delivery}); derived != nil {
+	if derived := p.cfg.Observer.Started(parent, Started{&r.context.observed.Delivery}); derived != nil {
 		ctx = derived
 	}
 	return ctx
@@ -96,8 +96,8 @@ func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
 func (p *Pipeline) logSuccess(parent context.Context, r *running) {
 	d := &delivery{message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt()}
 	attrs := p.deliveryAttrs(d)
-	if !r.start.IsZero() {
-		attrs = append(attrs, slog.Duration("duration", time.Since(r.start)))
+	if r.start != untimed {
+		attrs = append(attrs, slog.Duration("duration", time.Since(p.made)-r.start))
 	}
 	p.cfg.Logger.LogAttrs(parent, slog.LevelDebug, "message handled", attrs...)
 }

@@ -30,7 +30,8 @@ type Observer interface {
 	BreakerChanged(ctx context.Context, e BreakerChanged)
 }
 
-// Delivery is what the events of one delivery have in common.
+// Delivery is what the events of one delivery have in common. It is lent for the length of the call and used for another delivery
+// afterwards: who keeps it, or hands it to a goroutine, keeps a copy.
 type Delivery struct {
 	Message *message.Message
 	Handler string
@@ -44,11 +45,12 @@ type Delivery struct {
 }
 
 // Started is given to [Observer.Started].
-type Started struct{ Delivery }
+type Started struct{ *Delivery }
 
 // Finished is given to [Observer.Finished].
 type Finished struct {
-	Delivery
+	*Delivery
+
 	Outcome Outcome
 	// Ran is false for a delivery that was not started.
 	Ran bool
@@ -60,14 +62,16 @@ type Finished struct {
 
 // RetryScheduled is given to [Observer.RetryScheduled].
 type RetryScheduled struct {
-	Delivery
+	*Delivery
+
 	// Decision.Outcome tells retries from deferrals.
 	Decision Decision
 }
 
 // DeadLettered is given to [Observer.DeadLettered].
 type DeadLettered struct {
-	Delivery
+	*Delivery
+
 	Decision   Decision
 	DeadLetter *envelope.DeadLetter
 	// Fallback reports that [Config.Fallback] took the dead letter.
@@ -76,7 +80,8 @@ type DeadLettered struct {
 
 // PublishFailed is given to [Observer.PublishFailed].
 type PublishFailed struct {
-	Delivery
+	*Delivery
+
 	// Outcome is what was to be published: [OutcomeRetry], [OutcomeDefer] or [OutcomeDeadLetter].
 	Outcome Outcome
 	// Try counts from 1.

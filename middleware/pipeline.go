@@ -98,7 +98,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 		ctx.observed = observations.Get().(*observation)
 		defer ctx.forget()
 	}
-	run := running{pipeline: p, message: m, context: ctx, policy: policy}
+	run := running{pipeline: p, message: m, context: ctx, policy: policy, start: untimed}
 	err = run.before.take(m, &ctx.control)
 	ctx.limit = limitOf(&ctx.control, policy)
 	if err != nil {
@@ -123,10 +123,10 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 		ctx.control.MessageID, run.newID = envelope.NewID(), true
 	}
 	if policy.Timeout > 0 || p.cfg.Observer != nil {
-		run.start = p.now()
+		run.start = time.Since(p.made)
 	}
 	if policy.Timeout > 0 {
-		ctx.deadline = run.start.Add(policy.Timeout)
+		ctx.deadline = p.made.Add(run.start + policy.Timeout)
 	}
 	if p.cfg.Observer != nil {
 		ctx.parent = p.observeStarted(parent, &run)
@@ -141,10 +141,6 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	return produced, settled, nil
 }
 
-// now is time.Now at half its price: a deadline and a duration need the monotonic clock only. The wall clock that it shows
-// does not follow adjustments made since New.
-func (p *Pipeline) now() time.Time { return p.made.Add(time.Since(p.made)) }
-
 // running is one attempt on its way. It lives on the stack.
 type running struct {
 	pipeline *Pipeline
@@ -153,9 +149,12 @@ type running struct {
 	policy   *policy
 	circuit  *circuit
 	before   snapshot
-	start    time.Time
-	newID    bool // the message had none
+	start    time.Duration // since the pipeline was made: the monotonic clock is enough, and half the price; or untimed
+	newID    bool          // the message had none
 }
+
+// untimed is the start of an attempt whose duration nobody asks for.
+const untimed time.Duration = -1
 
 // handler runs next. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its message
 // is settled, and acked or nacked, on the way out of its goroutine.
@@ -201,7 +200,7 @@ func (p *Pipeline) succeeded(r *running, produced []*message.Message) {
 		p.redriven(parent, r.context.attempt())
 	}
 	if p.cfg.Observer != nil {
-		p.observeFinished(parent, Finished{Delivery: r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: time.Since(r.start)})
+		p.observeFinished(parent, Finished{Delivery: &r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: time.Since(p.made) - r.start})
 	}
 	if p.cfg.Logger.Enabled(parent, slog.LevelDebug) {
 		p.logSuccess(parent, r)

@@ -21,7 +21,7 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 			return nil
 		}
 		if d != nil && p.cfg.Observer != nil {
-			p.observePublishFailed(parent, PublishFailed{Delivery: d.observed.Delivery, Outcome: what, Try: n, Err: err})
+			p.observePublishFailed(parent, PublishFailed{Delivery: &d.observed.Delivery, Outcome: what, Try: n, Err: err})
 		}
 		if n == p.cfg.PublishTries {
 			return err

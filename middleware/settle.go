@@ -80,8 +80,8 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	now := time.Now()
 	d := p.newDelivery(f.message, f.context, now)
 	d.ran = true
-	if !f.start.IsZero() {
-		d.duration = now.Sub(f.start)
+	if f.start != untimed {
+		d.duration = now.Sub(p.made) - f.start
 	}
 	dec := p.decide(f.message, f.policy, &f.context.control, d.attempt, f.err, now)
 	if f.circuit != nil {
@@ -139,7 +139,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 		if err != nil && dec.Outcome != OutcomeGiveBack {
 			dec.Outcome = OutcomeNotSettled
 		}
-		p.observeFinished(d.parent, Finished{Delivery: d.observed.Delivery, Outcome: dec.Outcome, Ran: d.ran, Duration: d.duration, Decision: dec})
+		p.observeFinished(d.parent, Finished{Delivery: &d.observed.Delivery, Outcome: dec.Outcome, Ran: d.ran, Duration: d.duration, Decision: dec})
 	}
 	return wait, err
 }
@@ -201,7 +201,7 @@ func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 
 func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 	if p.cfg.Observer != nil {
-		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed.Delivery, Decision: *dec})
+		p.observeRescheduled(d.parent, RetryScheduled{Delivery: &d.observed.Delivery, Decision: *dec})
 	}
 	if dec.Outcome == OutcomeDefer {
 		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
@@ -243,7 +243,7 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 		return p.notSettled(d, dec, err)
 	}
 	if p.cfg.Observer != nil {
-		p.observeDeadLettered(d.parent, DeadLettered{Delivery: d.observed.Delivery, Decision: *dec, DeadLetter: letter, Fallback: fallback})
+		p.observeDeadLettered(d.parent, DeadLettered{Delivery: &d.observed.Delivery, Decision: *dec, DeadLetter: letter, Fallback: fallback})
 	}
 	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {

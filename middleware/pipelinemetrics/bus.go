@@ -14,7 +14,7 @@ import (
 type busMetrics struct {
 	service   string
 	started   *prometheus.CounterVec
-	payload   *prometheus.HistogramVec
+	payload   *sizes
 	duration  *prometheus.HistogramVec
 	ackFailed *prometheus.CounterVec
 	dead      *prometheus.CounterVec
@@ -30,8 +30,8 @@ func newBusMetrics(cfg *Config) *busMetrics {
 		started: prometheus.NewCounterVec(cfg.counter("event_started_count",
 			"Service bus name: runs of a handler that were begun. retry is first, retry or last."),
 			[]string{"nano_service_name", "event_name", "retry"}),
-		payload: prometheus.NewHistogramVec(cfg.classic("rmq_consumer_payload_bytes",
-			"Service bus name: size of the payload of each delivery.", cfg.PayloadBuckets), []string{"nano_service_name", "event_name"}),
+		payload: newSizes(cfg.classic("rmq_consumer_payload_bytes",
+			"Service bus name: size of the payload of each delivery.", cfg.PayloadBuckets), "nano_service_name", "event_name"),
 		duration: prometheus.NewHistogramVec(cfg.histogram("event_processed_duration",
 			"Service bus name: how long the handler ran, in milliseconds. exit_status is success or failed.", ms),
 			[]string{"nano_service_name", "event_name", "exit_status", "retry"}),
@@ -49,7 +49,7 @@ type busSeries struct {
 	of        *busMetrics
 	event     string
 	started   [len(tags)]prometheus.Counter
-	payload   prometheus.Observer
+	payload   *sizeSeries
 	durations [len(tags)][2]atomic.Pointer[prometheus.Observer]
 	ackFailed prometheus.Counter
 }
@@ -59,7 +59,7 @@ func (b *busMetrics) series(l labels) *busSeries {
 	if event == "" {
 		event = l.topic
 	}
-	s := &busSeries{of: b, event: event, payload: b.payload.WithLabelValues(b.service, event), ackFailed: b.ackFailed.WithLabelValues(b.service, event)}
+	s := &busSeries{of: b, event: event, payload: b.payload.with(b.service, event), ackFailed: b.ackFailed.WithLabelValues(b.service, event)}
 	for i, tag := range tags {
 		s.started[i] = b.started.WithLabelValues(b.service, event, string(tag))
 	}
@@ -69,7 +69,7 @@ func (b *busMetrics) series(l labels) *busSeries {
 
 func (s *busSeries) begin(e *middleware.Started) {
 	s.started[place(e.Attempt.Tag)].Inc()
-	s.payload.Observe(float64(e.Payload))
+	s.payload.observe(e.Payload)
 }
 
 func (s *busSeries) end(e *middleware.Finished) {

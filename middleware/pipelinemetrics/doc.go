@@ -25,6 +25,6 @@
 // # Cost
 //
 // An observation looks up its series and adds to atomics; it allocates nothing. BenchmarkSuccess puts it beside a pipeline without
-// metrics: 2 to 2.3 times that for a message that succeeds at once, with no router and a handler that does nothing. A good part of it is what
-// any observer costs (two looks at the clock, the description of the delivery).
+// metrics: 1.75 times that for a message that succeeds at once, 1.94 with native histograms, with no router and a handler that does nothing.
+// Half of it is what any observer costs (a second look at the clock, the description of the delivery).
 package pipelinemetrics

@@ -18,7 +18,7 @@ type Metrics struct {
 	started       *prometheus.CounterVec
 	deliveries    *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
-	payload       *prometheus.HistogramVec
+	payload       *sizes
 	delay         *prometheus.HistogramVec
 	deadLetters   *prometheus.CounterVec
 	fallbacks     *prometheus.CounterVec
@@ -49,8 +49,8 @@ func New(cfg Config) (*Metrics, error) {
 			[]string{"topic", "handler", "event", "attempt", "outcome"}),
 		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
 			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), []string{"handler", "attempt", "result"}),
-		payload: prometheus.NewHistogramVec(cfg.classic("redrive_payload_bytes",
-			"Size of the payload of each delivery that was run.", cfg.PayloadBuckets), []string{"topic"}),
+		payload: newSizes(cfg.classic("redrive_payload_bytes",
+			"Size of the payload of each delivery that was run.", cfg.PayloadBuckets), "topic"),
 		delay: prometheus.NewHistogramVec(cfg.histogram("redrive_retry_delay_seconds",
 			"Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.", cfg.DelayBuckets),
 			[]string{"topic", "handler", "kind"}),
@@ -99,9 +99,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 // Started implements [middleware.Observer].
 func (m *Metrics) Started(ctx context.Context, e middleware.Started) context.Context {
-	s := m.cache.get(&e.Delivery)
+	s := m.cache.get(e.Delivery)
 	s.started[place(e.Attempt.Tag)].Inc()
-	s.payload.Observe(float64(e.Payload))
+	s.payload.observe(e.Payload)
 	if s.bus != nil {
 		s.bus.begin(&e)
 	}
@@ -110,7 +110,7 @@ func (m *Metrics) Started(ctx context.Context, e middleware.Started) context.Con
 
 // Finished implements [middleware.Observer].
 func (m *Metrics) Finished(_ context.Context, e middleware.Finished) {
-	s := m.cache.get(&e.Delivery)
+	s := m.cache.get(e.Delivery)
 	at := place(e.Attempt.Tag)
 	s.outcome(at, e.Outcome).Inc()
 	if e.Ran {
@@ -123,13 +123,13 @@ func (m *Metrics) Finished(_ context.Context, e middleware.Finished) {
 
 // RetryScheduled implements [middleware.Observer].
 func (m *Metrics) RetryScheduled(_ context.Context, e middleware.RetryScheduled) {
-	l := m.cache.get(&e.Delivery).labels
+	l := m.cache.get(e.Delivery).labels
 	m.delay.WithLabelValues(l.topic, l.handler, e.Decision.Outcome.String()).Observe(e.Decision.Delay.Seconds())
 }
 
 // DeadLettered implements [middleware.Observer].
 func (m *Metrics) DeadLettered(_ context.Context, e middleware.DeadLettered) {
-	s := m.cache.get(&e.Delivery)
+	s := m.cache.get(e.Delivery)
 	m.deadLetters.WithLabelValues(s.labels.topic, s.labels.handler, s.labels.event, string(e.DeadLetter.Reason)).Inc()
 	if e.Fallback {
 		m.fallbacks.WithLabelValues(s.labels.topic, s.labels.handler).Inc()
@@ -141,7 +141,7 @@ func (m *Metrics) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 
 // PublishFailed implements [middleware.Observer].
 func (m *Metrics) PublishFailed(_ context.Context, e middleware.PublishFailed) {
-	l := m.cache.get(&e.Delivery).labels
+	l := m.cache.get(e.Delivery).labels
 	m.publishFailed.WithLabelValues(l.topic, l.handler, e.Outcome.String()).Inc()
 }
 

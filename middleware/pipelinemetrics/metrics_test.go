@@ -319,6 +319,95 @@ func TestMetrics_BoundsLabels(t *testing.T) {
 	require.InDelta(t, 791, others, 0)
 }
 
+// Topics, handlers and events that are alike are counted apart.
+func TestMetrics_TellsSeriesApart(t *testing.T) {
+	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{})
+	require.NoError(t, err)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics)
+	for n := range 3 {
+		for i := range 8 {
+			of := func(bit int) string { return string(rune('a'+(i>>bit)&1)) + "bc" }
+			d := middleware.Delivery{
+				Origin: &envelope.Origin{Topic: of(0)}, Handler: of(1), Event: of(2), Attempt: middleware.Attempt{Tag: middleware.TagFirst},
+			}
+			for range i + 1 {
+				ctx := metrics.Started(t.Context(), middleware.Started{Delivery: &d})
+				metrics.Finished(ctx, middleware.Finished{Delivery: &d, Outcome: middleware.OutcomeSuccess, Ran: true})
+			}
+			for _, name := range []string{"redrive_attempts_started_total", "redrive_deliveries_total"} {
+				require.InDelta(t, (n+1)*(i+1), value(t, registry, name, map[string]string{
+					"topic": of(0), "handler": of(1), "event": of(2), "attempt": "first",
+				}, "outcome", "success"), 0, name)
+			}
+		}
+	}
+}
+
+// value is that of the one counter with these labels, and with one more if it has it.
+func value(t *testing.T, g prometheus.Gatherer, name string, labels map[string]string, another, is string) float64 {
+	t.Helper()
+	families, err := g.Gather()
+	require.NoError(t, err)
+	found := []float64{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			same := true
+			for _, l := range m.GetLabel() {
+				want, ok := labels[l.GetName()]
+				same = same && (ok && l.GetValue() == want || l.GetName() == another && l.GetValue() == is)
+			}
+			if same {
+				found = append(found, m.GetCounter().GetValue())
+			}
+		}
+	}
+	require.Len(t, found, 1, name)
+	return found[0]
+}
+
+// What is counted while somebody gathers is not lost, and a histogram of sizes is one at every moment.
+func TestMetrics_Sizes(t *testing.T) {
+	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{PayloadBuckets: []float64{0, 10, 100}, ServiceBus: "billing"})
+	require.NoError(t, err)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics)
+	var deliveries sync.WaitGroup
+	for range 4 {
+		deliveries.Go(func() {
+			for n := range 1000 {
+				size := []int{0, 1, 10, 11, 100, 101}[n%6]
+				d := middleware.Delivery{Origin: &envelope.Origin{Topic: "orders"}, Payload: size}
+				metrics.Started(t.Context(), middleware.Started{Delivery: &d})
+			}
+		})
+	}
+	for range 100 {
+		_, err := registry.Gather() // which checks that no bucket is larger than the next, nor than the count
+		require.NoError(t, err)
+	}
+	deliveries.Wait()
+	for name, labels := range map[string]string{"redrive_payload_bytes": `topic="orders"`, "rmq_consumer_payload_bytes": `event_name="orders",nano_service_name="billing"`} {
+		help := map[string]string{
+			"redrive_payload_bytes":      "Size of the payload of each delivery that was run.",
+			"rmq_consumer_payload_bytes": "Service bus name: size of the payload of each delivery.",
+		}[name]
+		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(strings.NewReplacer("NAME", name, "HELP_", help, "LABELS", labels).Replace(`
+# HELP NAME HELP_
+# TYPE NAME histogram
+NAME_bucket{LABELS,le="0"} 668
+NAME_bucket{LABELS,le="10"} 2004
+NAME_bucket{LABELS,le="100"} 3336
+NAME_bucket{LABELS,le="+Inf"} 4000
+NAME_sum{LABELS} 148160
+NAME_count{LABELS} 4000
+`)), name))
+	}
+}
+
 func TestNew_Faults(t *testing.T) {
 	_, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: -1, NativeFactor: 1, DelayBuckets: []float64{2, 1}})
 	require.EqualError(t, err, "pipelinemetrics: invalid config: MaxValues is -1: it cannot be negative; 0 is the default of 100\n"+

@@ -31,14 +31,14 @@ type series struct {
 	metrics *Metrics
 	labels  labels
 	started [len(tags)]prometheus.Counter
-	payload prometheus.Observer
+	payload *sizeSeries
 	counts  [len(tags)][outcomes]atomic.Pointer[prometheus.Counter]
 	times   [len(tags)][2]atomic.Pointer[prometheus.Observer]
 	bus     *busSeries
 }
 
 func (m *Metrics) newSeries(l labels) *series {
-	s := &series{metrics: m, labels: l, payload: m.payload.WithLabelValues(l.topic)}
+	s := &series{metrics: m, labels: l, payload: m.payload.with(l.topic)}
 	for i, tag := range tags {
 		s.started[i] = m.started.WithLabelValues(l.topic, l.handler, l.event, string(tag))
 	}

@@ -85,10 +85,10 @@ func (o *Observer) tags(d *middleware.Delivery, more ...string) []string {
 func (o *Observer) Started(ctx context.Context, e middleware.Started) context.Context {
 	tag := e.Attempt.Tag
 	if r := o.rate(Started, tag); r > 0 {
-		_ = o.cfg.Client.Incr(Started, o.tags(&e.Delivery, "retry:"+string(tag)), r)
+		_ = o.cfg.Client.Incr(Started, o.tags(e.Delivery, "retry:"+string(tag)), r)
 	}
 	if r := o.rate(Payload, tag); r > 0 {
-		_ = o.cfg.Client.Histogram(Payload, float64(e.Payload), o.tags(&e.Delivery), r)
+		_ = o.cfg.Client.Histogram(Payload, float64(e.Payload), o.tags(e.Delivery), r)
 	}
 	return ctx
 }
@@ -97,7 +97,7 @@ func (o *Observer) Started(ctx context.Context, e middleware.Started) context.Co
 func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
 	tag := e.Attempt.Tag
 	if r := o.rate(AckFailed, tag); r > 0 && e.Outcome == middleware.OutcomeNotSettled {
-		_ = o.cfg.Client.Incr(AckFailed, o.tags(&e.Delivery), r)
+		_ = o.cfg.Client.Incr(AckFailed, o.tags(e.Delivery), r)
 	}
 	r := o.rate(Duration, tag)
 	if r == 0 || !e.Ran {
@@ -107,7 +107,7 @@ func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
 	if e.Outcome == middleware.OutcomeSuccess || e.Outcome == middleware.OutcomeSkip {
 		status = "success"
 	}
-	_ = o.cfg.Client.Timing(Duration, e.Duration, o.tags(&e.Delivery, "exit_status:"+status, "retry:"+string(tag)), r)
+	_ = o.cfg.Client.Timing(Duration, e.Duration, o.tags(e.Delivery, "exit_status:"+status, "retry:"+string(tag)), r)
 }
 
 // DeadLettered implements [middleware.Observer].
@@ -117,6 +117,6 @@ func (o *Observer) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 		if e.DeadLetter.Reason == envelope.ReasonExhausted {
 			reason = "max_retries_exceeded"
 		}
-		_ = o.cfg.Client.Incr(Dead, o.tags(&e.Delivery, "reason:"+reason), r)
+		_ = o.cfg.Client.Incr(Dead, o.tags(e.Delivery, "reason:"+reason), r)
 	}
 }

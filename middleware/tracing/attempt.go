@@ -46,7 +46,7 @@ func (t *Tracer) process(ctx context.Context, m *message.Message, origin *envelo
 
 // Started implements [middleware.Observer]: it begins the span of an attempt.
 func (t *Tracer) Started(ctx context.Context, e middleware.Started) context.Context {
-	ctx, _ = t.process(ctx, e.Message, e.Origin, attemptAttributes(&e.Delivery)...)
+	ctx, _ = t.process(ctx, e.Message, e.Origin, attemptAttributes(e.Delivery)...)
 	return ctx
 }
 
@@ -69,7 +69,7 @@ func attemptAttributes(d *middleware.Delivery) []attribute.KeyValue {
 func (t *Tracer) Finished(ctx context.Context, e middleware.Finished) {
 	span := attemptSpan(ctx)
 	if span == nil {
-		_, span = t.process(ctx, e.Message, e.Origin, attemptAttributes(&e.Delivery)...)
+		_, span = t.process(ctx, e.Message, e.Origin, attemptAttributes(e.Delivery)...)
 	}
 	defer span.End()
 	span.SetAttributes(attribute.String("redrive.outcome", e.Outcome.String()))
