@@ -7,7 +7,7 @@ import "context"
 //
 //	if counts, ok := broker.(brokers.DepthReporter); ok {
 //
-// Those of memory, RabbitMQ and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
+// Those of memory, RabbitMQ, Kafka and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
 type DepthReporter interface {
 	// Depths counts the messages that are stored and not due yet. Messages that are ready, or handed out, are not among
 	// them. What is counted changes while it is counted: the numbers need not be those of one moment. Nothing that waits
@@ -35,4 +35,7 @@ const (
 	DepthDelayed DepthKind = "delayed"
 	// DepthRetry messages have been delivered, and wait for the next time.
 	DepthRetry DepthKind = "retry"
+	// DepthParked messages have no time of their own: they wait behind an earlier message of their key, where a broker keeps
+	// keys in order over retries.
+	DepthParked DepthKind = "parked"
 )

@@ -7,7 +7,7 @@
 // are there for brokers that count them, as RabbitMQ's does, and so is redrive_broker_acks_failed_total: messages that were handled and are
 // delivered again, because the connection ended before their acks.
 //
-// redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ and the SQL queue, whose Depths
+// redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ, Kafka and the SQL queue, whose Depths
 // methods say what they count. They are asked every 15 s at most, and a broker that does not answer within 5 s has no such series until it is asked
 // again. Processes on the same queues count the same messages: take the maximum.
 package brokermetrics

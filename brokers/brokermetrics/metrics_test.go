@@ -65,7 +65,7 @@ redrive_broker_up{broker="main"} 1
 const waitingName = "redrive_broker_waiting_messages"
 
 func waitingText(lines string) *strings.Reader {
-	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker for their due time. The kind is delayed (first delivery) or retry.\n" +
+	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker for their due time. The kind is delayed (first delivery), retry, or parked (behind an earlier one of its key).\n" +
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 

@@ -27,7 +27,7 @@ const (
 const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
-	"Messages that wait in the broker for their due time. The kind is delayed (first delivery) or retry.", []string{"broker", "topic", "kind"}, nil)
+	"Messages that wait in the broker for their due time. The kind is delayed (first delivery), retry, or parked (behind an earlier one of its key).", []string{"broker", "topic", "kind"}, nil)
 
 // waiting keeps what one broker has answered.
 type waiting struct {

@@ -48,6 +48,7 @@ type Broker struct {
 
 	flights flights
 	names   sync.Map // tierKey to the name of a retry topic
+	waiters sync.Map // of waiter, what Depths counts
 	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu          sync.Mutex
@@ -318,6 +319,7 @@ func (b *Broker) retryName(topic, group string, wait time.Duration) string {
 	}
 	name := b.cfg.Naming.For(topic, group).Retry(wait)
 	b.names.Store(key, name)
+	b.waiters.Store(waiter{topic, group}, nil)
 	return name
 }
 

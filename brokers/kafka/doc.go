@@ -86,9 +86,8 @@
 // First-delivery delays wait the same way, in topics without a group; each group reads them by itself. Consumers that do
 // not use this driver never see such a message.
 //
-// The driver does not count what waits (brokers.DepthReporter): a retry topic also holds records that were settled out of
-// order, went on to another topic or are no messages, and offsets cannot tell them apart. The group commits its offsets on
-// its retry topics, so that kafka-consumer-groups.sh --describe and lag exporters show an upper bound, as lag.
+// [Broker.Depths] counts what waits. The group commits its offsets on its retry topics too, so that
+// kafka-consumer-groups.sh --describe and lag exporters show an upper bound of it, as lag.
 //
 // # Headers
 //

@@ -50,19 +50,23 @@ func (p *parked) settle(offset int64) {
 func (p *parked) position() (at position, moved bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.now(), p.changed
+}
+
+// now is position for those who hold mu.
+func (p *parked) now() position {
 	offsets := slices.Sorted(maps.Keys(p.waiting))
 	if len(offsets) == 0 {
-		return position{offset: p.end}, p.changed
+		return position{offset: p.end}
 	}
-	return position{offset: offsets[0], note: packNote(offsets, p.end)}, p.changed
+	return position{offset: offsets[0], note: packNote(offsets, p.end)}
 }
 
 // committedAt forgets the change, unless there has been another one since.
 func (p *parked) committedAt(at position) {
-	now, _ := p.position()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changed = p.changed && now != at
+	p.changed = p.now() != at
 }
 
 // packNote renders which offsets behind the first are not settled, up to an end: the distances between them, and then

@@ -13,7 +13,7 @@ import (
 const probes = 3
 
 // probe writes records without meaning to a retry topic, and learns from their stamps what the leader's clock shows.
-func (b *Broker) probe(leader *sarama.Broker, topic string, partition int32) error {
+func (b *Broker) probe(leader *sarama.Broker, at place) error {
 	// One at a time: whoever waited here finds that the clock is known.
 	own, _ := b.probing.LoadOrStore(leader.ID(), &sync.Mutex{})
 	turn := own.(*sync.Mutex)
@@ -23,7 +23,7 @@ func (b *Broker) probe(leader *sarama.Broker, topic string, partition int32) err
 		return nil
 	}
 	for range probes {
-		stamp, err := b.stamp(leader, topic, partition)
+		stamp, err := b.stamp(leader, at.topic, at.partition)
 		if err != nil {
 			return err
 		}

@@ -89,6 +89,7 @@ func asksForDelay(m *message.Message) bool {
 // delayed renders a message that waits for its first delivery. Every group reads the topic it waits in, each by itself.
 func (b *Broker) delayed(ctx context.Context, topic string, m *message.Message, delay time.Duration, partitions int32) (*kgo.Record, error) {
 	names := b.cfg.Naming.For(topic, "")
+	b.waiters.Store(waiter{topic: topic}, nil)
 	wait := tiers(grid).pick(delay, delay) // only what every consumer expects, however it is configured
 	name := names.Delayed(wait)
 	if err := b.ensureTier(ctx, topic, name, wait, partitions); err != nil {

@@ -182,7 +182,10 @@ func (q *pump) hold(r *sarama.ConsumerMessage, due time.Time) (rest time.Duratio
 	for {
 		now := q.now()
 		if left := until.Sub(now); left > 0 {
-			if !sleep(q.p.ctx, min(left, staleAfter/2)) {
+			if left > staleAfter/2 {
+				left -= staleAfter / 4 // and then the clock is asked again, once in a long wait
+			}
+			if !sleep(q.p.ctx, left) {
 				return 0, false
 			}
 			continue

@@ -63,6 +63,8 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription
 	if err != nil {
 		return nil, err
 	}
+	s.b.waiters.Store(waiter{topic: topic}, nil)
+	s.b.waiters.Store(waiter{topic, s.cfg.Group}, nil)
 	sub := &subscription{
 		b: s.b, cfg: s.cfg, topic: topic,
 		log:    s.b.log.With("topic", topic, "group", s.cfg.Group),

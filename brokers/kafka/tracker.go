@@ -87,9 +87,14 @@ func (t *tracker) settle(r *tracked) {
 func (t *tracker) position() (at position, moved bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.now(), t.changed
+}
+
+// now is position for those who hold mu.
+func (t *tracker) now() (at position) {
 	at.note = t.note() // moves next
 	at.offset = t.next
-	return at, t.changed
+	return at
 }
 
 // note says what is settled behind the first record that is not, counted from next.
@@ -113,8 +118,7 @@ func (t *tracker) note() string {
 
 // committedAt forgets the change, unless there has been another one since.
 func (t *tracker) committedAt(at position) {
-	now, _ := t.position()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.changed = t.changed && now != at
+	t.changed = t.now() != at
 }

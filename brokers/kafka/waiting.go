@@ -1,10 +1,15 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/IBM/sarama"
 )
 
 // errNoPartition says that a retry topic has fewer partitions than its source.
@@ -71,11 +76,12 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 			if now, ok := s.b.clocks.now(leader.ID()); ok {
 				return now
 			}
-			err = s.b.probe(leader, topic, partition)
+			at := s.shortest(leader, place{topic, partition})
+			err = s.b.probe(leader, at)
 			if err == nil {
 				continue
 			}
-			_ = s.b.own.RefreshMetadata(topic)
+			_ = s.b.own.RefreshMetadata(topic, at.topic)
 		}
 		if ctx.Err() != nil {
 			return time.Time{}
@@ -85,6 +91,26 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 			return time.Time{}
 		}
 	}
+}
+
+// shortest returns a partition that a broker leads, of the retry topic with the shortest wait that has one: a record
+// without meaning is in nobody's way there, and not for long among what Depths counts.
+func (s *subscription) shortest(leader *sarama.Broker, otherwise place) place {
+	s.mu.Lock()
+	tiers := maps.Clone(s.seen)
+	s.mu.Unlock()
+	for _, topic := range slices.SortedFunc(maps.Keys(tiers), func(a, b string) int { return cmp.Compare(tiers[a], tiers[b]) }) {
+		partitions, err := s.b.own.Partitions(topic)
+		if err != nil {
+			continue
+		}
+		for _, p := range partitions {
+			if l, err := s.b.own.Leader(topic, p); err == nil && l.ID() == leader.ID() {
+				return place{topic, p}
+			}
+		}
+	}
+	return otherwise
 }
 
 // hop sends a waiting record to the retry topic of its group for the rest of its wait.
