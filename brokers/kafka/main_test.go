@@ -10,7 +10,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
-		if err := f.Value.Set("32"); err != nil {
+		if err := f.Value.Set("16"); err != nil {
 			panic(err)
 		}
 	}
