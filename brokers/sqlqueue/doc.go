@@ -24,7 +24,7 @@
 //	x-driver           driver           scheme's  name of the database/sql driver
 //	x-migrate          migrate          true      make and upgrade the tables at start
 //	x-lease            lease            30s       how long a message stays with a worker that shows no sign of life
-//	x-poll             poll             100ms     longest pause between two looks at an idle queue
+//	x-poll             poll             75ms      longest pause between two looks at an idle queue
 //	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
 //	x-nack-delay       nack-delay       100ms     pause after a nack; doubles with each delivery, up to 10 s

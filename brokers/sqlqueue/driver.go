@@ -33,7 +33,7 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "How long a message stays with a worker that shows no sign of life.",
 		},
 		{
-			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(shortestPause),
+			Name: "poll", Kind: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
 			Doc: "Longest pause between two looks for new messages where the database does not say that there are any.",
 		},
 		{Name: "listen", Kind: brokers.Bool, Default: "true", Doc: "Use PostgreSQL's LISTEN and NOTIFY where the driver can."},

@@ -178,7 +178,7 @@ func (s *subscription) hold(list []claimed, began time.Time) {
 // sleep waits until something is due: at the time of the first row in the queue, when told of a new one, and now and then
 // to look. It reports false when ctx has ended.
 func (s *subscription) sleep(ctx context.Context, idle *idleness) bool {
-	for {
+	for looks := 0; ; looks++ {
 		select {
 		case <-s.alarm.c:
 			return true
@@ -186,11 +186,13 @@ func (s *subscription) sleep(ctx context.Context, idle *idleness) bool {
 		}
 		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
 		due := err != nil || some && in <= 0 // claiming again reports the error
-		first := idle.fresh()
-		pause := idle.next(s.broker.listening())
-		if due && first {
+		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another worker has
+		// locked: that is no reason to try again at once.
+		news := looks > 0 || idle.fresh()
+		if due && news {
 			return true
 		}
+		pause := idle.next(s.broker.listening())
 		if some && in > 0 {
 			s.alarm.set(in)
 		}
@@ -204,7 +206,7 @@ func (s *subscription) sleep(ctx context.Context, idle *idleness) bool {
 			timer.Stop()
 			return false
 		}
-		if due { // another worker had it locked
+		if due {
 			return true
 		}
 	}
