@@ -23,3 +23,16 @@ func (b *Broker) DepthsUpTo(t testing.TB, limit int64) []brokers.Depth {
 	require.NoError(t, err)
 	return found
 }
+
+// Lane tells whether a statement that publishes to topic is under way, and how many publishes wait for the next one.
+func (b *Broker) Lane(topic string) (running bool, waiting int) {
+	b.lanes.mu.Lock()
+	lane := b.lanes.topics[topic]
+	b.lanes.mu.Unlock()
+	if lane == nil {
+		return false, 0
+	}
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
+	return lane.running && len(lane.pending) == 0, len(lane.pending)
+}

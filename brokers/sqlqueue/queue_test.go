@@ -286,3 +286,43 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 		require.Equal(t, rounds, times, position)
 	}
 }
+
+// Publishes of several callers share a statement. When the database refuses one of their messages, only its caller fails.
+func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
+	const callers = 32
+	b, db := openFile(t)
+	messages := subscribe(t, b, "orders", brokers.WithConcurrency(callers))
+	b.BreakInserts(t, "uuid = 'refused'")
+	busy, err := db.BeginTx(t.Context(), nil) // the first publish waits for it, and the others gather behind the first
+	require.NoError(t, err)
+	var (
+		mu      sync.Mutex
+		refused []string
+		all     sync.WaitGroup
+	)
+	publish := func(id string) {
+		if err := b.Publisher().Publish("orders", message.NewMessage(id, nil)); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, id)
+		}
+	}
+	all.Go(func() { publish("m") })
+	require.Eventually(t, func() bool { running, _ := b.Lane("orders"); return running }, 10*time.Second, time.Millisecond)
+	for i := range callers - 1 {
+		id := "m"
+		if i == callers/2 {
+			id = "refused"
+		}
+		all.Go(func() { publish(id) })
+	}
+	require.Eventually(t, func() bool { _, waiting := b.Lane("orders"); return waiting == callers-1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, busy.Rollback())
+	all.Wait()
+	require.Equal(t, []string{"refused"}, refused)
+	for range callers - 1 {
+		m := receive(t, messages)
+		require.Equal(t, "m", m.UUID)
+		m.Ack()
+	}
+}

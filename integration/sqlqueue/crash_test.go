@@ -283,7 +283,8 @@ func restartUnderLoad(t *testing.T, s server) {
 	consumers.Wait()
 }
 
-// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile.
+// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although those that came with
+// it are done.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -292,10 +293,12 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		url = with(url, "x-lease=400ms&x-poll=10ms")
 		first, second := openQueue(t, url), openQueue(t, url)
 		require.NoError(t, first.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
-		mine, err := first.Subscriber().Subscribe(t.Context(), "jobs")
+		mine, err := first.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
-		require.NoError(t, first.Publisher().Publish("jobs", message.NewMessage("slow", payload)))
-		m := <-mine
+		require.NoError(t, first.Publisher().Publish("jobs", batch(3)...))
+		receive(t, mine).Ack()
+		m := receive(t, mine)
+		receive(t, mine).Ack()
 
 		others, err := second.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)

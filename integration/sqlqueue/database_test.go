@@ -196,30 +196,6 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 	})
 }
 
-// With polling out of the picture, it is the notification that brings a message, over processes and out of transactions.
-func TestNotify_WakesIdleConsumers(t *testing.T) {
-	t.Parallel()
-	url := services.SharedPostgres(t).Database(t)
-	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
-	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
-	require.NoError(t, err)
-	require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("first", payload)))
-	receive(t, messages).Ack() // by now it listens, or found this one when it began to
-
-	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
-		m := message.NewMessage("m", payload)
-		envelope.SetDelay(m, delay)
-		require.NoError(t, producer.Publisher().Publish("jobs", m))
-		receive(t, messages).Ack()
-	}
-	db := openDB(t, url)
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	require.NoError(t, producer.TxPublisher(tx).Publish("jobs", message.NewMessage("in tx", payload)))
-	require.NoError(t, tx.Commit())
-	receive(t, messages).Ack()
-}
-
 // Acked messages are kept for as long as asked, and no longer.
 func TestRetention_KeepsAckedMessages(t *testing.T) {
 	t.Parallel()

@@ -11,13 +11,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The delays of a queue with time to spare: never early, and exact to 100 ms. A busy machine may be late in a round; a
-// queue that polls too seldom is late in every one.
+// The delays of a queue with time to spare, of what another process publishes: never early, and exact to 100 ms. A busy
+// machine may be late in a round; a queue that polls too seldom is late in every one. TestPolling_IsExactTo100ms of the package
+// shows it in virtual time.
 func TestDelay_IsExact(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
-		b := openQueue(t, url)
+		b, producer := openQueue(t, url), openQueue(t, url)
 		received, err := b.Subscriber().Subscribe(t.Context(), "exact")
 		require.NoError(t, err)
 		const rounds, messages = 10, 5
@@ -31,7 +32,7 @@ func TestDelay_IsExact(t *testing.T) {
 				m := message.NewMessage(id, []byte(id))
 				envelope.SetDelay(m, delay)
 				due[id] = time.Now().Add(delay)
-				require.NoError(t, b.Publisher().Publish("exact", m))
+				require.NoError(t, producer.Publisher().Publish("exact", m))
 			}
 			for range messages {
 				m := <-received

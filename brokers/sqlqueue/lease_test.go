@@ -1,0 +1,228 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+)
+
+// takeOver gives every row to a worker of which nothing is heard any more, as if it had claimed them just now.
+const takeOver = `UPDATE redrive_queue_messages SET lease = 42, deliveries = deliveries + 1, started = 1,
+	visible_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) + 30000) * 1000`
+
+// The messages of a worker that died are others' when its lease ends, not before, and as second deliveries.
+func TestLease_OfADeadWorkerEnds(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("")
+		publish(w.T, b, "orders", "m")
+		w.exec(takeOver)
+		messages := subscribe(w.T, b, "orders")
+		w.sleep(29900 * time.Millisecond)
+		none(w.T, messages)
+		w.sleep(200 * time.Millisecond)
+		m := now(w.T, messages)
+		require.Equal(w, 2, origin(w.T, m).DeliveryCount)
+		m.Ack()
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
+	})
+}
+
+// A handler keeps its message for as long as it takes, and nobody else starts on it.
+func TestLease_IsRenewed(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		slow, other := w.process(""), w.process("")
+		messages := subscribe(w.T, slow, "orders", brokers.WithConcurrency(3))
+		publish(w.T, slow, "orders", "a", "b", "c")
+		m := now(w.T, messages)
+		now(w.T, messages).Ack()
+		now(w.T, messages).Ack()
+		others := subscribe(w.T, other, "orders")
+		for range 100 {
+			w.sleep(9 * time.Second)
+			none(w.T, others)
+		}
+		require.NoError(w, m.Context().Err())
+		m.Ack()
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
+	})
+}
+
+// A process that was stopped for longer than its lease finds its message taken over: the handler is told, and whatever it
+// still says has no effect, in a transaction or outside of one.
+func TestLease_LostToAnotherWorker(t *testing.T) {
+	for name, end := range map[string]func(w world, b *sqlqueue.Broker, m *message.Message){
+		"Ack":  func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Ack() },
+		"Nack": func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Nack() },
+		"Reschedule": func(w world, b *sqlqueue.Broker, m *message.Message) {
+			require.ErrorIs(w, b.Reschedule(w.Context(), origin(w.T, m), m.Copy(), 0), sqlqueue.ErrLeaseLost)
+			m.Ack()
+		},
+		"InTx": func(w world, _ *sqlqueue.Broker, m *message.Message) {
+			require.ErrorIs(w, effect(w, m), sqlqueue.ErrNoDelivery)
+			m.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(w world) {
+				b := w.process("")
+				w.exec("CREATE TABLE effects (id TEXT)")
+				messages := subscribe(w.T, b, "orders")
+				publish(w.T, b, "orders", "m")
+				m := now(w.T, messages)
+				w.exec(takeOver)
+				w.sleep(16 * time.Second) // leases are renewed when a third of their 30 s is over
+				require.ErrorIs(w, context.Cause(m.Context()), sqlqueue.ErrLeaseLost)
+				end(w, b, m)
+				require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 42"), "it is the other worker's")
+				require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))
+				require.Zero(w, w.count("SELECT count(*) FROM effects"))
+			})
+		})
+	}
+}
+
+// The lease is lost while the handler does not know it yet: what it tries then fails, and leaves nothing behind.
+func TestLease_LostUnnoticed(t *testing.T) {
+	for name, end := range map[string]func(w world, b *sqlqueue.Broker, m *message.Message){
+		"Ack":  func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Ack() },
+		"Nack": func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Nack() },
+		"Reschedule": func(w world, b *sqlqueue.Broker, m *message.Message) {
+			require.ErrorIs(w, b.Reschedule(w.Context(), origin(w.T, m), m.Copy(), 0), sqlqueue.ErrLeaseLost)
+			m.Ack()
+		},
+		"InTx": func(w world, _ *sqlqueue.Broker, m *message.Message) {
+			require.ErrorIs(w, effect(w, m), sqlqueue.ErrLeaseLost)
+			m.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(w world) {
+				b := w.process("")
+				w.exec("CREATE TABLE effects (id TEXT)")
+				messages := subscribe(w.T, b, "orders")
+				publish(w.T, b, "orders", "m")
+				m := now(w.T, messages)
+				w.exec(takeOver)
+				end(w, b, m)
+				w.sleep(time.Second)
+				require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 42"), "it is the other worker's")
+				require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))
+				require.Zero(w, w.count("SELECT count(*) FROM effects"))
+			})
+		})
+	}
+}
+
+// effect is what a handler does in the transaction that acks its message.
+func effect(w world, m *message.Message) error {
+	return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(w.Context(), "INSERT INTO effects VALUES ('m')")
+		return err
+	})
+}
+
+// A database that takes no acks for longer than a lease: they are tried again until it does, the lease is kept meanwhile,
+// and no message is handled twice.
+func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b, other := w.process("x-lease=3s"), w.process("x-lease=3s")
+		messages := subscribe(w.T, b, "orders")
+		publish(w.T, b, "orders", "m")
+		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the test'); END")
+		now(w.T, messages).Ack()
+		others := subscribe(w.T, other, "orders")
+		for range 10 {
+			w.sleep(2 * time.Second)
+			none(w.T, others)
+		}
+		w.exec("DROP TRIGGER refuse")
+		w.sleep(2 * time.Second)
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
+		none(w.T, others)
+	})
+}
+
+// What was leased ahead and never reached a handler goes back at shutdown as a message that nobody has seen.
+func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		first, second := w.process(""), w.process("")
+		ctx, cancel := context.WithCancel(w.Context())
+		messages, err := first.Subscriber().Subscribe(ctx, "orders")
+		require.NoError(w, err)
+		const n = 100
+		for range n {
+			publish(w.T, first, "orders", "m")
+		}
+		for range 50 {
+			m := <-messages
+			w.sleep(2 * time.Millisecond) // a handler this fast makes the subscription lease some 25 messages ahead
+			m.Ack()
+		}
+		ahead := w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL AND lease <> 0")
+		require.Greater(w, ahead, 5, "nothing was leased ahead: the test shows nothing")
+		cancel()
+		w.sleep(time.Second)
+		left := w.count("SELECT count(*) FROM redrive_queue_messages")
+		require.GreaterOrEqual(w, left, 49)
+		others := subscribe(w.T, second, "orders", brokers.WithConcurrency(n))
+		for range left {
+			m := <-others
+			o := origin(w.T, m)
+			require.Equal(w, 1, o.DeliveryCount)
+			require.False(w, o.Redelivered)
+			m.Ack()
+		}
+	})
+}
+
+// A handler that outlives the drain is told to stop, and its message is another worker's at once, without the pause of a
+// nack.
+func TestShutdown_DrainEnds(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		first, second := w.process("x-drain=5s"), w.process("")
+		ctx, cancel := context.WithCancel(w.Context())
+		messages, err := first.Subscriber().Subscribe(ctx, "orders")
+		require.NoError(w, err)
+		publish(w.T, first, "orders", "m")
+		m := now(w.T, messages)
+		others := subscribe(w.T, second, "orders")
+		cancel()
+		w.sleep(4900 * time.Millisecond)
+		require.NoError(w, m.Context().Err())
+		none(w.T, others)
+		w.sleep(200 * time.Millisecond)
+		require.Error(w, m.Context().Err())
+		again := now(w.T, others)
+		_, open := <-messages
+		require.False(w, open)
+		m.Ack() // nobody listens any more
+		again.Ack()
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
+	})
+}
+
+// The pause after a nack doubles with each delivery, up to 10 s.
+func TestNack_PauseDoubles(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("")
+		messages := subscribe(w.T, b, "orders")
+		publish(w.T, b, "orders", "m")
+		var pauses []time.Duration
+		(<-messages).Nack()
+		for range 9 {
+			nacked := time.Now()
+			m := <-messages
+			pauses = append(pauses, time.Since(nacked).Round(10*time.Millisecond))
+			m.Nack()
+		}
+		ms := time.Millisecond
+		require.Equal(w, []time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 10_000 * ms, 10_000 * ms}, pauses)
+	})
+}

@@ -1,0 +1,63 @@
+package sqlqueue_test
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+)
+
+// Acked messages, and no others, are kept for as long as asked, and no longer, whether they were acked in a transaction or
+// outside of one.
+func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("x-retention=1h&x-poll=10s")
+		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(4))
+		publish(w.T, b, "orders", "acked", "in a transaction", "rolled back", "nacked")
+		for range 4 {
+			m := now(w.T, messages)
+			switch m.UUID {
+			case "acked":
+				m.Ack()
+			case "in a transaction":
+				require.NoError(w, sqlqueue.InTx(m.Context(), func(*sql.Tx) error { return nil }))
+				m.Ack()
+			case "rolled back":
+				require.Error(w, sqlqueue.InTx(m.Context(), func(*sql.Tx) error { return sql.ErrNoRows }))
+			case "nacked":
+				m.Nack()
+			}
+		}
+		const archived = "SELECT count(*) FROM redrive_queue_archive WHERE uuid IN ('acked', 'in a transaction') AND payload = CAST(uuid AS BLOB)"
+		require.Equal(w, 2, w.count(archived))
+		w.sleep(time.Hour - time.Second)
+		require.Equal(w, 2, w.count(archived))
+		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_archive"))
+		w.sleep(time.Minute + 2*time.Second) // it looks once a minute
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"))
+		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages"), "what was not acked is still there")
+	})
+}
+
+// An archive that cannot be written keeps the message: it is not acked without the copy that was asked for.
+func TestRetention_CopyAndAckAreOneTransaction(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("x-retention=1h&x-poll=10s")
+		messages := subscribe(w.T, b, "orders")
+		publish(w.T, b, "orders", "m")
+		m := now(w.T, messages)
+		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the test'); END")
+		m.Ack()
+		w.sleep(time.Minute)
+		require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"), "a copy of what was not acked")
+		w.exec("DROP TRIGGER refuse")
+		w.sleep(2 * time.Second)
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
+		require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_archive"))
+	})
+}

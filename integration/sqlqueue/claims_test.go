@@ -1,0 +1,132 @@
+package sqlqueue_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// Acks of messages that share a lease with others go in one statement with acks of those that share another one. When that is lost,
+// the others are stored nevertheless.
+func TestAcks_BesideALostLease(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	db := openDB(t, url)
+	queue := openQueue(t, url)
+	messages, err := queue.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	var held []*message.Message
+	for _, id := range []string{"first", "lost", "kept"} { // each claimed by itself, and with a lease by itself
+		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage(id, payload)))
+		held = append(held, receive(t, messages))
+	}
+	require.Equal(t, 3, count(t, db, "SELECT count(*) FROM redrive_queue_leases"))
+
+	// The ack of the first waits for a lock, and those of the others gather behind it.
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM redrive_queue_messages WHERE uuid = 'first' FOR UPDATE")
+	require.NoError(t, err)
+	held[0].Ack()
+	require.Eventually(t, func() bool {
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	}, 10*time.Second, 5*time.Millisecond)
+	_, err = db.ExecContext(t.Context(), `DELETE FROM redrive_queue_leases WHERE ids =
+		ARRAY(SELECT id FROM redrive_queue_messages WHERE uuid = 'lost')`)
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), `UPDATE redrive_queue_messages SET lease = 42, deliveries = 2,
+		visible_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 500000 WHERE uuid = 'lost'`) // another worker's
+	require.NoError(t, err)
+	held[1].Ack()
+	held[2].Ack()
+	<-held[1].Context().Done() // their answers are taken
+	<-held[2].Context().Done()
+	require.NoError(t, tx.Rollback())
+
+	again := receive(t, messages)
+	require.Equal(t, "lost", again.UUID)
+	origin, _ := envelope.OriginFrom(again.Context())
+	require.Equal(t, 3, origin.DeliveryCount)
+	require.Equal(t, 1, count(t, db, "SELECT count(*) FROM redrive_queue_messages"), "an ack beside that of the lost one is forgotten")
+	again.Ack()
+}
+
+// A claim that begins in the middle of the index does not end leases that have run out, and does not take their rows for new ones
+// either. One from the beginning counts the crash.
+func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	db := openDB(t, url)
+	queue := openQueue(t, url)
+	require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+	require.NoError(t, queue.Publisher().Publish("jobs", batch(2)...))
+	claim := func(low int) string {
+		return fmt.Sprintf(`SELECT count(*) + 10 * coalesce(sum(row_deliveries), 0) + 100 * coalesce(sum(row_crashes), 0)
+			FROM redrive_queue_claim((SELECT id FROM redrive_queues), 1, %d, 30000000, 100)`, low)
+	}
+	require.Equal(t, 22, count(t, db, claim(0)), "two rows, each for the first time")
+	_, err := db.ExecContext(t.Context(), "UPDATE redrive_queue_leases SET until = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 1")
+	require.NoError(t, err)
+	require.Zero(t, count(t, db, claim(1)))
+	require.Equal(t, 242, count(t, db, claim(0)), "two rows, each for the second time, with a crash each")
+}
+
+// Many workers of several processes claim at once: each message is handed out once.
+func TestClaims_AreDisjoint(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		const n, processes = 4000, 4
+		setup := openQueue(t, url)
+		require.NoError(t, setup.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+		for range n / 500 {
+			require.NoError(t, setup.Publisher().Publish("jobs", batch(500)...))
+		}
+		var (
+			mu       sync.Mutex
+			runs     = map[string]int{}
+			handlers sync.WaitGroup
+			done     = make(chan struct{})
+		)
+		queues := make([]*sqlqueue.Broker, processes)
+		for i := range queues {
+			queues[i] = openQueue(t, with(url, "x-max-connections=4"))
+			messages, err := queues[i].Subscriber(concurrently(16)).Subscribe(t.Context(), "jobs")
+			require.NoError(t, err)
+			for range 16 {
+				handlers.Go(func() {
+					for m := range messages {
+						mu.Lock()
+						runs[m.UUID]++
+						if len(runs) == n && runs[m.UUID] == 1 {
+							close(done)
+						}
+						mu.Unlock()
+						m.Ack()
+					}
+				})
+			}
+		}
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			require.FailNow(t, "messages are missing")
+		}
+		for _, queue := range queues {
+			require.NoError(t, queue.Close())
+		}
+		handlers.Wait()
+		for id, times := range runs {
+			require.Equal(t, 1, times, id)
+		}
+		require.Zero(t, count(t, openDB(t, url), "SELECT count(*) FROM redrive_queue_messages"))
+	})
+}

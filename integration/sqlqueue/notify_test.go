@@ -1,0 +1,121 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// Whatever puts something into a queue tells other processes so, and a delay with it: a publish, those that come so fast that
+// they share a notification, the commit of a transaction, a nack, a reschedule.
+func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	queue := openQueue(t, with(url, "x-nack-delay=3s"))
+	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	db := openDB(t, url)
+	id := count(t, db, "SELECT id FROM redrive_queues")
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	_, err = conn.Exec(t.Context(), "LISTEN redrive_queue")
+	require.NoError(t, err)
+	notified := func(delay time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		n, err := conn.WaitForNotification(ctx)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%d %d", id, delay.Microseconds()), n.Payload)
+	}
+
+	require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("first", payload)))
+	notified(0)
+	for _, delay := range []time.Duration{time.Hour, time.Minute} { // within 10 ms of the first, or of each other
+		m := message.NewMessage("later", payload)
+		envelope.SetDelay(m, delay)
+		require.NoError(t, queue.Publisher().Publish("jobs", m))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	for told := ""; told != fmt.Sprintf("%d %d", id, time.Minute.Microseconds()); {
+		n, err := conn.WaitForNotification(ctx)
+		require.NoError(t, err, "the last of a burst is not told")
+		told = n.Payload
+	}
+
+	m := receive(t, messages)
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, queue.Reschedule(t.Context(), *origin, m.Copy(), 2*time.Second))
+	notified(2 * time.Second)
+	m.Ack()
+	require.NoError(t, queue.Reschedule(t.Context(), envelope.Origin{Topic: "jobs", Consumer: brokers.DefaultGroup}, message.NewMessage("another", nil), 0))
+	notified(0)
+	receive(t, messages).Nack()
+	notified(3 * time.Second)
+
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	m = message.NewMessage("in tx", payload)
+	envelope.SetDelay(m, 4*time.Second)
+	require.NoError(t, queue.TxPublisher(tx).Publish("jobs", m))
+	require.NoError(t, tx.Commit())
+	notified(4 * time.Second)
+}
+
+// A consumer that has been idle for so long that it looks a second later is woken by the notification. A busy machine may be
+// late in a round; a queue that is not woken is late in every one.
+func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
+	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	var took time.Duration
+	for range 5 {
+		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("before", payload)))
+		receive(t, messages).Ack()
+		<-time.After(1100 * time.Millisecond) // it looks after 2, 4, 8 ... 512 ms, and then after 1024
+		began := time.Now()
+		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("m", payload)))
+		receive(t, messages).Ack()
+		if took = time.Since(began); took < 500*time.Millisecond {
+			return
+		}
+	}
+	t.Fatalf("it took %s", took)
+}
+
+// With little polling, messages come over processes and out of transactions.
+func TestNotify_WakesIdleConsumers(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
+	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("first", payload)))
+	receive(t, messages).Ack() // by now it listens, or found this one when it began to
+
+	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
+		m := message.NewMessage("m", payload)
+		envelope.SetDelay(m, delay)
+		require.NoError(t, producer.Publisher().Publish("jobs", m))
+		receive(t, messages).Ack()
+	}
+	db := openDB(t, url)
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, producer.TxPublisher(tx).Publish("jobs", message.NewMessage("in tx", payload)))
+	require.NoError(t, tx.Commit())
+	receive(t, messages).Ack()
+}
