@@ -160,6 +160,45 @@ func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
 	})
 }
 
+// heeding is a store that, as a database, does nothing for a context that has ended.
+type heeding struct{ idempotency.Store }
+
+func (s heeding) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, d time.Duration) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.Store.Complete(ctx, key, owner, outcome, d)
+}
+
+func (s heeding) Release(ctx context.Context, key idempotency.Key, owner int64) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.Store.Release(ctx, key, owner)
+}
+
+// The process shuts down while a handler runs: what it has done is marked, and what it has not is released, although the
+// message's context has ended.
+func TestGuard_SettlesAfterTheContextHasEnded(t *testing.T) {
+	for name, want := range map[string]error{"Success": nil, "Failure": errBoom} {
+		t.Run(name, func(t *testing.T) {
+			runs, result := 0, want
+			h := guard(t, func(c *idempotency.Config) { c.Store = heeding{c.Store} }).Middleware(
+				func(*message.Message) ([]*message.Message, error) { runs++; return nil, result })
+			m := order("1")
+			ctx, cancel := context.WithCancel(t.Context())
+			m.SetContext(ctx)
+			cancel()
+			_, err := h(m)
+			require.ErrorIs(t, err, want)
+			result = nil
+			_, err = h(order("1"))
+			require.NoError(t, err)
+			require.Equal(t, map[string]int{"Success": 1, "Failure": 2}[name], runs)
+		})
+	}
+}
+
 // failing is a store that is out of reach.
 type failing struct {
 	idempotency.Store

@@ -134,3 +134,35 @@ func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
 		return n == 1
 	}, 5*time.Second, 5*time.Millisecond)
 }
+
+// The messages that a handler produces are kept for its duplicates, whether it has named them in its transaction or not.
+func TestCompleteTx_KeepsWhatTheHandlerProduces(t *testing.T) {
+	for name, named := range map[string]bool{"NamedInTheTransaction": true, "NotNamed": false} {
+		t.Run(name, func(t *testing.T) {
+			s, db := openStore(t)
+			g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+			require.NoError(t, err)
+			runs := 0
+			h := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+				runs++
+				out := []*message.Message{message.NewMessage("invoice", []byte("of "+m.UUID))}
+				tx, err := db.BeginTx(m.Context(), nil)
+				require.NoError(t, err)
+				if named {
+					require.NoError(t, s.CompleteTx(m.Context(), tx, out...))
+				} else {
+					require.NoError(t, s.CompleteTx(m.Context(), tx))
+				}
+				return out, tx.Commit()
+			})
+			for range 3 {
+				out, err := h(message.NewMessage("1", nil))
+				require.NoError(t, err)
+				require.Len(t, out, 1)
+				require.Equal(t, "invoice", out[0].UUID)
+				require.Equal(t, "of 1", string(out[0].Payload))
+			}
+			require.Equal(t, 1, runs)
+		})
+	}
+}

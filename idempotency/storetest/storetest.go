@@ -2,8 +2,10 @@
 package storetest
 
 import (
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 		"Claim_OfManyAtOnceHasOneWinner":     oneWinner,
 		"Complete_IsRememberedWithItsResult": completed,
 		"Lease_OfACrashedOwnerEnds":          crashedOwner,
+		"Lease_OfACrashedOwnerHasOneHeir":    oneHeir,
 		"Lease_IsRenewed":                    renewed,
 		"Retention_Ends":                     retentionEnds,
 		"Keys_OfAnyTextAreKeptApart":         keysApart,
@@ -75,6 +78,31 @@ func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	}
 	all.Wait()
 	require.Equal(t, 1, winners)
+}
+
+// oneHeir lets many claim what a crashed owner had, after its lease has ended.
+func oneHeir(t *testing.T, s idempotency.Store, key idempotency.Key) {
+	t.Helper()
+	for round := range 10 {
+		key.MessageID = strconv.Itoa(round)
+		claim(t, s, key, 1, 0)
+		var (
+			heirs atomic.Int32
+			all   sync.WaitGroup
+			start = make(chan struct{})
+		)
+		for owner := range int64(8) {
+			all.Go(func() {
+				<-start
+				if r, err := s.Claim(t.Context(), key, 2+owner, time.Minute); err == nil && r.State == idempotency.Claimed {
+					heirs.Add(1)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		require.EqualValues(t, 1, heirs.Load())
+	}
 }
 
 func completed(t *testing.T, s idempotency.Store, key idempotency.Key) {
