@@ -63,14 +63,6 @@ type RecurringCause struct {
 // Recurrence compares the causes of the last period with those of the one before. The error wraps [ErrInvalid] for a period that is
 // not one or more whole hours.
 func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrence, error) {
-	return NewRecurrence(ctx, m, q)
-}
-
-// NewRecurrence is [Manager.Recurrence] of groups that come from elsewhere: a [Store], or a server's API.
-func NewRecurrence(ctx context.Context, from interface {
-	Groups(ctx context.Context, q GroupQuery) ([]Group, error)
-}, q RecurrenceQuery,
-) (*Recurrence, error) {
 	if q.Period == 0 {
 		q.Period = DefaultRecurrencePeriod
 	}
@@ -85,7 +77,7 @@ func NewRecurrence(ctx context.Context, from interface {
 		From: to.Add(-q.Period), To: to,
 		New: []RecurringCause{}, Growing: []RecurringCause{}, Returning: []RecurringCause{}, Fixed: []RecurringCause{}, Steady: []RecurringCause{},
 	}
-	groups, err := from.Groups(ctx, GroupQuery{Limit: MaxPage, TrendSince: r.From.Add(-q.Period)})
+	groups, err := m.Groups(ctx, GroupQuery{Limit: MaxPage, TrendSince: r.From.Add(-q.Period)})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ type operator interface {
 	Get(ctx context.Context, id int64) (*dlq.Entry, error)
 	Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error)
 	Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error)
+	Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error)
 	Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error)
 
 	Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)

@@ -180,6 +180,11 @@ func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error)
 	return statsFrom(stats), nil
 }
 
+// Recurrence is the server's report, which ends when it answers.
+func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error) {
+	return read[dlq.Recurrence](r.api.GetReport(ctx, &dlqclient.GetReportParams{Hours: given(int64(q.Period / time.Hour))}))
+}
+
 func (r *remote) Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error) {
 	list, err := read[dlqclient.AuditList](r.api.GetEntryAudit(ctx, id))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,6 +136,29 @@ func TestRemote_Credentials(t *testing.T) {
 			require.NotContains(t, stderr, token)
 		})
 	}
+}
+
+// C17: the report through a server is the server's own, and the one of the store.
+func TestRemote_Report(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	const asked = "[.now, .before, .new, .growing, .returning, .fixed, .steady, (.to | fromdate) - (.from | fromdate)]"
+	code, want, stderr := command(t, "dlq", "report", "--store", "dead.db", "--since", "8760h", "--jq", asked)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, want, "31536000")
+	code, got, stderr := command(t, "dlq", "report", "--server", serveSeed(t, ""), "--since", "8760h", "--jq", asked)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, want, got)
+
+	var paths []string
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, r.URL.String())
+		http.Error(w, "no", http.StatusTeapot)
+	}))
+	t.Cleanup(api.Close)
+	_, _, _ = command(t, "dlq", "report", "--server", api.URL, "--since", "24h")
+	require.Equal(t, []string{"/api/v1/report?hours=24"}, paths, "one request, and no list of causes that is cut off")
 }
 
 // An export through a server is the one of the store, to the byte, and an import through it brings it back.

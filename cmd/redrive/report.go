@@ -29,7 +29,7 @@ back, which come no more. The report is Markdown; -o json is for programs. Run i
 			if err != nil {
 				return err
 			}
-			report, err := dlq.NewRecurrence(cmd.Context(), manager, dlq.RecurrenceQuery{Period: period})
+			report, err := manager.Recurrence(cmd.Context(), dlq.RecurrenceQuery{Period: period})
 			if err != nil {
 				return err
 			}

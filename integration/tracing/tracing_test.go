@@ -3,10 +3,13 @@ package tracing_test
 
 import (
 	"log/slog"
+	"path/filepath"
 	"testing"
 
+	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // postgres
 	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all"
@@ -24,6 +27,8 @@ func TestTracing(t *testing.T) {
 		"rabbitmq": {"rabbitmq", func(t testing.TB) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) }},
 		"kafka":    {"kafka", func(t testing.TB) string { t.Helper(); return services.SharedKafka(t).URL() }},
 		"postgres": {"postgres", func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) }},
+		"mariadb":  {"mysql", func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) }},
+		"sqlite":   {"sqlite", func(t testing.TB) string { t.Helper(); return "sqlite:" + filepath.Join(t.TempDir(), "queue.db") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: broker.url(t), Group: "billing", Logger: slog.New(slog.DiscardHandler)})
