@@ -66,7 +66,11 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 			return 0, false, err
 		}
 	}
-	have, err = t.count(s.name)
+	if t.auto {
+		have, err = t.appears(ctx, s.name)
+	} else {
+		have, err = t.count(s.name)
+	}
 	if err != nil {
 		return 0, false, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
 	}
@@ -135,6 +139,29 @@ func (t *topics) count(name string) (int32, error) {
 	}
 	partitions, err := t.client.Partitions(name)
 	return int32(len(partitions)), err //nolint:gosec // G115: Kafka counts partitions in 32 bits
+}
+
+// appearTimeout bounds how long a broker may take to hear of a topic that exists.
+const appearTimeout = 30 * time.Second
+
+// appears is count for a topic that exists. The controller answers as soon as it has made a topic, and the other brokers,
+// even the broker in the same process, hear of it later: on a busy cluster a second or more, which is more than the client's own tries.
+func (t *topics) appears(ctx context.Context, name string) (int32, error) {
+	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
+	defer cancel()
+	for {
+		partitions, err := t.count(name)
+		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			return partitions, err
+		}
+		again := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return 0, err
+		}
+	}
 }
 
 func (t *topics) missing(s spec, err error) error {

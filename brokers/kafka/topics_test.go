@@ -1,0 +1,60 @@
+package kafka_test
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// hideTopic makes brokers not know a topic in the first answers that name it.
+func hideTopic(t *testing.T, c *kfake.Cluster, name string, answers int64) (left *atomic.Int64) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(c.ListenAddrs()[0])
+	require.NoError(t, err)
+	number, err := strconv.ParseInt(port, 10, 32)
+	require.NoError(t, err)
+	left = new(atomic.Int64)
+	left.Store(answers)
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		asked := r.(*kmsg.MetadataRequest)
+		named := slices.ContainsFunc(asked.Topics, func(topic kmsg.MetadataRequestTopic) bool {
+			return topic.Topic != nil && strings.Contains(*topic.Topic, name)
+		})
+		if !named || left.Add(-1) < 0 {
+			return nil, nil, false
+		}
+		answer := asked.ResponseKind().(*kmsg.MetadataResponse)
+		broker := kmsg.NewMetadataResponseBroker()
+		broker.Host, broker.Port = host, int32(number)
+		answer.Brokers = append(answer.Brokers, broker)
+		for _, topic := range asked.Topics {
+			unknown := kmsg.NewMetadataResponseTopic()
+			unknown.Topic, unknown.ErrorCode = topic.Topic, kerr.UnknownTopicOrPartition.Code
+			answer.Topics = append(answer.Topics, unknown)
+		}
+		return answer, nil, true
+	})
+	return left
+}
+
+// A broker hears of a new topic some time after the controller has made it. On a busy one, this took longer than the
+// client's own tries, and the subscription failed with "a retry topic is missing: open the broker with auto-create=true",
+// which it was.
+func TestTopics_BrokerHearsLateOfANewOne(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c)
+	left := hideTopic(t, c, "orders.billing_retry", 15) // the client itself asks six times
+	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.Negative(t, left.Load(), "the topic was hidden, and then seen")
+}
