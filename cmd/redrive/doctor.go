@@ -110,21 +110,23 @@ func (d *doctor) within(ctx context.Context, ask func(context.Context) error) er
 
 func (d *doctor) examineStore(ctx context.Context) {
 	const what = "store"
-	began := time.Now()
+	var took time.Duration
 	err := d.within(ctx, func(ctx context.Context) error {
 		letters, err := d.app.open(ctx)
 		if err != nil {
 			return err
 		}
-		return letters.Store().Ping(ctx)
+		began := time.Now() // the first opening makes the tables, which tells nothing of the store's speed
+		err = letters.Store().Ping(ctx)
+		took = time.Since(began).Round(time.Millisecond)
+		return err
 	})
 	if err != nil {
 		d.problem(what, err, "check store.url, that the database runs, and that the user may create and change tables")
 		return
 	}
-	took := time.Since(began).Round(time.Millisecond)
 	if took > time.Second {
-		d.warn(what, fmt.Sprintf("opens and answers in %s", took), "a store that answers in more than a second slows every dead letter down: look at the database's load")
+		d.warn(what, fmt.Sprintf("answers in %s", took), "a store that answers in more than a second slows every dead letter down: look at the database's load")
 	} else {
 		d.ok(what, "opens and takes writes")
 	}
