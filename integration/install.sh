@@ -12,6 +12,9 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export DEBIAN_FRONTEND=noninteractive
 
+# What those can do who cannot install Debian's packages.
+elsewhere='elsewhere, start servers with make up (docker compose) and set the TEST_* variables that CONTRIBUTING.md lists'
+
 say() { printf 'install: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
@@ -57,7 +60,10 @@ packages() {
     dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  command -v apt-get >/dev/null || die "needs Debian or Ubuntu for ${missing[*]}; or set the TEST_* variables to servers of your own"
+  command -v apt-get >/dev/null || die "${missing[*]}: only Debian's and Ubuntu's packages are known here; $elsewhere"
+  if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+    die "needs root for ${missing[*]}: run sudo -v before it, or as root: apt-get install --no-install-recommends ${missing[*]}; $elsewhere"
+  fi
   say "installing ${missing[*]}"
   forbid_starts
   quietly as_root apt-get -qq -o DPkg::Lock::Timeout=120 update
