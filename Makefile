@@ -28,7 +28,7 @@ race: ## run the library's tests five times over, to find races and flakes
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL and MariaDB; fails if one is missing
-	cd integration && REQUIRE_SERVICES=1 $(GOTEST) -race -shuffle=on -p 1 -timeout 15m ./...
+	cd integration && REQUIRE_SERVICES=1 $(GOTEST) -race -shuffle=on -p 2 -timeout 20m ./...
 
 .PHONY: lint
 lint: ## run go vet and golangci-lint in every module (the first run builds the linter, 1 to 3 minutes)
