@@ -147,9 +147,7 @@ func (d *deltas) groupWrite(dialect dialect) counterWrite {
 func (d *deltas) countWrite() counterWrite {
 	w := counterWrite{table: "dlq_counts", key: []string{"event_type", "topic"}, add: slices.Concat(statusColumns, []string{"resolution_ms"})}
 	w.columns = slices.Concat(w.key, w.add)
-	for _, key := range sortedKeys(d.counts, func(a, b countKey) int {
-		return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
-	}) {
+	for _, key := range sortedKeys(d.counts, compareCounts) {
 		if c := d.counts[key]; *c != (countDelta{}) {
 			w.rows = append(w.rows, slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts), []any{c.resolutionMS}))
 		}
@@ -160,14 +158,20 @@ func (d *deltas) countWrite() counterWrite {
 func (d *deltas) hourWrite(dialect dialect) counterWrite {
 	w := counterWrite{table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries", "closed"}}
 	w.columns = slices.Concat(w.key, w.add)
-	for _, key := range sortedKeys(d.hours, func(a, b hourKey) int {
-		return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
-	}) {
+	for _, key := range sortedKeys(d.hours, compareHours) {
 		if n := d.hours[key]; n != (hourDelta{}) {
 			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n.entries, n.closed})
 		}
 	}
 	return w
+}
+
+func compareCounts(a, b countKey) int {
+	return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
+}
+
+func compareHours(a, b hourKey) int {
+	return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {

@@ -17,6 +17,15 @@ var postgresTypes = map[string]string{
 	"broker_time": "timestamptz", "lease_until": "timestamptz", "created_at": "timestamptz", "first_failure_at": "timestamptz",
 	"died_at": "timestamptz", "last_seen_at": "timestamptz", "last_retry_at": "timestamptz", "succeeded_at": "timestamptz",
 	"resolved_at": "timestamptz", "changed_at": "timestamptz", "at": "timestamptz",
+	"in_group": "integer", "is_last": "boolean", "in_count": "integer", "in_hour": "integer",
+	"group_first": "timestamptz", "group_last": "timestamptz", "hour": "timestamptz",
+}
+
+func postgresType(column string) string {
+	if kind := postgresTypes[column]; kind != "" {
+		return kind
+	}
+	return "text"
 }
 
 // insertUnnest is an INSERT of any number of rows, of which unnest is the source.
@@ -37,10 +46,7 @@ func unnest(columns []string, rows [][]any) (names, table string, args []any) {
 	arrays := make([]string, len(columns))
 	args = make([]any, len(columns))
 	for i, column := range columns {
-		kind := postgresTypes[column]
-		if kind == "" {
-			kind = "text"
-		}
+		kind := postgresType(column)
 		arrays[i] = "?::" + kind + "[]"
 		args[i] = columnArray(kind, rows, i)
 	}

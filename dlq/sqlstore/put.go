@@ -95,11 +95,6 @@ type letterRow struct {
 	entry, body []any
 }
 
-// isNew reports whether a letter is, unless its key is there, no more than a row to insert: it waits, and comes from no redrive.
-func (r letterRow) isNew() bool {
-	return r.RedriveOf == 0 && r.Status == dlq.Pending && r.ResolvedAt.IsZero() && r.Revision == r.Body.Revision
-}
-
 func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 	rows := make([]letterRow, len(letters))
 	for i, e := range letters {

@@ -241,7 +241,7 @@ func peerRow(e *dlq.Entry) []any {
 
 // benchmarkInsert: 64 callers that each wait for their own letter, against C's table one by one, and with 64 callers too.
 func (a *arena) benchmarkInsert(b *testing.B) {
-	next := 10 * a.total
+	next := unused()
 	fresh := func(n int) []*dlq.Entry {
 		list := make([]*dlq.Entry, n)
 		for i := range list {
@@ -273,6 +273,9 @@ func (a *arena) benchmarkInsert(b *testing.B) {
 	}
 }
 
+// unused is a number beyond those of all letters so far, also of runs before on the same database.
+func unused() int { return int(time.Now().Unix()) * 10_000 }
+
 // each hands letters to some callers.
 func each(callers int, list []*dlq.Entry, call func(e *dlq.Entry)) {
 	var taken atomic.Int64
@@ -290,7 +293,7 @@ func each(callers int, list []*dlq.Entry, call func(e *dlq.Entry)) {
 // benchmarkBatch stores 1,000 letters in one call, against COPY of as many rows into C's table.
 func (a *arena) benchmarkBatch(b *testing.B) {
 	const rows = 1000
-	next := 20 * a.total
+	next := unused()
 	conn, err := pgx.Connect(b.Context(), a.url)
 	require.NoError(b, err)
 	defer func() { require.NoError(b, conn.Close(context.Background())) }()

@@ -1,0 +1,70 @@
+package dlq_test
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// delivered is the key of one delivery; a negative partition is a broker without any.
+func delivered(id string, partition int32, offset int64, payload string) dlq.Key {
+	m := message.NewMessage("uuid", []byte(payload))
+	m.Metadata[envelope.KeyMessageID] = id
+	origin := envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing"}
+	if partition >= 0 {
+		origin.Partition, origin.Offset, origin.Position = &partition, &offset, strconv.FormatInt(offset, 10)
+	}
+	return dlq.NewEntry(&envelope.DeadLetter{Message: m, Reason: envelope.ReasonPermanent, Origin: origin, At: time.Now()}).Key
+}
+
+// Keys that come together are neighbours in an index: those of a partition in its order, those of UUIDv7 in the order of time.
+func TestKey_Neighbours(t *testing.T) {
+	t.Parallel()
+	var partition, ids []dlq.Key
+	for n := range int64(1000) {
+		partition = append(partition, delivered("id", 3, 1<<20+n, "{}"))
+		id, err := uuid.NewV7()
+		require.NoError(t, err)
+		ids = append(ids, delivered(id.String(), -1, 0, "{}"))
+	}
+	order := func(a, b dlq.Key) int { return bytes.Compare(a[:8], b[:8]) }
+	require.True(t, slices.IsSortedFunc(partition, order))
+	require.True(t, slices.IsSortedFunc(ids, order))
+	require.Equal(t, partition[0][:2], partition[999][:2], "one stretch of the index for a partition")
+	require.NotEqual(t, partition[0][:2], delivered("id", 4, 1<<20, "{}"), "another for the next")
+}
+
+// The place is never all there is of a key: what differs in anything else is another delivery, and the same one has the same key.
+func TestKey_SamePlace(t *testing.T) {
+	t.Parallel()
+	id := uuid.Must(uuid.NewV7()).String()
+	keys := map[dlq.Key]bool{}
+	deliveries := 0
+	for _, message := range []string{id, "1", ""} {
+		for _, payload := range []string{"{}", "[]"} {
+			for _, partition := range []int32{-1, 0, 1} {
+				for _, offset := range []int64{7, 7 + 1<<48} { // one place in a stream that wraps around
+					if partition < 0 && offset > 7 {
+						continue
+					}
+					key := delivered(message, partition, offset, payload)
+					if message != "" || partition >= 0 { // else the id is made up anew
+						require.Equal(t, key, delivered(message, partition, offset, payload))
+					}
+					keys[key] = true
+					deliveries++
+				}
+			}
+		}
+	}
+	require.Len(t, keys, deliveries)
+}
