@@ -74,6 +74,10 @@ func TestScreens(t *testing.T) {
 			require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), heading, path)
 			wide := eval[int64](b, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`)
 			require.LessOrEqual(t, wide, width, "%s is wider than a window of %d", path, width)
+			bars := eval[[]string](b, `[...document.querySelectorAll("button, [role=button]")].filter((e) => e.getBoundingClientRect().width > 260).map((e) => e.innerText)`)
+			require.Empty(t, bars, "%s: buttons that are as wide as the window", path)
+			broken := eval[[]string](b, brokenWords)
+			require.Empty(t, broken, "%s: words that are cut in the middle, in a window of %d", path, width)
 		}
 	}
 	b.do(chromedp.EmulateViewport(1280, 860))
@@ -87,6 +91,13 @@ func TestScreens(t *testing.T) {
 		require.Equal(t, map[string]string{"light": "rgb(245, 246, 249)", "dark": "rgb(18, 21, 28)"}, ground)
 	}
 }
+
+// brokenWords lists the cells whose one short word takes more than one line.
+const brokenWords = `[...document.querySelectorAll("th, td[data-label=Topic]")].flatMap((cell) => [...cell.childNodes].flatMap((n) => [n, ...n.childNodes]))
+  .filter((n) => n.nodeType === 3 && /^\w{2,12}$/.test(n.data.trim()) && n.parentElement.checkVisibility())
+  .filter((n) => { const head = n.parentElement.closest("thead"); return !head || getComputedStyle(head).position !== "absolute"; }) // on a phone it is for screen readers
+  .filter((n) => { const r = document.createRange(); r.selectNodeContents(n); return new Set([...r.getClientRects()].map((c) => Math.round(c.top))).size > 1; })
+  .map((n) => n.data.trim())`
 
 // The text of every screen has enough contrast, in light and in dark: 4.5 to 1 (WCAG AA).
 func TestScreens_Contrast(t *testing.T) {

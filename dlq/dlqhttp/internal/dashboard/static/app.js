@@ -67,7 +67,7 @@
       tzDate: (s) => local() ? new Date(s * 1000) : uPlot.tzDate(new Date(s * 1000), "UTC"),
       cursor: { y: false, points: { size: 7 } },
       scales: { x: { time: true, range: (_, min, max) => bars ? [min - 1800, max + 1800] : [min, max] }, y: { range: (_, min, max) => [0, Math.max(5, max * 1.1)] } },
-      axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:00", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
+      axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, incrs: bars ? [3600, 7200, 10800, 14400, 21600, 43200] : [86400, 172800, 345600], values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:00", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
       series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined)],
       hooks: {
         setCursor: [(u) => {
@@ -179,7 +179,25 @@
     say("copied");
     setTimeout(() => { button.textContent = label; }, 1200);
   }
+  // Formatting moves white space alone: JSON.parse would round numbers and drop keys that come twice.
+  function pretty(text) {
+    JSON.parse(text); // or it is not touched
+    let out = "", depth = 0;
+    const line = () => "\n" + "  ".repeat(depth);
+    for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s"\[\]{},:]+/g)) {
+      if (token === "{" || token === "[") { out += token; depth++; out += line(); }
+      else if (token === "}" || token === "]") { depth--; out = /[{[]\s*$/.test(out) ? out.trimEnd() + token : out + line() + token; }
+      else if (token === ",") out += token + line();
+      else out += token === ":" ? ": " : token;
+    }
+    return out;
+  }
   const doing = {
+    format: () => {
+      const area = $("[data-json]");
+      try { area.value = pretty(area.value); say("formatted"); } catch { say("not JSON"); }
+      checkJSON(area);
+    },
     theme: flipTheme, zone: flipZone, pause: flipPause,
     help: () => $("#help").showModal(),
     close: (b) => b.closest("dialog").close(),
