@@ -32,6 +32,9 @@ type Filter struct {
 	// fields leave: give it company.
 	ErrorText   string `json:"error_text,omitzero"`
 	PayloadText string `json:"payload_text,omitzero"`
+	// PayloadFields must all have their values in the payload, if that is JSON. They are read as PayloadText is; a store may have an
+	// index for them.
+	PayloadFields []PayloadField `json:"payload_fields,omitzero"`
 	// CauseText must occur in the group's normalized error. It is answered from the groups, so it is fast on any table size,
 	// but it cannot see numbers, ids and quoted values.
 	CauseText string `json:"cause_text,omitzero"`
@@ -59,5 +62,16 @@ func (f *Filter) Validate() error {
 		return fmt.Errorf("%w: empty time range: from %s is not before to %s", ErrInvalid,
 			f.From.Format(time.RFC3339), f.To.Format(time.RFC3339))
 	}
+	if len(f.PayloadFields) > maxPayloadFields {
+		return fmt.Errorf("%w: %d payload fields: at most %d", ErrInvalid, len(f.PayloadFields), maxPayloadFields)
+	}
+	for _, field := range f.PayloadFields {
+		if err := field.validate(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
+
+// LooksIntoPayloads reports whether what the filter picks says something about payloads. Who may not see them may not ask it.
+func (f *Filter) LooksIntoPayloads() bool { return f.PayloadText != "" || len(f.PayloadFields) > 0 }

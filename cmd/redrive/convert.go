@@ -51,6 +51,11 @@ func filterTo(f *dlq.Filter) dlqclient.Filter {
 		statuses = append(statuses, dlqclient.FilterStatuses(s))
 	}
 	to.Statuses = some(statuses)
+	var fields []string
+	for _, field := range f.PayloadFields {
+		fields = append(fields, field.String())
+	}
+	to.PayloadFields = some(fields)
 	if f.Redrives != nil {
 		n := int64(*f.Redrives)
 		to.Redrives = &n
@@ -68,6 +73,11 @@ func filterFrom(f *dlqclient.Filter) dlq.Filter {
 	}
 	for _, s := range value(f.Statuses) {
 		from.Statuses = append(from.Statuses, dlq.Status(s))
+	}
+	for _, text := range value(f.PayloadFields) {
+		if field, err := dlq.ParsePayloadField(text); err == nil { // what a server shows, it has read
+			from.PayloadFields = append(from.PayloadFields, field)
+		}
 	}
 	if f.Redrives != nil {
 		n := int(*f.Redrives)

@@ -18,6 +18,7 @@ type filterFlags struct {
 	reason               string
 	olderThan, newerThan string
 	from, to             string
+	fields               []string
 	filter               dlq.Filter
 	defaultStatus        []dlq.Status
 }
@@ -49,6 +50,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.filter.SourceID, "source-id", "", "id of the business record")
 	flags.StringVar(&f.filter.ErrorText, "error", "", "text that occurs in the error")
 	flags.StringVar(&f.filter.PayloadText, "payload", "", "text that occurs in the payload (reads every payload that the others leave)")
+	flags.StringArrayVar(&f.fields, "field", nil, "field of the JSON payload and its value: customer.id=42; again for another (reads payloads as well)")
 	flags.StringVar(&f.filter.Run, "run", "", "redrive run that took the entry last")
 	flags.StringVar(&f.olderThan, "older-than", "", "created longer ago than this: 90m, 24h, 30d")
 	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
@@ -78,7 +80,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 func (f *filterFlags) given(cmd *cobra.Command) bool {
 	for _, name := range []string{
 		"topic", "consumer", "event", "handler", "reason", "class", "code", "fingerprint", "message-id", "correlation-id", "source-table",
-		"source-id", "error", "payload", "run", "older-than", "newer-than", "from", "to", "status",
+		"source-id", "error", "payload", "field", "run", "older-than", "newer-than", "from", "to", "status",
 	} {
 		if cmd.Flags().Changed(name) {
 			return true
@@ -105,6 +107,13 @@ func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 			}
 			filter.Statuses = append(filter.Statuses, status)
 		}
+	}
+	for _, text := range f.fields {
+		field, err := dlq.ParsePayloadField(text)
+		if err != nil {
+			return filter, usagef("--field: %v", err)
+		}
+		filter.PayloadFields = append(filter.PayloadFields, field)
 	}
 	for _, flag := range []struct {
 		name, text string

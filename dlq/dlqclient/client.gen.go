@@ -1159,8 +1159,13 @@ type Filter struct {
 	Ids *[]int64 `json:"ids,omitempty"`
 
 	// Payload Text that occurs in the payload. Reads every payload that the rest leaves.
-	Payload *string       `json:"payload,omitempty"`
-	Reason  *FilterReason `json:"reason,omitempty"`
+	Payload *string `json:"payload,omitempty"`
+
+	// PayloadFields Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves.
+	//
+	// Example: ["customer.id=42"]
+	PayloadFields *[]string     `json:"payload_fields,omitempty"`
+	Reason        *FilterReason `json:"reason,omitempty"`
 
 	// Redrives Redriven exactly so often.
 	Redrives *int64 `json:"redrives,omitempty"`
@@ -1827,6 +1832,9 @@ type ListEntriesParams struct {
 	// Payload Text that occurs in the payload. Reads every payload that the rest leaves.
 	Payload *string `form:"payload,omitempty" json:"payload,omitempty"`
 
+	// PayloadFields A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves.
+	PayloadFields *[]string `form:"payload_fields,omitempty" json:"payload_fields,omitempty"`
+
 	// Cause Text that occurs in the group's normalized error. Fast on any table size.
 	Cause *string `form:"cause,omitempty" json:"cause,omitempty"`
 
@@ -1907,6 +1915,9 @@ type CountEntriesParams struct {
 	// Payload Text that occurs in the payload. Reads every payload that the rest leaves.
 	Payload *string `form:"payload,omitempty" json:"payload,omitempty"`
 
+	// PayloadFields A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves.
+	PayloadFields *[]string `form:"payload_fields,omitempty" json:"payload_fields,omitempty"`
+
 	// Cause Text that occurs in the group's normalized error. Fast on any table size.
 	Cause *string `form:"cause,omitempty" json:"cause,omitempty"`
 
@@ -1973,6 +1984,9 @@ type ExportEntriesParams struct {
 
 	// Payload Text that occurs in the payload. Reads every payload that the rest leaves.
 	Payload *string `form:"payload,omitempty" json:"payload,omitempty"`
+
+	// PayloadFields A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves.
+	PayloadFields *[]string `form:"payload_fields,omitempty" json:"payload_fields,omitempty"`
 
 	// Cause Text that occurs in the group's normalized error. Fast on any table size.
 	Cause *string `form:"cause,omitempty" json:"cause,omitempty"`
@@ -4294,6 +4308,18 @@ func NewListEntriesRequest(server string, params *ListEntriesParams) (*http.Requ
 
 		}
 
+		if params.PayloadFields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "payload_fields", *params.PayloadFields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Cause != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cause", *params.Cause, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -4703,6 +4729,18 @@ func NewCountEntriesRequest(server string, params *CountEntriesParams) (*http.Re
 
 		}
 
+		if params.PayloadFields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "payload_fields", *params.PayloadFields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Cause != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cause", *params.Cause, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -5024,6 +5062,18 @@ func NewExportEntriesRequest(server string, params *ExportEntriesParams) (*http.
 		if params.Payload != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "payload", *params.Payload, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PayloadFields != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "payload_fields", *params.PayloadFields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {

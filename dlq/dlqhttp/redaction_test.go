@@ -63,6 +63,11 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	}{
 		"search":       {http.MethodGet, "/api/v1/entries?payload=111", "", http.StatusForbidden},
 		"run's search": {http.MethodPost, "/api/v1/runs", `{"filter":{"payload":"111"}}`, http.StatusForbidden},
+		"field":        {http.MethodGet, "/api/v1/entries?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
+		"count field":  {http.MethodGet, "/api/v1/entries/count?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
+		"export field": {http.MethodGet, "/api/v1/entries/export?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
+		"run's field":  {http.MethodPost, "/api/v1/runs", `{"filter":{"payload_fields":["customer.cpf=1"]}}`, http.StatusForbidden},
+		"bulk field":   {http.MethodPost, "/api/v1/entries/bulk", `{"action":"park","filter":{"payload_fields":["customer.cpf=1"]}}`, http.StatusForbidden},
 		"jq":           {http.MethodPost, "/api/v1/entries/1/edit", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
 		"jq preview":   {http.MethodPost, "/api/v1/entries/1/edit/preview", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
 		"run's jq":     {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":".copy = .customer.cpf"}`, http.StatusForbidden},

@@ -46,6 +46,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"ChangedBodyIsKept", testChangedBody},
 		{"LeaseRunsOut", testLease},
 		{"Filters", testFilters},
+		{"PayloadFields", testPayloadFields},
 		{"FilterRefusesNonsense", testFilterRefuses},
 		{"Paging", testPaging},
 		{"PagingUnderInserts", testPagingUnderInserts},

@@ -42,6 +42,9 @@ type dialect interface {
 	containsArg(text string) any
 	// containsBytes is a condition that a binary column holds the parameter.
 	containsBytes(column, parameter string) string
+	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs after dlq_bodies b in
+	// FROM. A payload without projection has none.
+	hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string)
 	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON functions can read
 	// it, else what makes it NULL.
 	projection(payload []byte) any

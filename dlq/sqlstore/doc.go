@@ -67,5 +67,8 @@
 // # Limits
 //
 // On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others every page is a
-// range of an index. PayloadText reads every payload that the rest of a filter leaves.
+// range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves. On PostgreSQL, who often searches
+// for fields of payloads can have an index for it, which costs every insert:
+//
+//	CREATE INDEX CONCURRENTLY ON dlq_bodies USING gin (payload_json jsonb_path_ops);
 package sqlstore

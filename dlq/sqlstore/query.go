@@ -116,6 +116,10 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
 			s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))) + ")")
 	}
+	for _, field := range f.PayloadFields {
+		tables, where := s.dialect.hasField(field, func(v any) string { return b.Var(v) })
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b" + tables + " WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " + where + ")")
+	}
 }
 
 func whereText(b *sqlbuilder.SelectBuilder, column, value string) {

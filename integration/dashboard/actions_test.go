@@ -1,6 +1,8 @@
 package dashboard_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -92,6 +94,16 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Equal(t, before, eval[string](b, `document.querySelector("textarea[name=payload]").value`))
 	b.fill(`textarea[name=payload]`, "{broken")
 	b.wait(`document.querySelector("[data-json-state]").innerText.startsWith("Not JSON")`)
+	b.click(`[data-do=format]`)
+	require.Equal(t, "{broken", eval[string](b, `document.querySelector("textarea[name=payload]").value`), "what is no JSON is left alone")
+	const exact = `{"a":[],"b":{},"n":12345678901234567890.10,"s":"x \" {,: y","a":[1,{"c":null}]}`
+	b.fill(`textarea[name=payload]`, exact)
+	b.click(`[data-do=format]`)
+	formatted := eval[string](b, `document.querySelector("textarea[name=payload]").value`)
+	var compact bytes.Buffer
+	require.NoError(t, json.Compact(&compact, []byte(formatted)))
+	require.Equal(t, []byte(exact), compact.Bytes(), "formatting rounds no number and drops no key: %s", &compact)
+	require.Contains(t, formatted, "{\n  \"a\": [],\n  \"b\": {},\n")
 	b.fill(`textarea[name=payload]`, fixed)
 	b.wait(`document.querySelector("[data-json-state]").innerText === "Valid JSON."`)
 	b.fill(`input[name=new_header]`, "repaired-by")
@@ -239,6 +251,33 @@ func TestEntries_Filters(t *testing.T) {
 		unique[id] = true
 	}
 	require.Len(t, unique, 40)
+}
+
+// A field of the payload picks entries, and what is done to all that match is done to these: the field travels through the counting page.
+func TestEntries_PayloadField(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 12)
+	b := s.open(t, "ana:operator")
+	b.visit("/entries?status=PENDING")
+	b.fill(`input[name=field]`, "customer.id = c-7")
+	b.follow(`.filters button[type=submit]`)
+	shown := `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`
+	require.Equal(t, []string{dlq.FormatID(ids[7])}, eval[[]string](b, shown))
+	require.Equal(t, "customer.id=c-7", eval[string](b, `document.querySelector("input[name=field]").value`))
+	b.visit("/entries?status=PENDING&field=customer.vip%3Dtrue&field=items.quantity%3D2")
+	require.Equal(t, []string{dlq.FormatID(ids[5])}, eval[[]string](b, shown))
+	b.click(`input[name=scope][value=all]`)
+	b.follow(`button[value=discard]`)
+	require.Contains(t, b.text(), "Discard 1 entry?")
+	require.Contains(t, b.text(), "customer.vip=true")
+	b.follow(`form[method=post] button`)
+	b.has("1 entry discarded.")
+	for i, id := range ids {
+		require.Equal(t, i == 5, s.entry(t, id).Status == dlq.Discarded, id)
+	}
+	b.expect("422")
+	b.visit("/entries?field=customer")
+	require.Contains(t, b.text(), "customer.id=42", "what a field looks like")
 }
 
 // A whole cause is given up from its page.

@@ -75,7 +75,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	}
 	data := entriesData{
 		Search: s, Entries: shown(d.cfg.Visible(r.Context()), l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
-		Chips: s.Chips("q", "payload", "topic"), Limit: page.Limit,
+		Chips: s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
 	}
 	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
 	for i := range stats.Stats.ByTopic {

@@ -53,7 +53,7 @@ func faultOf(err error) *fault {
 // sees refuses who may not see everything to look into payloads by other means: to search for what is hidden is to see it, and a jq
 // expression can copy it to where it is not hidden.
 func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
-	if f.PayloadText == "" && jq == "" || d.cfg.Visible(ctx).Empty() {
+	if !f.LooksIntoPayloads() && jq == "" || d.cfg.Visible(ctx).Empty() {
 		return nil
 	}
 	return &fault{

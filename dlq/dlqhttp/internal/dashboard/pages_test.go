@@ -311,12 +311,15 @@ func TestPages_Redaction(t *testing.T) {
 			require.NotContains(t, body, secret, page)
 		}
 	}
-	for _, probe := range []string{"/entries?payload=4111", "/entries/act?do=park&scope=all&payload=4111", "/runs/new?jq=.order%3D.card", "/runs/new?payload=4111"} {
+	for _, probe := range []string{
+		"/entries?payload=4111", "/entries/act?do=park&scope=all&payload=4111", "/runs/new?jq=.order%3D.card", "/runs/new?payload=4111",
+		"/entries?field=card%3D4111-2", "/entries/act?do=park&scope=all&field=card%3D4111-2", "/runs/new?field=card%3D4111-2",
+	} {
 		w := s.get(access.Admin, probe)
 		require.Equal(t, http.StatusForbidden, w.Code, probe)
 		require.Contains(t, w.Body.String(), "hidden from you", probe)
 	}
-	for _, form := range []url.Values{{"jq": {".order=.card"}}, {"payload": {"4111"}}} {
+	for _, form := range []url.Values{{"jq": {".order=.card"}}, {"payload": {"4111"}}, {"field": {"card=4111-2"}}} {
 		form.Set("run_id", "probe")
 		require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/runs/new", form).Code)
 	}

@@ -75,6 +75,16 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		}
 		f.IDs = append(f.IDs, id)
 	}
+	for _, text := range q["field"] {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		field, err := dlq.ParsePayloadField(text)
+		if err != nil {
+			return s, err
+		}
+		f.PayloadFields = append(f.PayloadFields, field)
+	}
 	if text := q.Get("redrives"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
@@ -116,6 +126,9 @@ func (s *search) values() url.Values {
 	set("since", s.Since)
 	for _, status := range f.Statuses {
 		q.Add("status", string(status))
+	}
+	for _, field := range f.PayloadFields {
+		q.Add("field", field.String())
 	}
 	for _, id := range f.IDs {
 		q.Add("id", dlq.FormatID(id))
@@ -185,6 +198,13 @@ func (s *search) Chips(without ...string) []chip {
 	f := s.Filter
 	for _, field := range textFields(&f) {
 		add(field.Name, field.Label, *field.Value)
+	}
+	if !slices.Contains(without, "field") {
+		for i, field := range f.PayloadFields {
+			q := s.values()
+			q["field"] = slices.Delete(slices.Clone(q["field"]), i, i+1)
+			chips = append(chips, chip{"payload field", field.String(), query(q)})
+		}
 	}
 	add("reason", "reason", string(f.Reason))
 	if s.Since == "" && !f.From.IsZero() {

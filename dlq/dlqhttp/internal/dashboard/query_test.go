@@ -21,7 +21,8 @@ func TestSearch_RoundTrip(t *testing.T) {
 		IDs: []int64{3, 5}, Statuses: []dlq.Status{dlq.Pending, dlq.Parked}, Topic: "orders & more", Consumer: "billing", EventType: "order.placed",
 		Handler: "charge", Reason: "permanent", ErrorClass: "*bank.Error", ErrorCode: "504", Fingerprint: "df200c5f5f239a94", EventID: "m-1",
 		SourceTable: "orders", SourceID: "17", CorrelationID: "c", ErrorText: `"><script>`, PayloadText: "a=b&c", CauseText: "bank",
-		From: noon.Add(-time.Hour), To: noon, Redrives: &two, Run: "r-1",
+		PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"a.b"}, Value: `"x & y"`}},
+		From:          noon.Add(-time.Hour), To: noon, Redrives: &two, Run: "r-1",
 	}}
 	q, err := url.ParseQuery(string(s.Query()))
 	require.NoError(t, err)
@@ -41,7 +42,7 @@ func TestSearch_RoundTrip(t *testing.T) {
 }
 
 func TestSearch_Nonsense(t *testing.T) {
-	for _, query := range []string{"status=NEW", "id=x", "id=-1", "from=yesterday", "to=2026-13-01", "since=soon", "since=-3h", "redrives=some", "redrives=-1", "from=2026-02-02&to=2026-02-01"} {
+	for _, query := range []string{"status=NEW", "id=x", "id=-1", "from=yesterday", "to=2026-13-01", "since=soon", "since=-3h", "redrives=some", "redrives=-1", "field=customer", "field==1", "from=2026-02-02&to=2026-02-01"} {
 		q, err := url.ParseQuery(query)
 		require.NoError(t, err)
 		_, err = parseSearch(q, noon)

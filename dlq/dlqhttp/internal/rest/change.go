@@ -86,7 +86,7 @@ func (a *API) change(ctx context.Context, in *changeInput, do change) (*entryOut
 }
 
 func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[BulkResult], error) {
-	filter, err := a.filtered(ctx, in.Body.Filter.filter())
+	filter, err := a.filtered(ctx, &in.Body.Filter)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}

@@ -132,7 +132,7 @@ func (a *API) entryRoutes() {
 var binary = &huma.Schema{Type: huma.TypeString, Format: "binary"}
 
 func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := a.filtered(ctx, in)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -154,7 +154,7 @@ func (a *API) entries(ctx context.Context, entries []dlq.Entry) []Entry {
 }
 
 func (a *API) count(ctx context.Context, in *countInput) (*output[Count], error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := a.filtered(ctx, in)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}

@@ -30,6 +30,7 @@ type Filter struct {
 	CorrelationID  string       `json:"correlation_id,omitempty"`
 	Error          string       `json:"error,omitempty" doc:"Text that occurs in the error."`
 	Payload        string       `json:"payload,omitempty" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
+	PayloadFields  []string     `json:"payload_fields,omitempty" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`
 	Cause          string       `json:"cause,omitempty" doc:"Text that occurs in the group's normalized error. Fast on any table size."`
 	From           time.Time    `json:"from,omitzero" doc:"Created at or after."`
 	To             time.Time    `json:"to,omitzero" doc:"Created before."`
@@ -39,22 +40,34 @@ type Filter struct {
 	Run            string       `json:"run,omitempty" doc:"The redrive run that took the entry last."`
 }
 
-func (f *Filter) filter() dlq.Filter {
-	return dlq.Filter{
+func (f *Filter) filter() (dlq.Filter, error) {
+	filter := dlq.Filter{
 		IDs: f.IDs, Statuses: f.Statuses, Topic: f.Topic, Consumer: f.Consumer, EventType: f.EventType, Handler: f.Handler,
 		Reason: envelope.Reason(f.Reason), ErrorClass: f.ErrorClass, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, EventID: f.EventID,
 		SourceTable: f.SourceTable, SourceID: f.SourceID, CorrelationID: f.CorrelationID, ErrorText: f.Error, PayloadText: f.Payload,
 		CauseText: f.Cause, From: f.From, To: f.To, ResolvedBefore: f.ResolvedBefore, DiedBefore: f.DiedBefore, Redrives: f.Redrives, Run: f.Run,
 	}
+	for _, text := range f.PayloadFields {
+		field, err := dlq.ParsePayloadField(text)
+		if err != nil {
+			return filter, err
+		}
+		filter.PayloadFields = append(filter.PayloadFields, field)
+	}
+	return filter, nil
 }
 
 func filterOf(f *dlq.Filter) Filter {
-	return Filter{
+	filter := Filter{
 		IDs: f.IDs, Statuses: f.Statuses, Topic: f.Topic, Consumer: f.Consumer, EventType: f.EventType, Handler: f.Handler,
 		Reason: string(f.Reason), ErrorClass: f.ErrorClass, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, EventID: f.EventID,
 		SourceTable: f.SourceTable, SourceID: f.SourceID, CorrelationID: f.CorrelationID, Error: f.ErrorText, Payload: f.PayloadText,
 		Cause: f.CauseText, From: f.From, To: f.To, ResolvedBefore: f.ResolvedBefore, DiedBefore: f.DiedBefore, Redrives: f.Redrives, Run: f.Run,
 	}
+	for _, field := range f.PayloadFields {
+		filter.PayloadFields = append(filter.PayloadFields, field.String())
+	}
+	return filter
 }
 
 // Query is a Filter in a URL.
@@ -75,6 +88,7 @@ type Query struct {
 	CorrelationID  string        `query:"correlation_id"`
 	Error          string        `query:"error" doc:"Text that occurs in the error."`
 	Payload        string        `query:"payload" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
+	PayloadFields  []string      `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves."`
 	Cause          string        `query:"cause" doc:"Text that occurs in the group's normalized error. Fast on any table size."`
 	From           time.Time     `query:"from" doc:"Created at or after."`
 	To             time.Time     `query:"to" doc:"Created before."`
@@ -84,11 +98,11 @@ type Query struct {
 	Run            string        `query:"run" doc:"The redrive run that took the entry last."`
 }
 
-func (q *Query) filter() dlq.Filter {
+func (q *Query) filter() (dlq.Filter, error) {
 	f := Filter{
 		IDs: q.IDs, Topic: q.Topic, Consumer: q.Consumer, EventType: q.EventType, Handler: q.Handler, Reason: q.Reason, ErrorClass: q.ErrorClass,
 		ErrorCode: q.ErrorCode, Fingerprint: q.Fingerprint, EventID: q.EventID, SourceTable: q.SourceTable, SourceID: q.SourceID,
-		CorrelationID: q.CorrelationID, Error: q.Error, Payload: q.Payload, Cause: q.Cause, From: q.From, To: q.To,
+		CorrelationID: q.CorrelationID, Error: q.Error, Payload: q.Payload, PayloadFields: q.PayloadFields, Cause: q.Cause, From: q.From, To: q.To,
 		ResolvedBefore: q.ResolvedBefore, DiedBefore: q.DiedBefore, Run: q.Run,
 	}
 	for _, s := range q.Statuses {
@@ -100,9 +114,13 @@ func (q *Query) filter() dlq.Filter {
 	return f.filter()
 }
 
-// filtered checks that who asks may filter so: to search for what is hidden is to see it.
-func (a *API) filtered(ctx context.Context, f dlq.Filter) (dlq.Filter, error) {
-	if f.PayloadText != "" && a.visible(ctx) != nil {
+// filtered reads a filter and checks that who asks may filter so: to search for what is hidden is to see it.
+func (a *API) filtered(ctx context.Context, in interface{ filter() (dlq.Filter, error) }) (dlq.Filter, error) {
+	f, err := in.filter()
+	if err != nil {
+		return f, err
+	}
+	if f.LooksIntoPayloads() && a.visible(ctx) != nil {
 		return f, huma.NewError(http.StatusForbidden,
 			"a search in payloads would find what you may not see: use the other fields, or ask somebody with the role "+a.cfg.RevealTo.String())
 	}

@@ -29,9 +29,10 @@ type StopRule struct {
 	MinSample int     `json:"min_sample,omitempty" minimum:"0" doc:"How many outcomes are needed to judge. Defaults to 20."`
 }
 
-func (s *RunSpec) spec() dlq.RunSpec {
+// spec is what the manager runs, over these entries.
+func (s *RunSpec) spec(over dlq.Filter) dlq.RunSpec {
 	return dlq.RunSpec{
-		ID: s.ID, Filter: s.Filter.filter(), Limit: s.Limit, Rate: s.Rate, MaxOut: s.MaxOut, Canary: s.Canary, Stop: dlq.StopRule(s.Stop),
+		ID: s.ID, Filter: over, Limit: s.Limit, Rate: s.Rate, MaxOut: s.MaxOut, Canary: s.Canary, Stop: dlq.StopRule(s.Stop),
 		JQ: s.JQ, Target: s.Target, CloseOnPublish: s.CloseOnPublish, Paused: s.Paused,
 		OutcomeTimeout: time.Duration(s.OutcomeTimeoutSeconds * float64(time.Second)),
 	}

@@ -167,12 +167,11 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 
 // specOf checks that who asks may run so.
 func (a *API) runnable(ctx context.Context, s *RunSpec) (dlq.RunSpec, error) {
-	spec := s.spec()
-	if spec.JQ != "" && a.visible(ctx) != nil {
-		return spec, a.noJQ()
+	if s.JQ != "" && a.visible(ctx) != nil {
+		return dlq.RunSpec{}, a.noJQ()
 	}
-	_, err := a.filtered(ctx, spec.Filter)
-	return spec, err
+	filter, err := a.filtered(ctx, &s.Filter)
+	return s.spec(filter), err
 }
 
 func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error) {

@@ -63,7 +63,7 @@ func (a *API) transferRoutes() {
 }
 
 func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := a.filtered(ctx, in)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}

@@ -1,0 +1,100 @@
+package dlqtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A field of a JSON payload picks the letters that have its value there: in lists too, of the right type, and never those whose payload is
+// no JSON, is cut off or looks nearly like it.
+func testPayloadFields(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	payloads := map[string]string{
+		"number":   `{"customer":{"id":42,"name":"Ana \"A\" Silva"},"items":[{"sku":"A-7","tags":["new","x"]},{"sku":"B-1"}],"total":10.50,"paid":true,"code":null}`,
+		"text":     `{"customer":{"id":"42","name":"ana"},"items":[],"total":"10.5","paid":"true","code":"null"}`,
+		"other":    `{"customer":{"id":421,"name":"4\u00e9"},"items":{"sku":"A-70"},"total":1050,"paid":false}`,
+		"shape":    `{"customer":[{"id":7},{"id":43}],"id":42,"items":"A-7","a.b":{"c d":1},"$x":"=y"}`,
+		"deeper":   `{"order":{"customer":{"id":42}}}`,
+		"list":     `[{"customer":{"id":44}},{"customer":{"id":45}}]`,
+		"scalar":   `"customer"`,
+		"cut off":  `{"customer":{"id":42}`,
+		"binary":   "\xff\x00{\"customer\":{\"id\":42}}",
+		"empty":    "",
+		"long":     `{"customer":{"id":46},"rest":"` + strings.Repeat("x", 100_000) + `"}`,
+		"negative": `{"balance":-1.5e2,"big":9007199254740993}`,
+		"php":      `{"path":"\/srv\/caf\u00e9","face":"\ud83d\ude00"}`,
+		"python":   `{"path":"/srv/caf\u00e9","face":"\ud83d\ude00"}`,
+		"go":       `{"path":"/srv/café","face":"😀","html":"\u003cb\u003e"}`,
+		"java":     `{"path":"/srv/café","face":"😀","html":"<b>"}`,
+	}
+	n := 1
+	id := map[string]int64{}
+	for name, payload := range payloads {
+		n++
+		id[name] = put(t, s, letter(n, func(d *envelope.DeadLetter) { d.Message.Payload = []byte(payload) }))[0].ID
+	}
+	for text, want := range map[string][]string{
+		"customer.id=42":                  {"number", "text"},
+		`customer.id="42"`:                {"text"},
+		"customer.id=42.0":                {"number"}, // as a number; no text is 42.0
+		"customer.id=4":                   nil,
+		"customer.id=43":                  {"shape"},
+		"customer.id=45":                  {"list"},
+		"customer.id=46":                  {"long"},
+		"id=42":                           {"shape"},
+		`customer.name="Ana \"A\" Silva"`: {"number"},
+		`customer.name=Ana "A" Silva`:     {"number"},
+		"customer.name=Ana":               nil,
+		"customer.name=ANA":               nil,
+		"customer.name=4é":                {"other"},
+		"customer.name='; DROP TABLE x":   nil,
+		"customer={}":                     nil,
+		"items.sku=A-7":                   {"number"},
+		"items.tags=x":                    {"number"},
+		"items.sku=A-70":                  {"other"},
+		"items=A-7":                       {"shape"},
+		"items.sku.none=1":                nil,
+		"total=10.5":                      {"number", "text"},
+		"paid=true":                       {"number", "text"},
+		`paid="true"`:                     {"text"},
+		"paid=false":                      {"other"},
+		"paid=1":                          nil,
+		"code=null":                       {"number", "text"},
+		"missing=null":                    nil,
+		`"a.b".c d=1`:                     {"shape"},
+		`"$x"="=y"`:                       {"shape"},
+		"balance=-150":                    {"negative"},
+		"big=9007199254740993":            {"negative"},
+		"path=/srv/café":                  {"php", "python", "go", "java"},
+		"face=😀":                          {"php", "python", "go", "java"},
+		"html=<b>":                        {"go", "java"},
+	} {
+		field, err := dlq.ParsePayloadField(text)
+		require.NoError(t, err, text)
+		wanted := make([]int64, 0, len(want))
+		for _, name := range want {
+			wanted = append(wanted, id[name])
+		}
+		f := dlq.Filter{PayloadFields: []dlq.PayloadField{field}}
+		got := ids(all(t, s, f))
+		slices.Sort(got)
+		slices.Sort(wanted)
+		require.Equal(t, wanted, append([]int64{}, got...), text)
+		count, err := s.Count(t.Context(), f, 0)
+		require.NoError(t, err, text)
+		require.Equal(t, int64(len(want)), count, text)
+	}
+	both := dlq.Filter{Topic: "orders", PayloadFields: []dlq.PayloadField{
+		{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"paid"}, Value: `"true"`},
+	}}
+	require.Equal(t, []int64{id["text"]}, ids(all(t, s, both)), "fields are joined by and")
+	_, err := s.List(t.Context(), dlq.Filter{PayloadFields: []dlq.PayloadField{{Path: []string{`a"] || true`}, Value: "1"}}}, dlq.Page{})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+}

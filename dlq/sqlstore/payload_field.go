@@ -1,0 +1,114 @@
+package sqlstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// hasField is a jsonpath, whose lax mode looks into lists. An index of the kind in the package's documentation answers it.
+func (postgres) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+	var path strings.Builder
+	path.WriteString("$")
+	for _, name := range f.Path {
+		path.WriteString("." + quote(name))
+	}
+	alternatives := f.Alternatives()
+	for i, value := range alternatives {
+		alternatives[i] = "@ == " + value
+	}
+	path.WriteString(" ? (" + strings.Join(alternatives, " || ") + ")")
+	return "", "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
+}
+
+// hasField compares with objects that have nothing but the field: JSON_CONTAINS looks into lists by itself.
+func (mysql) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+	var before, after strings.Builder
+	for _, name := range f.Path {
+		before.WriteString("{" + quote(name) + ":")
+		after.WriteString("}")
+	}
+	var conditions []string
+	for _, value := range f.Alternatives() {
+		for _, spelling := range spellings(value) {
+			conditions = append(conditions, "JSON_CONTAINS(CASE WHEN b.payload_json = 1 THEN CONVERT(b.payload USING utf8mb4) COLLATE utf8mb4_bin END, "+
+				parameter(before.String()+spelling+after.String())+")")
+		}
+	}
+	return "", "(" + strings.Join(conditions, " OR ") + ")"
+}
+
+// spellings are the ways in which the JSON encoders in use write a scalar: MariaDB 10.11 compares a string as it is written, and finds no
+// "4\u00e9" where "4é" is asked for. They are the plain one, PHP's with and without its flags, Python's and Go's.
+func spellings(value string) []string {
+	var text string
+	if json.Unmarshal([]byte(value), &text) != nil || value[0] != '"' {
+		return []string{value}
+	}
+	var plain strings.Builder
+	encoder := json.NewEncoder(&plain)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(text) // a text has a JSON form
+	var ascii strings.Builder
+	written := strings.TrimSpace(plain.String())
+	for _, r := range written {
+		switch high, low := utf16.EncodeRune(r); {
+		case r < utf8.RuneSelf:
+			ascii.WriteRune(r)
+		case high != utf8.RuneError:
+			fmt.Fprintf(&ascii, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&ascii, `\u%04x`, r)
+		}
+	}
+	slashes := strings.NewReplacer("/", `\/`)
+	all := []string{written, slashes.Replace(written), ascii.String(), slashes.Replace(ascii.String()), value}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// hasField goes down name by name. A value that is not a list is made one of one element, so that each step is over the elements of a list.
+func (sqlite) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+	var from strings.Builder
+	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
+	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " + payload + " || ']' END) f0")
+	for i, name := range f.Path {
+		// Only of an object: a string is no JSON in this place, and reading it as such fails the statement.
+		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i), parameter(`$."`+name+`"`)
+		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s -> %[2]s) || ']' END) f%[3]d",
+			object, path, i+1)
+	}
+	leaf := "f" + strconv.Itoa(len(f.Path))
+	var conditions []string
+	for _, value := range f.Alternatives() {
+		switch value[0] {
+		case 't', 'f', 'n':
+			conditions = append(conditions, leaf+".type = '"+value+"'")
+		case '"':
+			var text string
+			_ = json.Unmarshal([]byte(value), &text) // it is a JSON string
+			conditions = append(conditions, leaf+".type = 'text' AND "+leaf+".atom = "+parameter(text))
+		default:
+			conditions = append(conditions, leaf+".type IN ('integer', 'real') AND "+leaf+".atom = "+parameter(number(value)))
+		}
+	}
+	return from.String(), "(" + strings.Join(conditions, " OR ") + ")"
+}
+
+// number is a JSON number as SQLite reads it.
+func number(text string) any {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	n, _ := strconv.ParseFloat(text, 64) // too large is infinite, which no JSON number is
+	return n
+}
+
+// quote is a name as a JSON string. It has no quotes and no control characters: see [dlq.ParsePayloadField].
+func quote(name string) string { return `"` + name + `"` }
