@@ -9,15 +9,15 @@ import "context"
 //
 // Those of memory, RabbitMQ, Kafka and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
 type DepthReporter interface {
-	// Depths counts the messages that are stored and not due yet. Messages that are ready, or handed out, are not among
-	// them. What is counted changes while it is counted: the numbers need not be those of one moment. Nothing that waits
-	// is no entry, or one of 0 messages. It fails when ctx ends, and after Close.
+	// Depths counts the messages that are stored and not handed out. Which kinds a broker counts its own comment says. What is
+	// counted changes while it is counted: the numbers need not be those of one moment. Nothing that waits is no entry, or one
+	// of 0 messages. It fails when ctx ends, and after Close.
 	Depths(ctx context.Context) ([]Depth, error)
 }
 
-// Depth counts the messages of one kind that wait for their due time.
+// Depth counts the messages of one kind that wait.
 type Depth struct {
-	// Topic that they will be delivered from.
+	// Topic that they will be delivered from; of dead letters, the one that they were delivered from.
 	Topic string
 	// Group that they wait for; "" where they wait for every group that reads the topic.
 	Group string
@@ -38,4 +38,8 @@ const (
 	// DepthParked messages have no time of their own: they wait behind an earlier message of their key, where a broker keeps
 	// keys in order over retries.
 	DepthParked DepthKind = "parked"
+	// DepthReady messages are due, and wait for a consumer that has room.
+	DepthReady DepthKind = "ready"
+	// DepthDeadLetter messages lie in the dead letter queue of a consumer, and wait for somebody to collect them.
+	DepthDeadLetter DepthKind = "dead_letter"
 )

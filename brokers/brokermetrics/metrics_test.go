@@ -65,7 +65,7 @@ redrive_broker_up{broker="main"} 1
 const waitingName = "redrive_broker_waiting_messages"
 
 func waitingText(lines string) *strings.Reader {
-	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker for their due time. The kind is delayed (first delivery), retry, or parked (behind an earlier one of its key).\n" +
+	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of its key), ready (for a consumer with room) or dead_letter (for who collects them).\n" +
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 
@@ -75,27 +75,35 @@ func TestCollector_Waiting(t *testing.T) {
 		b, err := memory.New(brokers.Config{Group: "billing", Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		c := brokermetrics.New(map[string]brokers.Broker{"main": b})
-		compare := func(delayed, retries int) {
+		compare := func(delayed, retries, ready, dead int) {
 			t.Helper()
-			require.NoError(t, testutil.CollectAndCompare(c, waitingText(fmt.Sprintf(
-				waitingName+"{broker=\"main\",kind=\"delayed\",topic=\"orders\"} %d\n"+waitingName+"{broker=\"main\",kind=\"retry\",topic=\"orders\"} %d\n", delayed, retries)), waitingName))
+			require.NoError(t, testutil.CollectAndCompare(c, waitingText(fmt.Sprintf(strings.ReplaceAll(`
+NAME{broker="main",kind="dead_letter",topic="orders"} %d
+NAME{broker="main",kind="delayed",topic="orders"} %d
+NAME{broker="main",kind="delayed",topic="orders.billing_dlq"} 0
+NAME{broker="main",kind="ready",topic="orders"} %d
+NAME{broker="main",kind="retry",topic="orders"} %d
+NAME{broker="main",kind="retry",topic="orders.billing_dlq"} 0
+`, "NAME", waitingName), dead, delayed, ready, retries)), waitingName))
 		}
+		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
+		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("0", nil), 0))
+		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
 		m := message.NewMessage("1", nil)
 		envelope.SetDelay(m, time.Minute)
 		require.NoError(t, b.Publisher().Publish("orders", m))
-		compare(1, 0)
+		compare(1, 0, 1, 1)
 
-		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
 		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("2", nil), time.Hour))
 		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("3", nil), time.Hour))
 		<-time.After(14 * time.Second)
-		compare(1, 0)
+		compare(1, 0, 1, 1)
 		<-time.After(time.Second)
-		compare(1, 2)
+		compare(1, 2, 1, 1)
 		<-time.After(time.Minute)
-		compare(0, 2)
+		compare(0, 2, 2, 1)
 		<-time.After(time.Hour)
-		compare(0, 0)
+		compare(0, 0, 4, 1)
 		problems, err := testutil.CollectAndLint(c)
 		require.NoError(t, err)
 		require.Empty(t, problems)

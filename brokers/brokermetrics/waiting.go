@@ -27,7 +27,7 @@ const (
 const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
-	"Messages that wait in the broker for their due time. The kind is delayed (first delivery), retry, or parked (behind an earlier one of its key).", []string{"broker", "topic", "kind"}, nil)
+	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of its key), ready (for a consumer with room) or dead_letter (for who collects them).", []string{"broker", "topic", "kind"}, nil)
 
 // waiting keeps what one broker has answered.
 type waiting struct {

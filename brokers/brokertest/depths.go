@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -58,6 +59,74 @@ func depthsCountWhatWaits(w *world) {
 	require.ErrorIs(w, err, brokers.ErrClosed)
 }
 
+// Brokers that count dead letters, and what is ready, count what lies in the dead letter queue under the topic that it died in, and what
+// nobody has room for until somebody has.
+func depthsCountWhatNobodyTakes(w *world) {
+	b := w.open()
+	counts, ok := b.(brokers.DepthReporter)
+	if !ok {
+		w.Skip("the broker does not count what waits")
+	}
+	topic := w.topic("orders")
+	gate, open := newGate()
+	w.Cleanup(open)
+	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
+		switch string(r.Message.Payload) {
+		case "dies":
+			return middleware.Permanent(errFails)
+		case "running":
+			<-gate
+		}
+		return nil
+	})
+	w.publish(b, topic, newMessage("dies"), newMessage("dies"), newMessage("fine"))
+	c.waitRuns(3)
+	all, err := counts.Depths(w.Context())
+	require.NoError(w, err)
+	if !slices.ContainsFunc(all, func(d brokers.Depth) bool { return d.Topic == topic && d.Kind == brokers.DepthReady }) {
+		w.Skip("the broker does not count what is ready")
+	}
+	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
+	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
+
+	const many = 600 // more than a subscription takes in advance
+	backlog := []*message.Message{newMessage("running")}
+	for range many {
+		backlog = append(backlog, newMessage("fine"))
+	}
+	w.publish(b, topic, backlog...)
+	c.waitRuns(4)
+	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n > 0 && n <= many })
+	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
+	open()
+	c.waitRuns(4 + many)
+	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
+}
+
+// waitDepth returns when the number of messages of a kind is as it should be.
+func (w *world) waitDepth(counts brokers.DepthReporter, topic string, kind brokers.DepthKind, fits func(int64) bool) {
+	w.Helper()
+	deadline := w.deadline()
+	for {
+		all, err := counts.Depths(w.Context())
+		require.NoError(w, err)
+		have := int64(0)
+		for _, d := range all {
+			if d.Topic == topic && d.Kind == kind {
+				have += d.Messages
+			}
+		}
+		if fits(have) {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			w.Fatalf("%d messages are %s", have, kind)
+		}
+	}
+}
+
 // depths returns when so many messages of topic wait. A message leaves where it waited some time after it was delivered.
 func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
 	w.Helper()
@@ -72,7 +141,7 @@ func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retr
 				have[d.Kind] += d.Messages
 			}
 		}
-		if len(have) == len(want) && have[brokers.DepthDelayed] == delayed && have[brokers.DepthRetry] == retries {
+		if have[brokers.DepthDelayed] == delayed && have[brokers.DepthRetry] == retries {
 			return
 		}
 		select {

@@ -137,6 +137,7 @@ var cases = []testCase{
 	{"Delays_ZeroAndNegativeMeanNow", delayZero},
 	// depths.go
 	{"Depths_CountWhatWaits", depthsCountWhatWaits},
+	{"Depths_CountWhatNobodyTakes", depthsCountWhatNobodyTakes},
 	// isolation.go
 	{"Groups_EachSeeEveryMessageOnce", groupsSeeEverything},
 	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},

@@ -6,30 +6,33 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
 var _ brokers.DepthReporter = (*Broker)(nil)
 
-// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one.
+// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts what is
+// delayed, in retry, ready, and in dead letter queues.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	if err := b.Ping(ctx); err != nil {
 		return nil, fmt.Errorf("depths: %w", err)
 	}
-	return b.store.depths(), nil
+	return depths.DeadLetters(b.store.depths(), b.cfg.Naming), nil
 }
 
 func (s *store) depths() []brokers.Depth {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var found []brokers.Depth
-	add := func(c consumer, waiting, retries int) {
+	add := func(c consumer, ready, waiting, retries int) {
 		found = append(found,
 			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthDelayed, Messages: int64(waiting - retries)},
-			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthRetry, Messages: int64(retries)})
+			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthRetry, Messages: int64(retries)},
+			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthReady, Messages: int64(ready)})
 	}
 	for c, q := range s.queues {
-		waiting, retries := q.depth()
-		add(c, waiting, retries)
+		ready, waiting, retries := q.depth()
+		add(c, ready, waiting, retries)
 	}
 	now := time.Now()
 	for topic, items := range s.orphans {
@@ -39,14 +42,14 @@ func (s *store) depths() []brokers.Depth {
 				waiting++
 			}
 		}
-		add(consumer{topic: topic}, waiting, 0)
+		add(consumer{topic: topic}, len(items)-waiting, waiting, 0)
 	}
 	return found
 }
 
-// depth counts what waits, and what of it is no first delivery.
-func (q *queue) depth() (waiting, retries int) {
+// depth counts what is ready, what waits for its time, and what of that is no first delivery.
+func (q *queue) depth() (ready, waiting, retries int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.waiting), q.retries
+	return q.ready.len(), len(q.waiting), q.retries
 }

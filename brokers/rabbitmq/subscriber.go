@@ -153,7 +153,12 @@ func (sub *subscription) start(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	b := sub.broker
-	b.waits.add(b.design.waiting(sub.names, sub.topic).Queues, brokers.Depth{Topic: sub.topic, Group: sub.cfg.Group, Kind: brokers.DepthRetry})
+	of := func(kind brokers.DepthKind) brokers.Depth {
+		return brokers.Depth{Topic: sub.topic, Group: sub.cfg.Group, Kind: kind}
+	}
+	b.waits.add([]Queue{{Name: sub.names.Queue}}, of(brokers.DepthReady))
+	b.waits.add(b.design.waiting(sub.names, sub.topic).Queues, of(brokers.DepthRetry))
+	b.waits.add(b.design.dead(sub.names).Queues, of(brokers.DepthDeadLetter))
 	return openSession(ctx, sub)
 }
 

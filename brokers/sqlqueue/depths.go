@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
 const (
@@ -17,8 +18,9 @@ const (
 
 var _ brokers.DepthReporter = (*Broker)(nil)
 
-// Depths implements brokers.DepthReporter, over all queues in the database. It reads only rows that wait, along the index,
-// and 100,000 of them at most: where more wait, the numbers are lower than the truth and add up to that. A message that was
+// Depths implements brokers.DepthReporter, over all queues in the database. It counts what is delayed, in retry, ready and in
+// dead letter queues. It reads only rows that wait, along the index, and 100,000 of them at most: where more wait, the numbers are
+// lower than the truth and add up to that. A message that was
 // rescheduled while it was being handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	done, err := b.enter()
@@ -26,7 +28,7 @@ func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 		defer done()
 		var found []brokers.Depth
 		if found, err = b.store.depths(ctx, maxDepth); err == nil {
-			return found, nil
+			return depths.DeadLetters(found, b.cfg.Naming), nil
 		}
 	}
 	return nil, fmt.Errorf("sqlqueue: depths: %w", err)
@@ -48,9 +50,15 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 			return nil, err
 		}
 		limit -= waiting
+		ready, err := s.ready(ctx, q.id, max(limit, 0))
+		if err != nil {
+			return nil, err
+		}
+		limit -= ready
 		found = append(found,
 			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthDelayed, Messages: waiting - retries},
-			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthRetry, Messages: retries})
+			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthRetry, Messages: retries},
+			brokers.Depth{Topic: q.topic, Group: q.group, Kind: brokers.DepthReady, Messages: ready})
 	}
 	return found, nil
 }
@@ -58,19 +66,18 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 // depth counts the rows of a queue that wait. A lease ends in the future too, and is no wait. Rows that nothing has
 // happened to but their publishing have no lease, not even 0.
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
-	rows, err := s.db.QueryContext(ctx, s.bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
+	err = s.db.QueryRowContext(ctx, s.bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
 		SELECT lease FROM redrive_queue_messages
-		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.now(), limit)), queue)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := rows.Scan(&waiting, &retries); err != nil {
-			return 0, 0, err
-		}
-	}
-	return waiting, retries, rows.Err()
+		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.now(), limit)), queue).
+		Scan(&waiting, &retries)
+	return waiting, retries, err
+}
+
+// ready counts the rows of a queue that are due and that nobody has.
+func (s *store) ready(ctx context.Context, queue, limit int64) (ready int64, err error) {
+	err = s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT id FROM redrive_queue_messages"+
+		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.now(), s.free(queue), limit)).Scan(&ready)
+	return ready, err
 }
 
 // consumerQueue is the queue of a group; of nobody yet, with an empty one.

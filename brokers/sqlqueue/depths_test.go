@@ -21,10 +21,19 @@ func TestDepths_AreBounded(t *testing.T) {
 			require.NoError(t, b.Publisher().Publish(topic, m))
 		}
 	}
-	delayed := func(topic string, n int64) []brokers.Depth {
-		return []brokers.Depth{{Topic: topic, Kind: brokers.DepthDelayed, Messages: n}, {Topic: topic, Kind: brokers.DepthRetry}}
+	counted := func(topic string, delayed, ready int64) []brokers.Depth {
+		return []brokers.Depth{
+			{Topic: topic, Kind: brokers.DepthDelayed, Messages: delayed}, {Topic: topic, Kind: brokers.DepthRetry},
+			{Topic: topic, Kind: brokers.DepthReady, Messages: ready},
+		}
 	}
+	delayed := func(topic string, n int64) []brokers.Depth { return counted(topic, n, 0) }
 	require.Equal(t, append(delayed("orders", 3), delayed("mails", 3)...), b.DepthsUpTo(t, 100))
 	require.Equal(t, append(delayed("orders", 3), delayed("mails", 1)...), b.DepthsUpTo(t, 4))
 	require.Equal(t, delayed("orders", 3), b.DepthsUpTo(t, 3))
+	for range 5 {
+		require.NoError(t, b.Publisher().Publish("mails", message.NewMessage("", nil)))
+	}
+	require.Equal(t, append(delayed("orders", 3), counted("mails", 3, 5)...), b.DepthsUpTo(t, 100))
+	require.Equal(t, append(delayed("orders", 3), counted("mails", 3, 2)...), b.DepthsUpTo(t, 8))
 }

@@ -47,6 +47,8 @@ type dialect interface {
 	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends none
 	// when one of the leases that rows share is lost.
 	over(batches []int64, rows []leased) (with string, args []any)
+	// free is the condition on a row of queue that is due for that nobody has a lease of it.
+	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
 	next() string
 	// move gives leased rows a new due time and content, and drops their leases. It reports the ids of rows it moved.

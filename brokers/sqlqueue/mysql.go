@@ -133,6 +133,9 @@ func (mysql) held(worker int64, rows []leased) (where string, args []any) {
 
 func (mysql) over([]int64, []leased) (with string, args []any) { return "", nil }
 
+// free says nothing: whoever has a row has moved it out of what is due.
+func (mysql) free(int64) string { return "1 = 1" }
+
 func (m mysql) next() string { return firstDue(m.now()) }
 
 // probe leaves room for the other rows' statement text: one row may fill a packet nearly alone.

@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,6 +138,11 @@ func (*postgres) over(batches []int64, rows []leased) (with string, args []any) 
 		args = append(args, "{"+joinIDs(shared)+"}", len(shared))
 	}
 	return "WITH over AS (" + with + ") ", args
+}
+
+func (p *postgres) free(queue int64) string {
+	return fmt.Sprintf(`(lease IS NOT NULL OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases
+		WHERE queue_id = %d AND until > %s))))`, queue, p.now())
 }
 
 func (p *postgres) next() string {

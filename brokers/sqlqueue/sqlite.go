@@ -68,6 +68,9 @@ func (*sqlite) held(worker int64, rows []leased) (where string, args []any) {
 
 func (*sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
 
+// free says nothing: whoever has a row has moved it out of what is due.
+func (*sqlite) free(int64) string { return "1 = 1" }
+
 func (s *sqlite) next() string { return firstDue(s.now()) }
 
 // probe stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
