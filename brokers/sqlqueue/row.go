@@ -31,21 +31,33 @@ type row struct {
 // newRow copies m. Its headers lose what a broker made of them, and the request for a delay, which the row carries.
 func newRow(m *message.Message, delay time.Duration) row {
 	uuid, headers := m.UUID, m.Metadata
-	clean := make(message.Metadata, len(headers)+1)
-	for k, v := range headers {
-		if !envelope.IsBrokerMade(k) {
-			clean[k] = v
+	if storable := storableUUID(uuid); !storable || anyBrokerMade(headers) {
+		clean := make(message.Metadata, len(headers)+1)
+		for k, v := range headers {
+			if !envelope.IsBrokerMade(k) {
+				clean[k] = v
+			}
 		}
-	}
-	if !storableUUID(uuid) {
-		clean[rawUUIDKey] = uuid
-		uuid = ""
+		if !storable {
+			clean[rawUUIDKey] = uuid
+			uuid = ""
+		}
+		headers = clean
 	}
 	payload := []byte(m.Payload)
 	if payload == nil {
 		payload = []byte{} // nil would be NULL
 	}
-	return row{uuid: uuid, headers: encodeHeaders(clean), payload: payload, delay: delay}
+	return row{uuid: uuid, headers: encodeHeaders(headers), payload: payload, delay: delay}
+}
+
+func anyBrokerMade(headers message.Metadata) bool {
+	for k := range headers {
+		if envelope.IsBrokerMade(k) {
+			return true
+		}
+	}
+	return false
 }
 
 // size is what the row adds to a statement, roughly.
