@@ -68,7 +68,7 @@ func (b *batcher[T]) take() []T {
 	}
 	batch := b.pending[:n:n]
 	if b.pending = b.pending[n:]; len(b.pending) == 0 {
-		b.pending = nil
+		b.pending = make([]T, 0, n) // the next batch will be of much the same size
 	}
 	return batch
 }

@@ -37,7 +37,8 @@ type settler struct {
 }
 
 func (s *settler) settle(batch []outcome) {
-	var acks, releases []*delivery
+	acks := make([]*delivery, 0, len(batch))
+	var releases []*delivery
 	nacks := map[time.Duration][]*delivery{}
 	for _, o := range batch {
 		switch o.kind {
