@@ -35,6 +35,9 @@ var errFenced = errors.New("the group has given this member up")
 
 // committer stores positions for a group. It is safe for concurrent use.
 //
+// Its client must not be the group's: a broker answers the requests of a connection one after the other, and a commit
+// would wait behind the fetch that waits for records, 250 ms on an idle topic. A crash repeats what was handled meanwhile.
+//
 // Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
 // after, the last commit of a partition would put its next owner back.
 type committer struct {
@@ -162,7 +165,7 @@ func committed(ctx context.Context, client sarama.Client, group string, topics [
 
 // standing returns the position that the group's client begins to read a partition of the topic at, with its note.
 func (s *subscription) standing(ctx context.Context, claim sarama.ConsumerGroupClaim) (position, error) {
-	positions, err := committed(ctx, s.client, s.cfg.Group, []string{claim.Topic()}, claim.Partition())
+	positions, err := committed(ctx, s.b.own, s.cfg.Group, []string{claim.Topic()}, claim.Partition())
 	if err != nil {
 		return position{}, err
 	}

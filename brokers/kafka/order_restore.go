@@ -21,7 +21,7 @@ func (o *order) restore() error {
 	ctx, cancel := context.WithCancel(o.p.ctx)
 	defer cancel()
 	names := append(sortedTopics(tiers), o.topic)
-	positions, err := committed(ctx, sub.client, sub.cfg.Group, names, o.p.id)
+	positions, err := committed(ctx, sub.b.own, sub.cfg.Group, names, o.p.id)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func (q *pump) run() {
 func (q *pump) read() error {
 	p := q.p
 	if q.account == nil {
-		positions, err := committed(p.ctx, p.sub.client, p.sub.cfg.Group, []string{q.topic}, p.id)
+		positions, err := committed(p.ctx, p.sub.b.own, p.sub.cfg.Group, []string{q.topic}, p.id)
 		if err != nil {
 			return err
 		}

@@ -163,7 +163,7 @@ func (s *subscription) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, s.client.Close())
 	}
-	s.commits.client, s.commits.group = s.client, s.cfg.Group
+	s.commits.client, s.commits.group = s.b.own, s.cfg.Group
 	return nil
 }
 

@@ -1,0 +1,186 @@
+package kafka_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// failCommits lets the coordinator refuse commits with an error as long as that is set: a member of which nothing is
+// committed when it goes is one that was killed.
+func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
+	var failing atomic.Pointer[kerr.Error]
+	c.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		err := failing.Load()
+		if err == nil {
+			return nil, nil, false
+		}
+		req := r.(*kmsg.OffsetCommitRequest)
+		resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+		for _, topic := range req.Topics {
+			answer := kmsg.NewOffsetCommitResponseTopic()
+			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				one := kmsg.NewOffsetCommitResponseTopicPartition()
+				one.Partition, one.ErrorCode = p.Partition, err.Code
+				answer.Partitions = append(answer.Partitions, one)
+			}
+			resp.Topics = append(resp.Topics, answer)
+		}
+		return resp, nil, true
+	})
+	return &failing
+}
+
+func retryIn(t *testing.T, b *kafka.Broker, m *message.Message, delay time.Duration) {
+	t.Helper()
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.Reschedule(t.Context(), *origin, m.Copy(), delay))
+	m.Ack()
+}
+
+// nothingMore watches that the messages received were all.
+func nothingMore(t *testing.T, messages <-chan *message.Message) {
+	t.Helper()
+	select {
+	case m := <-messages:
+		require.FailNow(t, "delivered again", m.UUID)
+	case <-time.After(300 * time.Millisecond): // that nothing happens cannot be waited for
+	}
+}
+
+// A commit that the coordinator refuses for a while is made when it takes it again, the last one too.
+func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	failing := failCommits(c)
+	b := open(t, c, "commit-interval=20ms")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", ""), newMessage("2", "")))
+	receiveID(t, messages, "1").Ack()
+	failing.Store(kerr.CoordinatorLoadInProgress)
+	receiveID(t, messages, "2").Ack()
+	closed := make(chan error)
+	go func() { closed <- b.Close() }()
+	select {
+	case err := <-closed:
+		require.FailNow(t, "closed without its last commit", err)
+	case <-time.After(300 * time.Millisecond): // refusals; how many there are is not known here
+	}
+	failing.Store(nil)
+	require.NoError(t, <-closed)
+
+	b = open(t, c)
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("3", "")))
+	receiveID(t, messages, "3").Ack()
+}
+
+// Whoever takes over knows which keys wait, and for what, before it handles anything: over a restart, and over a crash
+// before anything was committed, where every message comes again.
+func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
+	t.Parallel()
+	for title, crash := range map[string]bool{"after a restart": false, "after a crash": true} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			failing := failCommits(c)
+			params := []string{"order=key", "concurrency=4", "commit-interval=20ms"}
+			b := open(t, c, params...)
+			topic := name("orders")
+			messages := subscribe(t, b, topic)
+			if crash {
+				failing.Store(kerr.UnknownMemberID)
+			}
+			require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
+			retryIn(t, b, receiveID(t, messages, "a1"), 2*time.Second)
+			require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a"), keyed("a3", "a"), keyed("b1", "b")))
+			receiveID(t, messages, "b1").Ack()
+			parked := consumeRaw(t, c, parkingTopic(t, b, topic), 2)
+			require.NoError(t, b.Close())
+			failing.Store(nil)
+
+			// Parked twice, by a member that did not know yet that it had lost the partition.
+			again := &sarama.ProducerMessage{
+				Topic: parked[0].Topic, Key: sarama.ByteEncoder(parked[0].Key), Value: sarama.ByteEncoder(parked[0].Value),
+			}
+			for _, h := range parked[0].Headers {
+				again.Headers = append(again.Headers, *h)
+			}
+			produce(t, c, again)
+
+			b = open(t, c, params...)
+			messages = subscribe(t, b, topic)
+			require.NoError(t, b.Publisher().Publish(topic, keyed("a4", "a"), keyed("b2", "b")))
+			if crash {
+				receiveID(t, messages, "b1").Ack()
+			}
+			receiveID(t, messages, "b2").Ack()
+			for _, id := range []string{"a1", "a2", "a3", "a4"} {
+				receiveID(t, messages, id).Ack()
+			}
+			nothingMore(t, messages)
+		})
+	}
+}
+
+func parkingTopic(t *testing.T, b *kafka.Broker, topic string) string {
+	t.Helper()
+	for _, planned := range b.Plan(topic).Topics {
+		if strings.HasSuffix(planned.Name, ".parked") {
+			return planned.Name
+		}
+	}
+	require.FailNow(t, "no parking topic")
+	return ""
+}
+
+// A parked message that is in hand when its process ends comes again, in front of those behind it.
+func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	params := []string{"order=key", "concurrency=4", "commit-interval=20ms", "drain=200ms"}
+	b := open(t, c, params...)
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
+	retryIn(t, b, receiveID(t, messages, "a1"), 300*time.Millisecond)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a"), keyed("a3", "a")))
+	consumeRaw(t, c, parkingTopic(t, b, topic), 2)
+	receiveID(t, messages, "a1").Ack()
+	receiveID(t, messages, "a2") // not acked
+	require.NoError(t, b.Close())
+
+	messages = subscribe(t, open(t, c, params...), topic)
+	receiveID(t, messages, "a2").Ack()
+	receiveID(t, messages, "a3").Ack()
+	nothingMore(t, messages)
+}
+
+// Naming schemes may let groups share their retry topics. Each takes only its own.
+func TestGroups_ShareARetryTopic(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c, "retry={queue}_again_{delay}", "commit-interval=20ms")
+	topic := name("orders")
+	billing, mail := subscribe(t, b, topic), subscribe(t, b, topic, brokers.WithGroup("mail"))
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	receiveID(t, mail, "1").Ack()
+	retryIn(t, b, receiveID(t, billing, "1"), 0)
+	receiveID(t, billing, "1").Ack()
+	nothingMore(t, mail)
+}
