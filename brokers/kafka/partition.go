@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -49,23 +50,44 @@ func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.Consu
 	defer p.stop()
 	go p.watch(sess, claim)
 
-	at, err := p.sub.standing(p.ctx, claim)
+	main, err := p.begin(claim)
 	if err != nil {
 		close(p.idle)
-		return err
-	}
-	main := p.track(claim.Topic(), at)
-	if p.order != nil {
-		if err := p.order.restore(); err != nil {
-			close(p.idle)
-			return err
+		if p.ctx.Err() == nil {
+			p.sub.log.Error("a partition cannot be consumed; joining again", "partition", p.id, "err", err)
 		}
+		return err
 	}
 	p.sub.adopt(p)
 	p.read(main, claim.Messages())
 	p.stop()
 	p.giveUp(sess)
 	return nil
+}
+
+// begin learns what is settled of the partition, and what holds its keys back.
+func (p *partition) begin(claim sarama.ConsumerGroupClaim) (main *tracker, err error) {
+	b := p.sub.b
+	partitions, err := b.topics.including(p.ctx, b.source(p.sub.topic), p.id)
+	if err != nil {
+		return nil, err
+	}
+	at, err := p.sub.standing(p.ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+	main = p.track(claim.Topic(), at)
+	if p.order == nil {
+		return main, nil
+	}
+	lot := b.parking(p.sub.topic, p.sub.cfg.Group, partitions)
+	switch have, _, err := b.topics.ensure(p.ctx, lot); {
+	case err != nil:
+		return nil, err
+	case have <= p.id:
+		return nil, fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name, lot.purpose, have, partitions)
+	}
+	return main, p.order.restore()
 }
 
 // watch ends the partition at once when it is revoked, and then bounds the wait for its handlers. The channel of messages closes too, but only behind what sarama

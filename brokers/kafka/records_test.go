@@ -32,10 +32,15 @@ func produce(t testing.TB, c *kfake.Cluster, records ...*sarama.ProducerMessage)
 // consumeRaw reads n records of a topic's first partition as a plain client sees them.
 func consumeRaw(t testing.TB, c *kfake.Cluster, topic string, n int) []*sarama.ConsumerMessage {
 	t.Helper()
+	return consumePartition(t, c, topic, 0, n)
+}
+
+func consumePartition(t testing.TB, c *kfake.Cluster, topic string, partition int32, n int) []*sarama.ConsumerMessage {
+	t.Helper()
 	consumer, err := sarama.NewConsumer(c.ListenAddrs(), sarama.NewConfig())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, consumer.Close()) }()
-	p, err := consumer.ConsumePartition(topic, 0, sarama.OffsetOldest)
+	p, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	var records []*sarama.ConsumerMessage
@@ -75,6 +80,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 			raw("twice", []byte("1")), raw("once", []byte{0xff, 0}), raw("twice", []byte("2")), raw("null", nil),
 			raw("", []byte("no name")), raw("\xff\xfe", []byte("odd name")), raw("empty", []byte{}),
 		}},
+		"null header": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{raw("null", nil)}},
 		"hostile": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
 			raw("x-kafka-partition", []byte("99")), raw("x-kafka-offset", []byte("-1")), raw("x-kafka-wait", []byte("1e99")),
 			raw("x-not-before", []byte("99999999999999999")), raw("x-kafka-headers", []byte("{")), raw("x-retry-count", []byte("-1")),
@@ -127,6 +133,33 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-offset"), Value: fmt.Append(nil, i)})
 		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-timestamp"), Value: fmt.Append(nil, at.UnixMilli())})
 		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-consumer"), Value: []byte("billing")})
+	}
+}
+
+// A retry and a dead letter keep the partition and the key of their record, wherever its producer put it, and although the
+// message has lost its metadata on the way, as one may that somebody edited.
+func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.DefaultNumPartitions(3))
+	b := open(t, c)
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	for p := range int32(3) {
+		produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: p, Key: sarama.StringEncoder("one key"), Value: sarama.StringEncoder("v")})
+		m := receive(t, messages)
+		m.Ack()
+		bare := newMessage(m.UUID, "v")
+		origin, _ := envelope.OriginFrom(m.Context())
+		require.Equal(t, p, *origin.Partition)
+		require.NoError(t, b.Reschedule(t.Context(), *origin, bare, 0))
+		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: bare, Origin: *origin, Reason: "permanent"}))
+		again := receive(t, messages)
+		again.Ack()
+		require.Equal(t, "one key", again.Metadata[envelope.KeyKafkaKey])
+		for _, waits := range []string{topic + ".billing_retry.100", topic + ".billing_dlq"} {
+			r := consumePartition(t, c, waits, p, 1)[0]
+			require.Equal(t, "one key", string(r.Key), waits)
+		}
 	}
 }
 

@@ -111,6 +111,16 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 	return have, nil
 }
 
+// including is existing for a topic that is known to have a partition: it may have been given more since it was counted.
+func (t *topics) including(ctx context.Context, s spec, partition int32) (partitions int32, err error) {
+	t.mu.Lock()
+	if have, ok := t.known[s.name]; ok && have <= partition {
+		delete(t.known, s.name)
+	}
+	t.mu.Unlock()
+	return t.existing(ctx, s)
+}
+
 func (t *topics) create(s spec) (created bool, err error) {
 	detail := &sarama.TopicDetail{NumPartitions: s.partitions, ReplicationFactor: s.replication, ConfigEntries: map[string]*string{}}
 	for name, value := range s.config {

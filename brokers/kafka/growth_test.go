@@ -1,0 +1,62 @@
+package kafka_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Partitions are added to a topic while its consumers run: messages on the new ones are retried, dead-lettered and kept in
+// order like others, without a restart.
+func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
+	t.Parallel()
+	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			b := open(t, c, append(params, "session-timeout=6s")...)
+			topic := name("orders")
+			messages := subscribe(t, b, topic)
+			require.NoError(t, b.Joined(t.Context()))
+			admin, err := sarama.NewClusterAdmin(c.ListenAddrs(), sarama.NewConfig())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, admin.Close()) }()
+			require.NoError(t, admin.CreatePartitions(topic, 3, nil, false))
+			other := open(t, c, append(params, "session-timeout=6s")...) // a rebalance finds them at once
+			subscribe(t, other, topic)
+			require.NoError(t, other.Joined(t.Context()))
+			require.NoError(t, other.Close())
+
+			produce(t, c,
+				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a1")},
+			)
+			m := receive(t, messages)
+			require.Equal(t, "a1", string(m.Payload))
+			retryIn(t, b, m, 500*time.Millisecond)
+			produce(t, c,
+				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a2")},
+				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("b"), Value: sarama.StringEncoder("b1")},
+			)
+			got := map[string]bool{}
+			var order []string
+			for range 3 {
+				m := receive(t, messages)
+				got[string(m.Payload)] = true
+				order = append(order, string(m.Payload))
+				origin, _ := envelope.OriginFrom(m.Context())
+				require.EqualValues(t, 2, *origin.Partition)
+				require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
+				m.Ack()
+			}
+			require.Len(t, got, 3)
+			if params != nil {
+				require.Equal(t, []string{"b1", "a1", "a2"}, order)
+			}
+			nothingMore(t, messages)
+		})
+	}
+}
