@@ -23,7 +23,8 @@ func TestDepths_AreBounded(t *testing.T) {
 	}
 	counted := func(topic string, delayed, ready int64) []brokers.Depth {
 		return []brokers.Depth{
-			{Topic: topic, Kind: brokers.DepthDelayed, Messages: delayed}, {Topic: topic, Kind: brokers.DepthRetry},
+			{Topic: topic, Kind: brokers.DepthDelayed, Messages: delayed},
+			{Topic: topic, Kind: brokers.DepthRetry},
 			{Topic: topic, Kind: brokers.DepthReady, Messages: ready},
 		}
 	}

@@ -38,6 +38,8 @@ type dialect interface {
 	// publish inserts rows once for every group of topic, and reports whether it has any. notify asks the database to
 	// wake consumers at commit, where it can.
 	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
+	// insertInto is the INSERT of rows into one queue, for a transaction of the broker's own.
+	insertInto(queue int64, rows []row) (query string, args []any)
 	// claim leases up to n rows that are due, in the order of delivery, and not before from in the index.
 	claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error)
 	// limit is the size of the largest claim that n allows.

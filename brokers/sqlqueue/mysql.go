@@ -24,44 +24,33 @@ func (mysql) insertIgnore(insert string) string { return insert + " ON DUPLICATE
 func (mysql) write(change func() error) error { return change() }
 
 func (m mysql) publish(ctx context.Context, db DB, topic string, rows []row, _ bool) (bool, error) {
-	return publishInto(ctx, db, m.now(), topic, rows, 0)
+	return publishInto(ctx, db, m, topic, rows)
 }
 
 // publishInto reads the groups of topic and inserts rows for each. Reading first is enough: a group that has subscribed
 // before Publish was called is there.
-func publishInto(ctx context.Context, db DB, now, topic string, rows []row, pad time.Duration) (bool, error) {
+func publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
 	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?", []byte(topic))
 	if err != nil {
 		return false, err
 	}
 	for _, queue := range queues {
-		if err := insertInto(ctx, db, now, queue, rows, pad); err != nil {
+		query, args := d.insertInto(queue, rows)
+		if _, err := db.ExecContext(ctx, query, args...); err != nil {
 			return false, err
 		}
 	}
 	return len(queues) > 0, nil
 }
 
-// insertInto inserts rows into one queue. pad is added to delays where the database's clock is coarse, so that none ends
-// early.
-func insertInto(ctx context.Context, db DB, now string, queue int64, rows []row, pad time.Duration) error {
-	query, args := insertRows(now, queue, rows, pad)
-	_, err := db.ExecContext(ctx, query, args...)
-	return err
-}
-
-func insertRows(now string, queue int64, rows []row, pad time.Duration) (query string, args []any) {
+func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = make([]any, 0, 6*len(rows))
 	for _, r := range rows {
-		delay := r.delay
-		if delay > 0 {
-			delay += pad
-		}
-		args = append(args, queue, delay.Microseconds(), delay.Microseconds(), r.uuid, r.headers, r.payload)
+		args = append(args, queue, r.delay.Microseconds(), r.delay.Microseconds(), r.uuid, r.headers, r.payload)
 	}
 	return `INSERT INTO redrive_queue_messages
 		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES ` +
-		tuples("(?, "+now+" + ?, "+now+" + ?, "+now+", ?, ?, ?)", len(rows)), args
+		tuples("(?, "+m.now()+" + ?, "+m.now()+" + ?, "+m.now()+", ?, ?, ?)", len(rows)), args
 }
 
 func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {

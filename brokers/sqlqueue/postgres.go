@@ -70,6 +70,22 @@ func insertPostgres(values string) string {
 		values + " AS v(delay, uuid, headers, payload) WHERE q.topic = $1"
 }
 
+func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any) {
+	args = append(make([]any, 0, 8), queue)
+	values := listed(2, len(rows))
+	if p.arrays != nil {
+		values = unnested(2)
+		args = append(args, columnsOf(rows)...)
+	} else {
+		for _, r := range rows {
+			args = append(args, r.delay.Microseconds(), r.uuid, r.headers, r.payload)
+		}
+	}
+	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT $1::bigint, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM
+		(SELECT ` + p.now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
+}
+
 // unnested yields rows from four arrays, the first of which is the parameter first. Beside listed, which every driver can,
 // that takes a third off the client's work on a message in a batch of 100, and some off the server's: there are five
 // parameters, and one text for batches of any size.

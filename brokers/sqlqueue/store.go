@@ -115,8 +115,8 @@ func (s *store) insertQueues(ctx context.Context, queues map[int64][]row) error 
 		return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
 			for _, queue := range slices.Sorted(maps.Keys(queues)) {
 				for rows := range chunks(queues[queue]) {
-					query, args := insertRows(s.now(), queue, rows, 0)
-					if _, err := tx.ExecContext(ctx, s.bind(query), args...); err != nil {
+					query, args := s.insertInto(queue, rows)
+					if _, err := tx.ExecContext(ctx, query, args...); err != nil {
 						return err
 					}
 				}
