@@ -311,7 +311,7 @@ func TestDashboardsAndAlerts_AskForWhatThereIs(t *testing.T) {
 	for _, r := range rules(t) {
 		recorded[r.Record] = r.Record != ""
 	}
-	words := []string{"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta"}
+	words := []string{"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta", "min_over_time"}
 	asked := map[string]bool{}
 	for _, q := range queries(t) {
 		expr := durations.ReplaceAllString(grouping.ReplaceAllString(q.expr, ""), "")

@@ -4,9 +4,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // descs are the gauges, which are made anew for each scrape.
 type descs struct {
-	storeUp, entries, oldest, runs, runEntries, legacy             *prometheus.Desc
-	spoolBytes, spoolLimit, spoolOldest, spoolRecords, spoolActive *prometheus.Desc
-	subscribed, failing, held, collected, givenBack, lastCollected *prometheus.Desc
+	storeUp, entries, oldest, topicOldest, runs, runEntries, legacy *prometheus.Desc
+	spoolBytes, spoolLimit, spoolOldest, spoolRecords, spoolActive  *prometheus.Desc
+	subscribed, failing, held, collected, givenBack, lastCollected  *prometheus.Desc
 }
 
 func newDescs(labels prometheus.Labels) descs {
@@ -17,7 +17,9 @@ func newDescs(labels prometheus.Labels) descs {
 		storeUp: desc("redrive_dlq_store_up", "1 when the store has answered the last question for its statistics, else 0."),
 		entries: desc("redrive_dlq_entries", "Dead letters in the store, by status.", "topic", "status"),
 		oldest:  desc("redrive_dlq_oldest_pending_age_seconds", "Age of the PENDING entry that waits longest; 0 when none does."),
-		runs:    desc("redrive_dlq_runs", "Redrive runs that have not ended, by state.", "state"),
+		topicOldest: desc("redrive_dlq_topic_oldest_pending_age_seconds",
+			"Age of the PENDING entry of a topic that waits longest; 0 when none of the topic does.", "topic"),
+		runs: desc("redrive_dlq_runs", "Redrive runs that have not ended, by state.", "state"),
 		runEntries: desc("redrive_dlq_run_entries",
 			"Entries of the redrive runs that have not ended, by what became of them.", "state"),
 		legacy: desc("dlq_events_total", "Older name: dead letters that are pending (what is not closed), resolved and discarded. A gauge.", "status"),
@@ -40,7 +42,7 @@ func newDescs(labels prometheus.Labels) descs {
 
 func (d *descs) describe(ch chan<- *prometheus.Desc, legacy bool) {
 	for _, desc := range []*prometheus.Desc{
-		d.storeUp, d.entries, d.oldest, d.runs, d.runEntries,
+		d.storeUp, d.entries, d.oldest, d.topicOldest, d.runs, d.runEntries,
 		d.spoolBytes, d.spoolLimit, d.spoolOldest, d.spoolRecords, d.spoolActive,
 		d.subscribed, d.failing, d.held, d.collected, d.givenBack, d.lastCollected,
 	} {

@@ -15,8 +15,10 @@ import (
 type answer struct {
 	ok    bool
 	stats dlq.Stats
-	runs  map[dlq.RunState]int
-	items dlq.RunCounts
+	// oldest are the longest waiting entries of the topics that have series of their own, where any waits.
+	oldest map[string]time.Time
+	runs   map[dlq.RunState]int
+	items  dlq.RunCounts
 }
 
 // refresh asks the store when the last answer is too old.
@@ -27,7 +29,7 @@ func (m *Metrics) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Timeout)
 	defer cancel()
 	var err error
-	m.answer, err = ask(ctx, m.sources.Store)
+	m.answer, err = ask(ctx, m.sources.Store, m.cfg.MaxTopics)
 	m.asked = time.Now()
 	if err != nil {
 		m.answer = answer{}
@@ -35,12 +37,25 @@ func (m *Metrics) refresh() {
 	}
 }
 
-func ask(ctx context.Context, store dlq.Store) (answer, error) {
-	a := answer{ok: true, runs: map[dlq.RunState]int{}}
+func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
+	a := answer{ok: true, oldest: map[string]time.Time{}, runs: map[dlq.RunState]int{}}
 	now := time.Now()
 	var err error
 	if a.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
 		return a, err
+	}
+	for i := range a.stats.ByTopic[:min(topics, len(a.stats.ByTopic))] {
+		topic := &a.stats.ByTopic[i]
+		if topic.Counts.Pending == 0 || topic.Name == "" {
+			continue
+		}
+		first, err := store.List(ctx, dlq.Filter{Topic: topic.Name, Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 1, Order: dlq.OldestFirst})
+		if err != nil {
+			return a, err
+		}
+		if len(first.Entries) > 0 {
+			a.oldest[topic.Name] = first.Entries[0].CreatedAt
+		}
 	}
 	var open []dlq.RunState
 	for _, state := range dlq.RunStates() {
@@ -138,7 +153,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 			gauge(ch, d.entries, float64(n.Counts.Of(status)), topic, strings.ToLower(string(status)))
 		}
 	}
-	gauge(ch, d.oldest, age(a.stats.OldestPending))
+	m.collectOldest(ch)
 	for _, state := range dlq.RunStates() {
 		if !state.Ended() {
 			gauge(ch, d.runs, float64(a.runs[state]), string(state))
@@ -152,6 +167,24 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 		gauge(ch, d.legacy, float64(c.Pending+c.Retrying+c.Parked), "pending")
 		gauge(ch, d.legacy, float64(c.Resolved), "resolved")
 		gauge(ch, d.legacy, float64(c.Discarded), "discarded")
+	}
+}
+
+// collectOldest shows the longest waiting entry of all, and that of each topic; that of the others where it is older than all of these.
+func (m *Metrics) collectOldest(ch chan<- prometheus.Metric) {
+	stats, d := &m.answer.stats, &m.descs
+	gauge(ch, d.oldest, age(stats.OldestPending))
+	among, seen := false, map[string]bool{}
+	for i := range stats.ByTopic[:min(m.cfg.MaxTopics, len(stats.ByTopic))] {
+		at := m.answer.oldest[stats.ByTopic[i].Name]
+		among = among || !at.IsZero() && !at.After(stats.OldestPending)
+		if topic := label(stats.ByTopic[i].Name); !seen[topic] {
+			seen[topic] = true
+			gauge(ch, d.topicOldest, age(at), topic)
+		}
+	}
+	if !among && !stats.OldestPending.IsZero() && !seen[Other] {
+		gauge(ch, d.topicOldest, age(stats.OldestPending), Other)
 	}
 }
 

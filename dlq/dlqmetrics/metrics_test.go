@@ -191,6 +191,44 @@ func gather(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	return values
 }
 
+// An old dead letter shows under its topic, so that whose it is can be told.
+func TestMetrics_OldestOfTopics(t *testing.T) {
+	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond, MaxTopics: 2})
+	die := func(topic string, hours ...int) {
+		for _, h := range hours {
+			d := letter(len(topic)*100 + h)
+			d.Origin.Topic, d.At = topic, time.Now().Add(-time.Duration(h)*time.Hour)
+			require.NoError(t, w.letters.DeadLetter(t.Context(), d))
+		}
+	}
+	const name = "redrive_dlq_topic_oldest_pending_age_seconds"
+	die("orders", 3, 7, 5)
+	die("invoices", 2, 1)
+	values := gather(t, w.registry)
+	require.InDelta(t, 7*3600, values[name+"{orders}"], 60)
+	require.InDelta(t, 2*3600, values[name+"{invoices}"], 60)
+	require.NotContains(t, values, name+"{other}")
+
+	die("mails", 4) // one topic too many, and younger than the oldest one
+	require.NotContains(t, gather(t, w.registry), name+"{other}")
+	_, err := w.manager.Resolve(t.Context(), 2, by)
+	require.NoError(t, err)
+	require.InDelta(t, 5*3600, gather(t, w.registry)[name+"{orders}"], 60, "what is closed waits no more")
+	_, err = w.manager.Resolve(t.Context(), 3, by)
+	require.NoError(t, err)
+	values = gather(t, w.registry)
+	require.InDelta(t, 4*3600, values[name+"{other}"], 60, "the oldest of all, which is none of the two topics'")
+	require.InDelta(t, 4*3600, values["redrive_dlq_oldest_pending_age_seconds"], 60)
+	for id := int64(4); id <= 5; id++ {
+		_, err = w.manager.Discard(t.Context(), id, by)
+		require.NoError(t, err)
+	}
+	require.Zero(t, gather(t, w.registry)[name+"{invoices}"])
+
+	w.store.away = errors.New("connection refused")
+	require.NotContains(t, gather(t, w.registry), name+"{orders}")
+}
+
 // C14, C17: while the store is away, the spool shows it, and nobody is shown numbers of before.
 func TestMetrics_StoreAway(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
