@@ -34,7 +34,8 @@ func (a *app) startBar(message string, total int64) *bar {
 	if a.colourful(a.err) {
 		w.Style().Colors = progress.StyleColorsExample
 	}
-	b := &bar{writer: w, tracker: &progress.Tracker{Message: message, Total: total}, drawn: make(chan struct{})}
+	// A tracker that stops at its total is not drawn again, and the last message comes after the last number.
+	b := &bar{writer: w, tracker: &progress.Tracker{Message: message, Total: total, AutoStopDisabled: true}, drawn: make(chan struct{})}
 	w.AppendTracker(b.tracker)
 	go func() {
 		defer close(b.drawn)
@@ -68,6 +69,9 @@ func (b *bar) end() {
 		return
 	}
 	b.ending.Do(func() {
+		if b.tracker.PercentDone() >= 100 {
+			b.tracker.MarkAsDone()
+		}
 		b.writer.Stop()
 		<-b.drawn
 	})
