@@ -264,7 +264,7 @@ func ask(t *testing.T, api, expr string) int {
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))
-	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_c`) // of what this service has not, or not for so long
+	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_(acks|c)`) // of what this service has not, or not for so long
 	type panel struct{ where, expr string }
 	var panels []panel
 	for _, path := range files(t, "grafana/dashboards/*.json") {
