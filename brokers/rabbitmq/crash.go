@@ -19,6 +19,13 @@ func (s *session) crashed(d *amqp.Delivery) bool {
 	return limit > 0 && deliveryCount(d.Headers)-s.losses >= limit
 }
 
+// worn tells whether RabbitMQ is about to dead-letter d itself, at its delivery limit, although nobody has failed: every
+// lost connection counts for every message that was sent ahead on it. Such a message is published anew, which counts from
+// 0. Not in a process that has lost no connection: there it may be a message that kills.
+func (s *session) worn(d *amqp.Delivery) bool {
+	return s.losses > 0 && deliveryCount(d.Headers) >= max(1, s.broker.design.deliveryLimit/2)
+}
+
 // bury dead-letters a message that was under way each time its consumer died.
 func (s *session) bury(m *message.Message, origin *envelope.Origin) error {
 	letter := crash.Letter(m, *origin, origin.DeliveryCount, s.broker.design.crashLimit, time.Now())

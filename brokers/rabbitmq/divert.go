@@ -15,14 +15,13 @@ func (s *session) divert(d *amqp.Delivery) bool {
 		s.sendAside(d, func(m *message.Message, origin *envelope.Origin) error { return s.bury(m, origin) })
 		return true
 	}
-	wait := remaining(d.Headers, time.Now())
-	if wait <= 0 {
-		return false
-	}
-	if wait <= holdLimit { // another round through a queue would take longer
-		select {
-		case <-time.After(wait):
-		case <-s.stop:
+	wait := max(0, remaining(d.Headers, time.Now()))
+	if wait <= holdLimit && !s.worn(d) {
+		if wait > 0 { // another round through a queue would take longer
+			select {
+			case <-time.After(wait):
+			case <-s.stop:
+			}
 		}
 		return false
 	}

@@ -107,36 +107,37 @@ func isNotFound(err error) bool {
 }
 
 // pump hands deliveries out. It returns true when the subscription is to stop, false when the session is lost.
+//
+// It looks at what was sent ahead before there is a slot for it: what has come early, or too often, is sent aside without
+// waiting for a slow handler.
 func (s *session) pump() (stopped bool) {
+	var ahead []amqp.Delivery // at most the prefetch
 	for {
+		slots := s.slots
+		if len(ahead) == 0 {
+			slots = nil
+		}
 		select {
-		case s.slots <- struct{}{}:
+		case slots <- struct{}{}:
+			if !s.handOut(&ahead[0]) {
+				<-s.slots
+				return true
+			}
+			ahead = ahead[1:]
+		case d, ok := <-s.deliveries:
+			if !ok { // the broker cancelled the consumer, or the channel ended
+				return false
+			}
+			if s.cautious && deliveryCount(d.Headers) == 0 && s.relax() != nil {
+				return false
+			}
+			if !s.divert(&d) {
+				ahead = append(ahead, d)
+			}
 		case <-s.stop:
 			return true
 		case <-s.lost:
 			return false
-		}
-		select {
-		case d, ok := <-s.deliveries:
-			if !ok { // the broker cancelled the consumer, or the channel ended
-				<-s.slots
-				return false
-			}
-			if s.cautious && deliveryCount(d.Headers) == 0 && s.relax() != nil {
-				<-s.slots
-				return false
-			}
-			if s.divert(&d) {
-				<-s.slots
-				continue
-			}
-			if !s.handOut(&d) {
-				<-s.slots
-				return true
-			}
-		case <-s.stop:
-			<-s.slots
-			return true
 		}
 	}
 }

@@ -90,6 +90,9 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	processed.wait(t, n-n/10, 5*time.Minute)
 	dead := newLedger()
 	note := func(d amqp.Delivery) {
+		i, err := strconv.Atoi(d.MessageId)
+		require.NoError(t, err)
+		require.True(t, isDead(i), "message %d has no reason to be dead: %v", i, d.Headers)
 		dead.note(d.MessageId)
 		require.NotEqual(t, "crash", d.Headers["x-dead-letter-reason"], "a lost connection is not a crash of the handler")
 	}

@@ -163,15 +163,15 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	}, patience, 100*time.Millisecond)
 }
 
-// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit
-// allows crashes still gets its message again, and finishes it.
+// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit, and
+// than RabbitMQ's own delivery limit, still gets its message again, and finishes it, and so do those that wait behind it.
 func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
-	const crashLimit, cuts = 3, 6
+	const crashLimit, deliveryLimit, cuts = 3, 12, 16
 	url := services.SharedRabbitMQ(t).VHost(t)
 	proxy := services.NewProxy(t, url)
 	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()),
-		params("grid", "false", "prefetch", "10", "crash-limit", strconv.Itoa(crashLimit)))
+		params("grid", "false", "prefetch", "10", "crash-limit", strconv.Itoa(crashLimit), "delivery-limit", strconv.Itoa(deliveryLimit)))
 	p := dialPlain(t, url)
 	gate := make(chan struct{})
 	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
@@ -190,10 +190,13 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 		require.Eventually(t, func() bool { return p.consumers("orders") == 0 }, patience, 5*time.Millisecond)
 		require.NoError(t, proxy.Heal())
 		require.Eventually(t, func() bool { return p.consumers("orders") == 1 }, patience, 5*time.Millisecond)
+		for range 3 { // the network holds for as long as this takes
+			require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+		}
 	}
 	close(gate)
 	seen := map[string]bool{}
-	for len(seen) < n {
+	for len(seen) < n+3*cuts {
 		seen[s.next().message.UUID] = true
 	}
 	require.Eventually(t, func() bool { return p.depth("orders") == 0 }, patience, 5*time.Millisecond)
