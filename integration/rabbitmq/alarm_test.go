@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
-	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -20,10 +19,11 @@ import (
 func TestMemoryAlarm(t *testing.T) {
 	t.Parallel()
 	const n = 500
-	r := services.RabbitMQ(t, services.RabbitConfig{})
-	b := openBroker(t, r.URL, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"), delays(50*time.Millisecond),
+	r := borrowSecond(t, true)
+	url := r.VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"), delays(50*time.Millisecond),
 		func(c *brokers.Config) { c.PublishTimeout = time.Second })
-	plain := dialPlain(t, r.URL)
+	plain := dialPlain(t, url)
 	gate := make(chan struct{})
 	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
 		MaxAttempts: 3, Backoff: middleware.Constant(50 * time.Millisecond),
@@ -40,14 +40,22 @@ func TestMemoryAlarm(t *testing.T) {
 	}
 	require.NoError(t, b.Publisher().Publish("orders", batch...))
 
-	_, err := r.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB")
-	require.NoError(t, err)
+	watermark := func(ctx context.Context, limit string) {
+		_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", limit)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			watermark(context.Background(), "1GB")
+		}
+	})
+	watermark(t.Context(), "1MB")
 	require.Eventually(t, func() bool {
 		err := b.Publisher().Publish("orders", newMessage("during the alarm"))
 		return err != nil
 	}, patience, 10*time.Millisecond, "the alarm does not stop publishing")
 	began := time.Now()
-	err = b.Publisher().Publish("orders", newMessage("during the alarm"))
+	err := b.Publisher().Publish("orders", newMessage("during the alarm"))
 	require.ErrorIs(t, err, rabbitmq.ErrBlocked)
 	require.Less(t, time.Since(began), 3*time.Second)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -61,8 +69,7 @@ func TestMemoryAlarm(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return plain.depth("orders") == 0 }, patience, 10*time.Millisecond, "acks arrive during the alarm")
 
-	_, err = r.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1GB")
-	require.NoError(t, err)
+	watermark(t.Context(), "1GB")
 	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil }, patience, 10*time.Millisecond)
 	retried := false
 	for after := false; !after || !retried; {

@@ -195,11 +195,13 @@ func TestConsume_NacksAreNoCrashes(t *testing.T) {
 }
 
 // A broker that stops answering, with its TCP connections open, or that is gone, neither hangs Publish nor Close.
-func TestClose_WhileTheBrokerIsAway(t *testing.T) {
-	server := services.RabbitMQ(t, services.RabbitConfig{})
+func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one broker, one fault after the other
+	t.Parallel()
+	server := borrowSecond(t, true)
+	url := server.VHost(t)
 	open := func(t *testing.T) (*rabbitmq.Broker, *service) {
 		t.Helper()
-		b := openBroker(t, server.URL, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+		b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
 		s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
 		require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 		s.next()

@@ -2,7 +2,9 @@
 package rabbitmq_test
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 
@@ -15,8 +17,13 @@ func TestMain(m *testing.M) {
 		os.Exit(restart(url))
 	}
 	// These tests wait much more than they compute. Go's default is one at a time per core.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "10"); err != nil {
 		panic(err)
 	}
-	services.Main(m)
+	code := m.Run()
+	if err := errors.Join(services.CloseShared(), closeSecond()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }

@@ -37,12 +37,13 @@ func TestPlugin_Missing(t *testing.T) {
 // topic exchange delivers at once: names, bindings and headers are real, the delay is not.
 func TestPlugin_NamesAndHeaders(t *testing.T) {
 	t.Parallel()
-	r := services.RabbitMQ(t, services.RabbitConfig{})
+	r := borrowSecond(t, false)
+	url := r.VHost(t)
 	_, err := r.Ctl(t.Context(), "eval", `rabbit_registry:register(exchange, <<"x-delayed-message">>, rabbit_exchange_type_topic).`)
 	require.NoError(t, err)
-	b := openBroker(t, r.URL, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params("transport", "plugin"))
+	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params("transport", "plugin"))
 	s := serve(t, b, "invoice.*", middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute), fails)
-	p := dialPlain(t, r.URL)
+	p := dialPlain(t, url)
 	_, err = p.ch.QueueDeclare("spy", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, p.ch.QueueBind("spy", "#", "easyweek.invoice-service", false, nil), "D4: an exchange of the queue's name")

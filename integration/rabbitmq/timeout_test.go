@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"context"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -19,12 +19,17 @@ import (
 // the messages beside it are handled.
 func TestConsumerTimeout(t *testing.T) {
 	t.Parallel()
-	r := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: 2 * time.Second})
-	// RabbitMQ looks for late consumers once a minute. New channels look every second.
-	_, err := r.Ctl(t.Context(), "eval", "application:set_env(rabbit, channel_tick_interval, 1000).")
-	require.NoError(t, err)
-	b := openBroker(t, r.URL, naming(brokers.Laravel()), params("grid", "false", "prefetch", "4"))
-	p := dialPlain(t, r.URL)
+	r := borrowSecond(t, true)
+	url := r.VHost(t)
+	// Channels read both when they open. RabbitMQ looks for late consumers once a minute, these look every second.
+	settings := func(ctx context.Context, timeout, tick string) {
+		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, consumer_timeout, "+timeout+"), application:set_env(rabbit, channel_tick_interval, "+tick+").")
+		require.NoError(t, err)
+	}
+	settings(t.Context(), "2000", "1000")
+	t.Cleanup(func() { settings(context.Background(), "1800000", "60000") })
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "4"))
+	p := dialPlain(t, url)
 
 	release, finished := make(chan struct{}), make(chan struct{})
 	var held atomic.Bool

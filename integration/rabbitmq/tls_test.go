@@ -25,12 +25,23 @@ func withQuery(t *testing.T, rawURL string, nameValues ...string) string {
 	return u.String()
 }
 
+// inVHost puts the virtual host of another URL into rawURL.
+func inVHost(t *testing.T, rawURL, other string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	require.NoError(t, err)
+	u.Path = "/" + vhostOf(t, other)
+	return u.String()
+}
+
 // amqps:// with certificates of both sides, none of them the system's: messages larger than a TLS record come through, and
 // closing leaves nothing unsaid. Every way to get it wrong ends in an error that says what to do, without the password.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	r := services.RabbitMQ(t, services.RabbitConfig{TLS: true, Conf: "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true"})
-	mine := withQuery(t, r.TLSURL, "certfile", r.Certificates.ClientCert, "keyfile", r.Certificates.ClientKey)
+	r := borrowSecond(t, false)
+	plainURL := r.VHost(t)
+	secure := inVHost(t, r.TLSURL, plainURL)
+	mine := withQuery(t, secure, "certfile", r.Certificates.ClientCert, "keyfile", r.Certificates.ClientKey)
 	b := openBroker(t, withQuery(t, mine, "cacertfile", r.Certificates.CA), naming(brokers.Laravel()), params("grid", "false"))
 	s := serve(t, b, "orders", middleware.Laravel(2), fails)
 	big := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
@@ -38,7 +49,7 @@ func TestTLS(t *testing.T) {
 	for range 4 {
 		s.next()
 	}
-	p := dialPlain(t, r.URL)
+	p := dialPlain(t, plainURL)
 	sizes := []int{len(p.next("orders_dlq").Body), len(p.next("orders_dlq").Body)}
 	require.ElementsMatch(t, []int{len(big), len("small")}, sizes)
 	s.stop()
@@ -60,7 +71,7 @@ func TestTLS(t *testing.T) {
 			withQuery(t, mine, "cacertfile", r.Certificates.CA, "server_name_indication", "rabbit.example.com"),
 			[]string{"rabbit.example.com", "server_name_indication="},
 		},
-		"no certificate of the client's": {withQuery(t, r.TLSURL, "cacertfile", r.Certificates.CA), []string{"certfile=", "keyfile="}},
+		"no certificate of the client's": {withQuery(t, secure, "cacertfile", r.Certificates.CA), []string{"certfile=", "keyfile="}},
 		"a port without TLS":             {strings.Replace(r.URL, "amqp:", "amqps:", 1), []string{"does not speak TLS", "amqp://"}},
 		"TLS and no TLS":                 {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
 	} {

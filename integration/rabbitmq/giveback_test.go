@@ -1,0 +1,129 @@
+package rabbitmq_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// A message that has come early and cannot be sent on for the rest of its delay, because there is no queue to wait in, stays
+// with the broker: it is handled once it is due, and not before.
+func TestDelays_ARestThatCannotBeSentOnIsGivenBack(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "none"))
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	due := time.Now().Add(800 * time.Millisecond)
+	p.send("", "orders", amqp.Publishing{MessageId: "m", Headers: amqp.Table{envelope.KeyNotBefore: due.UnixMilli()}})
+	r := s.next()
+	require.Equal(t, "m", r.message.UUID)
+	require.False(t, r.at.Before(due.Truncate(time.Millisecond)), "early")
+	require.True(t, r.origin.Redelivered, "it was given back and not sent on")
+	s.stop()
+	require.NoError(t, b.Close())
+	require.Zero(t, p.depth("orders"))
+	require.Empty(t, s.runs)
+}
+
+// A nacked message that cannot be published anew, here because its handler has made a header too large, is not lost: the
+// broker counts the nack, and at the crash limit it is dead-lettered as it came.
+func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3", "nack-pause", "5ms"))
+	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
+	for range 3 {
+		m := <-messages
+		require.Equal(t, "m", m.UUID)
+		m.Metadata["big"] = strings.Repeat("x", 200<<10)
+		m.Nack()
+	}
+	d := p.next("orders_dlq")
+	require.Equal(t, "m", d.MessageId)
+	require.Equal(t, "x", string(d.Body))
+	require.NotContains(t, d.Headers, "big")
+	require.Zero(t, p.depth("orders"))
+}
+
+// A queue that refuses is asked again: what filled up for a moment takes the message when there is room.
+func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	// A queue with room for one, whose messages are gone after 100 ms: it is full for the first attempt, not for the last.
+	_, err := p.ch.QueueDeclare("full", true, false, false, false,
+		amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish", "x-message-ttl": int32(100)})
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, b.Publisher().Publish("full", message.NewMessage(strconv.Itoa(i), nil)))
+	}
+}
+
+// Where a dead letter queue or a delay queue is missing, because nobody has ever consumed there, it is declared.
+func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), delays(50*time.Millisecond, 70*time.Millisecond))
+	origin := envelope.Origin{Topic: "orders", Consumer: "orders"}
+	require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("again", nil), 50*time.Millisecond))
+	require.Equal(t, "again", p.next("orders").MessageId)
+	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
+	require.Equal(t, "dead", p.next("orders_dlq").MessageId)
+}
+
+// A delay queue for first deliveries that somebody has deleted is an error once, and is made again by the next publish.
+func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, params("grid", "false"), delays(50*time.Millisecond))
+	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+	publish := func(id string) error {
+		m := message.NewMessage(id, nil)
+		envelope.SetDelay(m, 50*time.Millisecond)
+		return b.Publisher().Publish("orders", m)
+	}
+	require.NoError(t, publish("before"))
+	require.Equal(t, "before", p.next("orders").MessageId)
+	_, err := p.ch.QueueDelete("redrive.delayed.orders.50", false, false, false)
+	require.NoError(t, err)
+	require.ErrorIs(t, publish("lost and told so"), brokers.ErrUnroutable)
+	require.NoError(t, publish("after"))
+	require.Equal(t, "after", p.next("orders").MessageId)
+}
+
+// More returns than one channel may have publications under way: each is told, none is taken for stored.
+func TestPublish_EveryReturnIsTold(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	const n = 5000
+	origins, messages := make([]envelope.Origin, n), make([]*message.Message, n)
+	for i := range n {
+		origins[i] = envelope.Origin{Topic: "nobody", Consumer: "nobody"}
+		messages[i] = message.NewMessage("the same", []byte("for all"))
+	}
+	for i, err := range b.RescheduleAll(t.Context(), origins, messages) {
+		require.ErrorIs(t, err, brokers.ErrUnroutable, i)
+	}
+}

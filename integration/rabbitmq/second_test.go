@@ -1,0 +1,64 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// second is a broker beside the shared one, with a TLS port that asks clients for certificates, which tests may
+// reconfigure, alarm, freeze and kill. It starts when the first of them asks for it.
+var second struct {
+	sync.RWMutex // locked by a test that has the broker alone
+
+	start  sync.Mutex // guards the fields below
+	rabbit *services.Rabbit
+	err    error
+}
+
+// borrowSecond lends the second broker until the test ends, with alone to nobody else meanwhile. A test that has killed it
+// need not start it again.
+func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
+	t.Helper()
+	if alone {
+		second.Lock()
+		t.Cleanup(second.Unlock)
+	} else {
+		second.RLock()
+		t.Cleanup(second.RUnlock)
+	}
+	second.start.Lock()
+	defer second.start.Unlock()
+	if second.rabbit == nil && second.err == nil {
+		second.rabbit, second.err = services.StartRabbitMQ(context.Background(), services.RabbitConfig{
+			TLS: true, Conf: "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true",
+		})
+	}
+	if unavailable := (*services.UnavailableError)(nil); errors.As(second.err, &unavailable) && os.Getenv("REQUIRE_SERVICES") != "1" {
+		t.Skip(second.err)
+	}
+	require.NoError(t, second.err)
+	if second.rabbit.PID() == 0 {
+		require.NoError(t, second.rabbit.Start(t.Context()))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the second broker's log ends so:\n%s", second.rabbit.Log())
+		}
+	})
+	return second.rabbit
+}
+
+// closeSecond ends the second broker, when all tests have ended.
+func closeSecond() error {
+	if second.rabbit == nil {
+		return nil
+	}
+	return second.rabbit.Close()
+}
