@@ -47,8 +47,8 @@
 // brokers.Config.DeadLetters, and without one, or when it fails, into the dead letter queue. What was prefetched beside
 // it when the process died is counted as well: keep prefetch at 1 for handlers that may do this. Nacks are answers, and
 // are kept from being counted, and so are connections that broke while the process lived: a message that was sent ahead on
-half as many as delivery-limit allows is published anew, behind the others, before RabbitMQ dead-letters it. Classic
-queues count nothing.
+// half as many as delivery-limit allows is published anew, behind the others, before RabbitMQ dead-letters it. Classic
+// queues count nothing.
 //
 // Subscribing is our own and not watermill-amqp's (v2.1.3), which handles one message at a time per Subscribe whatever
 // the prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of
