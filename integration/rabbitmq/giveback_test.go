@@ -116,12 +116,12 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 func TestPublish_EveryReturnIsTold(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
-	b := openBroker(t, url, naming(brokers.Laravel()))
-	const n = 5000
+	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = time.Minute })
+	const n = 2000
 	origins, messages := make([]envelope.Origin, n), make([]*message.Message, n)
 	for i := range n {
 		origins[i] = envelope.Origin{Topic: "nobody", Consumer: "nobody"}
-		messages[i] = message.NewMessage("the same", []byte("for all"))
+		messages[i] = message.NewMessage(strconv.Itoa(i), nil)
 	}
 	for i, err := range b.RescheduleAll(t.Context(), origins, messages) {
 		require.ErrorIs(t, err, brokers.ErrUnroutable, i)
