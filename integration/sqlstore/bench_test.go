@@ -22,10 +22,10 @@ import (
 // The benchmarks put C's table as written beside the store, on one durable PostgreSQL, with the same rows, and let the two take turns.
 // Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md has the last run:
 //
-//	REDRIVE_ROWS=1000000 go test -run '^$' -bench Postgres -benchtime 20x -timeout 30m ./sqlstore
+//	REDRIVE_ROWS=1000000 go test -run '^$' -bench 'Postgres$' -benchtime 20x -timeout 30m ./sqlstore
 //
 // Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database of a server of your own, with durable settings, that the
-// first run fills and the others find filled; -bench Postgres/None only fills it.
+// first run fills and the others find filled; -bench 'Postgres$/None' only fills it.
 
 // peerSchema is C19 and C20 as they are written.
 const peerSchema = `
