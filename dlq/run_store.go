@@ -9,7 +9,8 @@ import (
 // that are one transaction each: a run is always as far as its last step, whatever happens to the process.
 type RunStore interface {
 	// CreateRun stores a new run, in state RunPreparing with nothing frozen, and its audit record. Its FreezeTo becomes the newest
-	// entry there is. The error wraps ErrConflict when there is a run with its id.
+	// entry there is. The error is a [*RunConflictError] with its state, and who started it
+	// when, when there is a run with its id.
 	CreateRun(ctx context.Context, r *Run, audit AuditRecord) error
 	// Run returns a run. The error wraps ErrNotFound when there is none.
 	Run(ctx context.Context, id string) (*Run, error)

@@ -67,6 +67,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Revise", testRevise},
 		{"Import", testImport},
 		{"RunResource", testRunResource},
+		{"RunSameID", testRunSameID},
 		{"RunLease", testRunLease},
 		{"RunFreeze", testRunFreeze},
 		{"RunNextItems", testRunNextItems},

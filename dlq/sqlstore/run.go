@@ -54,19 +54,19 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 	if err != nil {
 		return fmt.Errorf("sqlstore: create run: %w", err)
 	}
-	return s.inTx(ctx, "create run "+r.ID, func(tx *sql.Tx) error {
-		var there int
-		if err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_runs WHERE run_id = ?", r.ID).Scan(&there); err != nil {
+	err = s.inTx(ctx, "create run "+r.ID, func(tx *sql.Tx) error {
+		there, err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID))
+		switch {
+		case err == nil:
+			return idTaken(there)
+		case !errors.Is(err, sql.ErrNoRows):
 			return err
-		}
-		if there > 0 {
-			return fmt.Errorf("%w: there is a run with this id", dlq.ErrConflict)
 		}
 		var newest int64
 		if err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), 0) FROM dlq_entries").Scan(&newest); err != nil {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, insertInto("dlq_runs",
+		_, err = s.statements.exec(ctx, tx, insertInto("dlq_runs",
 			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"}, 1),
 			r.ID, string(r.State), r.Version, s.dialect.time(r.CreatedAt), r.CreatedBy, document, newest)
 		if err != nil {
@@ -74,6 +74,21 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 		}
 		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
 	})
+	if err == nil || errors.Is(err, dlq.ErrConflict) {
+		return err
+	}
+	// One that was created at the same time is met by the unique index only.
+	if there, failed := s.Run(ctx, r.ID); failed == nil && !(there.CreatedAt.Equal(r.CreatedAt) && there.CreatedBy == r.CreatedBy) {
+		return idTaken(&runRow{Run: *there})
+	}
+	return err
+}
+
+// idTaken says who has the id of a run.
+func idTaken(there *runRow) error {
+	return &dlq.RunConflictError{
+		ID: "run " + there.ID, Action: dlq.ActionRunStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,
+	}
 }
 
 // Run returns a run.

@@ -1,0 +1,120 @@
+package dlqtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A claim is a redrive of each entry, all or nothing with its record; what has changed since is skipped, and says by whom.
+func testRunClaim(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 70)
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[5:6], Actor: "bob"})
+	at := noon.Add(time.Hour)
+	claimed := claimAll(t, s, r.ID, at, 100)
+	require.Len(t, claimed, 69)
+	for i := range claimed {
+		stored := get(t, s, claimed[i].ID)
+		claimed[i].Body = stored.Body
+		require.Equal(t, &claimed[i], stored, "what is returned is what is stored")
+	}
+	require.Equal(t, []any{dlq.Retrying, 1, "run-1", "ana", at, at.Add(time.Hour)},
+		[]any{claimed[0].Status, claimed[0].RedriveCount, claimed[0].Run, claimed[0].ChangedBy, claimed[0].LastRedriveAt, claimed[0].LeaseUntil})
+	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	require.Len(t, skipped, 1)
+	require.Contains(t, skipped[0].Detail, "by bob")
+	items := itemsOf(t, s, r.ID, dlq.ItemClaimed)
+	require.Equal(t, []any{claimed[0].Version, 1, at.Add(time.Minute)}, []any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: dlq.ActionRedrive}, dlq.Page{Limit: dlq.MaxPage})
+	require.NoError(t, err)
+	require.Len(t, records, 69)
+	require.Empty(t, claimAll(t, s, r.ID, at, 100), "nothing waits")
+	kept, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Counts{Retrying: 69, Resolved: 1}, kept.Counts)
+
+	// Of two runs over the same entries one gets each.
+	other := newRun(t, s, dlq.RunSpec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
+	require.Equal(t, int64(69), other.Counts.Waiting)
+	require.Empty(t, claimAll(t, s, other.ID, at, 100))
+	require.Contains(t, itemsOf(t, s, other.ID, dlq.ItemSkipped)[0].Detail, "by ana")
+	require.NoError(t, s.Recount(t.Context()))
+	counted, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, kept.Counts, counted.Counts)
+}
+
+// What was published, refused and given up is recorded, in one step with the next claims; a step that is repeated changes nothing.
+func testRunSteps(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 10)
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	require.Len(t, claimAll(t, s, r.ID, at, 6), 6)
+	step := stepOf(r.ID, at.Add(time.Second))
+	step.Published = list[0:3]
+	step.Released = []dlq.RunRefusal{{EntryID: list[3], Detail: "broker is away"}}
+	step.Skipped = []dlq.RunRefusal{{EntryID: list[4], Detail: "too large"}, {EntryID: list[8], Detail: "no JSON"}, {EntryID: list[8], Detail: "no JSON"}}
+	want := dlq.RunCounts{Waiting: 4, Claimed: 1, Out: 3, Skipped: 2}
+	for range 2 {
+		require.Equal(t, want, mustStep(t, s, step).Run.Counts)
+	}
+	for id, status := range map[int64]dlq.Status{
+		list[0]: dlq.Retrying, list[3]: dlq.Pending, list[4]: dlq.Pending, list[5]: dlq.Retrying, list[8]: dlq.Pending,
+	} {
+		require.Equal(t, status, get(t, s, id).Status)
+	}
+	require.Zero(t, get(t, s, list[3]).RedriveCount, "what was not sent does not count")
+	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	require.Equal(t, []string{"too large", "no JSON"}, []string{skipped[0].Detail, skipped[1].Detail})
+	require.Len(t, claimAll(t, s, r.ID, at.Add(time.Minute), 100), 4, "what was given back is claimed again")
+	closing := stepOf(r.ID, at.Add(2*time.Minute))
+	closing.Published, closing.ClosePublished = append([]int64{list[3]}, list[5:8]...), true
+	for range 2 {
+		require.Equal(t, dlq.RunCounts{Claimed: 1, Out: 3, Succeeded: 4, Skipped: 2}, mustStep(t, s, closing).Run.Counts)
+	}
+	e := get(t, s, list[6])
+	require.Equal(t, []any{dlq.Resolved, "ana", at.Add(2 * time.Minute)}, []any{e.Status, e.ResolvedBy, e.ResolvedAt})
+	require.Equal(t, e.ResolvedAt, e.SucceededAt)
+	got, err := s.Run(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.Equal(t, at.Add(2*time.Minute).Add(1000*time.Hour), got.LeaseUntil, "a step extends the lease")
+	require.Equal(t, int64(1), got.Version)
+	kept, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.NoError(t, s.Recount(t.Context()))
+	counted, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	require.Equal(t, counted.Counts, kept.Counts)
+}
+
+// A claim may bring a new revision of the body: both are there, or neither.
+func testRunClaimWithBody(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 2)
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[1:2]})
+	step := stepOf(r.ID, noon.Add(time.Hour))
+	for _, id := range list {
+		step.Claims = append(step.Claims, dlq.RunClaim{EntryID: id, Version: 1, Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}}})
+	}
+	stepped := mustStep(t, s, step)
+	require.Len(t, stepped.Claimed, 1)
+	e := get(t, s, list[0])
+	require.Equal(t, []any{1, int64(4), "\xffnew"}, []any{e.Revision, e.Size, string(e.Body.Payload)})
+	require.Equal(t, map[string]string{"a": "\xfe"}, e.Body.Headers)
+	original, err := s.Body(t.Context(), list[0], 0)
+	require.NoError(t, err)
+	require.Equal(t, `{"n":0}`, string(original.Payload))
+	_, err = s.Body(t.Context(), list[1], 1)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	require.Zero(t, itemsOf(t, s, r.ID, dlq.ItemClaimed)[0].Revision, "the item remembers what it found")
+}

@@ -1,0 +1,86 @@
+package dlqtest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// The set is what the filter picks when it is frozen, in chunks of any size; newer entries and newer deaths are not in it.
+func testRunFreeze(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 20)
+	putMany(t, s, 20, 25, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" })
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[3:4]})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionPark, IDs: list[4:5]})
+	orders := dlq.Filter{Topic: "orders"}
+	for i, c := range []struct {
+		spec  dlq.RunSpec
+		chunk int
+		want  int
+	}{
+		{dlq.RunSpec{Filter: orders}, 1000, 18},
+		{dlq.RunSpec{Filter: orders}, 7, 18},
+		{dlq.RunSpec{Filter: orders, Limit: 5}, 3, 5},
+		{dlq.RunSpec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}}, 10, 24},
+		{dlq.RunSpec{Filter: dlq.Filter{IDs: []int64{list[9], list[2], list[3], list[9], list[19], 4711}}}, 2, 3},
+		{dlq.RunSpec{Filter: dlq.Filter{Topic: "none"}}, 10, 0},
+	} {
+		c.spec.ID = fmt.Sprintf("run-%d", i)
+		r := newRun(t, s, c.spec, c.chunk)
+		require.Equal(t, dlq.RunCounts{Waiting: int64(c.want)}, r.Counts, c.spec.ID)
+		items := itemsOf(t, s, r.ID, "")
+		require.Len(t, items, c.want, c.spec.ID)
+		for n, item := range items {
+			require.Equal(t, dlq.ItemWaiting, item.State)
+			require.Equal(t, get(t, s, item.EntryID).Version, item.Version)
+			require.True(t, n == 0 || items[n-1].EntryID < item.EntryID)
+		}
+	}
+	putMany(t, s, 100, 103)
+	require.Len(t, itemsOf(t, s, "run-0", ""), 18)
+	split, err := s.Split(t.Context(), dlq.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, []dlq.TopicCount{{Topic: "orders", Count: 23}, {Topic: "invoices", Count: 5}}, split)
+	page, err := s.RunItems(t.Context(), "run-0", dlq.ItemFilter{After: list[9], Limit: 2})
+	require.NoError(t, err)
+	require.Equal(t, []int64{list[10], list[11]}, []int64{page[0].EntryID, page[1].EntryID})
+}
+
+// NextItems brings entries with the exact bytes of the body that is to be sent, within its bounds.
+func testRunNextItems(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	var list []int64
+	for n, payload := range [][]byte{[]byte("\x00\xff"), {}, make([]byte, 5000), []byte("{}")} {
+		list = append(list, put(t, s, letter(n, func(d *envelope.DeadLetter) {
+			d.Message.Payload = payload
+			d.Message.Metadata["bytes"] = "\xff"
+		}))[0].ID)
+	}
+	edited, err := s.Revise(t.Context(), dlq.Revision{EntryID: list[3], Body: &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon})
+	require.NoError(t, err)
+	newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	items, err := s.NextItems(t.Context(), "run-1", 0, 10, 1<<20)
+	require.NoError(t, err)
+	require.Len(t, items, 4)
+	for i, item := range items {
+		require.Equal(t, list[i], item.EntryID)
+		require.Equal(t, get(t, s, list[i]), item.Entry, "with its body")
+	}
+	require.Equal(t, []any{edited.Revision, "edited"}, []any{items[3].Revision, string(items[3].Entry.Body.Payload)})
+	for want, c := range map[int]struct {
+		after int64
+		limit int
+		bytes int64
+	}{2: {0, 10, 4000}, 1: {list[1], 10, 10}, 3: {list[0], 10, 1 << 20}} {
+		items, err := s.NextItems(t.Context(), "run-1", c.after, c.limit, c.bytes)
+		require.NoError(t, err)
+		require.Len(t, items, want)
+	}
+}

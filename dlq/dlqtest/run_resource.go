@@ -1,0 +1,179 @@
+package dlqtest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A run is found as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
+func testRunResource(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	putMany(t, s, 0, 3)
+	redrives := 2
+	spec := dlq.RunSpec{
+		ID: "run-0", Limit: 7, Rate: 12.5, Canary: []int{1, 10}, JQ: `.a = "é\u0000"`, OutcomeTimeout: time.Minute,
+		Filter: dlq.Filter{Topic: "orders", From: noon, Redrives: &redrives, IDs: []int64{1, 2}},
+	}
+	spec, err := spec.Resolve()
+	require.NoError(t, err)
+	created := &dlq.Run{
+		ID: spec.ID, Spec: spec, State: dlq.RunPreparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why", ChangedAt: noon,
+		ChangedBy: "ana", ApprovalAbove: -1,
+	}
+	audit := dlq.AuditRecord{At: noon, Actor: "ana", Action: dlq.ActionRunStart, Run: created.ID, Note: "why"}
+	require.NoError(t, s.CreateRun(t.Context(), created, audit))
+	requireTaken(t, s.CreateRun(t.Context(), created, audit), created)
+	got, err := s.Run(t.Context(), created.ID)
+	require.NoError(t, err)
+	want := *created
+	want.FreezeTo = got.FreezeTo
+	require.Positive(t, got.FreezeTo)
+	require.Equal(t, &want, got)
+
+	changed := *got
+	changed.State, changed.Version, changed.Cause, changed.ChangedBy = dlq.RunPaused, 2, "lunch", "bob"
+	changed.StartedAt, changed.Baseline = noon.Add(time.Second), dlq.RunCounts{Failed: 3}
+	changed.Counts, changed.Holder, changed.FrozenTo = dlq.RunCounts{Out: 99}, "nobody", 99 // not the caller's to change
+	audit.Action = dlq.ActionRunPause
+	require.NoError(t, s.ChangeRun(t.Context(), &changed, audit))
+	err = s.ChangeRun(t.Context(), &changed, audit)
+	var conflict *dlq.RunConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, []any{"bob", dlq.RunPaused, int64(2)}, []any{conflict.By, conflict.State, conflict.Version})
+	got, err = s.Run(t.Context(), created.ID)
+	require.NoError(t, err)
+	changed.Counts, changed.Holder, changed.FrozenTo = dlq.RunCounts{}, "", 0
+	require.Equal(t, &changed, got)
+	missing := changed
+	missing.ID = "none"
+	require.ErrorIs(t, s.ChangeRun(t.Context(), &missing, audit), dlq.ErrNotFound)
+	_, err = s.Run(t.Context(), "none")
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = s.RunItems(t.Context(), "none", dlq.ItemFilter{})
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = s.RunItems(t.Context(), created.ID, dlq.ItemFilter{State: "lost and found"})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	require.Len(t, records, 2, "the change that was refused did not happen")
+
+	for n := range 5 {
+		newRun(t, s, dlq.RunSpec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
+	}
+	var ids []string
+	page := dlq.Page{Limit: 2, Order: dlq.OldestFirst}
+	for {
+		runs, next, err := s.Runs(t.Context(), dlq.RunFilter{}, page)
+		require.NoError(t, err)
+		for _, r := range runs {
+			ids = append(ids, r.ID)
+		}
+		if page.After = next; next == "" {
+			break
+		}
+	}
+	require.Equal(t, []string{"run-0", "run-1", "run-2", "run-3", "run-4", "run-5"}, ids)
+	for want, f := range map[int]dlq.RunFilter{
+		1: {States: []dlq.RunState{dlq.RunPaused, dlq.RunStopped}}, 5: {Active: true}, 0: {CreatedBy: "eve"},
+	} {
+		runs, _, err := s.Runs(t.Context(), f, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, runs, want)
+	}
+}
+
+// A lease is one holder's at a time, whatever the number of processes, and ends with its time or when it is given back.
+func testRunLease(t *testing.T, db Database) {
+	t.Helper()
+	stores := []dlq.Store{db.open(t), db.open(t)}
+	s := stores[0]
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 10)
+	_, err := s.LeaseRun(t.Context(), r.ID, holder, noon, 0)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	won := make([]bool, 8)
+	for i := range won {
+		wg.Go(func() {
+			_, err := stores[i%2].LeaseRun(t.Context(), r.ID, fmt.Sprintf("process %d", i), noon, time.Minute)
+			if won[i] = err == nil; err != nil {
+				assert.ErrorIs(t, err, dlq.ErrLeaseLost)
+			}
+		})
+	}
+	wg.Wait()
+	winner := ""
+	for i := range won {
+		if won[i] {
+			require.Empty(t, winner, "one wins")
+			winner = fmt.Sprintf("process %d", i)
+		}
+	}
+	got, err := s.Run(t.Context(), r.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{winner, noon.Add(time.Minute)}, []any{got.Holder, got.LeaseUntil})
+	step := stepOf(r.ID, noon.Add(time.Second))
+	step.Holder = "another"
+	_, err = s.StepRun(t.Context(), step)
+	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	_, _, err = s.SettleRun(t.Context(), r.ID, "another", noon, 10)
+	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	_, err = s.FreezeRun(t.Context(), r.ID, "another", noon, 10)
+	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	step.Holder, step.At = winner, noon.Add(time.Minute)
+	_, err = s.StepRun(t.Context(), step)
+	require.ErrorIs(t, err, dlq.ErrLeaseLost, "its time is over, though nobody has taken it")
+	_, err = s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute)
+	require.NoError(t, err)
+	_, err = s.LeaseRun(t.Context(), "none", "another", noon, time.Minute)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+}
+
+// requireTaken requires that an error says who has the id of a run.
+func requireTaken(t *testing.T, err error, by *dlq.Run) {
+	t.Helper()
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	var conflict *dlq.RunConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Contains(t, conflict.ID, by.ID)
+	require.Equal(t, []any{dlq.ActionRunStart, by.CreatedBy}, []any{conflict.Action, conflict.By})
+	require.WithinDuration(t, by.CreatedAt, conflict.At, 0)
+}
+
+// Processes that start a run with one id at once make one, and the others hear whose it is.
+func testRunSameID(t *testing.T, db Database) {
+	t.Helper()
+	stores := []dlq.Store{db.open(t), db.open(t)}
+	spec, err := dlq.RunSpec{ID: "run"}.Resolve()
+	require.NoError(t, err)
+	faults := make([]error, 8)
+	var processes sync.WaitGroup
+	for n := range faults {
+		r := &dlq.Run{
+			ID: spec.ID, Spec: spec, State: dlq.RunPreparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n), ChangedAt: noon,
+			ChangedBy: "ana",
+		}
+		audit := dlq.AuditRecord{At: noon, Actor: r.CreatedBy, Action: dlq.ActionRunStart, Run: r.ID}
+		processes.Go(func() { faults[n] = stores[n%2].CreateRun(t.Context(), r, audit) })
+	}
+	processes.Wait()
+	there, err := stores[0].Run(t.Context(), spec.ID)
+	require.NoError(t, err)
+	for n, err := range faults {
+		if fmt.Sprintf("ana %d", n) == there.CreatedBy {
+			require.NoError(t, err)
+		} else {
+			requireTaken(t, err, there)
+		}
+	}
+	records, _, err := stores[0].Audit(t.Context(), dlq.AuditFilter{Run: spec.ID}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+}

@@ -1,0 +1,61 @@
+package dlqtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Outcomes are read from the entries, whoever recorded them and whenever: success, death, nothing in time, purged, taken by others.
+func testRunSettle(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	list := putMany(t, s, 0, 8)
+	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	claimed := claimAll(t, s, r.ID, at, 100)
+	step := stepOf(r.ID, at)
+	step.Published = list[:6]
+	mustStep(t, s, step)
+	require.Equal(t, dlq.RunCounts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
+
+	// A success by a consumer whose clock is behind, a death, a death followed by a redrive by hand.
+	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute)})
+	for _, i := range []int{1, 2} {
+		e := get(t, s, list[i])
+		put(t, s, redriven(e, at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
+	}
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute)})
+	// The process had published this one, and died before it could say so.
+	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute)})
+	// Succeeded and purged before anybody asked.
+	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
+	_, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: at.Add(2 * time.Second), Actor: "cron", At: at})
+	require.NoError(t, err)
+
+	now := at.Add(30 * time.Second)
+	got := settled(t, s, r.ID, now)
+	require.Equal(t, dlq.RunCounts{Claimed: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
+	failed := itemsOf(t, s, r.ID, dlq.ItemFailed)
+	require.Equal(t, []string{"closed", "closed"}, []string{failed[0].Detail, failed[1].Detail})
+	require.Equal(t, now, failed[0].SettledAt)
+
+	// The claim that was never published waits again, with the entry as it is now; its redrive has another number.
+	got = settled(t, s, r.ID, at.Add(time.Minute))
+	require.Equal(t, dlq.RunCounts{Waiting: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
+	again := claimAll(t, s, r.ID, at.Add(time.Minute), 100)
+	require.Len(t, again, 1)
+	require.Equal(t, []any{list[7], 2, claimed[7].Version + 1}, []any{again[0].ID, again[0].RedriveCount, again[0].Version})
+	// No outcome within the timeout.
+	got = settled(t, s, r.ID, at.Add(time.Hour))
+	require.Equal(t, int64(4), got.Lost)
+	got = settled(t, s, r.ID, at.Add(3*time.Hour))
+	require.Equal(t, int64(1), got.Waiting, "the claim was never published")
+	_, n, err := s.SettleRun(t.Context(), r.ID, holder, at.Add(3*time.Hour), 100)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
