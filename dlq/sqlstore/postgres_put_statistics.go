@@ -57,7 +57,7 @@ func newStatistics(letters []letterRow) []any {
 func numbers[K comparable](keys []K) map[K]int32 {
 	at := make(map[K]int32, len(keys))
 	for i, key := range keys {
-		at[key] = int32(i + 1) //nolint:gosec // G115: a group of letters is far smaller
+		at[key] = int32(i + 1)
 	}
 	return at
 }

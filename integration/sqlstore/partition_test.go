@@ -205,3 +205,69 @@ func TestPartition_Trigram(t *testing.T) {
 	db := openDB(t, url[:len(url)-len(byMonth)-1])
 	require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
 }
+
+// Somebody restores an entry of the month that retention is about to drop, after it was counted and copied: either that is refused, and the
+// entry is in the archive, or it was in time and the entry waits. It is never told that it waits and dropped.
+func TestPartition_RestoreWhileDropped(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	old := openStore(t, url)
+	closed, _ := oldLetters(t, old, 40)
+	require.NoError(t, old.Close())
+	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
+	defer s.Close()
+	for _, statement := range []string{
+		"CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$",
+		"CREATE TRIGGER pause BEFORE INSERT ON archive.dlq_events_archive FOR EACH STATEMENT EXECUTE FUNCTION pause()",
+	} {
+		_, err := db.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	gate, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = gate.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock(4711)")
+	require.NoError(t, err)
+	waiting := func() int {
+		var n int
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"+
+			" AND wait_event_type = 'Lock'").Scan(&n))
+		return n
+	}
+
+	var calls sync.WaitGroup
+	var purgeErr, restoreErr error
+	var results []dlq.Result
+	calls.Go(func() {
+		_, purgeErr = s.PurgeMonths(t.Context(), dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "cron"})
+	})
+	waitFor(t, "the purge at its copies", func() bool { return waiting() == 1 })
+	restored := make(chan struct{})
+	calls.Go(func() {
+		results, restoreErr = s.Change(t.Context(), dlq.Change{Action: dlq.ActionRestore, IDs: closed[:1], Actor: "ana", At: time.Now()})
+		close(restored)
+	})
+	waitFor(t, "the restore to wait or to be done", func() bool {
+		select {
+		case <-restored:
+			return true
+		default:
+			return waiting() == 2
+		}
+	})
+	require.NoError(t, gate.Rollback())
+	calls.Wait()
+	require.NoError(t, errors.Join(purgeErr, restoreErr))
+
+	archived := len(rowsOf(t, db, "SELECT 1 FROM archive.dlq_events_archive WHERE id = $1", closed[0]))
+	e, err := s.Get(t.Context(), closed[0])
+	if results[0].Err == nil {
+		require.NoError(t, err, "it was told that it waits")
+		require.Equal(t, dlq.Pending, e.Status)
+		require.Zero(t, archived)
+	} else {
+		require.ErrorIs(t, results[0].Err, dlq.ErrNotFound)
+		require.ErrorIs(t, err, dlq.ErrNotFound)
+		require.Equal(t, 1, archived)
+	}
+	requireCounted(t, s)
+}
