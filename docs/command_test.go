@@ -3,12 +3,14 @@ package docs_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +30,9 @@ func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	seen := 0
 	for _, p := range pages(t) {
 		for _, block := range p.blocks("yaml") {
+			if strings.HasPrefix(block, "profiles:") {
+				continue // the file for --profile: cmd/redrive's TestDocs_Profiles reads it
+			}
 			path := filepath.Join(t.TempDir(), "redrive.yaml")
 			require.NoError(t, os.WriteFile(path, []byte(block), 0o600))
 			_, err := config.Load(path)
@@ -41,15 +46,11 @@ func TestDocs_ConfigurationsAreValid(t *testing.T) {
 // The commands of a page run, one after the other, on a store with dead letters of a service that has been repaired.
 func TestDocs_RedriveCommandsRun(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(t.TempDir(), "redrive")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/redrive")
-	build.Dir = root
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	program := redrive(t)
 	seen := 0
 	for _, p := range pages(t) {
 		if p.path == "docs/runbook.md" {
-			continue // its commands are about an ID, a GROUP: cmd/redrive parses them
+			continue // its commands are about an ID, a GROUP: TestRunbook_CommandsRun
 		}
 		var commands []string
 		for _, block := range p.blocks("console") {
@@ -61,7 +62,7 @@ func TestDocs_RedriveCommandsRun(t *testing.T) {
 			}
 		}
 		seen += len(commands)
-		if len(commands) > 0 && p.path != "docs/runbook.md" { // its commands name what an alert names; its own test reads them
+		if len(commands) > 0 {
 			t.Run(p.path, func(t *testing.T) {
 				t.Parallel()
 				runCommands(t, program, commands)
@@ -69,6 +70,25 @@ func TestDocs_RedriveCommandsRun(t *testing.T) {
 		}
 	}
 	require.Greater(t, seen, 20)
+}
+
+// build builds the command once for all tests.
+var build = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(scratch, "redrive")
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", program, "./cmd/redrive")
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return program, err
+})
+
+func redrive(t *testing.T) string {
+	t.Helper()
+	program, err := build()
+	require.NoError(t, err)
+	return program
 }
 
 // logBuffer can be read while a program writes it.
@@ -91,32 +111,52 @@ func (b *logBuffer) String() string {
 
 func runCommands(t *testing.T, program string, commands []string) {
 	t.Helper()
-	dir := t.TempDir()
-	repaired(t, filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db"))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "redrive.yaml"), []byte(`
-store: {url: "sqlite:dead.db"}
-brokers: {queue: {url: "sqlite:queue.db"}}
-collector: {sources: [{broker: queue, topic: other_dlq}]}
-server: {address: "127.0.0.1:0"}
-`), 0o600))
+	s := newService(t)
 	for _, command := range commands {
-		var output logBuffer
-		args := shellWords(command)
-		if args[0] == "demo" { // ends by itself, on any port
-			args = append(args, "--address", "127.0.0.1:0", "--for", "1s")
-		}
-		cmd := exec.CommandContext(t.Context(), program, args...)
-		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
-		cmd.Env = append(os.Environ(), "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=", "REDRIVE_BROKER=", "REDRIVE_SERVER=", "REDRIVE_PROFILE=")
-		require.NoError(t, cmd.Start())
-		if args[0] == "serve" {
-			require.Eventually(t, func() bool { return strings.Contains(output.String(), "serving") }, 30*time.Second, 10*time.Millisecond, &output)
-			require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		}
-		require.NoError(t, cmd.Wait(), "redrive %s\n%s", command, &output)
-		require.NotEmpty(t, output.String(), command)
+		s.run(t, program, command)
 	}
 }
+
+// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on for ever is interrupted when
+// it has shown something.
+func (s *service) run(t *testing.T, program, command string, more ...string) string {
+	t.Helper()
+	var output logBuffer
+	args := append(shellWords(command), more...)
+	if args[0] == "demo" { // ends by itself, on any port
+		args = append(args, "--address", "127.0.0.1:0", "--for", "1s")
+	}
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &output, &output
+	cmd.Env = append(os.Environ(), "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=", "REDRIVE_BROKER=", "REDRIVE_SERVER=", "REDRIVE_PROFILE=")
+	require.NoError(t, cmd.Start())
+	shown := ""
+	switch {
+	case args[0] == "serve":
+		shown = "serving"
+	case args[0] == "dlq" && args[1] == "tail":
+		shown = "orders"
+	}
+	if shown != "" {
+		require.Eventually(t, func() bool { return strings.Contains(output.String(), shown) }, 30*time.Second, 10*time.Millisecond, &output)
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	}
+	err := cmd.Wait()
+	switch cmd.ProcessState.ExitCode() {
+	case interrupted, partly: // tail was ended here; a run that had stopped was for some of it
+		require.Contains(t, []string{"tail", "resume"}, args[1], &output)
+		err = nil
+	}
+	require.NoError(t, err, "redrive %s\n%s", command, &output)
+	require.NotEmpty(t, output.String(), command)
+	return output.String()
+}
+
+// Exit codes of a command that somebody has ended, and of one that did some of what it was for.
+const (
+	interrupted = 130
+	partly      = 4
+)
 
 // shellWords splits a command; quotes keep words together.
 func shellWords(command string) []string {
@@ -131,13 +171,29 @@ func shellWords(command string) []string {
 	return words
 }
 
-// repaired stores dead letters of a service, and runs it so that what comes back succeeds.
-func repaired(t *testing.T, store, queue string) {
+// service is a service with dead letters, which has been repaired: what comes back to it succeeds. Its store, its queue and the
+// configuration of the command are in one directory.
+type service struct {
+	dir     string
+	letters *dlq.Letters
+	broker  brokers.Broker
+	broken  atomic.Bool // it fails again
+}
+
+func newService(t *testing.T) *service {
 	t.Helper()
-	letters, err := dlq.Open(t.Context(), "sqlite:"+store+"?synchronous=normal&busy_timeout=30s", dlq.WithoutSpool())
+	s := &service{dir: t.TempDir()}
+	var err error
+	s.letters, err = dlq.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "dead.db")+"?synchronous=normal&busy_timeout=30s", dlq.WithoutSpool())
 	require.NoError(t, err)
-	broker, err := brokers.Open(t.Context(), "sqlite:"+queue)
+	s.broker, err = brokers.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "queue.db"))
 	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "redrive.yaml"), []byte(`
+store: {url: "sqlite:dead.db"}
+brokers: {queue: {url: "sqlite:queue.db"}}
+collector: {sources: [{broker: queue, topic: other_dlq}]}
+server: {address: "127.0.0.1:0"}
+`), 0o600))
 	for n := 1; n <= 8; n++ {
 		m := message.NewMessage(fmt.Sprintf("message-%d", n), fmt.Appendf(nil, `{"order":%d,"total":%d}`, n, 100*n))
 		m.Metadata[envelope.KeyMessageID] = m.UUID
@@ -145,26 +201,43 @@ func repaired(t *testing.T, store, queue string) {
 		if n == 3 {
 			text = "order 3 has no customer"
 		}
-		_, err := letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
+		_, err := s.letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
 			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Class: "*bank.Error", Handler: "pay",
 			Origin: envelope.Origin{Broker: "sqlite", Topic: "orders", Consumer: "billing"}, Attempts: 4, At: time.Now(),
 		}))
 		require.NoError(t, err)
 	}
-	pipeline, err := middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: letters})
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: s.broker, DeadLetters: s.letters, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(pipeline.Middleware)
-	router.AddConsumerHandler("pay", "orders", broker.Subscriber(brokers.WithGroup("billing")), func(*message.Message) error { return nil })
+	router.AddConsumerHandler("pay", "orders", s.broker.Subscriber(brokers.WithGroup("billing")), func(*message.Message) error {
+		if s.broken.Load() {
+			return errNoStock
+		}
+		return nil
+	})
+	background(t, func(ctx context.Context) error { return router.Run(ctx) }, s.broker.Close, s.letters.Close)
+	<-router.Running()
+	return s
+}
+
+// background runs something until the test ends, and then closes what it needed.
+func background(t *testing.T, work func(context.Context) error, closing ...func() error) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- router.Run(ctx) }()
-	<-router.Running()
+	go func() { done <- work(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		require.NoError(t, <-done)
-		require.NoError(t, broker.Close())
-		require.NoError(t, letters.Close())
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			require.NoError(t, err)
+		}
+		for _, c := range closing {
+			require.NoError(t, c())
+		}
 	})
 }

@@ -28,8 +28,17 @@ const root = ".." // of the module
 
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // handlers fail here by design
-	os.Exit(m.Run())
+	var err error
+	if scratch, err = os.MkdirTemp("", "redrive-docs-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(scratch)
+	os.Exit(code)
 }
+
+// scratch is a directory for what all tests share.
+var scratch string
 
 // page is a file of the documentation.
 type page struct {
@@ -80,6 +89,15 @@ func TestDocs_NoBlockIsUnattended(t *testing.T) {
 		}
 		for _, m := range fence.FindAllStringSubmatch(p.text, -1) {
 			require.Contains(t, []string{"go", "console", "sql", "json", "yaml", "mermaid", "text", ""}, m[1], p.path)
+			if m[1] == "" && p.path != "docs/command.md" { // cmd/redrive makes that page of its help
+				require.Equal(t, "README.md: order 4711: attempt 1 of 4\norder 4711: attempt 2 of 4\n", p.path+": "+m[2], "say which language it is, so that a test reads it")
+			}
+			if m[1] != "console" {
+				continue
+			}
+			for line := range strings.Lines(m[2]) { // what a command prints would be believed, and no test looks at it
+				require.True(t, strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "  "), "%s: not a command: %s", p.path, line)
+			}
 		}
 	}
 }
