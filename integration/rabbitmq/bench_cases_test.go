@@ -47,6 +47,10 @@ func BenchmarkPublish(b *testing.B) {
 			contender{"watermill-64-callers", n / 4, on(func() {
 				spread(64, n/4, func(i int) { require.NoError(a, theirs.Publish("bench", numbered(i))) })
 			})},
+			contender{"raw-batches-of-100", n, func() time.Duration {
+				a.queue("bench", nil)
+				return a.batchesRaw("bench", n, 100)
+			}},
 			contender{"ours-batches-of-100", n, on(func() {
 				spread(1, n/100, func(i int) {
 					batch := make([]*message.Message, 100)

@@ -58,6 +58,28 @@ func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Durati
 	})
 }
 
+// batchesRaw publishes n messages from one caller, who waits for all of a batch before the next one, as a call of Publish does.
+func (a *arena) batchesRaw(queue string, n, batch int) time.Duration {
+	a.Helper()
+	conn, ch := a.dial()
+	defer conn.Close()
+	require.NoError(a, ch.Confirm(false))
+	return a.timed(func() {
+		window := make([]*amqp.DeferredConfirmation, 0, batch)
+		for i := range n {
+			c, err := ch.PublishWithDeferredConfirm("", queue, true, false, rawMessage(i))
+			require.NoError(a, err)
+			if window = append(window, c); len(window) < batch && i < n-1 {
+				continue
+			}
+			for _, c := range window {
+				require.True(a, c.Wait(), "not confirmed")
+			}
+			window = window[:0]
+		}
+	})
+}
+
 // bundling writes what several goroutines have written meanwhile with one system call.
 type bundling struct {
 	net.Conn
