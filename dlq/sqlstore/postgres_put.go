@@ -78,6 +78,8 @@ func newTable(names ...string) string {
 
 // putNewStatement names what each part waits for: the rows of the statistics, which everybody wants, are locked last, and in the order
 // in which other transactions lock them. Setting synchronous_commit is what inTx does.
+//
+//nolint:gosec // G202: the names are ours, the values parameters
 var putNewStatement = `WITH k AS (
 	INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)
 	SELECT dedup_key, event_id, source_id, correlation_id FROM ` + newTable("dedup_key", "event_id", "source_id", "correlation_id") + `

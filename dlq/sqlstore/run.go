@@ -78,7 +78,7 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 		return err
 	}
 	// One that was created at the same time is met by the unique index only.
-	if there, failed := s.Run(ctx, r.ID); failed == nil && !(there.CreatedAt.Equal(r.CreatedAt) && there.CreatedBy == r.CreatedBy) {
+	if there, failed := s.Run(ctx, r.ID); failed == nil && (!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
 		return idTaken(&runRow{Run: *there})
 	}
 	return err
