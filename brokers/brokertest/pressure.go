@@ -54,7 +54,13 @@ func nackIsPaced(w *world) {
 	require.NoError(w, err)
 	w.publish(b, topic, newMessage("nacked"))
 
-	deliveries := 0
+	deliveries := 1
+	select {
+	case m := <-in: // a group may need longer than the window to let its member in
+		m.Nack()
+	case <-w.deadline():
+		w.Fatal("no message")
+	}
 	window := time.After(w.window())
 	for watching := true; watching; {
 		select {
@@ -65,7 +71,6 @@ func nackIsPaced(w *world) {
 			watching = false
 		}
 	}
-	require.Positive(w, deliveries)
 	require.LessOrEqual(w, deliveries, w.mostIn(w.window()), "at most ten a second")
 	select {
 	case m := <-in:

@@ -3,12 +3,14 @@ package kafka_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -251,4 +253,56 @@ func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 	require.Len(t, kept, 1)
 	require.Len(t, kept[0].Message.Payload, 190<<10)
 	require.Greater(t, 190<<10+150<<10, limit)
+}
+
+// What the fallback cannot take either is not dead: the error goes back, and no record claims that the body is kept.
+func TestDeadLetter_FallbackThatFails(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	full := errors.New("the disk is full")
+	var mux brokers.Mux
+	mux.Register("kafka", kafka.Driver{Fallback: failingSink{full}})
+	b, err := mux.Open(t.Context(), urlOf(c, "group=billing", "max-message-bytes=64KiB"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("large", strings.Repeat("p", 60<<10)), newMessage("small", "")))
+	m := receiveID(t, messages, "large")
+	origin, _ := envelope.OriginFrom(m.Context())
+	failed := m.Copy()
+	m.Ack()
+	failed.Metadata["filler"] = strings.Repeat("f", 150<<10)
+	err = b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: failed, Origin: *origin, Reason: "permanent"})
+	require.ErrorIs(t, err, full)
+	require.ErrorIs(t, err, brokers.ErrTooLarge)
+
+	m = receiveID(t, messages, "small")
+	origin, _ = envelope.OriginFrom(m.Context())
+	m.Ack()
+	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m, Origin: *origin, Reason: "permanent"}))
+	first := consumeRaw(t, c, topic+".billing_dlq", 1)[0]
+	require.Contains(t, first.Headers, &sarama.RecordHeader{Key: []byte("_watermill_message_uuid"), Value: []byte("small")})
+}
+
+type failingSink struct{ err error }
+
+func (s failingSink) DeadLetter(context.Context, *envelope.DeadLetter) error { return s.err }
+
+// A retry without room for its error loses the trace, and not the message.
+func TestReschedule_ShrinksTheTrace(t *testing.T) {
+	t.Parallel()
+	b := open(t, cluster(t), "max-message-bytes=200KiB")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	payload := strings.Repeat("p", 190<<10)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", payload)))
+	m := receiveID(t, messages, "1")
+	m.Metadata[envelope.KeyErrorTrace] = strings.Repeat("t", 150<<10)
+	m.Metadata["tenant"] = "acme"
+	retryIn(t, b, m, 0)
+	again := receiveID(t, messages, "1")
+	again.Ack()
+	require.Equal(t, payload, string(again.Payload))
+	require.Equal(t, message.Metadata{"tenant": "acme"}, again.Metadata)
 }

@@ -175,7 +175,7 @@ func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
 func TestGroups_ShareARetryTopic(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	b := open(t, c, "retry={queue}_again_{delay}", "commit-interval=20ms")
+	b := open(t, c, "retry={topic}_again_{delay}", "commit-interval=20ms")
 	topic := name("orders")
 	billing, mail := subscribe(t, b, topic), subscribe(t, b, topic, brokers.WithGroup("mail"))
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
