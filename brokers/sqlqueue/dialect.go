@@ -38,6 +38,9 @@ type dialect interface {
 	// publish inserts rows once for every group of topic, and reports whether it has any. notify asks the database to
 	// wake consumers at commit, where it can.
 	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
+	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of them.
+	byID(table string) string
+	deleteFrom(table string) string
 	// insertInto is the INSERT of rows into one queue, for a transaction of the broker's own.
 	insertInto(queue int64, rows []row) (query string, args []any)
 	// claim leases up to n rows that are due, in the order of delivery, and not before from in the index.

@@ -26,6 +26,10 @@ func (*postgres) now() string { return "(extract(epoch FROM statement_timestamp(
 
 func (*postgres) bind(query string) string { return numbered(query) }
 
+func (*postgres) byID(table string) string { return table }
+
+func (*postgres) deleteFrom(table string) string { return "DELETE FROM " + table }
+
 func (*postgres) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
 
 func (*postgres) write(change func() error) error { return change() }

@@ -22,6 +22,10 @@ func (*sqlite) now() string { return "CAST(round(unixepoch('subsec') * 1000) AS 
 
 func (*sqlite) bind(query string) string { return query }
 
+func (*sqlite) byID(table string) string { return table }
+
+func (*sqlite) deleteFrom(table string) string { return "DELETE FROM " + table }
+
 func (*sqlite) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
 
 func (s *sqlite) write(change func() error) error {

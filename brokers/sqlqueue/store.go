@@ -177,12 +177,12 @@ func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64)
 			_, err := db.ExecContext(ctx, s.bind(`INSERT INTO redrive_queue_archive
 			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
 			SELECT id, queue_id, published_at, `+s.now()+`, deliveries, uuid, headers, payload
-			FROM redrive_queue_messages`+where), args...)
+			FROM `+s.byID("redrive_queue_messages")+where), args...)
 			if err != nil {
 				return 0, err
 			}
 		}
-		result, err := db.ExecContext(ctx, s.bind(with+"DELETE FROM redrive_queue_messages"+where), append(prefix, args...)...)
+		result, err := db.ExecContext(ctx, s.bind(with+s.deleteFrom("redrive_queue_messages")+where), append(prefix, args...)...)
 		with, prefix = "", nil
 		if err != nil {
 			return 0, err
@@ -222,7 +222,7 @@ func eachLease(rows []leased, change func(rows []leased) (int64, error)) (int64,
 func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
 	return eachLease(rows, func(rows []leased) (int64, error) {
 		where, held := s.held(s.worker, rows)
-		return s.exec(ctx, "UPDATE redrive_queue_messages SET "+set+where, append(slices.Clone(args), held...)...)
+		return s.exec(ctx, "UPDATE "+s.byID("redrive_queue_messages")+" SET "+set+where, append(slices.Clone(args), held...)...)
 	})
 }
 
@@ -284,7 +284,7 @@ func (s *store) purge(ctx context.Context) (int64, error) {
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	return s.exec(ctx, "DELETE FROM redrive_queue_archive WHERE id IN ("+joinIDs(ids)+")")
+	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+joinIDs(ids)+")")
 }
 
 // ping asks for a sign of life, and that the tables are there.
