@@ -20,7 +20,7 @@ const takeOver = `UPDATE redrive_queue_messages SET lease = 42, deliveries = del
 // The messages of a worker that died are others' when its lease ends, not before, and as second deliveries.
 func TestLease_OfADeadWorkerEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
-		b := w.process("")
+		b := w.process("x-poll=3s")
 		publish(w.T, b, "orders", "m")
 		w.exec(takeOver)
 		messages := subscribe(w.T, b, "orders")
@@ -37,14 +37,14 @@ func TestLease_OfADeadWorkerEnds(t *testing.T) {
 // A handler keeps its message for as long as it takes, and nobody else starts on it.
 func TestLease_IsRenewed(t *testing.T) {
 	inVirtualTime(t, func(w world) {
-		slow, other := w.process(""), w.process("")
+		slow, other := w.process("x-poll=3s"), w.process("x-poll=3s")
 		messages := subscribe(w.T, slow, "orders", brokers.WithConcurrency(3))
 		publish(w.T, slow, "orders", "a", "b", "c")
 		m := now(w.T, messages)
 		now(w.T, messages).Ack()
 		now(w.T, messages).Ack()
 		others := subscribe(w.T, other, "orders")
-		for range 100 {
+		for range 20 {
 			w.sleep(9 * time.Second)
 			none(w.T, others)
 		}

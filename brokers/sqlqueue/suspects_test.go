@@ -19,7 +19,7 @@ const die = `UPDATE redrive_queue_messages SET lease = 42 WHERE lease IS NOT NUL
 // dead letter.
 func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	inVirtualTime(t, func(w world) {
-		b := w.process("x-crash-limit=3")
+		b := w.process("x-crash-limit=3&x-poll=3s")
 		messages := subscribe(w.T, b, "orders")
 		letters := subscribe(w.T, b, brokers.NameScheme{}.For("orders", brokers.DefaultGroup).Dead)
 		publish(w.T, b, "orders", "m")

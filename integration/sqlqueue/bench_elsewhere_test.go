@@ -3,7 +3,6 @@ package sqlqueue_test
 import (
 	"database/sql"
 	"errors"
-
 	"path/filepath"
 	"strconv"
 	"strings"
