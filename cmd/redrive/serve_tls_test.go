@@ -1,0 +1,84 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// certificate writes the certificate and the key of httptest, for 127.0.0.1, and returns who trusts it.
+func certificate(t *testing.T) *x509.CertPool {
+	t.Helper()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	pair := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("server.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile("server.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return roots
+}
+
+// With server.tls the server speaks HTTPS and nothing else: who trusts its certificate gets an answer, of the command too, who does not
+// gets none, and an old version of TLS or plain HTTP gets no page.
+func TestServe_TLS(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	roots := certificate(t)
+	seed(t, "dead.db")
+	address := freeAddress(t)
+	require.NoError(t, os.WriteFile("redrive.yaml", fmt.Appendf(nil, `
+store: {url: "sqlite:dead.db?synchronous=normal"}
+server: {address: %q, tls: {certificate: server.pem, key: server.key}}
+`, address), 0o600))
+	_, stderr, _ := start(t, "serve", "--config", "redrive.yaml")
+	ask := func(url string, config *tls.Config) (*http.Response, error) {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		require.NoError(t, err)
+		response, err := client.Do(request)
+		if err == nil {
+			_, err = io.Copy(io.Discard, response.Body)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+		}
+		return response, err
+	}
+	require.Eventually(t, func() bool {
+		response, err := ask("https://"+address+"/livez", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+		return err == nil && response.StatusCode == http.StatusOK
+	}, 10*time.Second, 10*time.Millisecond, stderr)
+	response, err := ask("https://"+address+"/", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.GreaterOrEqual(t, response.TLS.Version, uint16(tls.VersionTLS12))
+
+	_, err = ask("https://"+address+"/livez", &tls.Config{MinVersion: tls.VersionTLS12})
+	var unknown *tls.CertificateVerificationError
+	require.ErrorAs(t, err, &unknown)
+	_, err = ask("https://"+address+"/livez", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // G402: it must be refused
+	require.ErrorContains(t, err, "protocol version")
+	plain, err := ask("http://"+address+"/livez", nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, plain.StatusCode)
+
+	require.NoError(t, os.WriteFile("profiles.yaml", fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", "https://"+address), 0o600))
+	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
+	code, out, faults := command(t, "dlq", "groups", "--profile", "prod")
+	require.Zero(t, code, faults)
+	require.Contains(t, out, "bank: timeout")
+	code, _, faults = command(t, "dlq", "groups", "--profile", "nobody")
+	require.NotZero(t, code)
+	require.Contains(t, faults, "certificate")
+}
