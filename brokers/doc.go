@@ -45,4 +45,10 @@
 //
 // Implement [Driver] and [Broker], call [Register] in init, and run package brokertest against it. [Drain],
 // [Config.Resolve], [NameScheme] and [SubscriberConfig] are the parts that drivers share.
+//
+// Two methods are optional, and found by who needs them:
+//
+//	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call (dlq.BatchRedriver): one error for
+//	                                                                     each message, nil only for what the broker has confirmed
+//	Depths                                                               how many messages wait: see [DepthReporter]
 package brokers
