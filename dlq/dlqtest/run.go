@@ -55,6 +55,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Count", testCount},
 		{"CountAgreesWithList", testCountAgrees},
 		{"Groups", testGroups},
+		{"GroupNewest", testGroupNewest},
 		{"Stats", testStats},
 		{"Trend", testTrend},
 		{"StatsEqualRecount", testRecount},

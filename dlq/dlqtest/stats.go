@@ -46,6 +46,29 @@ func testGroups(t *testing.T, db Database) {
 	}
 }
 
+// A group of one call shows the newest of its letters, in whichever order they were given, and an older one that comes later does not make it
+// older.
+func testGroupNewest(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	at := func(hours int, text string) func(*envelope.DeadLetter) {
+		return func(d *envelope.DeadLetter) { d.At, d.Err.Message = noon.Add(time.Duration(hours)*time.Hour), text }
+	}
+	letters := []*dlq.Entry{
+		letter(1, at(1, "age 11")), letter(2, at(3, "age 13")), letter(3, at(9, "age 19")), letter(4, at(2, "age 12")), letter(5, at(8, "age 18")),
+	}
+	receipts := put(t, s, letters...)
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	require.Equal(t, []any{"age 19", receipts[2].ID}, []any{groups[0].Sample, groups[0].LastEntry})
+	put(t, s, letter(6, at(4, "age 14")))
+	groups, err = s.Groups(t.Context(), dlq.GroupQuery{})
+	require.NoError(t, err)
+	require.Equal(t, int64(6), groups[0].Counts.Pending)
+	require.Equal(t, []time.Time{noon.Add(time.Hour), noon.Add(9 * time.Hour)}, []time.Time{groups[0].FirstSeen, groups[0].LastSeen})
+}
+
 // C28-C30, C40 from the kept statistics.
 func testStats(t *testing.T, db Database) {
 	t.Helper()

@@ -2,6 +2,8 @@ package sqlstore_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +71,44 @@ func TestContextWithTx(t *testing.T) {
 		_ = tx.Commit() // PostgreSQL says that it rolls back
 		require.Equal(t, int64(3), count())
 		require.Zero(t, letters.Stats().Appended, "nothing had to go to the spool")
+	})
+}
+
+// What transactions left to be counted is counted once, however many look at the statistics when it is there.
+func TestPutTx_CountedOnce(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		db := openDB(t, url)
+		stores := []*sqlstore.Store{openStore(t, url), openStore(t, url)}
+		const rounds, viewers = 6, 8
+		for round := range rounds {
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			for i := range 20 {
+				_, err = stores[0].PutTx(t.Context(), tx, letter(round*20+i, time.Now()))
+				require.NoError(t, err)
+			}
+			require.NoError(t, tx.Commit())
+			begin := make(chan struct{})
+			counts, faults := make([]int64, viewers), make([]error, viewers)
+			var looking sync.WaitGroup
+			for v := range viewers {
+				looking.Go(func() {
+					<-begin
+					counts[v], faults[v] = stores[v%2].Count(t.Context(), dlq.Filter{}, 0)
+				})
+			}
+			close(begin)
+			looking.Wait()
+			require.NoError(t, errors.Join(faults...))
+			for _, n := range counts {
+				require.Equal(t, int64(20*(round+1)), n)
+			}
+		}
+		for _, s := range stores {
+			require.NoError(t, s.Close())
+		}
 	})
 }
 
