@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,12 +34,15 @@ func TestRule_BacksOffAndParks(t *testing.T) {
 			go func() { _ = manager.Automate(ctx, rule); running.Add(-1) }()
 		}
 		time.Sleep(9 * time.Minute)
-		require.Len(t, c.at, 3)
+		c.mu.Lock()
+		at := slices.Clone(c.at)
+		c.mu.Unlock()
+		require.Len(t, at, 3)
 		last := began
 		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
-			require.GreaterOrEqual(t, c.at[i].Sub(last), want)
-			require.Less(t, c.at[i].Sub(last), want+25*time.Second)
-			last = c.at[i]
+			require.GreaterOrEqual(t, at[i].Sub(last), want)
+			require.Less(t, at[i].Sub(last), want+25*time.Second)
+			last = at[i]
 		}
 		listing, err := store.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Parked}}, dlq.Page{})
 		require.NoError(t, err)
