@@ -303,7 +303,7 @@ func TestAlerts_OnService(t *testing.T) {
 				ctx, cancel := context.WithCancel(r.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- c.Run(ctx) }()
-				r.Cleanup(func() { cancel(); <-ended })
+				r.Cleanup(func() { cancel(); require.NoError(r, <-ended) })
 				r.metrics.Watch(dlqmetrics.Sources{Letters: r.letters, Collector: c})
 			},
 			want: []string{"RedriveCollectorSourceFailing"},

@@ -161,6 +161,11 @@ func newService(t *testing.T) *service {
 	waiting := message.NewMessage("waiting", nil)
 	envelope.SetDelay(waiting, time.Hour)
 	require.NoError(t, broker.Publisher().Publish("orders", waiting))
+	_, err = broker.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, broker.DeadLetter(t.Context(), &envelope.DeadLetter{
+		Message: message.NewMessage("dead", nil), Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: brokers.DefaultGroup},
+	}))
 	registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 	pipeline, err := middleware.New(middleware.Config{
 		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3}, Observer: pipelines, DeadLetters: letters, Logger: slog.New(slog.DiscardHandler),
