@@ -326,7 +326,7 @@ func TestMetrics_TellsSeriesApart(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(metrics)
 	for n := range 3 {
-		for i := range 8 {
+		for _, i := range []int{0, 2, 6, 4, 5, 7, 3, 1} { // each differs from the one before in one of the three
 			of := func(bit int) string { return string(rune('a'+(i>>bit)&1)) + "bc" }
 			d := middleware.Delivery{
 				Origin: &envelope.Origin{Topic: of(0)}, Handler: of(1), Event: of(2), Attempt: middleware.Attempt{Tag: middleware.TagFirst},
@@ -342,6 +342,24 @@ func TestMetrics_TellsSeriesApart(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A state of "other" circuits would be that of whichever changed last: there is none.
+func TestMetrics_CircuitsBeyondTheBound(t *testing.T) {
+	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: 1})
+	require.NoError(t, err)
+	for _, key := range []string{"bank", "post", "mail"} {
+		metrics.BreakerChanged(t.Context(), middleware.BreakerChanged{Key: key, From: "closed", To: "open"})
+	}
+	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
+# HELP redrive_circuit_changes_total Changes of a circuit, by the state it came to.
+# TYPE redrive_circuit_changes_total counter
+redrive_circuit_changes_total{circuit="bank",to="open"} 1
+redrive_circuit_changes_total{circuit="other",to="open"} 2
+# HELP redrive_circuit_state State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.
+# TYPE redrive_circuit_state gauge
+redrive_circuit_state{circuit="bank"} 2
+`), "redrive_circuit_changes_total", "redrive_circuit_state"))
 }
 
 // value is that of the one counter with these labels, and with one more if it has it.
