@@ -46,7 +46,8 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 					q := &pump{p: p, wait: wait, now: estimate}
 					due, whole := q.due(r)
 					require.Equal(t, delay, whole)
-					held, ok := time.Now(), false
+					held := time.Now()
+					var ok bool
 					rest, ok = q.hold(r, due)
 					require.True(t, ok)
 					require.LessOrEqual(t, time.Since(held), wait+2*behind+20*time.Millisecond, "it holds up those behind it")
