@@ -73,7 +73,7 @@
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
 // holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost
-// neither requests nor memory, and hold up neither the main topic, nor other waits, nor a rebalance. One request per
+// no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main topic, nor other waits, nor a rebalance. One request per
 // broker waits for news of all retry topics that have been read to their ends.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
