@@ -1,8 +1,10 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,21 +61,16 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 		tuples("(?, "+m.now()+" + ?, "+m.now()+" + ?, "+m.now()+", ?, ?, ?)", len(rows)), args
 }
 
+// claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would go on to the record behind
+// the last one that is due, which may be the first of another queue, and hold that as well: the claims of the other queue would skip it, and its
+// messages come out of order.
 func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
-	// At READ COMMITTED only the rows taken are locked. REPEATABLE READ would lock the gaps between them, and every
-	// publish into one would wait.
+	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE READ would
+	// lock the gaps between them, and every publish into one would wait.
 	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		list, err = queryClaimed(ctx, tx, n, `SELECT visible_at`+
-			strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+` FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`
-			FOR UPDATE SKIP LOCKED`, queue, from)
+		ids, err := m.lock(ctx, tx, queue, from, n, &list)
 		if err != nil || len(list) == 0 {
 			return err
-		}
-		ids := make([]int64, len(list))
-		for i := range list {
-			list[i].deliveries++
-			ids[i] = list[i].id
 		}
 		//nolint:gosec // G202: the ids are integers of ours
 		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+`, deliveries = deliveries + 1,
@@ -84,6 +81,37 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 		return nil, err
 	}
 	return list, nil
+}
+
+// claimTries is how often a claim looks for rows further behind when other workers have taken all that it has found.
+const claimTries = 4
+
+// lock fills list with the first rows that are due and nobody has locked, in the order of delivery.
+func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int, list *[]claimed) (ids []int64, err error) {
+	for try := range claimTries {
+		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id
+			LIMIT `+strconv.Itoa(n)+` OFFSET `+strconv.Itoa(try*n), queue, from)
+		if err != nil || len(found) == 0 {
+			return nil, err
+		}
+		// Without parameters, because a text that is never the same again is not worth preparing.
+		//nolint:gosec // G202: the ids are integers of ours
+		*list, err = queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
+			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+joinIDs(found)+`) AND visible_at <= `+m.now()+` FOR UPDATE SKIP LOCKED`)
+		if err != nil {
+			return nil, err
+		}
+		if len(*list) > 0 {
+			break
+		}
+	}
+	slices.SortFunc(*list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	for i := range *list {
+		(*list)[i].deliveries++
+		ids = append(ids, (*list)[i].id)
+	}
+	return ids, nil
 }
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.

@@ -42,7 +42,7 @@ func conforms(t *testing.T, params brokers.Params) {
 		},
 		Factor: 0.05,
 		Wait:   patience,
-		Late:   2 * time.Second, // dozens of cases declare queues on the same two cores
+		Late:   4 * time.Second, // dozens of cases declare queues on the same two cores
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,
