@@ -96,7 +96,6 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int, l
 			return nil, err
 		}
 		// Without parameters, because a text that is never the same again is not worth preparing.
-		//nolint:gosec // G202: the ids are integers of ours
 		*list, err = queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
 			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+joinIDs(found)+`) AND visible_at <= `+m.now()+` FOR UPDATE SKIP LOCKED`)
 		if err != nil {
