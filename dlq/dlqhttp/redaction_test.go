@@ -25,7 +25,9 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		Payload: []byte(`{"customer":{"cpf":"999.888.777-66"},"order":1}`), SetHeaders: map[string]string{"authorization": "secret"},
 	}, by)
 	require.NoError(t, err)
-	_, err = s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "run-1", Filter: dlq.Filter{IDs: []int64{2}}}, by)
+	_, err = s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
+		IDs: []int64{1, 2}, PayloadText: "999.888.777-66", PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
+	}}, by)
 	require.NoError(t, err)
 
 	shown := 0

@@ -3,6 +3,7 @@ package redact
 import (
 	"crypto/sha256"
 	"maps"
+	"slices"
 
 	"github.com/redrive-go/redrive/dlq"
 )
@@ -65,6 +66,28 @@ func (r *Rules) shownHeader(name, value string, absent bool) string {
 func (r *Rules) Group(g dlq.Group) dlq.Group {
 	g.Cause, g.Sample = r.Text(g.Cause), r.Text(g.Sample)
 	return g
+}
+
+// Run is a copy with what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them, come from
+// somebody who sees payloads, and are hidden.
+func (r *Rules) Run(run *dlq.Run) *dlq.Run {
+	if r.Empty() {
+		return run
+	}
+	shown := *run
+	shown.Cause, shown.Note = r.Text(run.Cause), r.Text(run.Note)
+	spec := &shown.Spec
+	if spec.JQ != "" {
+		spec.JQ = Mask
+	}
+	if spec.Filter.PayloadText != "" {
+		spec.Filter.PayloadText = Mask
+	}
+	spec.Filter.PayloadFields = slices.Clone(spec.Filter.PayloadFields)
+	for i := range spec.Filter.PayloadFields {
+		spec.Filter.PayloadFields[i].Value = Mask
+	}
+	return &shown
 }
 
 // Recurrence is a copy with what may be shown of a report.

@@ -93,7 +93,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 		InRate: perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Count }),
 		Out:    perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Closed }),
 		Day:    curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
-		Causes: causesOf(s.Causes, s.At, rules), Runs: s.Active, Health: s.Health,
+		Causes: causesOf(s.Causes, s.At, rules), Runs: shownRuns(rules, s.Active), Health: s.Health,
 	}
 	for _, c := range s.Health {
 		if c.Error != "" {

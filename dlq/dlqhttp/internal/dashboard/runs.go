@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redact"
 )
 
 // runsData is a page of the runs.
@@ -47,8 +48,17 @@ func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := runsData{Runs: a.runs, State: state, Next: a.next, States: dlq.RunStates()}
+	data := runsData{Runs: shownRuns(d.cfg.Visible(r.Context()), a.runs), State: state, Next: a.next, States: dlq.RunStates()}
 	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
+}
+
+// shownRuns are copies with what may be shown, because those of the cache are shared with others.
+func shownRuns(rules *redact.Rules, runs []dlq.Run) []dlq.Run {
+	shown := slices.Clone(runs)
+	for i := range shown {
+		shown[i] = *rules.Run(&runs[i])
+	}
+	return shown
 }
 
 // runData is one run and what became of its entries.
@@ -97,6 +107,9 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	seen, rules := *data, d.cfg.Visible(r.Context())
+	seen.Run = rules.Run(data.Run)
+	seen.Search = search{Filter: seen.Run.Spec.Filter}
+	seen.Chips = seen.Search.Chips()
 	seen.Progress = seen.Run.Progress(time.Now())
 	seen.Own = seen.Run.CreatedBy == access.From(r.Context()).Name
 	seen.Items = slices.Clone(data.Items)
@@ -119,8 +132,7 @@ func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, 
 	if err != nil {
 		return nil, err
 	}
-	data := &runData{Run: run, Search: search{Filter: run.Spec.Filter}, Show: show, Actions: runActions(run), Parts: partsOf(run.Counts)}
-	data.Chips = data.Search.Chips()
+	data := &runData{Run: run, Show: show, Actions: runActions(run), Parts: partsOf(run.Counts)}
 	states := []dlq.ItemState{dlq.ItemFailed, dlq.ItemLost, dlq.ItemSkipped}
 	if show != "" {
 		states = []dlq.ItemState{show}

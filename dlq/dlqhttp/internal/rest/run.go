@@ -94,11 +94,12 @@ type Run struct {
 	Progress      Progress  `json:"progress"`
 }
 
-// runOf shows what may be shown of a run: a cause may quote an error.
+// runOf shows what may be shown of a run.
 func (a *API) runOf(ctx context.Context, r *dlq.Run) Run {
-	p, rules := r.Progress(time.Now()), a.visible(ctx)
+	r = a.visible(ctx).Run(r)
+	p := r.Progress(time.Now())
 	return Run{
-		ID: r.ID, State: string(r.State), Cause: rules.Text(r.Cause), Version: r.Version, Spec: specOf(&r.Spec), Note: rules.Text(r.Note),
+		ID: r.ID, State: string(r.State), Cause: r.Cause, Version: r.Version, Spec: specOf(&r.Spec), Note: r.Note,
 		CreatedAt: r.CreatedAt, CreatedBy: r.CreatedBy, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy, ApprovalAbove: r.ApprovalAbove,
 		NeedsApproval: r.NeedsApproval, ApprovedBy: r.ApprovedBy, ApprovedAt: r.ApprovedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
 		ResumedAt: r.ResumedAt, Baseline: RunCounts(r.Baseline), Counts: RunCounts(r.Counts), Holder: r.Holder, LeaseUntil: r.LeaseUntil,
