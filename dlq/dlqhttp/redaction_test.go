@@ -26,7 +26,7 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	}, by)
 	require.NoError(t, err)
 	_, err = s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
-		IDs: []int64{1, 2}, PayloadText: "999.888.777-66", PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
+		IDs: []int64{1, 2}, ErrorText: "111.222.333-44", CauseText: "111.222.333-44", PayloadText: "999.888.777-66", PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
 	}}, by)
 	require.NoError(t, err)
 

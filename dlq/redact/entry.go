@@ -77,6 +77,7 @@ func (r *Rules) Run(run *dlq.Run) *dlq.Run {
 	shown := *run
 	shown.Cause, shown.Note = r.Text(run.Cause), r.Text(run.Note)
 	spec := &shown.Spec
+	spec.Filter.ErrorText, spec.Filter.CauseText = r.Text(spec.Filter.ErrorText), r.Text(spec.Filter.CauseText)
 	if spec.JQ != "" {
 		spec.JQ = Mask
 	}

@@ -304,7 +304,7 @@ func TestPages_Redaction(t *testing.T) {
 	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"4111-2"}`)}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true, JQ: `.card = "4111-3"`, Filter: dlq.Filter{
-		PayloadText: "4111-2", PayloadFields: []dlq.PayloadField{{Path: []string{"card"}, Value: "4111-2"}},
+		ErrorText: "timeout after 1", CauseText: "timeout after 1", PayloadText: "4111-2", PayloadFields: []dlq.PayloadField{{Path: []string{"card"}, Value: "4111-2"}},
 	}}, dlq.By{Actor: "bob", Note: "timeout after 1"}) // bob sees payloads
 	require.NoError(t, err)
 	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/report.md", "/report.json") {
