@@ -65,7 +65,6 @@ func shownRuns(rules *redact.Rules, runs []dlq.Run) []dlq.Run {
 type runData struct {
 	Run      *dlq.Run
 	Progress dlq.Progress
-	Search   search
 	Chips    []chip
 	// Items are the first entries that did not make it, or a page of those in the state that is asked for.
 	Items   []dlq.RunItem
@@ -108,8 +107,8 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	seen, rules := *data, d.cfg.Visible(r.Context())
 	seen.Run = rules.Run(data.Run)
-	seen.Search = search{Filter: seen.Run.Spec.Filter}
-	seen.Chips = seen.Search.Chips()
+	used := search{Filter: seen.Run.Spec.Filter}
+	seen.Chips = used.Chips()
 	seen.Progress = seen.Run.Progress(time.Now())
 	seen.Own = seen.Run.CreatedBy == access.From(r.Context()).Name
 	seen.Items = slices.Clone(data.Items)
