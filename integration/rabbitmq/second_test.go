@@ -2,8 +2,6 @@ package rabbitmq_test
 
 import (
 	"context"
-	"errors"
-	"os"
 	"sync"
 	"testing"
 
@@ -40,10 +38,7 @@ func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 			TLS: true, Conf: "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true",
 		})
 	}
-	if unavailable := (*services.UnavailableError)(nil); errors.As(second.err, &unavailable) && os.Getenv("REQUIRE_SERVICES") != "1" {
-		t.Skip(second.err)
-	}
-	require.NoError(t, second.err)
+	services.Need(t, second.err)
 	if second.rabbit.PID() == 0 {
 		require.NoError(t, second.rabbit.Start(t.Context()))
 	}

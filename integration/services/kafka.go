@@ -58,7 +58,7 @@ func SharedKafka(t testing.TB) *KafkaServer {
 		}
 		return StartKafka(context.Background(), KafkaConfig{})
 	})
-	must(t, err)
+	Need(t, err)
 	return k
 }
 
@@ -66,7 +66,7 @@ func SharedKafka(t testing.TB) *KafkaServer {
 func Kafka(t testing.TB, cfg KafkaConfig) *KafkaServer {
 	t.Helper()
 	k, err := StartKafka(t.Context(), cfg)
-	must(t, err)
+	Need(t, err)
 	owned(t, k)
 	return k
 }

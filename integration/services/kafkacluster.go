@@ -24,7 +24,7 @@ type KafkaCluster struct {
 func KafkaOf(t testing.TB, n int) *KafkaCluster {
 	t.Helper()
 	c, err := StartKafkaCluster(t.Context(), n)
-	must(t, err)
+	Need(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close the cluster: %v", err)

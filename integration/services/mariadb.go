@@ -49,7 +49,7 @@ func SharedMariaDB(t testing.TB) *MariaDBServer {
 		}
 		return StartMariaDB(context.Background(), MariaDBConfig{})
 	})
-	must(t, err)
+	Need(t, err)
 	return m
 }
 
@@ -57,7 +57,7 @@ func SharedMariaDB(t testing.TB) *MariaDBServer {
 func MariaDB(t testing.TB, cfg MariaDBConfig) *MariaDBServer {
 	t.Helper()
 	m, err := StartMariaDB(t.Context(), cfg)
-	must(t, err)
+	Need(t, err)
 	owned(t, m)
 	return m
 }

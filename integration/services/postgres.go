@@ -50,7 +50,7 @@ func SharedPostgres(t testing.TB) *PostgresServer {
 		}
 		return StartPostgres(context.Background(), PostgresConfig{})
 	})
-	must(t, err)
+	Need(t, err)
 	return p
 }
 
@@ -58,7 +58,7 @@ func SharedPostgres(t testing.TB) *PostgresServer {
 func Postgres(t testing.TB, cfg PostgresConfig) *PostgresServer {
 	t.Helper()
 	p, err := StartPostgres(t.Context(), cfg)
-	must(t, err)
+	Need(t, err)
 	owned(t, p)
 	return p
 }

@@ -26,7 +26,7 @@ func Program(t testing.TB, pkg string) string {
 	}
 	if programs.dir == "" {
 		dir, err := os.MkdirTemp("", "redrive-programs-") //nolint:usetesting // lives longer than any one test
-		must(t, err)
+		Need(t, err)
 		programs.dir, programs.done = dir, map[string]string{}
 		closers.Lock()
 		closers.all = append(closers.all, func() error { return os.RemoveAll(dir) })

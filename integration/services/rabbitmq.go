@@ -69,7 +69,7 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 		}
 		return StartRabbitMQ(context.Background(), RabbitConfig{})
 	})
-	must(t, err)
+	Need(t, err)
 	return r
 }
 
@@ -77,7 +77,7 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
 	t.Helper()
 	r, err := StartRabbitMQ(t.Context(), cfg)
-	must(t, err)
+	Need(t, err)
 	owned(t, r)
 	return r
 }

@@ -25,8 +25,9 @@ func (e *UnavailableError) Unwrap() error { return e.Cause }
 // required reports whether a missing server is a failure.
 func required() bool { return os.Getenv("REQUIRE_SERVICES") == "1" }
 
-// must ends the test if there is no server: skipped when the server is not installed, failed in every other case.
-func must(t testing.TB, err error) {
+// Need ends a test for which a server could not be started: skipped when the server is not installed and REQUIRE_SERVICES
+// is not 1, failed in every other case. Without an error it does nothing.
+func Need(t testing.TB, err error) {
 	t.Helper()
 	var unavailable *UnavailableError
 	switch {

@@ -19,13 +19,13 @@ func (*verdict) Helper()            {}
 func (v *verdict) Skip(why ...any)  { v.skipped = fmt.Sprint(why...) }
 func (v *verdict) Fatal(why ...any) { v.failed = fmt.Sprint(why...) }
 
-func TestMust(t *testing.T) {
+func TestNeed(t *testing.T) {
 	missing := &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: os.ErrNotExist}
 
 	t.Run("skips with what to do when a server is missing", func(t *testing.T) {
 		t.Setenv("REQUIRE_SERVICES", "")
 		var v verdict
-		must(&v, fmt.Errorf("wrapped: %w", missing))
+		Need(&v, fmt.Errorf("wrapped: %w", missing))
 		require.Empty(t, v.failed)
 		require.Contains(t, v.skipped, "TEST_KAFKA_BROKERS")
 		require.Contains(t, v.skipped, "integration/install.sh kafka")
@@ -33,20 +33,20 @@ func TestMust(t *testing.T) {
 	t.Run("fails when services are required", func(t *testing.T) {
 		t.Setenv("REQUIRE_SERVICES", "1")
 		var v verdict
-		must(&v, missing)
+		Need(&v, missing)
 		require.Empty(t, v.skipped)
 		require.NotEmpty(t, v.failed)
 	})
 	t.Run("fails when a server that is there does not start", func(t *testing.T) {
 		t.Setenv("REQUIRE_SERVICES", "")
 		var v verdict
-		must(&v, errors.New("port taken"))
+		Need(&v, errors.New("port taken"))
 		require.Empty(t, v.skipped)
 		require.Equal(t, "port taken", v.failed)
 	})
 	t.Run("goes on without an error", func(t *testing.T) {
 		var v verdict
-		must(&v, nil)
+		Need(&v, nil)
 		require.Zero(t, v)
 	})
 }
