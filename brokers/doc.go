@@ -46,9 +46,12 @@
 // Implement [Driver] and [Broker], call [Register] in init, and run package brokertest against it. [Drain],
 // [Config.Resolve], [NameScheme] and [SubscriberConfig] are the parts that drivers share.
 //
-// Two methods are optional, and found by who needs them:
+// Four methods are optional, and found by who needs them, the last two by package brokermetrics:
 //
 //	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call (dlq.BatchRedriver): one error for
 //	                                                                     each message, nil only for what the broker has confirmed
 //	Depths                                                               how many messages wait: see [DepthReporter]
+//	Counts() (connections, channels int)                                 what it has open at the broker
+//	AcksFailed() uint64                                                  handled messages, since Open, that come again because their
+//	                                                                     ack did not reach the broker
 package brokers

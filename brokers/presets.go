@@ -69,7 +69,8 @@ func StoreOnly() NameScheme {
 const EnvService = "AMQP_MICROSERVICE_NAME"
 
 // ServiceBus is one topic exchange {project}.bus for all events and one queue {project}.{group} per service, which is
-// the group: where a Config has none, it is what [EnvService] says. The delayed exchange has the name of the queue, and dead letters go to the queue's .failed:
+// the group: where a Config has none, it is what [EnvService] says. The delayed exchange has the name of the queue, and
+// dead letters go to the queue's .failed:
 //
 //	easyweek.bus   easyweek.invoice-service   easyweek.invoice-service.failed
 func ServiceBus(project string) NameScheme {

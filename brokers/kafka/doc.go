@@ -73,8 +73,9 @@
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
 // holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost
-// no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main topic, nor other waits, nor a rebalance. One request per
-// broker waits for news of all retry topics that have been read to their ends.
+// no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main
+// topic, nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been read
+// to their ends.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
 // Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry topics
@@ -110,8 +111,8 @@
 // then its body, which goes to [Driver.Fallback].
 //
 // Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them so. It needs the rights to create
-// topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and [Broker.Check] compares. Kafka does not count deliveries: a message
-// that crashes its consumer comes back for ever.
+// topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and [Broker.Check]
+// compares. Kafka does not count deliveries: a message that crashes its consumer comes back for ever.
 //
 // # Why not watermill-kafka
 //

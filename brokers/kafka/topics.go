@@ -164,11 +164,7 @@ func (t *topics) appears(ctx context.Context, name string) (int32, error) {
 		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 			return partitions, err
 		}
-		again := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		if !sleep(ctx, 100*time.Millisecond) {
 			return 0, err
 		}
 	}

@@ -20,8 +20,8 @@ var _ brokers.DepthReporter = (*Broker)(nil)
 // Depths implements brokers.DepthReporter, over the queues that this Broker has come to know: those of the consumers that have
 // subscribed on it, with the queues of their retries and dead letters, and the delay queues of the topics it has published delayed
 // messages to (with x-declare=none, only the former). It counts what is delayed, in retry, ready and in dead letter queues, and
-// what the broker has handed out is not ready. It asks for one queue after the other, 2,000 at most, on a connection of its own, and fails while one of them
-// does not answer, such as a quorum queue without a leader.
+// what the broker has handed out is not ready. It asks for one queue after the other, 2,000 at most, on a connection of its
+// own, and fails while one of them does not answer, such as a quorum queue without a leader.
 //
 // Where a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all count as what
 // this Broker has used these queues for first. With x-transport=plugin messages wait inside the plugin, which does not tell
