@@ -1,16 +1,15 @@
 package sqlqueue
 
 import (
-	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/redrive-go/redrive/internal/sqliteconn"
 )
 
 // source says how to open the database of a URL.
@@ -122,7 +121,7 @@ func (s source) open(driverName string, maxConns int) (*sql.DB, error) {
 		return nil, errors.New("the driver " + driverName + " refuses the address; check host, port, database and parameters")
 	}
 	if len(s.pragmas) > 0 {
-		connector := &preparedConnector{driver: db.Driver(), dsn: s.dsn, statements: s.pragmas}
+		connector := sqliteconn.New(db.Driver(), s.dsn, s.pragmas...)
 		_ = db.Close() // it has no connection yet
 		db = sql.OpenDB(connector)
 	}
@@ -137,64 +136,4 @@ func (d Dialect) importHint() string {
 		MySQL:      `try _ "github.com/go-sql-driver/mysql"`,
 		SQLite:     `try _ "modernc.org/sqlite"`,
 	}[d]
-}
-
-// preparedConnector runs statements on each new connection. A DSN could do it too, but every driver spells that in its
-// own way.
-type preparedConnector struct {
-	driver     driver.Driver
-	dsn        string
-	statements []string
-}
-
-// Driver implements driver.Connector.
-func (c *preparedConnector) Driver() driver.Driver { return c.driver }
-
-// Connect implements driver.Connector.
-func (c *preparedConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	var conn driver.Conn
-	err := patiently(ctx, func() (err error) {
-		conn, err = c.driver.Open(c.dsn) // a driver may run what the DSN sets, before there is a busy_timeout
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, statement := range c.statements {
-		if err := patiently(ctx, func() error { return execDriver(ctx, conn, statement) }); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", statement, err), conn.Close())
-		}
-	}
-	return conn, nil
-}
-
-// patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
-// journal mode of a new file, or recover it, at the same time.
-func patiently(ctx context.Context, try func() error) error {
-	patience, cancel := context.WithTimeout(ctx, lockPatience)
-	defer cancel()
-	for {
-		err := try()
-		if err == nil || !strings.Contains(err.Error(), "database is locked") || wait(patience, 5*time.Millisecond) != nil {
-			return err
-		}
-	}
-}
-
-// lockPatience is busy_timeout where SQLite does not heed it.
-const lockPatience = 10 * time.Second
-
-func execDriver(ctx context.Context, conn driver.Conn, statement string) (err error) {
-	if execer, ok := conn.(driver.ExecerContext); ok {
-		if _, err := execer.ExecContext(ctx, statement, nil); !errors.Is(err, driver.ErrSkip) {
-			return err
-		}
-	}
-	stmt, err := conn.Prepare(statement)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stmt.Close()) }()
-	_, err = stmt.Exec(nil) //nolint:staticcheck // SA1019: a driver without ExecerContext has no newer form
-	return err
 }

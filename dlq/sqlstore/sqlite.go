@@ -18,6 +18,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/sqliteconn"
 )
 
 // sqliteDrivers are the names under which the known SQLite drivers register themselves, and their import paths.
@@ -46,34 +47,40 @@ func openSQLite(ctx context.Context, u *url.URL) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := cfg.path == ":memory:"
-	dsn := "file:" + (&url.URL{Path: filepath.ToSlash(cfg.path)}).EscapedPath() + "?_txlock=immediate"
-	if memory {
-		dsn = ":memory:?_txlock=immediate"
-	}
-	pragmas := []string{
-		"busy_timeout=" + strconv.FormatInt(cfg.busyTimeout.Milliseconds(), 10),
-		"synchronous=" + cfg.synchronous,
-		"cache_size=-16000",
-		"wal_autocheckpoint=4000", // small commits write the same pages again and again: copy them home less often
-	}
-	write := sql.OpenDB(&pragmaConnector{driver: drv, dsn: dsn, pragmas: append(slices.Clone(pragmas), "journal_mode=WAL")})
-	write.SetMaxOpenConns(1)
-	write.SetConnMaxIdleTime(0)
-	read := write
-	if !memory {
-		read = sql.OpenDB(&pragmaConnector{driver: drv, dsn: dsn, pragmas: append(slices.Clone(pragmas), "query_only=1")})
-		read.SetMaxOpenConns(cfg.readers)
-		read.SetMaxIdleConns(cfg.readers)
-	}
-	s := &Store{dialect: sqlite{}, write: write, read: read}
-	if !memory {
+	s := &Store{dialect: sqlite{}}
+	s.write, s.read = cfg.pools(drv)
+	if cfg.path != ":memory:" {
 		s.spoolDir = cfg.path + "-spool"
 	}
 	if err := s.start(ctx); err != nil {
 		return nil, fmt.Errorf("sqlstore: open sqlite file %s: %w", cfg.path, err)
 	}
 	return s, nil
+}
+
+// pools makes the pools, which open nothing yet. A database in memory is one connection's: it has one pool.
+func (c *sqliteConfig) pools(drv driver.Driver) (write, read *sql.DB) {
+	memory := c.path == ":memory:"
+	dsn := "file:" + (&url.URL{Path: filepath.ToSlash(c.path)}).EscapedPath() + "?_txlock=immediate"
+	if memory {
+		dsn = ":memory:?_txlock=immediate"
+	}
+	pragmas := []string{
+		"PRAGMA busy_timeout=" + strconv.FormatInt(c.busyTimeout.Milliseconds(), 10),
+		"PRAGMA synchronous=" + c.synchronous,
+		"PRAGMA cache_size=-16000",
+		"PRAGMA wal_autocheckpoint=4000", // small commits write the same pages again and again: copy them home less often
+	}
+	write = sql.OpenDB(sqliteconn.New(drv, dsn, append(slices.Clone(pragmas), "PRAGMA journal_mode=WAL")...))
+	write.SetMaxOpenConns(1)
+	write.SetConnMaxIdleTime(0)
+	if memory {
+		return write, write
+	}
+	read = sql.OpenDB(sqliteconn.New(drv, dsn, append(slices.Clone(pragmas), "PRAGMA query_only=1")...))
+	read.SetMaxOpenConns(c.readers)
+	read.SetMaxIdleConns(c.readers)
+	return write, read
 }
 
 func parseSQLite(u *url.URL) (sqliteConfig, error) {
@@ -139,66 +146,6 @@ func sqliteDriver(name string) (driver.Driver, error) {
 		return nil, fmt.Errorf("sqlstore: SQL driver %s: %w", name, err)
 	}
 	return db.Driver(), db.Close()
-}
-
-// pragmaConnector opens connections and sets their pragmas, with any SQLite driver: they have no common DSN syntax for that.
-type pragmaConnector struct {
-	driver  driver.Driver
-	dsn     string
-	pragmas []string
-}
-
-// Driver returns the driver below.
-func (c *pragmaConnector) Driver() driver.Driver { return c.driver }
-
-// Connect opens a connection with its pragmas set.
-func (c *pragmaConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := c.driver.Open(c.dsn)
-	if err != nil {
-		return nil, err
-	}
-	for _, pragma := range c.pragmas {
-		if err := execPatiently(ctx, conn, "PRAGMA "+pragma); err != nil {
-			return nil, errors.Join(fmt.Errorf("pragma %s: %w", pragma, err), conn.Close())
-		}
-	}
-	return conn, nil
-}
-
-// execPatiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the journal mode
-// of a new file at the same time.
-func execPatiently(ctx context.Context, conn driver.Conn, query string) error {
-	patience := time.NewTimer(lockPatience)
-	defer patience.Stop()
-	for {
-		err := execConn(ctx, conn, query)
-		if err == nil || !strings.Contains(err.Error(), "database is locked") {
-			return err
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-patience.C:
-			return err
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		}
-	}
-}
-
-// lockPatience is busy_timeout where SQLite does not heed it.
-const lockPatience = 10 * time.Second
-
-func execConn(ctx context.Context, conn driver.Conn, query string) error {
-	if execer, ok := conn.(driver.ExecerContext); ok {
-		_, err := execer.ExecContext(ctx, query, nil)
-		return err
-	}
-	stmt, err := conn.Prepare(query)
-	if err != nil {
-		return err
-	}
-	_, err = stmt.Exec(nil) //nolint:staticcheck // of drivers without ExecerContext
-	return errors.Join(err, stmt.Close())
 }
 
 // sqlite is the dialect of SQLite 3.35 and later.
