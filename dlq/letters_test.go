@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 func newStore(t testing.TB) dlq.Store {
@@ -108,26 +109,9 @@ func (s *faultyStore) Ping(ctx context.Context) error {
 
 func (s *faultyStore) Close() error { return nil } // newStore closes it, so that a test can look into it at the end
 
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq.Letters, *logBuffer) {
+func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq.Letters, *logbuffer.Buffer) {
 	t.Helper()
-	logs := &logBuffer{}
+	logs := &logbuffer.Buffer{}
 	l, err := dlq.NewLetters(s, append([]dlq.Option{
 		dlq.WithSpool(dir), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
 		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // fileQueue is a queue that outlives kill -9 of its writers: a file, appended to with one write for each message.
@@ -53,9 +54,9 @@ func TestRunProcess_Child(t *testing.T) {
 }
 
 // startRunChild starts the server. What it prints is kept for when it fails.
-func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cmd, output *logBuffer) {
+func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cmd, output *logbuffer.Buffer) {
 	t.Helper()
-	output = &logBuffer{}
+	output = &logbuffer.Buffer{}
 	cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunProcess_Child$")
 	cmd.Env = append(os.Environ(), "REDRIVE_RUN_CHILD="+dir, "REDRIVE_RUN_CLAIMS="+claims.String())
 	cmd.Stdout, cmd.Stderr = output, output

@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -91,24 +91,6 @@ func redrive(t *testing.T) string {
 	return program
 }
 
-// logBuffer can be read while a program writes it.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 func runCommands(t *testing.T, program string, commands []string) {
 	t.Helper()
 	s := newService(t)
@@ -121,7 +103,7 @@ func runCommands(t *testing.T, program string, commands []string) {
 // it has shown something.
 func (s *service) run(t *testing.T, program, command string, more ...string) string {
 	t.Helper()
-	var output logBuffer
+	var output logbuffer.Buffer
 	args := append(shellWords(command), more...)
 	if args[0] == "demo" { // ends by itself, on any port
 		args = append(args, "--address", "127.0.0.1:0", "--for", "1s")

@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -40,7 +40,7 @@ type harness struct {
 
 	reschedules faults
 	sinks       faults
-	logs        lockedBuffer
+	logs        logbuffer.Buffer
 }
 
 type rescheduled struct {
@@ -71,23 +71,6 @@ func (f *faults) next() error {
 		return f.err
 	}
 	return errors.New("broker is away")
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // newHarness completes cfg with its own ports where it has none.

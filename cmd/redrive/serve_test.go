@@ -21,31 +21,14 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// buffer can be written by the program while the test reads it.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // start runs the program until the test ends or stop is called, which returns the exit code.
-func start(t *testing.T, args ...string) (stdout, stderr *buffer, stop func() int) {
+func start(t *testing.T, args ...string) (stdout, stderr *logbuffer.Buffer, stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stdout, stderr = &buffer{}, &buffer{}
+	stdout, stderr = &logbuffer.Buffer{}, &logbuffer.Buffer{}
 	done := make(chan int, 1)
 	go func() { done <- runContext(ctx, args, strings.NewReader(""), stdout, stderr) }()
 	stop = sync.OnceValue(func() int {

@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // server is a handler on a real listener, with a store of its own and a broker that takes everything.
@@ -35,7 +36,7 @@ type server struct {
 	url     string
 	cfg     dlqhttp.Config
 	sent    *outbox
-	log     *logBuffer
+	log     *logbuffer.Buffer
 }
 
 // outbox is what was redriven.
@@ -71,23 +72,6 @@ func (o *outbox) count() int {
 	return len(o.messages)
 }
 
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // Tokens of the tests, one for each role.
 var tokens = map[string]string{
 	"viewer": "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token", "ana": "ana-token", "bo": "bo-token",
@@ -116,7 +100,7 @@ func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 
 func newServerWith(t *testing.T, opts []dlq.ManagerOption, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
-	s := &server{sent: &outbox{}, log: &logBuffer{}}
+	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
 	path := filepath.Join(t.TempDir(), "dead.db")
 	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(logger))

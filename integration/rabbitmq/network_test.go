@@ -1,14 +1,12 @@
 package rabbitmq_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -209,7 +208,7 @@ func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	proxy := services.NewProxy(t, url)
-	log := &lockedBuffer{}
+	log := &logbuffer.Buffer{}
 	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()), params("grid", "false", "prefetch", "3"), func(c *brokers.Config) {
 		c.Concurrency = 3
 		c.Logger = slog.New(slog.NewTextHandler(log, nil))
@@ -240,22 +239,4 @@ func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	require.EqualValues(t, 3, b.Stats().AcksFailed, "the other acks arrived")
 	require.Contains(t, log.String(), "delivered again")
 	require.Contains(t, log.String(), "queue=orders")
-}
-
-// lockedBuffer is a log that several goroutines write.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
