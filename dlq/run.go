@@ -110,6 +110,28 @@ func (c RunCounts) Done() int64 { return c.Outcomes() + c.Skipped }
 // Open is how many are under way.
 func (c RunCounts) Open() int64 { return c.Claimed + c.Out }
 
+// Of is how many are in the state.
+func (c RunCounts) Of(s ItemState) int64 {
+	switch s {
+	case ItemWaiting:
+		return c.Waiting
+	case ItemClaimed:
+		return c.Claimed
+	case ItemOut:
+		return c.Out
+	case ItemSucceeded:
+		return c.Succeeded
+	case ItemFailed:
+		return c.Failed
+	case ItemLost:
+		return c.Lost
+	case ItemSkipped:
+		return c.Skipped
+	default:
+		return 0
+	}
+}
+
 // Add adds n to the number of a state.
 func (c *RunCounts) Add(s ItemState, n int64) {
 	switch s {

@@ -71,34 +71,13 @@ func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 		for i := range runs {
 			a.runs[runs[i].State]++
 			for _, state := range dlq.ItemStates() {
-				a.items.Add(state, itemsOf(&runs[i].Counts, state))
+				a.items.Add(state, runs[i].Counts.Of(state))
 			}
 		}
 		if next == "" {
 			return a, nil
 		}
 		page.After = next
-	}
-}
-
-func itemsOf(c *dlq.RunCounts, s dlq.ItemState) int64 {
-	switch s {
-	case dlq.ItemWaiting:
-		return c.Waiting
-	case dlq.ItemClaimed:
-		return c.Claimed
-	case dlq.ItemOut:
-		return c.Out
-	case dlq.ItemSucceeded:
-		return c.Succeeded
-	case dlq.ItemFailed:
-		return c.Failed
-	case dlq.ItemLost:
-		return c.Lost
-	case dlq.ItemSkipped:
-		return c.Skipped
-	default:
-		return 0
 	}
 }
 
@@ -160,7 +139,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, state := range dlq.ItemStates() {
-		gauge(ch, d.runEntries, float64(itemsOf(&a.items, state)), string(state))
+		gauge(ch, d.runEntries, float64(a.items.Of(state)), string(state))
 	}
 	if m.cfg.LegacyNames {
 		c := a.stats.Counts

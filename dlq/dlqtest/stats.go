@@ -195,3 +195,14 @@ func testRecount(t *testing.T, db Database) {
 	}
 	require.Equal(t, listed, keptStats.Counts)
 }
+
+// requireCounts holds the kept numbers of entries to those that there must be, and to those that a recount finds.
+func requireCounts(t *testing.T, s dlq.Store, want dlq.Counts) {
+	t.Helper()
+	for range 2 {
+		stats, err := s.Stats(t.Context(), dlq.StatsQuery{})
+		require.NoError(t, err)
+		require.Equal(t, want, stats.Counts)
+		require.NoError(t, s.Recount(t.Context()))
+	}
+}

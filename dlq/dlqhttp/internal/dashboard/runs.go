@@ -137,7 +137,7 @@ func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, 
 		states = []dlq.ItemState{show}
 	}
 	for _, state := range states {
-		if countOf(run.Counts, state) == 0 || len(data.Items) >= itemsPage {
+		if run.Counts.Of(state) == 0 || len(data.Items) >= itemsPage {
 			continue
 		}
 		items, err := d.cfg.Manager.RunItems(ctx, id, dlq.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
@@ -151,27 +151,6 @@ func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, 
 	}
 	data.Audit, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
 	return data, err
-}
-
-func countOf(c dlq.RunCounts, s dlq.ItemState) int64 {
-	switch s {
-	case dlq.ItemWaiting:
-		return c.Waiting
-	case dlq.ItemClaimed:
-		return c.Claimed
-	case dlq.ItemOut:
-		return c.Out
-	case dlq.ItemSucceeded:
-		return c.Succeeded
-	case dlq.ItemFailed:
-		return c.Failed
-	case dlq.ItemLost:
-		return c.Lost
-	case dlq.ItemSkipped:
-		return c.Skipped
-	default:
-		return 0
-	}
 }
 
 // partsOf are the stretches of the progress bar, what is done first.
