@@ -13,37 +13,60 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// failProduces lets the cluster refuse every record with an error as long as that is set.
-func failProduces(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
-	var failing atomic.Pointer[kerr.Error]
-	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+// failing lets the cluster answer requests with an error, by what fill makes of them, as long as that is set.
+func failing[Req kmsg.Request, Resp kmsg.Response](c *kfake.Cluster, fill func(req Req, resp Resp, code int16)) *atomic.Pointer[kerr.Error] {
+	var refusal atomic.Pointer[kerr.Error]
+	var asked Req
+	c.ControlKey(asked.Key(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		err := failing.Load()
+		err := refusal.Load()
 		if err == nil {
 			return nil, nil, false
 		}
-		req := r.(*kmsg.ProduceRequest)
-		resp := req.ResponseKind().(*kmsg.ProduceResponse)
+		resp := r.ResponseKind()
+		fill(r.(Req), resp.(Resp), err.Code)
+		return resp, nil, true
+	})
+	return &refusal
+}
+
+// failProduces refuses every record.
+func failProduces(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
+	return failing(c, func(req *kmsg.ProduceRequest, resp *kmsg.ProduceResponse, code int16) {
 		for _, topic := range req.Topics {
 			answer := kmsg.NewProduceResponseTopic()
 			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
 			for _, p := range topic.Partitions {
 				one := kmsg.NewProduceResponseTopicPartition()
-				one.Partition, one.ErrorCode = p.Partition, err.Code
+				one.Partition, one.ErrorCode = p.Partition, code
 				answer.Partitions = append(answer.Partitions, one)
 			}
 			resp.Topics = append(resp.Topics, answer)
 		}
-		return resp, nil, true
 	})
-	return &failing
+}
+
+// failCommits refuses every commit: a member of which nothing is committed when it goes is one that was killed.
+func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
+	return failing(c, func(req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, code int16) {
+		for _, topic := range req.Topics {
+			answer := kmsg.NewOffsetCommitResponseTopic()
+			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				one := kmsg.NewOffsetCommitResponseTopicPartition()
+				one.Partition, one.ErrorCode = p.Partition, code
+				answer.Partitions = append(answer.Partitions, one)
+			}
+			resp.Topics = append(resp.Topics, answer)
+		}
+	})
 }
 
 // What the brokers refuse is an error to whoever publishes, reschedules or dead-letters, because a message is acked on their word.
 func TestRefused_IsAnError(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	failing := failProduces(c)
+	refusal := failProduces(c)
 	b := open(t, c)
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
@@ -54,12 +77,12 @@ func TestRefused_IsAnError(t *testing.T) {
 	m := receiveID(t, messages, "1")
 	origin, _ := envelope.OriginFrom(m.Context())
 
-	failing.Store(kerr.TopicAuthorizationFailed)
+	refusal.Store(kerr.TopicAuthorizationFailed)
 	require.ErrorContains(t, b.Reschedule(t.Context(), *origin, m.Copy(), 0), kerr.TopicAuthorizationFailed.Message)
 	letter := &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}
 	require.ErrorContains(t, b.DeadLetter(t.Context(), letter), kerr.TopicAuthorizationFailed.Message)
 	require.ErrorContains(t, b.Publisher().Publish(topic, newMessage("2", "")), kerr.TopicAuthorizationFailed.Message)
-	failing.Store(nil)
+	refusal.Store(nil)
 	m.Nack() // what a pipeline makes of these errors
 	receiveID(t, messages, "1").Ack()
 }
@@ -68,19 +91,12 @@ func TestRefused_IsAnError(t *testing.T) {
 func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	var refuse atomic.Bool
-	refuse.Store(true)
 	joins := make(chan time.Time, 1024)
-	c.ControlKey(int16(kmsg.JoinGroup), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		if !refuse.Load() {
-			return nil, nil, false
-		}
+	refusal := failing(c, func(_ *kmsg.JoinGroupRequest, resp *kmsg.JoinGroupResponse, code int16) {
 		joins <- time.Now()
-		resp := r.ResponseKind().(*kmsg.JoinGroupResponse)
-		resp.ErrorCode = kerr.GroupAuthorizationFailed.Code
-		return resp, nil, true
+		resp.ErrorCode = code
 	})
+	refusal.Store(kerr.GroupAuthorizationFailed)
 	b := open(t, c)
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
@@ -90,7 +106,7 @@ func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 		last = <-joins
 	}
 	require.GreaterOrEqual(t, last.Sub(first), 600*time.Millisecond, "the pauses are 100, 200 and 400 ms")
-	refuse.Store(false)
+	refusal.Store(nil)
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 	receiveID(t, messages, "1").Ack()
 }

@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,40 +9,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/envelope"
 )
-
-// failCommits lets the coordinator refuse commits with an error as long as that is set: a member of which nothing is
-// committed when it goes is one that was killed.
-func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
-	var failing atomic.Pointer[kerr.Error]
-	c.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		err := failing.Load()
-		if err == nil {
-			return nil, nil, false
-		}
-		req := r.(*kmsg.OffsetCommitRequest)
-		resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
-		for _, topic := range req.Topics {
-			answer := kmsg.NewOffsetCommitResponseTopic()
-			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
-			for _, p := range topic.Partitions {
-				one := kmsg.NewOffsetCommitResponseTopicPartition()
-				one.Partition, one.ErrorCode = p.Partition, err.Code
-				answer.Partitions = append(answer.Partitions, one)
-			}
-			resp.Topics = append(resp.Topics, answer)
-		}
-		return resp, nil, true
-	})
-	return &failing
-}
 
 func retryIn(t *testing.T, b *kafka.Broker, m *message.Message, delay time.Duration) {
 	t.Helper()
@@ -66,13 +36,13 @@ func nothingMore(t *testing.T, messages <-chan *message.Message) {
 func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	failing := failCommits(c)
+	refusal := failCommits(c)
 	b := open(t, c, "commit-interval=20ms")
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", ""), newMessage("2", "")))
 	receiveID(t, messages, "1").Ack()
-	failing.Store(kerr.CoordinatorLoadInProgress)
+	refusal.Store(kerr.CoordinatorLoadInProgress)
 	receiveID(t, messages, "2").Ack()
 	closed := make(chan error)
 	go func() { closed <- b.Close() }()
@@ -81,7 +51,7 @@ func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 		require.FailNow(t, "closed without its last commit", err)
 	case <-time.After(300 * time.Millisecond): // refusals; how many there are is not known here
 	}
-	failing.Store(nil)
+	refusal.Store(nil)
 	require.NoError(t, <-closed)
 
 	b = open(t, c)
@@ -98,13 +68,13 @@ func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			c := cluster(t)
-			failing := failCommits(c)
+			refusal := failCommits(c)
 			params := []string{"order=key", "concurrency=4", "commit-interval=20ms"}
 			b := open(t, c, params...)
 			topic := name("orders")
 			messages := subscribe(t, b, topic)
 			if crash {
-				failing.Store(kerr.UnknownMemberID)
+				refusal.Store(kerr.UnknownMemberID)
 			}
 			require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
 			retryIn(t, b, receiveID(t, messages, "a1"), 2*time.Second)
@@ -112,7 +82,7 @@ func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
 			receiveID(t, messages, "b1").Ack()
 			parked := consumeRaw(t, c, parkingTopic(t, b, topic), 2)
 			require.NoError(t, b.Close())
-			failing.Store(nil)
+			refusal.Store(nil)
 
 			// Parked twice, by a member that did not know yet that it had lost the partition.
 			again := &sarama.ProducerMessage{
