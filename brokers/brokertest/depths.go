@@ -106,48 +106,37 @@ func depthsCountWhatNobodyTakes(w *world) {
 // waitDepth returns when the number of messages of a kind is as it should be.
 func (w *world) waitDepth(counts brokers.DepthReporter, topic string, kind brokers.DepthKind, fits func(int64) bool) {
 	w.Helper()
-	deadline := w.deadline()
-	for {
-		all, err := counts.Depths(w.Context())
-		require.NoError(w, err)
-		have := int64(0)
-		for _, d := range all {
-			if d.Topic == topic && d.Kind == kind {
-				have += d.Messages
-			}
-		}
-		if fits(have) {
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-deadline:
-			w.Fatalf("%d messages are %s", have, kind)
-		}
-	}
+	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool { return fits(have[kind]) })
 }
 
 // depths returns when so many messages of topic wait. A message leaves where it waited some time after it was delivered.
 func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
 	w.Helper()
-	want := map[brokers.DepthKind]int64{brokers.DepthDelayed: delayed, brokers.DepthRetry: retries}
+	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool {
+		return have[brokers.DepthDelayed] == delayed && have[brokers.DepthRetry] == retries
+	})
+}
+
+// waitDepths returns when the numbers of messages of a topic are as they should be.
+func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(map[brokers.DepthKind]int64) bool) {
+	w.Helper()
 	deadline := w.deadline()
 	for {
 		all, err := counts.Depths(w.Context())
 		require.NoError(w, err)
-		have := map[brokers.DepthKind]int64{brokers.DepthDelayed: 0, brokers.DepthRetry: 0}
+		have := map[brokers.DepthKind]int64{}
 		for _, d := range all {
 			if d.Topic == topic {
 				have[d.Kind] += d.Messages
 			}
 		}
-		if have[brokers.DepthDelayed] == delayed && have[brokers.DepthRetry] == retries {
+		if fit(have) {
 			return
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
-			w.Fatalf("%v wait, and not %v", have, want)
+			w.Fatalf("so many wait: %v", have)
 		}
 	}
 }
