@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,13 +24,14 @@ import (
 )
 
 // A consumer process gets these: the URL of its broker and of its database, and where to kill itself with SIGKILL: after its
-// fifth effect "in the transaction", or between the commit and the ack ("before the ack"), or nowhere.
+// fifth effect "in the transaction", right "after the commit", before it has told anybody, "before the ack", or nowhere.
 const (
 	consumerBroker   = "REDRIVE_TEST_CONSUMER_BROKER"
 	consumerDatabase = "REDRIVE_TEST_CONSUMER_DATABASE"
 	consumerDies     = "REDRIVE_TEST_CONSUMER_DIES"
 
 	inTransaction = "in the transaction"
+	afterCommit   = "after the commit"
 	beforeAck     = "before the ack"
 )
 
@@ -45,15 +45,7 @@ func consumer() int {
 
 func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
 	quiet := slog.New(slog.DiscardHandler)
-	dialect, driver, dsn := sqlstore.PostgreSQL, "pgx", databaseURL
-	if strings.HasPrefix(databaseURL, "mysql:") {
-		var err error
-		dialect, driver = sqlstore.MySQL, "mysql"
-		if dsn, err = services.MySQLDSN(databaseURL); err != nil {
-			return err
-		}
-	}
-	db, err := sql.Open(driver, dsn)
+	db, dialect, err := openDB(databaseURL)
 	if err != nil {
 		return err
 	}
@@ -97,13 +89,17 @@ func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
 		}
 	}
 	handle := pipeline.Middleware(guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
-		return nil, store.InTx(m.Context(), func(tx *sql.Tx) error {
+		err := store.InTx(m.Context(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges (id) VALUES ('"+m.UUID+"')")
 			if err == nil {
 				die(inTransaction)
 			}
 			return err
 		})
+		if err == nil {
+			die(afterCommit)
+		}
+		return nil, err
 	}))
 	messages, err := broker.Subscriber().Subscribe(ctx, "orders")
 	if err != nil {
@@ -126,24 +122,29 @@ func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
 	return errors.New("the subscription has ended")
 }
 
-// Processes that are killed with SIGKILL while their effect is not committed, and between the commit and the ack: each
-// effect is there once, however often its message was delivered.
+// Processes that are killed with SIGKILL while their effect is not committed, right after the commit, and right before
+// the ack: each effect is there once, however often its message was delivered.
 func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) (d database, broker string){
 		"PostgreSQL": func(t *testing.T) (database, string) {
 			t.Helper()
-			d := openPostgres(t)
-			return d, d.url + "&x-lease=1s"
+			d := openDatabase(t, postgres(t))
+			return d, with(d.url, "x-lease=1s")
 		},
 		"MariaDB": func(t *testing.T) (database, string) {
 			t.Helper()
-			d := openMariaDB(t)
-			return d, d.url + "?x-lease=1s"
+			d := openDatabase(t, mariaDB(t))
+			return d, with(d.url, "x-lease=1s")
+		},
+		"SQLite": func(t *testing.T) (database, string) {
+			t.Helper()
+			d := openDatabase(t, sqliteFile(t))
+			return d, with(d.url, "x-lease=1s&x-poll=10ms")
 		},
 		"RabbitMQ": func(t *testing.T) (database, string) {
 			t.Helper()
-			return openPostgres(t), services.SharedRabbitMQ(t).VHost(t)
+			return openDatabase(t, postgres(t)), services.SharedRabbitMQ(t).VHost(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +181,7 @@ func killedConsumers(t *testing.T, d database, url string) {
 		require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
 		return rows, different
 	}
-	for _, where := range []string{inTransaction, beforeAck, beforeAck, inTransaction} {
+	for _, where := range []string{inTransaction, afterCommit, beforeAck, afterCommit, beforeAck, inTransaction} {
 		require.ErrorContains(t, start(where).Wait(), "killed", "it was to die %s", where)
 		rows, different := charges()
 		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
