@@ -15,6 +15,13 @@ var bodyColumns = []string{
 	"entry_id", "revision", "message_uuid", "payload", "payload_json", "payload_sha256", "content_type", "headers", "stack_trace",
 }
 
+// Places in bodyColumns.
+const (
+	bodyPayload    = 3
+	bodyProjection = 4
+	bodyHeaders    = 7
+)
+
 func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
 	headers, err := encodeHeaders(b.Headers)
 	if err != nil {
@@ -133,16 +140,28 @@ type storedHeaders struct {
 }
 
 func encodeHeaders(headers map[string]string) (string, error) {
-	stored := storedHeaders{Text: make(map[string]string, len(headers))}
-	for key, value := range headers {
-		if utf8.ValidString(key) && utf8.ValidString(value) {
-			stored.Text[key] = value
-		} else {
-			stored.Binary = append(stored.Binary, [2][]byte{[]byte(key), []byte(value)})
+	stored := storedHeaders{Text: headers}
+	if headers == nil || !validHeaders(headers) {
+		stored.Text = make(map[string]string, len(headers))
+		for key, value := range headers {
+			if utf8.ValidString(key) && utf8.ValidString(value) {
+				stored.Text[key] = value
+			} else {
+				stored.Binary = append(stored.Binary, [2][]byte{[]byte(key), []byte(value)})
+			}
 		}
 	}
 	data, err := json.Marshal(stored)
 	return string(data), err
+}
+
+func validHeaders(headers map[string]string) bool {
+	for key, value := range headers {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return false
+		}
+	}
+	return true
 }
 
 func decodeHeaders(data string) (map[string]string, error) {

@@ -90,10 +90,13 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 }
 
 func (d *deltas) hour(at time.Time, fingerprint string, n hourDelta) {
-	key := hourKey{at.Truncate(time.Hour), fingerprint}
+	key := hourKey{hourOf(at), fingerprint}
 	there := d.hours[key]
 	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed}
 }
+
+// hourOf is the hour in which something is counted.
+func hourOf(at time.Time) time.Time { return at.Truncate(time.Hour) }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
 

@@ -8,11 +8,11 @@ import (
 // The statistics of new letters go to the server as the few groups, counts and hours that they are in, and a number of each with every
 // letter: which of the letters are new, and what id they get, only the server knows.
 
-// newStatisticsNames are the parameters of putNewStatement that newStatistics makes.
+// newStatisticsNames are the parameters of dlq_put_letters that newStatistics makes.
 var newStatisticsNames = []string{
-	"in_group", "is_last", "in_count", "in_hour",
-	"group_fingerprint", "cause", "sample", "group_class", "group_handler", "group_first", "group_last",
-	"count_type", "count_topic", "hour", "hour_fingerprint",
+	"in_group", "in_count", "in_hour",
+	"group_fingerprint", "group_cause", "group_sample", "group_class", "group_handler", "group_first", "group_last", "group_at", "group_new",
+	"count_type", "count_topic", "count_new", "hour_at", "hour_fingerprint", "hour_new",
 }
 
 // newStatistics are the values of newStatisticsNames. Groups, counts and hours are in the order in which every transaction locks them.
@@ -26,19 +26,22 @@ func newStatistics(letters []letterRow) []any {
 	hours := sortedKeys(all.hours, compareHours)
 	groupAt, countAt, hourAt := numbers(groups), numbers(counts), numbers(hours)
 
-	inGroup, isLast := make([]int32, len(letters)), make([]bool, len(letters))
-	inCount, inHour := make([]int32, len(letters)), make([]int32, len(letters))
+	inGroup, inCount, inHour := make([]int32, len(letters)), make([]int32, len(letters)), make([]int32, len(letters))
+	last := make([]int32, len(groups))
 	for i := range letters {
 		e := letters[i].Entry
-		inGroup[i], isLast[i] = groupAt[e.Fingerprint], all.groups[e.Fingerprint].entry == e
+		inGroup[i] = groupAt[e.Fingerprint]
 		inCount[i] = countAt[countKey{e.EventType, e.Origin.Topic}]
-		inHour[i] = hourAt[hourKey{e.CreatedAt.Truncate(time.Hour), e.Fingerprint}]
+		inHour[i] = hourAt[hourKey{hourOf(e.CreatedAt), e.Fingerprint}]
+		if all.groups[e.Fingerprint].entry == e {
+			last[inGroup[i]-1] = int32(i + 1)
+		}
 	}
 	group := func(text func(g *groupDelta) string) []string {
 		return mapped(groups, func(key string) string { return text(all.groups[key]) })
 	}
 	return []any{
-		inGroup, isLast, inCount, inHour,
+		inGroup, inCount, inHour,
 		groups,
 		group(func(g *groupDelta) string { return g.entry.Cause }),
 		group(func(g *groupDelta) string { return g.entry.ErrorMessage }),
@@ -46,10 +49,14 @@ func newStatistics(letters []letterRow) []any {
 		group(func(g *groupDelta) string { return g.entry.Handler }),
 		mapped(groups, func(key string) time.Time { return all.groups[key].first.UTC() }),
 		mapped(groups, func(key string) time.Time { return all.groups[key].last.UTC() }),
+		last,
+		mapped(groups, func(key string) int64 { return all.groups[key].counts.Pending }),
 		mapped(counts, func(key countKey) string { return key.eventType }),
 		mapped(counts, func(key countKey) string { return key.topic }),
+		mapped(counts, func(key countKey) int64 { return all.counts[key].counts.Pending }),
 		mapped(hours, func(key hourKey) time.Time { return key.hour.UTC() }),
 		mapped(hours, func(key hourKey) string { return key.fingerprint }),
+		mapped(hours, func(key hourKey) int64 { return all.hours[key].entries }),
 	}
 }
 

@@ -17,8 +17,9 @@ var postgresTypes = map[string]string{
 	"broker_time": "timestamptz", "lease_until": "timestamptz", "created_at": "timestamptz", "first_failure_at": "timestamptz",
 	"died_at": "timestamptz", "last_seen_at": "timestamptz", "last_retry_at": "timestamptz", "succeeded_at": "timestamptz",
 	"resolved_at": "timestamptz", "changed_at": "timestamptz", "at": "timestamptz",
-	"in_group": "integer", "is_last": "boolean", "in_count": "integer", "in_hour": "integer",
-	"group_first": "timestamptz", "group_last": "timestamptz", "hour": "timestamptz",
+	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",
+	"group_first": "timestamptz", "group_last": "timestamptz", "hour_at": "timestamptz", "v_hour": "timestamptz",
+	"group_new": "bigint", "count_new": "bigint", "hour_new": "bigint",
 }
 
 func postgresType(column string) string {

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Put stores dead letters. Concurrent calls are joined into one transaction.
+// Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may be several.
 func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
 	if err := checkLetters(letters); err != nil {
 		return nil, err
@@ -23,11 +23,7 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 	if err := s.open("put"); err != nil {
 		return nil, err
 	}
-	rows, err := s.makeRows(letters)
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: put: %w", err)
-	}
-	receipts, err := s.writer.put(ctx, rows)
+	receipts, err := s.putPieces(ctx, letters)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
@@ -89,22 +85,35 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
-// letterRow is a dead letter with its parameters, which are made by the caller: the writer, for which everybody waits, only sends them.
+// letterRow is a dead letter with what takes time to make of it, which is done by the caller: everybody waits for the writer.
 type letterRow struct {
 	*dlq.Entry
-	entry, body []any
+	entry []any // values of entryColumns; nil for a letter that will hardly need them
+	body  []any // values of bodyColumns
 }
 
 func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
+	_, short := s.dialect.(newPutter)
 	rows := make([]letterRow, len(letters))
 	for i, e := range letters {
 		body, err := bodyValues(s.dialect, 0, e.Body)
 		if err != nil {
 			return nil, err
 		}
-		rows[i] = letterRow{Entry: e, entry: entryValues(s.dialect, e), body: body}
+		rows[i] = letterRow{Entry: e, body: body}
+		if !short || !rows[i].isNew() {
+			rows[i].entry = entryValues(s.dialect, e)
+		}
 	}
 	return rows, nil
+}
+
+// entryValues are the values of entryColumns.
+func (r *letterRow) entryValues(d dialect) []any {
+	if r.entry == nil {
+		r.entry = entryValues(d, r.Entry)
+	}
+	return r.entry
 }
 
 // putting is one transaction of dead letters.
@@ -177,7 +186,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 	}
 	rows := make([][]any, len(first))
 	for n, i := range first {
-		rows[n] = letters[i].entry
+		rows[n] = letters[i].entryValues(p.store.dialect)
 	}
 	ids, err := p.store.dialect.insertEntries(ctx, p.store, p.tx, rows)
 	if err != nil {

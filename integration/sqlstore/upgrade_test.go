@@ -31,7 +31,7 @@ func TestMigrate_ClosedByHour(t *testing.T) {
 		require.NoError(t, s.Close())
 
 		db := openDB(t, url)
-		down := []string{"ALTER TABLE dlq_hours DROP COLUMN closed", "DELETE FROM dlq_schema_version WHERE version_id = 3"}
+		down := []string{"ALTER TABLE dlq_hours DROP COLUMN closed", "DELETE FROM dlq_schema_version WHERE version_id >= 3"}
 		if strings.HasPrefix(url, "mysql:") {
 			down[0] += ", DROP INDEX idx_dlq_hours_fingerprint"
 		} else {

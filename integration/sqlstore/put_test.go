@@ -1,0 +1,172 @@
+package sqlstore_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// What is new is stored in one round trip, one letter as well as many: a call that the server refuses would be repeated in another way, and
+// only be slow.
+func TestPostgres_PutIsOneStatement(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	s := openStore(t, with(url, explained))
+	defer s.Close()
+	for name, n := range map[string]int{"dlq_put_letter(": 1, "dlq_put_letters(": 20} {
+		for round := range 8 { // planned anew for the parameters at first, then not
+			letters := make([]*dlq.Entry, n)
+			for i := range letters {
+				letters[i] = letter(1000*n+100*round+i, time.Now())
+			}
+			made := plans.of(func() {
+				_, err := s.Put(t.Context(), letters...)
+				require.NoError(t, err)
+			})
+			require.Len(t, made, 1)
+			require.Contains(t, made[0], "SELECT "+name)
+		}
+	}
+}
+
+// counted are the statistics, which a recount must not change.
+func counted(t *testing.T, s *sqlstore.Store) (dlq.Stats, []dlq.Group) {
+	t.Helper()
+	stats, err := s.Stats(t.Context(), dlq.StatsQuery{})
+	require.NoError(t, err)
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: dlq.MaxPage})
+	require.NoError(t, err)
+	return stats, groups
+}
+
+// A call of letters of which some are there, in every mixture of causes, topics and hours: what is new is stored and counted, the others have
+// been seen again, and a recount finds nothing to mend.
+func TestPut_KnownAndNew(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		s := openStore(t, url)
+		defer s.Close()
+		now := time.Now().UTC().Truncate(time.Hour)
+		const total = 60
+		// The letters of a cause die in the order of their numbers; the later half of each cause is there before.
+		made := func(n int) *dlq.Entry {
+			return letter(n, now.Add(time.Duration(n-total)*10*time.Minute), func(d *envelope.DeadLetter) {
+				d.Message.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
+				if n%5 == 0 {
+					d.Err.Message, d.Err.Code, d.Rule = "one of its own "+strings.Repeat("x", n), "E5", "fifth"
+				}
+			})
+		}
+		known := map[int]int64{}
+		for n := range total {
+			if n%3 == 0 || n > 50 {
+				receipts, err := s.Put(t.Context(), made(n))
+				require.NoError(t, err)
+				known[n] = receipts[0].ID
+			}
+		}
+		letters := make([]*dlq.Entry, total)
+		for n := range letters {
+			letters[n] = made(n)
+		}
+		receipts, err := s.Put(t.Context(), letters...)
+		require.NoError(t, err)
+		for n, r := range receipts {
+			if id := known[n]; id != 0 {
+				require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.Seen}, r)
+				continue
+			}
+			require.Equal(t, dlq.Stored, r.Outcome)
+			e, err := s.Get(t.Context(), r.ID)
+			require.NoError(t, err)
+			want := *letters[n]
+			want.ID = r.ID
+			require.Equal(t, &want, e)
+		}
+		stats, groups := counted(t, s)
+		require.Equal(t, int64(total), stats.Counts.Pending)
+		last := map[string]int64{}
+		for n, r := range receipts {
+			f := letters[n].Fingerprint
+			last[f] = max(last[f], r.ID)
+		}
+		require.Len(t, groups, len(last))
+		for _, g := range groups {
+			require.NotZero(t, g.LastEntry)
+			require.LessOrEqual(t, g.LastEntry, last[g.Fingerprint])
+		}
+		require.NoError(t, s.Recount(t.Context()))
+		again, recounted := counted(t, s)
+		require.Equal(t, stats, again)
+		require.Equal(t, groups, recounted)
+	})
+}
+
+// Large calls, which are stored in pieces, of the same letters at once, by two processes: a letter is one entry, one call stored it, and
+// each receipt is its letter's.
+func TestPut_LargeCallsAtOnce(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		const total, callers = 450, 4
+		stores := []*sqlstore.Store{openStore(t, url), openStore(t, url)}
+		now := time.Now()
+		receipts, errs := make([][]dlq.Receipt, callers), make([]error, callers)
+		var group sync.WaitGroup
+		for c := range callers {
+			group.Go(func() {
+				letters := make([]*dlq.Entry, total)
+				for i := range letters {
+					letters[i] = letter((i*(2*c+1))%total, now) // 1, 3, 5 and 7 times: an order each, of all but what 450 shares with them
+				}
+				receipts[c], errs[c] = stores[c%2].Put(t.Context(), letters...)
+			})
+		}
+		group.Wait()
+		stored := map[int64]int{}
+		for c := range callers {
+			require.NoError(t, errs[c])
+			require.Len(t, receipts[c], total)
+			for _, r := range receipts[c] {
+				require.NotZero(t, r.ID)
+				if r.Outcome == dlq.Stored {
+					stored[r.ID]++
+				} else {
+					require.Equal(t, dlq.Seen, r.Outcome)
+				}
+			}
+		}
+		require.Len(t, stored, total)
+		for id, times := range stored {
+			require.Equal(t, 1, times, "entry %d", id)
+		}
+		for i := range total {
+			e, err := stores[0].Get(t.Context(), receipts[0][i].ID)
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprintf("event-%d", i), e.EventID)
+		}
+		stats, groups := counted(t, stores[0])
+		require.Equal(t, int64(total), stats.Counts.Pending)
+		require.NoError(t, stores[0].Recount(t.Context()))
+		again, recounted := counted(t, stores[0])
+		for _, list := range [][]dlq.Group{groups, recounted, stats.TopCauses, again.TopCauses} {
+			for i := range list {
+				list[i].LastEntry = 0 // all died at once: any of them
+			}
+		}
+		require.Equal(t, stats, again)
+		require.Equal(t, groups, recounted)
+		for _, s := range stores {
+			require.NoError(t, s.Close())
+		}
+	})
+}
