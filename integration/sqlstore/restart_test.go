@@ -91,8 +91,11 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 	found := map[string]bool{}
 	page := dlq.Page{Limit: dlq.MaxPage}
 	for {
-		listing, err := letters.Store().List(t.Context(), dlq.Filter{}, page)
-		require.NoError(t, err)
+		var listing dlq.Listing
+		waitFor(t, "a page: a connection from before the kill is found broken when it is used", func() bool {
+			listing, err = letters.Store().List(t.Context(), dlq.Filter{}, page)
+			return err == nil
+		})
 		for _, e := range listing.Entries {
 			require.False(t, found[e.EventID], "%s is there twice", e.EventID)
 			found[e.EventID] = true
@@ -102,8 +105,11 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 		}
 	}
 	require.Len(t, found, int(taken.Load()), "one row for each letter that was taken")
-	stats, err := letters.Store().Stats(t.Context(), dlq.StatsQuery{})
-	require.NoError(t, err)
+	var stats dlq.Stats
+	waitFor(t, "statistics", func() bool {
+		stats, err = letters.Store().Stats(t.Context(), dlq.StatsQuery{})
+		return err == nil
+	})
 	require.Equal(t, taken.Load(), stats.Counts.Pending)
 	spool := letters.Stats()
 	require.Zero(t, spool.Damaged+spool.Refused)
