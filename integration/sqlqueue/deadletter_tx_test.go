@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
-	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -24,16 +25,30 @@ type office struct {
 	db      *sql.DB
 	queue   *sqlqueue.Broker
 	letters *dlq.Letters
+	// refuse, where there are no constraints that are looked at when a transaction commits, ends the one that it is given at its end.
+	refuse  func(ctx context.Context, tx *sql.Tx) error
+	refused string // what the error of such a transaction says
 }
 
-// newOffice makes one on PostgreSQL, where an employee's company is looked for when the transaction commits.
-func newOffice(t *testing.T) *office {
+// newOffice makes one where no transaction with an employee can commit as long as there is no company. On PostgreSQL and SQLite it is
+// the COMMIT that fails; on MariaDB, which has no such constraints, the connection is lost before it.
+func newOffice(t *testing.T, url string) *office {
 	t.Helper()
-	url := services.SharedPostgres(t).Database(t)
-	o := &office{db: openDB(t, url), queue: openQueue(t, with(url, "x-nack-delay=10ms"))}
+	o := &office{db: openDB(t, url)}
+	settings, reference := "x-nack-delay=10ms", "VARCHAR(20) REFERENCES companies DEFERRABLE INITIALLY DEFERRED"
+	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
+	case "mysql":
+		reference = "VARCHAR(20)"
+		o.refuse, o.refused = o.loseConnection, "onnection"
+	case "sqlite":
+		settings += "&x-poll=10ms&_pragma=foreign_keys(1)"
+		o.refused = "FOREIGN KEY constraint failed"
+	default:
+		o.refused = "employees_company_fkey"
+	}
+	o.queue = openQueue(t, with(url, settings))
 	for _, statement := range []string{
-		"CREATE TABLE companies (id TEXT PRIMARY KEY)",
-		"CREATE TABLE employees (id TEXT PRIMARY KEY, company TEXT REFERENCES companies DEFERRABLE INITIALLY DEFERRED)",
+		"CREATE TABLE companies (id VARCHAR(20) PRIMARY KEY)", "CREATE TABLE employees (id VARCHAR(20) PRIMARY KEY, company " + reference + ")",
 	} {
 		_, err := o.db.ExecContext(t.Context(), statement)
 		require.NoError(t, err)
@@ -45,9 +60,19 @@ func newOffice(t *testing.T) *office {
 	return o
 }
 
+// loseConnection kills the connection of tx while there is no company.
+func (o *office) loseConnection(ctx context.Context, tx *sql.Tx) error {
+	var companies, connection int64
+	if err := tx.QueryRowContext(ctx, "SELECT count(*), connection_id() FROM companies").Scan(&companies, &connection); err != nil || companies > 0 {
+		return err
+	}
+	_, err := o.db.ExecContext(ctx, fmt.Sprintf("KILL %d", connection))
+	return err
+}
+
 // hire marks an employee as invalid and says so, in tx.
 func (o *office) hire(ctx context.Context, tx *sql.Tx, id string) error {
-	if _, err := tx.ExecContext(ctx, "INSERT INTO employees VALUES ($1, 'acme')", id); err != nil {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO employees VALUES ('"+id+"', 'acme')"); err != nil {
 		return err
 	}
 	return o.queue.TxPublisher(tx).Publish("rejected", message.NewMessage(id, nil))
@@ -74,12 +99,29 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	})
 }
 
-// waiting counts what there is: rows of the application, dead letters, messages to be handled and those published.
+// waiting counts what there is, at one moment: rows of the application, dead letters, messages to be handled and those published.
 func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected int) {
 	t.Helper()
-	const inTopic = `SELECT count(*) FROM redrive_queue_messages m JOIN redrive_queues q ON q.id = m.queue_id WHERE q.topic = `
-	return count(t, o.db, "SELECT count(*) FROM employees"), count(t, o.db, "SELECT count(*) FROM dlq_entries"),
-		count(t, o.db, inTopic+"'employees'"), count(t, o.db, inTopic+"'rejected'")
+	return waiting(t, o.db)
+}
+
+func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected int) {
+	t.Helper()
+	topics, err := db.QueryContext(t.Context(), `SELECT q.topic, (SELECT count(*) FROM employees), (SELECT count(*) FROM dlq_entries),
+		(SELECT count(*) FROM redrive_queue_messages m WHERE m.queue_id = q.id) FROM redrive_queues q`)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, topics.Close()) }()
+	waits := map[string]int{}
+	for topics.Next() {
+		var topic string
+		var n int
+		require.NoError(t, topics.Scan(&topic, &employees, &letters, &n))
+		waits[topic] = n
+	}
+	require.NoError(t, topics.Err())
+	require.Contains(t, waits, "employees")
+	require.Contains(t, waits, "rejected")
+	return employees, letters, waits["employees"], waits["rejected"]
 }
 
 func alone(next message.HandlerFunc) message.HandlerFunc { return next }
@@ -88,46 +130,50 @@ func alone(next message.HandlerFunc) message.HandlerFunc { return next }
 // the message are one transaction. When the commit fails none of them has happened, and the message comes again.
 func TestDeadLetter_OneTransaction(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
-	require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
-	type txKey struct{}
-	attempts := make(chan error, 1000)
-	o.run(t, func(next message.HandlerFunc) message.HandlerFunc {
-		return func(m *message.Message) ([]*message.Message, error) {
-			ctx := m.Context()
-			err := sqlqueue.InTx(ctx, func(tx *sql.Tx) error {
-				m.SetContext(context.WithValue(dlq.ContextWithTx(ctx, tx), txKey{}, tx))
-				defer m.SetContext(ctx)
-				_, err := next(m)
-				return err // nil when the pipeline has settled the message
-			})
-			attempts <- err
-			return nil, err
-		}
-	}, func(m *message.Message) error {
-		tx, _ := m.Context().Value(txKey{}).(*sql.Tx)
-		if err := o.hire(m.Context(), tx, m.UUID); err != nil {
-			return err
-		}
-		return middleware.Permanent(errors.New("invalid CPF"))
-	})
-	require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
+	onEachDatabase(t, func(t *testing.T, url string) {
+		t.Helper()
+		o := newOffice(t, url)
+		require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
+		type txKey struct{}
+		attempts := make(chan error, 1000)
+		o.run(t, func(next message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				ctx := m.Context()
+				err := sqlqueue.InTx(ctx, func(tx *sql.Tx) error {
+					m.SetContext(context.WithValue(dlq.ContextWithTx(ctx, tx), txKey{}, tx))
+					defer m.SetContext(ctx)
+					if _, err := next(m); err != nil || o.refuse == nil {
+						return err // nil when the pipeline has settled the message
+					}
+					return o.refuse(ctx, tx)
+				})
+				attempts <- err
+				return nil, err
+			}
+		}, func(m *message.Message) error {
+			tx, _ := m.Context().Value(txKey{}).(*sql.Tx)
+			if err := o.hire(m.Context(), tx, m.UUID); err != nil {
+				return err
+			}
+			return middleware.Permanent(errors.New("invalid CPF"))
+		})
+		require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
 
-	const refused = "employees_company_fkey"
-	require.ErrorContains(t, <-attempts, refused)
-	employees, letters, messages, rejected := o.waiting(t)
-	require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected}, "rolled back together; the message is still there")
-	_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')")
-	require.NoError(t, err)
-	for err = range attempts {
-		if err == nil {
-			break
+		require.ErrorContains(t, <-attempts, o.refused)
+		employees, letters, messages, rejected := o.waiting(t)
+		require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected}, "rolled back together; the message is still there")
+		_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')")
+		require.NoError(t, err)
+		for err = range attempts {
+			if err == nil {
+				break
+			}
+			require.ErrorContains(t, err, o.refused)
 		}
-		require.ErrorContains(t, err, refused)
-	}
-	employees, letters, messages, rejected = o.waiting(t)
-	require.Equal(t, []int{1, 1, 0, 1}, []int{employees, letters, messages, rejected}, "committed together, with the ack")
-	require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+		employees, letters, messages, rejected = o.waiting(t)
+		require.Equal(t, []int{1, 1, 0, 1}, []int{employees, letters, messages, rejected}, "committed together, with the ack")
+		require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+	})
 }
 
 // A handler that fails inside of its own transaction: that is rolled back first, with the change and the publish, and the dead
@@ -144,35 +190,38 @@ func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOffice(t)
-			_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')") // so that it could commit
-			require.NoError(t, err)
-			require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
-			inside := make(chan int, 1000)
-			o.run(t, alone, func(m *message.Message) error {
-				err := sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
-					if err := o.hire(m.Context(), tx, m.UUID); err != nil {
-						return err
-					}
-					var n int
-					if err := tx.QueryRowContext(m.Context(), "SELECT count(*) FROM employees").Scan(&n); err != nil {
-						return err
-					}
-					inside <- n
-					return spoil(m.Context(), tx)
+			onEachDatabase(t, func(t *testing.T, url string) {
+				t.Helper()
+				o := newOffice(t, url)
+				_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')") // so that it could commit
+				require.NoError(t, err)
+				require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
+				inside := make(chan int, 1000)
+				o.run(t, alone, func(m *message.Message) error {
+					err := sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+						if err := o.hire(m.Context(), tx, m.UUID); err != nil {
+							return err
+						}
+						var n int
+						if err := tx.QueryRowContext(m.Context(), "SELECT count(*) FROM employees").Scan(&n); err != nil {
+							return err
+						}
+						inside <- n
+						return spoil(m.Context(), tx)
+					})
+					return middleware.Permanent(err)
 				})
-				return middleware.Permanent(err)
+				require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
+				require.Equal(t, 1, <-inside)
+				require.Eventually(t, func() bool {
+					_, letters, messages, _ := o.waiting(t)
+					return letters == 1 && messages == 0
+				}, 20*time.Second, 10*time.Millisecond, "one dead letter, and the message is done with")
+				employees, letters, _, rejected := o.waiting(t)
+				require.Equal(t, []int{0, 1, 0}, []int{employees, letters, rejected}, "employees, dead letters, publishes")
+				require.Empty(t, inside, "the message is not handled again")
+				require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
 			})
-			require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
-			require.Equal(t, 1, <-inside)
-			require.Eventually(t, func() bool {
-				_, letters, messages, _ := o.waiting(t)
-				return letters == 1 && messages == 0
-			}, 20*time.Second, 10*time.Millisecond, "one dead letter, and the message is done with")
-			employees, letters, _, rejected := o.waiting(t)
-			require.Equal(t, []int{0, 1, 0}, []int{employees, letters, rejected}, "employees, dead letters, publishes")
-			require.Empty(t, inside, "the message is not handled again")
-			require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
 		})
 	}
 }

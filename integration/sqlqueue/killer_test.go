@@ -3,10 +3,8 @@ package sqlqueue_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -69,59 +67,53 @@ func startVictim(t *testing.T, url string) (cmd *exec.Cmd, died <-chan error) {
 func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	const limit = 4
-	databases := map[string]func(t testing.TB) string{
-		"SQLite": func(t testing.TB) string { t.Helper(); return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") },
-	}
-	maps.Copy(databases, servers)
-	for name, database := range databases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := with(database(t), "x-lease=1s&x-poll=10ms&x-crash-limit="+strconv.Itoa(limit))
-			queue := openQueue(t, url)
-			require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
-			var list []*message.Message
-			for i := range 100 {
-				id := strconv.Itoa(i)
-				if i == 50 {
-					id = "killer"
-				}
-				list = append(list, message.NewMessage(id, payload))
+	onEachDatabase(t, func(t *testing.T, url string) {
+		t.Helper()
+		url = with(url, "x-lease=1s&x-poll=10ms&x-crash-limit="+strconv.Itoa(limit))
+		queue := openQueue(t, url)
+		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+		var list []*message.Message
+		for i := range 100 {
+			id := strconv.Itoa(i)
+			if i == 50 {
+				id = "killer"
 			}
-			require.NoError(t, queue.Publisher().Publish("jobs", list...))
-			dead, err := queue.Subscriber(inGroup("operator")).Subscribe(t.Context(), brokers.NameScheme{}.For("jobs", brokers.DefaultGroup).Dead)
-			require.NoError(t, err)
+			list = append(list, message.NewMessage(id, payload))
+		}
+		require.NoError(t, queue.Publisher().Publish("jobs", list...))
+		dead, err := queue.Subscriber(inGroup("operator")).Subscribe(t.Context(), brokers.NameScheme{}.For("jobs", brokers.DefaultGroup).Dead)
+		require.NoError(t, err)
 
-			deaths := 0
-			_, died := startVictim(t, url)
-			var letter *message.Message
-			for letter == nil {
-				select {
-				case err := <-died:
-					require.ErrorContains(t, err, "killed")
-					deaths++
-					require.LessOrEqual(t, deaths, limit)
-					_, died = startVictim(t, url)
-				case letter = <-dead:
-					letter.Ack()
-				case <-time.After(time.Minute):
-					require.FailNow(t, "the message that kills is no dead letter", "%d processes died", deaths)
-				}
-			}
-			require.Equal(t, limit, deaths)
-			require.Equal(t, "killer", letter.UUID)
-			require.Equal(t, payload, []byte(letter.Payload))
-			require.Equal(t, string(envelope.ReasonCrash), letter.Metadata.Get(envelope.KeyDeadLetterReason))
-			require.Equal(t, "jobs", letter.Metadata.Get(envelope.KeyTopic))
-			require.Equal(t, brokers.DefaultGroup, letter.Metadata.Get(envelope.KeyConsumer))
-
-			handled(t, queue, func() int { return len(list) - 1 }, func(*message.Message) {})
+		deaths := 0
+		_, died := startVictim(t, url)
+		var letter *message.Message
+		for letter == nil {
 			select {
-			case m := <-dead:
-				require.FailNow(t, "what was handled beside it was taken for it", m.UUID)
 			case err := <-died:
-				require.FailNow(t, "the dead letter killed once more", "%v", err)
-			default:
+				require.ErrorContains(t, err, "killed")
+				deaths++
+				require.LessOrEqual(t, deaths, limit)
+				_, died = startVictim(t, url)
+			case letter = <-dead:
+				letter.Ack()
+			case <-time.After(time.Minute):
+				require.FailNow(t, "the message that kills is no dead letter", "%d processes died", deaths)
 			}
-		})
-	}
+		}
+		require.Equal(t, limit, deaths)
+		require.Equal(t, "killer", letter.UUID)
+		require.Equal(t, payload, []byte(letter.Payload))
+		require.Equal(t, string(envelope.ReasonCrash), letter.Metadata.Get(envelope.KeyDeadLetterReason))
+		require.Equal(t, "jobs", letter.Metadata.Get(envelope.KeyTopic))
+		require.Equal(t, brokers.DefaultGroup, letter.Metadata.Get(envelope.KeyConsumer))
+
+		handled(t, queue, func() int { return len(list) - 1 }, func(*message.Message) {})
+		select {
+		case m := <-dead:
+			require.FailNow(t, "what was handled beside it was taken for it", m.UUID)
+		case err := <-died:
+			require.FailNow(t, "the dead letter killed once more", "%v", err)
+		default:
+		}
+	})
 }

@@ -1,10 +1,11 @@
-// Package sqlqueue_test proves brokers/sqlqueue on real servers: PostgreSQL and MariaDB.
+// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL and MariaDB, and what takes several processes on SQLite too.
 package sqlqueue_test
 
 import (
 	"database/sql"
 	"flag"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,6 +25,9 @@ func TestMain(m *testing.M) {
 	}
 	if url := os.Getenv(victimURL); url != "" {
 		os.Exit(victim(url))
+	}
+	if url := os.Getenv(clerkURL); url != "" {
+		os.Exit(clerk(url))
 	}
 	// Tests mostly wait: for due times, leases and disks. Each may have a dozen of a server's 100 connections.
 	if err := flag.Set("test.parallel", "5"); err != nil {
@@ -49,6 +53,22 @@ func onEach(t *testing.T, test func(t *testing.T, url string)) {
 	}
 }
 
+// sqliteFile is the URL of a database that is not there yet.
+func sqliteFile(t testing.TB) string {
+	t.Helper()
+	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")
+}
+
+// onEachDatabase is onEach, and SQLite.
+func onEachDatabase(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	onEach(t, test)
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		test(t, sqliteFile(t))
+	})
+}
+
 // with adds parameters to a URL.
 func with(url, params string) string {
 	if strings.Contains(url, "?") {
@@ -66,6 +86,9 @@ func openDB(t testing.TB, url string) *sql.DB {
 		driver = "mysql"
 		dsn, err = services.MySQLDSN(url)
 		require.NoError(t, err)
+	}
+	if path, ok := strings.CutPrefix(url, "sqlite://"); ok {
+		driver, dsn = "sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
 	}
 	db, err := sql.Open(driver, dsn)
 	require.NoError(t, err)

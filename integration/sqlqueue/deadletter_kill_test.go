@@ -1,0 +1,161 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// A clerk is a process that gets these: its database, and where to kill itself with SIGKILL: the fifth time that it is "in the
+// transaction", with all of it done, or right "after the commit", or nowhere.
+const (
+	clerkURL  = "REDRIVE_TEST_CLERK_URL"
+	clerkDies = "REDRIVE_TEST_CLERK_DIES"
+
+	inTransaction = "in the transaction"
+	afterCommit   = "after the commit"
+)
+
+// clerk rejects all employees, until it dies.
+func clerk(url string) int {
+	if err := reject(context.Background(), url, os.Getenv(clerkDies)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return 1
+}
+
+func reject(ctx context.Context, url, dies string) error {
+	b, err := brokers.Open(ctx, with(url, "x-lease=1s&x-poll=10ms&x-nack-delay=10ms"))
+	if err != nil {
+		return err
+	}
+	queue, _ := b.(*sqlqueue.Broker)
+	quiet := slog.New(slog.DiscardHandler)
+	letters, err := dlq.Open(ctx, url, dlq.WithoutSpool(), dlq.WithLogger(quiet))
+	if err != nil {
+		return err
+	}
+	pipeline, err := middleware.New(middleware.Config{
+		DeadLetters: letters, Rescheduler: queue, Logger: quiet, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+	})
+	if err != nil {
+		return err
+	}
+	var count atomic.Int32
+	die := func(where string) {
+		if dies == where && count.Add(1) == 5 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	messages, err := queue.Subscriber(brokers.WithConcurrency(4)).Subscribe(ctx, "employees")
+	if err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for m := range messages {
+				ctx := m.Context()
+				err := sqlqueue.InTx(ctx, func(tx *sql.Tx) error {
+					m.SetContext(dlq.ContextWithTx(ctx, tx))
+					defer m.SetContext(ctx)
+					_, err := pipeline.Middleware(func(m *message.Message) ([]*message.Message, error) {
+						_, err := tx.ExecContext(ctx, "INSERT INTO employees VALUES ('"+m.UUID+"')")
+						if err == nil {
+							err = queue.TxPublisher(tx).Publish("rejected", message.NewMessage(m.UUID, nil))
+						}
+						if err != nil {
+							return nil, err
+						}
+						return nil, middleware.Permanent(errors.New("invalid CPF"))
+					})(m)
+					die(inTransaction)
+					return err // nil when the dead letter is part of the transaction
+				})
+				if err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					m.Nack()
+					continue
+				}
+				die(afterCommit)
+				m.Ack()
+			}
+		})
+	}
+	workers.Wait()
+	return errors.New("the subscription has ended")
+}
+
+// C13 and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also when processes
+// die in the middle of it and right after it. Whatever the moment, there are as many of each, and none twice.
+func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, url string) {
+		t.Helper()
+		const n = 100
+		db, queue := openDB(t, url), openQueue(t, url)
+		for _, topic := range []string{"employees", "rejected"} {
+			require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topic))
+		}
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE employees (id VARCHAR(20))")
+		require.NoError(t, err)
+		letters, err := dlq.Open(t.Context(), url, dlq.WithoutSpool())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, letters.Close()) })
+		var list []*message.Message
+		for i := range n {
+			list = append(list, message.NewMessage(fmt.Sprintf("employee-%d", i), payload))
+		}
+		require.NoError(t, queue.Publisher().Publish("employees", list...))
+
+		start := func(dies string) *exec.Cmd {
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), clerkURL+"="+url, clerkDies+"="+dies)
+			cmd.Stderr = os.Stderr
+			require.NoError(t, cmd.Start())
+			return cmd
+		}
+		for _, where := range []string{inTransaction, afterCommit, afterCommit, inTransaction} {
+			require.ErrorContains(t, start(where).Wait(), "killed", "it was to die %s", where)
+			employees, dead, waits, rejected := waiting(t, db)
+			require.Equal(t, []int{employees, employees, n - employees}, []int{dead, rejected, waits},
+				"%d employees; dead letters, events, messages that wait after a death %s", employees, where)
+		}
+		last := start("")
+		t.Cleanup(func() {
+			_ = last.Process.Kill()
+			_ = last.Wait() // killed
+		})
+		require.Eventually(t, func() bool {
+			_, _, waits, _ := waiting(t, db)
+			return waits == 0
+		}, time.Minute, 20*time.Millisecond, "a message is not handled")
+		employees, dead, _, rejected := waiting(t, db)
+		require.Equal(t, []int{n, n, n}, []int{employees, dead, rejected}, "employees, dead letters, events")
+		require.Equal(t, n, count(t, db, "SELECT count(DISTINCT id) FROM employees"))
+		listing, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: n})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, n)
+		for _, e := range listing.Entries {
+			require.Equal(t, 1, e.SeenCount, "%s was stored by a delivery that came to nothing", e.EventID)
+		}
+	})
+}
