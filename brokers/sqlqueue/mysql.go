@@ -68,9 +68,14 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE READ would
 	// lock the gaps between them, and every publish into one would wait.
 	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		ids, err := m.lock(ctx, tx, queue, from, n, &list)
+		list, err = m.lock(ctx, tx, queue, from, n)
 		if err != nil || len(list) == 0 {
 			return err
+		}
+		ids := make([]int64, len(list))
+		for i := range list {
+			list[i].deliveries++
+			ids[i] = list[i].id
 		}
 		//nolint:gosec // G202: the ids are integers of ours
 		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+`, deliveries = deliveries + 1,
@@ -86,8 +91,8 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 // claimTries is how often a claim looks for rows further behind when other workers have taken all that it has found.
 const claimTries = 4
 
-// lock fills list with the first rows that are due and nobody has locked, in the order of delivery.
-func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int, list *[]claimed) (ids []int64, err error) {
+// lock returns the first rows that are due and that nobody has locked, in the order of delivery, and keeps them locked until tx ends.
+func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) ([]claimed, error) {
 	for try := range claimTries {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
 			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id
@@ -96,21 +101,17 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int, l
 			return nil, err
 		}
 		// Without parameters, because a text that is never the same again is not worth preparing.
-		*list, err = queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
+		list, err := queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
 			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+joinIDs(found)+`) AND visible_at <= `+m.now()+` FOR UPDATE SKIP LOCKED`)
 		if err != nil {
 			return nil, err
 		}
-		if len(*list) > 0 {
-			break
+		if len(list) > 0 {
+			slices.SortFunc(list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+			return list, nil
 		}
 	}
-	slices.SortFunc(*list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
-	for i := range *list {
-		(*list)[i].deliveries++
-		ids = append(ids, (*list)[i].id)
-	}
-	return ids, nil
+	return nil, nil
 }
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.
