@@ -84,12 +84,15 @@ func (l postgresLock) unlock(ctx context.Context, conn *sql.Conn) error {
 // mysqlLock is a lock whose name is the server's, not the database's.
 type mysqlLock string
 
+// mysqlLockName is the lock's name in SQL: 64 characters, as many as one may have. MySQL 9.6 took MD5 and SHA1 away.
+const mysqlLockName = "SHA2(CONCAT(?, DATABASE()), 256)"
+
 // mysqlWait is how long a process waits for the one that migrates, in seconds.
 const mysqlWait = 300
 
 func (l mysqlLock) lock(ctx context.Context, conn *sql.Conn) error {
 	var got sql.NullInt64
-	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(MD5(CONCAT(?, DATABASE())), ?)", string(l), mysqlWait).Scan(&got)
+	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+mysqlLockName+", ?)", string(l), mysqlWait).Scan(&got)
 	if err == nil && got.Int64 != 1 {
 		err = errors.New("another process has held the migration lock for five minutes")
 	}
@@ -97,7 +100,7 @@ func (l mysqlLock) lock(ctx context.Context, conn *sql.Conn) error {
 }
 
 func (l mysqlLock) unlock(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(MD5(CONCAT(?, DATABASE())))", string(l))
+	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK("+mysqlLockName+")", string(l))
 	return err
 }
 

@@ -114,7 +114,7 @@ CREATE TABLE IF NOT EXISTS dlq_counts (
     resolved      BIGINT        NOT NULL DEFAULT 0,
     discarded     BIGINT        NOT NULL DEFAULT 0,
     resolution_ms BIGINT        NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
-    names_digest  CHAR(40) CHARACTER SET ascii AS (SHA1(CONCAT(LENGTH(event_type), ' ', event_type, topic))) STORED UNIQUE
+    names_digest  CHAR(64) CHARACTER SET ascii AS (SHA2(CONCAT(LENGTH(event_type), ' ', event_type, topic), 256)) STORED UNIQUE
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 CREATE TABLE IF NOT EXISTS dlq_hours (
     hour        DATETIME(6) NOT NULL,
