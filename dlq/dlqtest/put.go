@@ -27,6 +27,8 @@ func Payloads() map[string][]byte {
 		"duplicate keys":        []byte(`{"a":1,"a":2}`),
 		"big number":            []byte(`{"n":9007199254740993,"e":1e400}`),
 		"huge exponent":         []byte(`1e200000`),
+		"zero with an exponent": []byte(`{"n":0e999}`),
+		"400 digits":            []byte(`{"n":1` + strings.Repeat("0", 400) + `}`),
 		"escaped NUL":           []byte(`{"s":"a\u0000b"}`),
 		"lone surrogate":        []byte(`{"s":"\ud800"}`),
 		"malformed JSON":        []byte(`{"order": 17, `),

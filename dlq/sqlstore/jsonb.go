@@ -59,7 +59,10 @@ func hexValue(digits []byte) (code rune) {
 }
 
 // plainNumbers reports whether the numbers of valid JSON have few digits and small exponents.
-func plainNumbers(data []byte) bool {
+func plainNumbers(data []byte) bool { return eachNumber(data, plainNumber) }
+
+// eachNumber reports whether all numbers of valid JSON are as they should be.
+func eachNumber(data []byte, ok func(number []byte) bool) bool {
 	inString := false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
@@ -73,7 +76,7 @@ func plainNumbers(data []byte) bool {
 			for i < len(data) && bytes.IndexByte([]byte("+-.0123456789eE"), data[i]) >= 0 {
 				i++
 			}
-			if !plainNumber(data[start:i]) {
+			if !ok(data[start:i]) {
 				return false
 			}
 			i--

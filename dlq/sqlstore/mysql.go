@@ -121,15 +121,6 @@ func (mysql) containsBytes(column, parameter string) string {
 	return "LOCATE(" + parameter + ", " + column + ") > 0"
 }
 
-// projection is 1 for JSON: the view makes text of the payload then. MySQL reads JSON that is nested up to 100 deep, MariaDB 32, and
-// both no lone surrogates.
-func (mysql) projection(payload []byte) any {
-	if len(payload) <= mysqlPart && validJSON(payload, 30) && plainEscapes(payload) && plainNumbers(payload) {
-		return 1
-	}
-	return 0
-}
-
 // mysqlPart is how much of a payload one row has, in bytes: its statement stays below the smallest max_allowed_packet in use
 // (4 MiB), even with every byte escaped.
 const mysqlPart = 1 << 20

@@ -174,7 +174,7 @@ func TestPostgres_Projection(t *testing.T) {
 	for _, row := range rowsOf(t, db, "SELECT event_id FROM dlq_events WHERE event_payload IS NOT NULL ORDER BY event_id") {
 		projected = append(projected, row[0].(string)) //nolint:forcetypeassert // text
 	}
-	require.Equal(t, []string{"big number", "duplicate keys", "json"}, projected)
+	require.Equal(t, []string{"400 digits", "big number", "duplicate keys", "json", "zero with an exponent"}, projected)
 	require.Empty(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE correlation_id IS NOT NULL"))
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE correlation = 'raw NUL'"), 1)
 
@@ -184,20 +184,25 @@ func TestPostgres_Projection(t *testing.T) {
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE correlation_id = $1", correlation(1000)), 1)
 }
 
-// On MySQL the projection is text that its JSON functions read.
-func TestMariaDB_Projection(t *testing.T) {
+// On MySQL and MariaDB the projection is text that their JSON functions read.
+func TestMySQL_Projection(t *testing.T) {
 	t.Parallel()
-	url := servers["MariaDB"](t)
-	s, db := openStore(t, url), openDB(t, url)
-	defer s.Close()
-	n := 0
-	for name, payload := range dlqtest.Payloads() {
-		n++
-		_, err := s.Put(t.Context(), letter(n, time.Now(), func(d *envelope.DeadLetter) { d.Message.Payload = payload }))
-		require.NoError(t, err, name)
+	for _, name := range []string{"MariaDB", "MySQL"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := servers[name](t)
+			s, db := openStore(t, url), openDB(t, url)
+			defer s.Close()
+			n := 0
+			for name, payload := range dlqtest.Payloads() {
+				n++
+				_, err := s.Put(t.Context(), letter(n, time.Now(), func(d *envelope.DeadLetter) { d.Message.Payload = payload }))
+				require.NoError(t, err, name)
+			}
+			_, err := s.Put(t.Context(), letter(1000, time.Now()))
+			require.NoError(t, err)
+			require.Empty(t, rowsOf(t, db, "SELECT id FROM dlq_events WHERE JSON_VALID(event_payload) = 0"))
+			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE JSON_VALUE(event_payload, '$.employee.cpf') = '00000001000'"), 1)
+		})
 	}
-	_, err := s.Put(t.Context(), letter(1000, time.Now()))
-	require.NoError(t, err)
-	require.Empty(t, rowsOf(t, db, "SELECT id FROM dlq_events WHERE JSON_VALID(event_payload) = 0"))
-	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE JSON_VALUE(event_payload, '$.employee.cpf') = '00000001000'"), 1)
 }
