@@ -2,3 +2,6 @@ package services
 
 // KafkaVersion is compared with the pom that fetches the jars.
 const KafkaVersion = kafkaVersion
+
+// ExternalMySQL is what the environment names.
+var ExternalMySQL = externalMySQL

@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
 
 // UnavailableError says that a server is neither named by the environment nor installed.
 type UnavailableError struct {
-	Service string // "rabbitmq", "postgres", "mariadb" or "kafka", as integration/install.sh calls it
+	Service string // "rabbitmq", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
 	Env     string // the variable that names a running server
 	Cause   error
 }
@@ -22,17 +24,19 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// required reports whether a missing server is a failure.
-func required() bool { return os.Getenv("REQUIRE_SERVICES") == "1" }
+// required reports whether it is a failure when a server is missing.
+func required(service string) bool {
+	return os.Getenv("REQUIRE_SERVICES") == "1" && !slices.Contains(strings.Split(os.Getenv("OPTIONAL_SERVICES"), ","), service)
+}
 
 // Need ends a test for which a server could not be started: skipped when the server is not installed and REQUIRE_SERVICES
-// is not 1, failed in every other case. Without an error it does nothing.
+// is not 1 or OPTIONAL_SERVICES names it, failed in every other case. Without an error it does nothing.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	var unavailable *UnavailableError
 	switch {
 	case err == nil:
-	case errors.As(err, &unavailable) && !required():
+	case errors.As(err, &unavailable) && !required(unavailable.Service):
 		t.Skip(err.Error())
 	default:
 		t.Fatal(err)

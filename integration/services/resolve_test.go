@@ -37,8 +37,25 @@ func TestNeed(t *testing.T) {
 		require.Empty(t, v.skipped)
 		require.NotEmpty(t, v.failed)
 	})
+	t.Run("fails when services are required and another one is optional", func(t *testing.T) {
+		t.Setenv("REQUIRE_SERVICES", "1")
+		t.Setenv("OPTIONAL_SERVICES", "mysql,rabbitmq")
+		var v verdict
+		Need(&v, missing)
+		require.Empty(t, v.skipped)
+		require.NotEmpty(t, v.failed)
+	})
+	t.Run("skips when services are required and this one is optional", func(t *testing.T) {
+		t.Setenv("REQUIRE_SERVICES", "1")
+		t.Setenv("OPTIONAL_SERVICES", "mysql,kafka")
+		var v verdict
+		Need(&v, missing)
+		require.NotEmpty(t, v.skipped)
+		require.Empty(t, v.failed)
+	})
 	t.Run("fails when a server that is there does not start", func(t *testing.T) {
 		t.Setenv("REQUIRE_SERVICES", "")
+		t.Setenv("OPTIONAL_SERVICES", "kafka")
 		var v verdict
 		Need(&v, errors.New("port taken"))
 		require.Empty(t, v.skipped)

@@ -28,7 +28,7 @@ var elsewheres = map[string]elsewhere{
 		lock: " FOR UPDATE SKIP LOCKED",
 		open: func(b *testing.B) (string, *sql.DB) {
 			b.Helper()
-			url := services.MariaDB(b, services.MariaDBConfig{Durable: true}).Database(b)
+			url := services.MariaDB(b, services.MySQLConfig{Durable: true}).Database(b)
 			return url, openDB(b, url)
 		},
 	},

@@ -57,7 +57,14 @@ var starters = map[string]func(context.Context) (server, error){
 		return server{[]string{"TEST_POSTGRES_URL=" + p.URL}, p.Close}, nil
 	},
 	"mariadb": func(ctx context.Context) (server, error) {
-		m, err := services.StartMariaDB(ctx, services.MariaDBConfig{})
+		m, err := services.StartMariaDB(ctx, services.MySQLConfig{})
+		if err != nil {
+			return server{}, err
+		}
+		return server{[]string{"TEST_MARIADB_URL=" + m.URL}, m.Close}, nil
+	},
+	"mysql": func(ctx context.Context) (server, error) {
+		m, err := services.StartMySQL(ctx, services.MySQLConfig{})
 		if err != nil {
 			return server{}, err
 		}
@@ -65,7 +72,7 @@ var starters = map[string]func(context.Context) (server, error){
 	},
 }
 
-const known = "rabbitmq,kafka,postgres,mariadb"
+const known = "rabbitmq,kafka,postgres,mariadb,mysql"
 
 func main() {
 	which := flag.String("run", known, "servers to start")

@@ -1,0 +1,84 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// mysqlEnv names a running MySQL.
+const mysqlEnv = "TEST_MYSQL_URL"
+
+var mysqlItself = mysqlProduct{
+	name:      "mysql",
+	installed: mysqlInstalled,
+	init: func(program, initFile string) (string, []string) {
+		return program, append([]string{"--initialize-insecure", "--init-file=" + initFile}, mysqlArgs()...)
+	},
+	// Its own root is for the socket only, and names are not resolved.
+	initSQL: "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n",
+	args:    mysqlArgs(),
+	fast:    []string{"--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF"},
+}
+
+// mysqlArgs are arguments of every run. The server has no directory for files, and no port for the X protocol.
+func mysqlArgs() []string {
+	args := []string{"--secure-file-priv=NULL", "--mysqlx=OFF"}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	return args
+}
+
+// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as we do, because it may be in our home.
+func mysqlInstalled() (program string, owner account, err error) {
+	unavailable := func(cause error) (string, account, error) {
+		return "", account{}, &UnavailableError{Service: "mysql", Env: mysqlEnv, Cause: cause}
+	}
+	if !nativeSupported {
+		return unavailable(errors.New("servers are started natively only on Linux"))
+	}
+	root := os.Getenv("REDRIVE_MYSQL")
+	if root == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return unavailable(err)
+		}
+		root = filepath.Join(cache, "redrive", "mysql")
+	}
+	if _, err := os.Stat(filepath.Join(root, ".complete")); err != nil {
+		return unavailable(err)
+	}
+	return filepath.Join(root, "mysqld"), account{}, nil
+}
+
+var sharedMySQL lazy[*MySQLServer]
+
+// SharedMySQL returns the MySQL that all tests of the process share. Use Database to keep apart.
+func SharedMySQL(t testing.TB) *MySQLServer {
+	t.Helper()
+	m, err := sharedMySQL.get(func() (*MySQLServer, error) {
+		if m, err := externalMySQL(context.Background(), "mysql"); m != nil || err != nil {
+			return m, err
+		}
+		return StartMySQL(context.Background(), MySQLConfig{})
+	})
+	Need(t, err)
+	return m
+}
+
+// MySQL starts a MySQL that belongs to the test alone and ends with it.
+func MySQL(t testing.TB, cfg MySQLConfig) *MySQLServer {
+	t.Helper()
+	m, err := StartMySQL(t.Context(), cfg)
+	Need(t, err)
+	owned(t, m)
+	return m
+}
+
+// StartMySQL makes an empty data directory and starts a MySQL on it. The caller closes it.
+func StartMySQL(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
+	return mysqlItself.start(ctx, cfg)
+}

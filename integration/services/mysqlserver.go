@@ -1,0 +1,222 @@
+package services
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MySQLConfig says how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it promised
+// when the machine (not the process) crashes.
+type MySQLConfig struct {
+	// Durable keeps the server's own settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
+	// MariaDB) writes a binary log.
+	Durable bool
+
+	// Args are further arguments of the server, such as "--max-connections=500".
+	Args []string
+}
+
+// MySQLServer is a running MySQL or MariaDB.
+type MySQLServer struct {
+	server
+
+	// URL is mysql://user@host:port/, a superuser's unless the environment named another. MySQLDSN gives the form that
+	// Go's driver takes.
+	URL string
+}
+
+// mysqlProduct is what differs between MariaDB and MySQL in starting one.
+type mysqlProduct struct {
+	name      string                                      // as integration/install.sh calls it
+	installed func() (program string, o account, e error) // an UnavailableError if it is not there
+	init      func(program, initFile string) (command string, args []string)
+	initSQL   string   // what init finds in its file
+	args      []string // of every start
+	fast      []string // unless it has to be durable
+}
+
+// start makes an empty data directory and starts a server on it. The caller closes it.
+func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
+	program, owner, err := p.installed()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir(p.name, owner)
+	if err != nil {
+		return nil, fmt.Errorf("services: %s: %w", p.name, err)
+	}
+	data := mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
+	if err := data.init(ctx); err != nil {
+		return nil, errors.Join(err, removeDir(dir))
+	}
+	m := &MySQLServer{
+		URL: (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
+		server: server{
+			name:       p.name,
+			dir:        dir,
+			stopSignal: syscall.SIGTERM,
+			command:    data.command,
+		},
+	}
+	m.ready = func(ctx context.Context) error { return m.exec(ctx, "SELECT 1") }
+	if err := m.Start(ctx); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// Database makes an empty database for the test, drops it after, and returns its URL, mysql://...
+func (m *MySQLServer) Database(t testing.TB) string {
+	t.Helper()
+	name := "test_" + strings.ToLower(rand.Text()[:10])
+	if err := m.exec(t.Context(), "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := m.exec(ctx, "DROP DATABASE IF EXISTS "+name); err != nil {
+			t.Logf("leave database %s: %v", name, err) // the test may have killed the server
+		}
+	})
+	u, err := url.Parse(m.URL)
+	if err != nil {
+		t.Fatal("services: the MySQL URL cannot be parsed") // not err: it repeats the URL with its password
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// exec runs one statement on a connection of its own.
+func (m *MySQLServer) exec(ctx context.Context, statement string) error {
+	return m.on(func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, statement)
+		return err
+	})
+}
+
+// on opens a pool for as long as fn runs.
+func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
+	dsn, err := MySQLDSN(m.URL)
+	if err != nil {
+		return err
+	}
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = &mysql.NopLogger{} // a server that is about to start is no news
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	if err := fn(db); err != nil {
+		return fmt.Errorf("services: %s: %w", m.name, err)
+	}
+	return nil
+}
+
+// mysqlData is where one server lives.
+type mysqlData struct {
+	product mysqlProduct
+	program string
+	dir     string
+	owner   account
+	port    int
+	cfg     MySQLConfig
+}
+
+func (d mysqlData) init(ctx context.Context) error {
+	initFile := filepath.Join(d.dir, "init.sql")
+	if err := os.WriteFile(initFile, []byte(d.product.initSQL), 0o600); err != nil {
+		return err
+	}
+	program, args := d.product.init(d.program, initFile)
+	args = append([]string{"--no-defaults", "--datadir=" + d.data()}, args...)
+	cmd := exec.CommandContext(ctx, program, args...)
+	d.prepare(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("services: %s: make a data directory: %w: %s", d.product.name, err, out)
+	}
+	return nil
+}
+
+func (d mysqlData) command(ctx context.Context) *exec.Cmd {
+	args := append([]string{"--no-defaults"}, d.product.args...)
+	args = append(args,
+		// Of its own: a server that starts removes what it takes for an earlier one's temporary tables.
+		"--tmpdir="+d.dir,
+		"--datadir="+d.data(),
+		"--bind-address=127.0.0.1",
+		"--port="+strconv.Itoa(d.port),
+		"--socket="+filepath.Join(d.dir, "s.sock"),
+		"--pid-file="+filepath.Join(d.dir, "pid"),
+		"--skip-name-resolve",
+	)
+	if !d.cfg.Durable {
+		args = append(args, d.product.fast...)
+	}
+	cmd := exec.CommandContext(ctx, d.program, append(args, d.cfg.Args...)...)
+	d.prepare(cmd)
+	return cmd
+}
+
+func (d mysqlData) prepare(cmd *exec.Cmd) {
+	cmd.Dir = d.dir
+	cmd.Env = []string{"HOME=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
+	d.owner.prepare(cmd, syscall.SIGKILL)
+}
+
+func (d mysqlData) data() string { return filepath.Join(d.dir, "data") }
+
+// externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a MariaDB:
+// it is then taken for what it is, as it was before tests ran on MySQL too.
+func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
+	for _, env := range []string{mariadbEnv, mysqlEnv} {
+		u := os.Getenv(env)
+		if u == "" {
+			continue
+		}
+		m := &MySQLServer{server: server{name: product, external: true}, URL: u}
+		var version string
+		err := m.on(func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version) })
+		if err != nil {
+			return nil, fmt.Errorf("services: %s: %w", env, err)
+		}
+		switch is := productOf(version); {
+		case is == product:
+			return m, nil
+		case env == mariadbEnv && product == "mariadb":
+			return nil, fmt.Errorf("services: %s names a server of version %s, which is no MariaDB: name it in %s", env, version, mysqlEnv)
+		}
+	}
+	return nil, nil //nolint:nilnil // no server and no fault
+}
+
+// productOf tells the products apart by their version, such as 9.7.4-2 and 10.11.14-MariaDB-0+deb12u2.
+func productOf(version string) string {
+	if strings.Contains(version, "MariaDB") {
+		return "mariadb"
+	}
+	return "mysql"
+}
