@@ -52,10 +52,16 @@ func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
 	stores := map[string]func(t *testing.T) string{
 		"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 		"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+		"MySQL":      func(t *testing.T) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 		"SQLite":     sqliteFile,
 	}
 	for _, tc := range []struct{ broker, store string }{
-		{"memory", "MariaDB"}, {"RabbitMQ", "PostgreSQL"}, {"PostgreSQL", "PostgreSQL"}, {"MariaDB", "SQLite"}, {"SQLite", "MariaDB"},
+		{"memory", "MariaDB"},
+		{"RabbitMQ", "PostgreSQL"},
+		{"PostgreSQL", "PostgreSQL"},
+		{"MariaDB", "SQLite"},
+		{"SQLite", "MariaDB"},
+		{"MySQL", "MySQL"},
 	} {
 		t.Run(tc.broker+" and "+tc.store, func(t *testing.T) {
 			letters := stores[tc.store](t)

@@ -23,6 +23,7 @@ var brokerURLs = map[string]func(t *testing.T) string{
 	"Kafka":      func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
 	"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+	"MySQL":      func(t *testing.T) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 	"SQLite":     func(t *testing.T) string { t.Helper(); return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") },
 }
 
@@ -30,16 +31,21 @@ func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {
 	for name, url := range brokerURLs {
 		t.Run(name, func(t *testing.T) {
 			broker, letters := url(t), sqliteFile(t)
+			if name == "MySQL" { // which keeps the dead letters beside the queue
+				letters = broker
+			}
 			r := run(t, "orders", broker, letters, "-speed", "20")
 			t.Log(regexp.MustCompile(`Ledger after .*`).FindString(r.stdout))
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			require.Regexp(t, chargeLine, r.stdout)
 			require.Regexp(t, loyaltyLine, r.stdout)
-			require.Contains(t, r.stdout, "The 157 dead letters are in the SQLite file")
+			require.Contains(t, r.stdout, "The 157 dead letters are in ")
+			require.Equal(t, 157, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 
 			r = run(t, "orders", broker, letters, "-redrive")
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			require.Regexp(t, redriven, r.stdout)
+			require.Equal(t, 147, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 		})
 	}
 }

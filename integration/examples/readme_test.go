@@ -20,7 +20,7 @@ import (
 
 // The README's table says of each broker what its open connection says of itself.
 func TestREADME_CapabilitiesTable(t *testing.T) {
-	columns := []string{"memory", "RabbitMQ", "Kafka", "PostgreSQL", "MariaDB", "SQLite"}
+	columns := []string{"memory", "RabbitMQ", "Kafka", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
 	have := map[string]brokers.Capabilities{}
 	patterns := map[string]bool{}
 	for _, name := range columns {

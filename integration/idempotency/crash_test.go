@@ -137,6 +137,11 @@ func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 			d := openDatabase(t, mariaDB(t))
 			return d, with(d.url, "x-lease=1s")
 		},
+		"MySQL": func(t *testing.T) (database, string) {
+			t.Helper()
+			d := openDatabase(t, mySQL(t))
+			return d, with(d.url, "x-lease=1s")
+		},
 		"SQLite": func(t *testing.T) (database, string) {
 			t.Helper()
 			d := openDatabase(t, sqliteFile(t))

@@ -48,6 +48,7 @@ type database struct {
 
 func postgres(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) }
 func mariaDB(t *testing.T) string  { t.Helper(); return services.SharedMariaDB(t).Database(t) }
+func mySQL(t *testing.T) string    { t.Helper(); return services.SharedMySQL(t).Database(t) }
 func sqliteFile(t *testing.T) string {
 	t.Helper()
 	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")
@@ -101,7 +102,9 @@ func openDatabase(t *testing.T, url string) database {
 }
 
 func TestStore_Conformance(t *testing.T) {
-	for name, url := range map[string]func(t *testing.T) string{"PostgreSQL": postgres, "MariaDB": mariaDB, "SQLite": sqliteFile} {
+	for name, url := range map[string]func(t *testing.T) string{
+		"PostgreSQL": postgres, "MariaDB": mariaDB, "MySQL": mySQL, "SQLite": sqliteFile,
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := openDatabase(t, url(t))
 			storetest.Run(t, func(*testing.T) idempotency.Store { return d.store })
@@ -123,6 +126,7 @@ func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
 		"Memory":     {postgres, func(*testing.T) string { return "mem://" }},
 		"PostgreSQL": {effects: postgres},
 		"MariaDB":    {effects: mariaDB},
+		"MySQL":      {effects: mySQL},
 		"SQLite":     {effects: sqliteFile},
 		"Kafka":      {postgres, func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() }},
 		"RabbitMQ":   {postgres, func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) }},

@@ -186,7 +186,11 @@ func TestDatabaseRestart_UnderLoad(t *testing.T) {
 		},
 		"MariaDB": func(t *testing.T) server {
 			t.Helper()
-			return services.MariaDB(t, services.MariaDBConfig{Durable: true})
+			return services.MariaDB(t, services.MySQLConfig{Durable: true})
+		},
+		"MySQL": func(t *testing.T) server {
+			t.Helper()
+			return services.MySQL(t, services.MySQLConfig{Durable: true})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -115,6 +115,7 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	}{
 		"PostgreSQL": {servers["PostgreSQL"], "timezone=Asia/Tokyo", "timezone=America/Sao_Paulo"},
 		"MariaDB":    {servers["MariaDB"], "time_zone=%27%2B09:00%27", "time_zone=%27-03:00%27"},
+		"MySQL":      {servers["MySQL"], "time_zone=%27%2B09:00%27", "time_zone=%27-03:00%27"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

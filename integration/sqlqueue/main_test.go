@@ -1,4 +1,5 @@
-// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL and MariaDB, and what takes several processes on SQLite too.
+// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and what takes several processes on SQLite
+// too.
 package sqlqueue_test
 
 import (
@@ -40,6 +41,7 @@ func TestMain(m *testing.M) {
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+	"MySQL":      func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 }
 
 // onEach runs test on every server, on a database of its own.

@@ -1,4 +1,4 @@
-// Package sqlstore_test proves dlq/sqlstore on real servers: PostgreSQL and MariaDB.
+// Package sqlstore_test proves dlq/sqlstore on real servers: PostgreSQL, MariaDB and MySQL.
 package sqlstore_test
 
 import (
@@ -22,6 +22,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
+	"MySQL":      func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 }
 
 // onEach runs test on every server, on a database of its own.

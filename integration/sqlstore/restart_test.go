@@ -34,7 +34,12 @@ func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 		},
 		"MariaDB": func(t *testing.T) (crashing, string) {
 			t.Helper()
-			m := services.MariaDB(t, services.MariaDBConfig{Durable: true})
+			m := services.MariaDB(t, services.MySQLConfig{Durable: true})
+			return m, m.Database(t)
+		},
+		"MySQL": func(t *testing.T) (crashing, string) {
+			t.Helper()
+			m := services.MySQL(t, services.MySQLConfig{Durable: true})
 			return m, m.Database(t)
 		},
 	} {

@@ -28,6 +28,7 @@ func TestTracing(t *testing.T) {
 		"kafka":    {"kafka", func(t testing.TB) string { t.Helper(); return services.SharedKafka(t).URL() }},
 		"postgres": {"postgres", func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) }},
 		"mariadb":  {"mysql", func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) }},
+		"mysql":    {"mysql", func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) }},
 		"sqlite":   {"sqlite", func(t testing.TB) string { t.Helper(); return "sqlite:" + filepath.Join(t.TempDir(), "queue.db") }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,10 +13,18 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// On MariaDB too, the questions that look for entries read a few rows by an index. The server logs every statement that uses none, and
-// how many rows it examined.
-func TestMariaDB_Plans(t *testing.T) {
-	url := services.MariaDB(t, services.MariaDBConfig{}).Database(t)
+// On MariaDB and MySQL too, the questions that look for entries read a few rows by an index. The servers log every statement, and how
+// many rows it examined.
+func TestMySQL_Plans(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
+		"MariaDB": services.MariaDB, "MySQL": services.MySQL,
+	} {
+		t.Run(name, func(t *testing.T) { examineFewRows(t, start(t, services.MySQLConfig{}).Database(t)) })
+	}
+}
+
+func examineFewRows(t *testing.T, url string) {
+	t.Helper()
 	s, db := openStore(t, url), openDB(t, url)
 	defer s.Close()
 	const total = 3000
