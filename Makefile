@@ -30,7 +30,7 @@ race: ## run the library's tests five times over, to find races and flakes
 	$(GOTEST) -race -shuffle=on -count=5 ./...
 
 .PHONY: integration
-integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL and MariaDB; fails if one is missing
+integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
 	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -race -shuffle=on -p 2 -timeout 20m ./...
 
 .PHONY: lint
@@ -80,7 +80,7 @@ fuzz: ## run every fuzz target for FUZZTIME (40000x: inputs; 5m: a time)
 	@tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: up
-up: ## start RabbitMQ, Kafka, PostgreSQL, MariaDB, Prometheus and Grafana with docker compose
+up: ## start RabbitMQ, Kafka, PostgreSQL, MariaDB, MySQL, Prometheus and Grafana with docker compose
 	docker compose --profile rabbit --profile kafka --profile sql --profile obs up --detach --wait
 
 .PHONY: down

@@ -1,5 +1,5 @@
-// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql. (MariaDB is what the
-// tests run on, not MySQL.) The program brings the driver:
+// Package sqlqueue is a message queue in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql. The program brings
+// the driver:
 //
 //	import (
 //		_ "github.com/jackc/pgx/v5/stdlib"                 // or go-sql-driver/mysql, or modernc.org/sqlite
