@@ -1,0 +1,188 @@
+package examples_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// command is a line of a console block that runs an example with a broker's or a store's URL.
+type command struct {
+	page, line string
+	exported   []string // lines before it in its block that say the URLs
+}
+
+var (
+	consoleBlock = regexp.MustCompile("(?s)```console\n(.*?)```")
+	setURL       = regexp.MustCompile(`\b(BROKER_URL|DLQ_URL)=('[^']*'|\S+)`)
+)
+
+// commands are all of them in the README and in docs, each once.
+func commands(t *testing.T) (found []command) {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join("..", "..", "*.md"))
+	require.NoError(t, err)
+	for _, depth := range []string{"*.md", filepath.Join("*", "*.md")} {
+		deeper, err := filepath.Glob(filepath.Join("..", "..", "docs", depth))
+		require.NoError(t, err)
+		pages = append(pages, deeper...)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, block := range consoleBlock.FindAllStringSubmatch(string(text), -1) {
+			var exported []string
+			for line := range strings.Lines(block[1]) {
+				line, typed := strings.CutPrefix(strings.TrimSpace(line), "$ ")
+				switch {
+				case !typed:
+				case strings.HasPrefix(line, "export "):
+					exported = append(exported, line)
+				case strings.Contains(line, "go run ./examples/") && (len(exported) > 0 || setURL.MatchString(line)):
+					c := command{filepath.Base(page), line, slices.Clone(exported)}
+					if !slices.ContainsFunc(found, func(f command) bool { return f.line == c.line && slices.Equal(f.exported, c.exported) }) {
+						found = append(found, c)
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// ours are servers in the place of those that the documents name. Databases and virtual hosts are new for each line, or for each block
+// that exports its URLs.
+type ours struct {
+	t        *testing.T
+	kafka    *services.KafkaServer // not the one whose topics other tests fill
+	exported map[string]string
+}
+
+// script is what to type for c.
+func (o *ours) script(c command) string {
+	var lines []string
+	for _, line := range c.exported {
+		key := c.page + line
+		if o.exported[key] == "" {
+			o.exported[key] = o.place(line)
+		}
+		lines = append(lines, o.exported[key])
+	}
+	return strings.Join(append(lines, o.place(c.line)), "\n")
+}
+
+// place puts servers of ours into a line, and keeps the rest of it.
+func (o *ours) place(line string) string {
+	return setURL.ReplaceAllStringFunc(line, func(set string) string {
+		name, raw, _ := strings.Cut(set, "=")
+		named, err := url.Parse(strings.Trim(raw, "'"))
+		require.NoError(o.t, err)
+		if named.Scheme == "sqlite" && named.Host != "" {
+			return set // a file in the working directory
+		}
+		at, err := url.Parse(o.server(named))
+		require.NoError(o.t, err)
+		parameters := at.Query()
+		maps.Copy(parameters, named.Query())
+		at.Scheme, at.RawQuery = named.Scheme, parameters.Encode()
+		return name + "='" + at.String() + "'"
+	})
+}
+
+func (o *ours) server(named *url.URL) string {
+	switch named.Scheme {
+	case "amqp":
+		return services.SharedRabbitMQ(o.t).VHost(o.t)
+	case "kafka":
+		if o.kafka == nil {
+			o.kafka = services.Kafka(o.t, services.KafkaConfig{})
+		}
+		return o.kafka.URL()
+	case "postgres":
+		return services.SharedPostgres(o.t).Database(o.t)
+	case "mysql", "mariadb":
+		return services.SharedMariaDB(o.t).Database(o.t)
+	case "sqlite":
+		return "sqlite://" + filepath.Join(o.t.TempDir(), filepath.Base(named.Path))
+	}
+	require.Fail(o.t, "there is no server for "+named.Scheme)
+	return ""
+}
+
+// checkout is the repository as a stranger has it, in a directory of its own: what programs make in it is not in ours.
+func checkout(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	entries, err := os.ReadDir(root)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for _, e := range entries {
+		require.NoError(t, os.Symlink(filepath.Join(root, e.Name()), filepath.Join(dir, e.Name())))
+	}
+	return dir
+}
+
+// What the documents say to type works as it is typed, but for the addresses of servers: it prints the numbers that it prints in memory.
+func TestDocs_CommandsWithURLs(t *testing.T) {
+	prints := map[string][]string{
+		"orders":    {chargeLine, loyaltyLine},
+		"employees": counts,
+		"bus":       {`invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, `mailer\s+7\s+5\s+0\s+0\s+2\s+7`},
+	}
+	all := commands(t)
+	require.GreaterOrEqual(t, len(all), 14, "the documents show fewer than they did")
+	dir, o := checkout(t), &ours{t: t, exported: map[string]string{}}
+	for _, c := range all {
+		t.Run(c.page+" "+c.line, func(t *testing.T) {
+			if strings.Contains(c.line, "transport=plugin") {
+				t.Skip("stock RabbitMQ has no x-delayed-message; integration/rabbitmq tests it where the plugin is")
+			}
+			_, example, _ := strings.Cut(c.line, "./examples/")
+			example, arguments, _ := strings.Cut(example, " ")
+			require.Contains(t, prints, example)
+			script, want := o.script(c), prints[example]
+			if strings.HasPrefix(arguments, "-fix") {
+				store := setURL.FindStringSubmatch(o.exported[c.page+c.exported[1]])
+				require.Equal(t, "DLQ_URL", store[1])
+				id := count(t, openStore(t, strings.Trim(store[2], "'")),
+					`SELECT MIN(id) FROM dlq_events WHERE error_message = 'Falha na validação: CPF inválido'`)
+				script = strings.Replace(script, "-fix 17", fmt.Sprintf("-fix %d", id), 1) // which is the 17th is left to chance
+				want = []string{fmt.Sprintf("Entry %d is RESOLVED after 1 redrive", id)}
+			}
+			var stdout, stderr bytes.Buffer
+			cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+			cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+			cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return setURL.MatchString(v) })
+			require.NoError(t, cmd.Run(), "%s\n%s%s", script, stdout.String(), stderr.String())
+			for _, line := range want {
+				require.Regexp(t, line, stdout.String())
+			}
+			tidy(t, dir)
+		})
+	}
+}
+
+// tidy removes what a program has left in the checkout.
+func tidy(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		if e.Type()&os.ModeSymlink == 0 {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+}
