@@ -43,8 +43,8 @@
 // changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys has the ids by which entries are found, and on MySQL dlq_parts the
 // rest of payloads above 1 MiB. dlq_groups, dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no
 // dashboard ever scans the entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the
-// server lets an application make them. What was purged is in archive.dlq_events_archive on PostgreSQL (C35), else in
-// dlq_events_archive, and [Store.Unarchive] brings it back.
+// server lets an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What was
+// purged is in archive.dlq_events_archive on PostgreSQL (C35), else in dlq_events_archive, and [Store.Unarchive] brings it back.
 //
 // # Partitions
 //

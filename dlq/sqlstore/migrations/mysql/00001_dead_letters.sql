@@ -105,8 +105,10 @@ CREATE TABLE IF NOT EXISTS dlq_groups (
     last_seen     DATETIME(6)   NOT NULL,
     last_entry_id BIGINT        NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
--- Two names are longer than a key may be: their digest is the key.
+-- Two names are longer than a key may be: their digest is the key. The id is for servers that want a primary key in every table, which on
+-- MariaDB no computed column may be.
 CREATE TABLE IF NOT EXISTS dlq_counts (
+    id            BIGINT        NOT NULL AUTO_INCREMENT PRIMARY KEY,
     event_type    VARCHAR(1024) NOT NULL,
     topic         VARCHAR(1024) NOT NULL,
     pending       BIGINT        NOT NULL DEFAULT 0,
