@@ -37,6 +37,21 @@ type MySQLServer struct {
 	// URL is mysql://user@host:port/, a superuser's unless the environment named another. MySQLDSN gives the form that
 	// Go's driver takes.
 	URL string
+
+	data *mysqlData // nil of a server that is not ours
+}
+
+// RestartWith stops the server cleanly and starts it again on the same port and data, with other arguments than those of
+// its configuration.
+func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
+	if m.external {
+		return ErrExternal
+	}
+	if err := m.Stop(); err != nil {
+		return err
+	}
+	m.data.cfg.Args = args
+	return m.Start(ctx)
 }
 
 // mysqlProduct is what differs between MariaDB and MySQL in starting one.
@@ -63,11 +78,12 @@ func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer,
 	if err != nil {
 		return nil, fmt.Errorf("services: %s: %w", p.name, err)
 	}
-	data := mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
+	data := &mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
 	if err := data.init(ctx); err != nil {
 		return nil, errors.Join(err, removeDir(dir))
 	}
 	m := &MySQLServer{
+		data: data,
 		URL: (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
 		server: server{
 			name:       p.name,
@@ -146,7 +162,7 @@ type mysqlData struct {
 	cfg     MySQLConfig
 }
 
-func (d mysqlData) init(ctx context.Context) error {
+func (d *mysqlData) init(ctx context.Context) error {
 	initFile := filepath.Join(d.dir, "init.sql")
 	if err := os.WriteFile(initFile, []byte(d.product.initSQL), 0o600); err != nil {
 		return err
@@ -161,7 +177,7 @@ func (d mysqlData) init(ctx context.Context) error {
 	return nil
 }
 
-func (d mysqlData) command(ctx context.Context) *exec.Cmd {
+func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 	args := append([]string{"--no-defaults"}, d.product.args...)
 	args = append(args,
 		// Of its own: a server that starts removes what it takes for an earlier one's temporary tables.
@@ -181,13 +197,13 @@ func (d mysqlData) command(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
-func (d mysqlData) prepare(cmd *exec.Cmd) {
+func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
 	cmd.Env = []string{"HOME=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
 }
 
-func (d mysqlData) data() string { return filepath.Join(d.dir, "data") }
+func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
 
 // externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a MariaDB:
 // it is then taken for what it is, as it was before tests ran on MySQL too.

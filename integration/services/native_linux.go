@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -39,8 +40,10 @@ func lookupAccount(name string) (account, error) {
 }
 
 // prepare makes cmd run as the account, in a process group of its own (a terminal's Ctrl-C is for us to act on), and
-// die by deathSignal when we do.
+// die by deathSignal when we do. A write beyond a limit of files is an error to it, and not its end: it inherits that we
+// ignore the signal.
 func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
+	signal.Ignore(syscall.SIGXFSZ)
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: deathSignal}
 	if a.switched {
 		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids of the user database

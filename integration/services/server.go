@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -123,6 +125,33 @@ func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
+
+// LimitFiles keeps every file of the server from growing beyond a size, in bytes: to a database, the disk is full for those
+// that are as large. [Unlimited] ends it. It holds for the processes that the server has and for those that they start.
+func (s *server) LimitFiles(ctx context.Context, size uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return fmt.Errorf("services: limit the files of %s: it does not run", s.name)
+	}
+	text := "unlimited"
+	if size != Unlimited {
+		text = strconv.FormatUint(size, 10)
+	}
+	pid := s.proc.cmd.Process.Pid
+	for _, p := range append([]int{pid}, descendants(pid)...) {
+		// The soft limit only, and as the server's own account, which may take it back.
+		limit := exec.CommandContext(ctx, "prlimit", "--pid="+strconv.Itoa(p), "--fsize="+text+":")
+		limit.SysProcAttr = s.command(ctx).SysProcAttr
+		if out, err := limit.CombinedOutput(); err != nil && (p == pid || alive(p)) {
+			return fmt.Errorf("services: limit the files of %s: %w: %s", s.name, err, out)
+		}
+	}
+	return nil
+}
+
+// Unlimited is the size of files that may grow as the disk allows.
+const Unlimited = math.MaxUint64
 
 // Close stops the server at once and removes its data. It does nothing to a server that is not ours.
 func (s *server) Close() error {

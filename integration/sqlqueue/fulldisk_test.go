@@ -1,0 +1,134 @@
+package sqlqueue_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// The database's disk is full: Publish says so, what was confirmed before is delivered all the same, and what cannot be
+// rescheduled is kept. With room, all of it is handled.
+func TestFullDisk_LosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, fill := range map[string]func(t *testing.T) (url string, free func()){
+		"PostgreSQL": func(t *testing.T) (string, func()) {
+			t.Helper()
+			server := services.Postgres(t, services.PostgresConfig{})
+			require.NoError(t, server.LimitFiles(t.Context(), roomy)) // a segment of the log has 16 MiB
+			return server.Database(t), func() { require.NoError(t, server.LimitFiles(t.Context(), services.Unlimited)) }
+		},
+		"MariaDB": func(t *testing.T) (string, func()) { // it does not survive errors in its files, but has a limit of its own
+			t.Helper()
+			server := services.MariaDB(t, services.MySQLConfig{Args: mariaFiles(roomy)})
+			return server.Database(t), func() { require.NoError(t, server.RestartWith(t.Context(), mariaFiles(4*roomy)...)) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, free := fill(t)
+			queue := openQueue(t, with(url, "x-nack-delay=20ms&x-poll=20ms"))
+			require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+			payload := make([]byte, 512<<10) // which cannot be compressed
+			_, _ = rand.Read(payload)
+			confirmed, refused := map[string]bool{}, map[string]bool{}
+			fails := map[string]bool{}
+			publish := func() error {
+				m := message.NewMessage(watermill.NewUUID(), payload)
+				err := queue.Publisher().Publish("jobs", m)
+				if err != nil {
+					refused[m.UUID] = true
+					return err
+				}
+				fails[m.UUID] = len(confirmed)%4 == 0
+				confirmed[m.UUID] = true
+				return nil
+			}
+			for len(refused) < 3 {
+				_ = publish()
+				require.Less(t, len(confirmed)*len(payload), 2*roomy, "the disk is full")
+			}
+
+			// Every fourth message fails at first. A retry writes its payload again, for which there may be no room.
+			pipeline, err := middleware.New(middleware.Config{
+				Rescheduler: queue, DeadLetters: queue, Logger: slog.New(slog.DiscardHandler),
+				HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond), MaxAttempts: 1000},
+			})
+			require.NoError(t, err)
+			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+			require.NoError(t, err)
+			router.AddMiddleware(pipeline.Middleware)
+			var (
+				mu            sync.Mutex
+				seen, handled = map[string]int{}, map[string]bool{}
+			)
+			toFail := maps.Clone(fails)
+			router.AddConsumerHandler("work", "jobs", queue.Subscriber(concurrently(64)), func(m *message.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if seen[m.UUID]++; toFail[m.UUID] && seen[m.UUID] == 1 {
+					return errors.New("not yet")
+				}
+				handled[m.UUID] = true
+				return nil
+			})
+			ended := make(chan error, 1)
+			go func() { ended <- router.Run(t.Context()) }()
+			all := func(ids iter.Seq[string]) func() bool {
+				return func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					for id := range ids {
+						if !handled[id] {
+							return false
+						}
+					}
+					return true
+				}
+			}
+			if name == "PostgreSQL" { // MariaDB needs room for a lease
+				good := slices.DeleteFunc(slices.Collect(maps.Keys(confirmed)), func(id string) bool { return toFail[id] })
+				require.Eventually(t, all(slices.Values(good)), time.Minute, 10*time.Millisecond, "what does not fail needs no room")
+			}
+			require.Error(t, publish())
+			free()
+			require.Eventually(t, func() bool { return publish() == nil }, time.Minute, 10*time.Millisecond, "there is room")
+			require.Eventually(t, all(maps.Keys(confirmed)), time.Minute, 10*time.Millisecond, "all that was confirmed is handled")
+			require.NoError(t, router.Close())
+			require.NoError(t, <-ended)
+			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))
+			for id := range handled {
+				require.True(t, confirmed[id] || refused[id])
+			}
+			require.Zero(t, count(t, openDB(t, url), "SELECT count(*) FROM redrive_queue_messages"))
+		})
+	}
+}
+
+// mariaFiles are arguments that keep all tables in one file of a largest size.
+func mariaFiles(size int) []string {
+	return []string{"--innodb-file-per-table=0", fmt.Sprintf("--innodb-data-file-path=ibdata1:12M:autoextend:max:%dM", size>>20)}
+}
+
+// roomy is how large the databases of a full disk may be.
+const roomy = 64 << 20
+
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
