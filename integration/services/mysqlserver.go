@@ -84,7 +84,7 @@ func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer,
 	}
 	m := &MySQLServer{
 		data: data,
-		URL: (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
+		URL:  (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
 		server: server{
 			name:       p.name,
 			dir:        dir,
