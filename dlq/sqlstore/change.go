@@ -30,8 +30,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		return nil, err
 	}
 	var counted deltas
-	var updates []changed
-	var audit []dlq.AuditRecord
+	updates, audit := make([]changed, 0, len(c.IDs)), make([]dlq.AuditRecord, 0, len(c.IDs))
 	results := make([]dlq.Result, len(c.IDs))
 	for i, id := range c.IDs {
 		before := rows[id]
@@ -45,9 +44,10 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		if err != nil {
 			continue
 		}
-		updates = append(updates, changed{before, &after})
-		counted.change(before, &after)
-		rows[id] = &after // should the id be named twice
+		now := &results[i].Entry
+		updates = append(updates, changed{before, now})
+		counted.change(before, now)
+		rows[id] = now // should the id be named twice
 		if c.Audited() {
 			audit = append(audit, dlq.AuditRecord{
 				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: c.Run,

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"database/sql"
+	"slices"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -18,18 +19,7 @@ var entryColumns = []string{
 	"resolved_at", "resolved_by", "changed_at", "changed_by", "revision", "payload_size",
 }
 
-// stateColumns are those that change after the first death, in the order of stateValues.
-var stateColumns = []string{
-	"handler", "reason", "error_message", "error_code", "error_class", "rule", "fingerprint", "attempts",
-	"status", "version", "retry_count", "death_redrive", "seen_count", "lease_until", "run_id",
-	"died_at", "last_seen_at", "last_retry_at", "succeeded_at",
-	"resolved_at", "resolved_by", "changed_at", "changed_by", "revision", "payload_size",
-}
-
-var (
-	selectEntry = "id, " + strings.Join(entryColumns, ", ")
-	updateState = "UPDATE dlq_entries SET " + strings.Join(stateColumns, " = ?, ") + " = ? WHERE id = ?"
-)
+var selectEntry = "id, " + strings.Join(entryColumns, ", ")
 
 func entryValues(d dialect, e *dlq.Entry) []any {
 	o := &e.Origin
@@ -41,15 +31,6 @@ func entryValues(d dialect, e *dlq.Entry) []any {
 		string(e.Status), e.Version, e.RedriveCount, e.RedriveBudget, e.DeathRedrive, e.SeenCount, d.time(e.LeaseUntil), null(e.Run),
 		d.time(e.CreatedAt), d.time(e.FirstFailureAt), d.time(e.DiedAt), d.time(e.LastSeenAt), d.time(e.LastRedriveAt),
 		d.time(e.SucceededAt), d.time(e.ResolvedAt), null(e.ResolvedBy), d.time(e.ChangedAt), e.ChangedBy, e.Revision, e.Size,
-	}
-}
-
-func stateValues(d dialect, e *dlq.Entry) []any {
-	return []any{
-		e.Handler, string(e.Reason), e.ErrorMessage, null(e.ErrorCode), null(e.ErrorClass), null(e.Rule), e.Fingerprint, e.Attempts,
-		string(e.Status), e.Version, e.RedriveCount, e.DeathRedrive, e.SeenCount, d.time(e.LeaseUntil), null(e.Run),
-		d.time(e.DiedAt), d.time(e.LastSeenAt), d.time(e.LastRedriveAt), d.time(e.SucceededAt),
-		d.time(e.ResolvedAt), null(e.ResolvedBy), d.time(e.ChangedAt), e.ChangedBy, e.Revision, e.Size, e.ID,
 	}
 }
 
@@ -92,6 +73,9 @@ func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
 		e, err := scanEntry(rows)
 		if err != nil {
 			return nil, err
+		}
+		if len(entries) == cap(entries) {
+			entries = slices.Grow(entries, max(8, len(entries))) // append would copy a page of 500, which are large, many more times
 		}
 		entries = append(entries, e)
 	}

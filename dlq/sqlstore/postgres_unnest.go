@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"slices"
 	"strings"
 	"time"
 )
@@ -29,16 +28,37 @@ func postgresType(column string) string {
 	return "text"
 }
 
-// insertUnnest is an INSERT of any number of rows, of which unnest is the source.
+// insertUnnest is an INSERT of any number of rows: each column is an array whose values flow into the rows, or the one value that all of the
+// rows have, as most columns of the records of a bulk change do.
 func insertUnnest(table string, columns []string, rows [][]any) (query string, args []any) {
-	names, values, args := unnest(columns, rows)
-	selects := names
-	if i := slices.Index(columns, "payload_json"); i >= 0 {
-		list := slices.Clone(columns)
-		list[i] += "::jsonb"
-		selects = strings.Join(list, ", ")
+	values := make([]string, len(columns))
+	args = make([]any, len(columns))
+	for i, column := range columns {
+		kind := postgresType(column)
+		if i > 0 && len(rows) > 1 && constant(rows, i) {
+			values[i], args[i] = "?::"+kind, rows[0][i]
+		} else {
+			values[i], args[i] = "unnest(?::"+kind+"[])", columnArray(kind, rows, i)
+		}
+		if column == "payload_json" {
+			values[i] += "::jsonb"
+		}
 	}
-	return "INSERT INTO " + table + " (" + names + ") SELECT " + selects + " FROM " + values, args
+	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") SELECT " + strings.Join(values, ", "), args
+}
+
+// constant reports whether all rows have the same value in a column. Bytes are not compared: they hardly ever are.
+func constant(rows [][]any, column int) bool {
+	first := rows[0][column]
+	if _, binary := first.([]byte); binary {
+		return false
+	}
+	for _, row := range rows[1:] {
+		if _, binary := row[column].([]byte); binary || !equalValues(first, row[column]) {
+			return false
+		}
+	}
+	return true
 }
 
 // unnest is a table of any number of rows, v, with one parameter for each column, an array: one statement to prepare, one round

@@ -61,16 +61,18 @@ func (u *update) alike(v *update) bool {
 
 // difference is the update from before to after.
 func (s *Store) difference(e changed) *update {
-	was, is := stateValues(s.dialect, e.before), stateValues(s.dialect, e.after)
 	u := &update{}
-	for i, column := range stateColumns {
-		if equalValues(was[i], is[i]) {
+	for i := range stateColumns {
+		column := &stateColumns[i]
+		if column.same(e.before, e.after) {
 			continue
 		}
-		if relative[column] {
-			u.set, u.args = append(u.set, column+" = "+column+" + ?"), append(u.args, asInt(is[i])-asInt(was[i]))
+		is := column.value(s.dialect, e.after)
+		if relative[column.name] {
+			u.set = append(u.set, column.name+" = "+column.name+" + ?")
+			u.args = append(u.args, asInt(is)-asInt(column.value(s.dialect, e.before)))
 		} else {
-			u.set, u.args = append(u.set, column+" = ?"), append(u.args, is[i])
+			u.set, u.args = append(u.set, column.name+" = ?"), append(u.args, is)
 		}
 	}
 	return u
