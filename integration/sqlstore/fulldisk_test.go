@@ -29,7 +29,7 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	require.NoError(t, server.LimitFiles(t.Context(), room))
 	body := make([]byte, 512<<10) // which cannot be compressed
 	_, _ = rand.Read(body)
-	payload := func(n int) []byte { return binary.BigEndian.AppendUint64(bytes.Clone(body), uint64(n)) } //nolint:gosec // G115: small
+	payload := func(n int) []byte { return binary.BigEndian.AppendUint64(bytes.Clone(body), uint64(n)) }
 	taken := map[string]int{}
 	for n := 0; letters.Stats().Appended < 5; n++ {
 		require.Less(t, n*len(body), 4*room, "the disk is full")

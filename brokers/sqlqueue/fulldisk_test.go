@@ -1,0 +1,63 @@
+package sqlqueue_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+)
+
+// A SQLite file that may not grow says what a full disk says: Publish fails, what was confirmed is delivered, a retry for which
+// there is no room is refused and its message kept, and once the file may grow all of it is handled.
+func TestFullDisk_LosesNothing(t *testing.T) {
+	t.Parallel()
+	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-delay=5ms"
+	payload := make([]byte, 50_000)
+	full := openURL(t, path+"&_pragma=max_page_count(300)")
+	messages := subscribe(t, full, "jobs")
+	confirmed := map[string]bool{}
+	for n, refused := 0, 0; refused < 3; n++ {
+		require.Less(t, n*len(payload), 10<<20, "the disk is full")
+		m := message.NewMessage(fmt.Sprint("job-", n), payload)
+		if err := full.Publisher().Publish("jobs", m); err != nil {
+			require.ErrorContains(t, err, "full")
+			refused++
+		} else {
+			confirmed[m.UUID] = true
+		}
+	}
+	require.Greater(t, len(confirmed), 10)
+	grown := message.NewMessage("", make([]byte, 1<<20))
+	for n := range len(confirmed) {
+		m := receive(t, messages)
+		require.True(t, confirmed[m.UUID])
+		switch n % 3 {
+		case 0:
+			m.Ack()
+			delete(confirmed, m.UUID)
+		case 1:
+			m.Nack()
+		case 2:
+			retry := grown.Copy()
+			retry.UUID = m.UUID
+			require.ErrorContains(t, full.Reschedule(t.Context(), origin(t, m), retry, 0), "full")
+			m.Nack()
+		}
+		if n == 5 {
+			break
+		}
+	}
+	require.NoError(t, full.Close())
+
+	roomy := openURL(t, path)
+	messages = subscribe(t, roomy, "jobs")
+	for len(confirmed) > 0 {
+		m := receive(t, messages)
+		require.True(t, confirmed[m.UUID], m.UUID)
+		require.Len(t, m.Payload, len(payload))
+		delete(confirmed, m.UUID)
+		m.Ack()
+	}
+}
