@@ -157,6 +157,10 @@ func TestIdleness_LooksLessAndLessOften(t *testing.T) {
 	ms := time.Millisecond
 	require.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 16 * ms, 20 * ms, 20 * ms}, pauses)
 	require.Equal(t, 40*ms, i.next(true), "listening, it is in no hurry")
+	for range 100 {
+		i.next(true)
+	}
+	require.Equal(t, time.Second, i.next(true), "but it looks: a notification may be lost")
 	i.reset()
 	require.Equal(t, 2*ms, i.next(false))
 }

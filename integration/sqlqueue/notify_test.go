@@ -119,3 +119,23 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 	require.NoError(t, tx.Commit())
 	receive(t, messages).Ack()
 }
+
+// A message whose notification is lost is found by looking: one that somebody has put into the table by hand has none.
+func TestNotify_LostOnesAreFoundByLooking(t *testing.T) {
+	t.Parallel()
+	url := services.SharedPostgres(t).Database(t)
+	queue, db := openQueue(t, url), openDB(t, url)
+	messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("told", payload)))
+	receive(t, messages).Ack()
+	for round := range 3 {
+		<-time.After(time.Duration(round) * time.Second) // idle consumers look less often
+		_, err = db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+			SELECT id, 0, 0, 0, 'untold', '{}', '' FROM redrive_queues`)
+		require.NoError(t, err)
+		m := receive(t, messages)
+		require.Equal(t, "untold", m.UUID)
+		m.Ack()
+	}
+}
