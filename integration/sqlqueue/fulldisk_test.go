@@ -31,11 +31,8 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			require.NoError(t, server.LimitFiles(t.Context(), roomy)) // a segment of the log has 16 MiB
 			return server.Database(t), func() { require.NoError(t, server.LimitFiles(t.Context(), services.Unlimited)) }
 		},
-		"MariaDB": func(t *testing.T) (string, func()) { // it does not survive errors in its files, but has a limit of its own
-			t.Helper()
-			server := services.MariaDB(t, services.MySQLConfig{Args: mariaFiles(roomy)})
-			return server.Database(t), func() { require.NoError(t, server.RestartWith(t.Context(), mariaFiles(4*roomy)...)) }
-		},
+		"MariaDB": largest(services.MariaDB),
+		"MySQL":   largest(services.MySQL),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +96,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 					return true
 				}
 			}
-			if name == "PostgreSQL" { // MariaDB needs room for a lease
+			if name == "PostgreSQL" { // the others need room for a lease
 				good := slices.DeleteFunc(slices.Collect(maps.Keys(confirmed)), func(id string) bool { return toFail[id] })
 				require.Eventually(t, all(slices.Values(good)), time.Minute, 10*time.Millisecond, "what does not fail needs no room")
 			}
@@ -118,8 +115,17 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// mariaFiles are arguments that keep all tables in one file of a largest size.
-func mariaFiles(size int) []string {
+// largest fills a server of MySQL's kind, which does not survive errors in its files, but has a limit of its own.
+func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string, free func()) {
+	return func(t *testing.T) (string, func()) {
+		t.Helper()
+		server := start(t, services.MySQLConfig{Args: inOneFile(roomy)})
+		return server.Database(t), func() { require.NoError(t, server.RestartWith(t.Context(), inOneFile(4*roomy)...)) }
+	}
+}
+
+// inOneFile are arguments that keep all tables in one file of a largest size.
+func inOneFile(size int) []string {
 	return []string{"--innodb-file-per-table=0", fmt.Sprintf("--innodb-data-file-path=ibdata1:12M:autoextend:max:%dM", size>>20)}
 }
 
