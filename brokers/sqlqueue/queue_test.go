@@ -320,6 +320,7 @@ func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 	require.NoError(t, busy.Rollback())
 	all.Wait()
 	require.Equal(t, []string{"refused"}, refused)
+	require.ErrorContains(t, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused", "alone in its statement")
 	for range callers - 1 {
 		m := receive(t, messages)
 		require.Equal(t, "m", m.UUID)

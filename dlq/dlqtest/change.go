@@ -87,13 +87,21 @@ func testTransitions(t *testing.T, db Database) {
 func testCompareAndSet(t *testing.T, db Database) {
 	t.Helper()
 	stores := []dlq.Store{db.open(t), db.open(t)}
-	id := put(t, stores[0], letter(1))[0].ID
+	for n := range 8 { // once, they may happen to come one after the other
+		compareAndSet(t, stores, put(t, stores[0], letter(n))[0].ID)
+	}
+}
+
+func compareAndSet(t *testing.T, stores []dlq.Store, id int64) {
+	t.Helper()
 	const operators = 16
 	errs := make([]error, operators)
+	start := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range operators {
 		wg.Go(func() {
 			action := []dlq.Action{dlq.ActionRedrive, dlq.ActionDiscard}[i%2]
+			<-start
 			results, err := stores[i/2%2].Change(t.Context(), dlq.Change{
 				Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
 			})
@@ -102,6 +110,7 @@ func testCompareAndSet(t *testing.T, db Database) {
 			}
 		})
 	}
+	close(start)
 	wg.Wait()
 	winner := get(t, stores[0], id).ChangedBy
 	won := 0

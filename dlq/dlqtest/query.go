@@ -64,6 +64,13 @@ func testFilters(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{Topic: "orders"}), total-1, "of every status")
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
 	require.Empty(t, all(t, s, dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
+	require.Equal(t, []int64{special["to"]}, ids(all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
+	require.Empty(t, all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour)}))
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
+	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Run: "run-1"})))
+	never, once := 0, 1
+	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Redrives: &once})))
+	require.Len(t, all(t, s, dlq.Filter{Redrives: &never}), total-1)
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{IDs: []int64{common, 4711}})))
 	require.Empty(t, all(t, s, dlq.Filter{IDs: []int64{}}), "asked for none")
 	require.Empty(t, all(t, s, dlq.Filter{Topic: "employee-create", Handler: "refund"}), "filters are joined by and")
