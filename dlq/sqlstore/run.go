@@ -58,7 +58,7 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 		there, err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID))
 		switch {
 		case err == nil:
-			return idTaken(there)
+			return idTaken(&there.Run)
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
@@ -79,13 +79,13 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 	}
 	// One that was created at the same time is met by the unique index only.
 	if there, failed := s.Run(ctx, r.ID); failed == nil && (!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
-		return idTaken(&runRow{Run: *there})
+		return idTaken(there)
 	}
 	return err
 }
 
 // idTaken says who has the id of a run.
-func idTaken(there *runRow) error {
+func idTaken(there *dlq.Run) error {
 	return &dlq.RunConflictError{
 		ID: "run " + there.ID, Action: dlq.ActionRunStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,
 	}
