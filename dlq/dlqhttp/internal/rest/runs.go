@@ -191,23 +191,9 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 		run, err = a.startedBefore(ctx, spec)
 	}
 	if err != nil {
-		return nil, a.fail(ctx, a.whoStarted(ctx, spec.ID, err), 0)
+		return nil, a.fail(ctx, err, 0)
 	}
 	return &startOutput{Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.runOf(ctx, run)}, nil
-}
-
-// whoStarted adds to a conflict who has the run's id.
-func (a *API) whoStarted(ctx context.Context, id string, err error) error {
-	if !errors.Is(err, dlq.ErrConflict) {
-		return err
-	}
-	run, failed := a.cfg.Manager.Run(ctx, id)
-	if failed != nil {
-		return err
-	}
-	return &dlq.RunConflictError{
-		ID: "run " + id, Action: dlq.ActionRunStart, State: run.State, Version: run.Version, By: run.CreatedBy, At: run.CreatedAt,
-	}
 }
 
 // startedBefore is the run that an earlier request with the same key has started, if it asked for the same.
