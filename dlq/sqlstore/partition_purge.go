@@ -77,14 +77,12 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	if err != nil {
 		return 0, err
 	}
-	purged := purgedBy(p)
-	var gone, stay int
-	err = tx.QueryRowContext(ctx, "SELECT count(*) FILTER (WHERE "+purged+"), count(*) FILTER (WHERE NOT ("+purged+")) FROM "+entries).Scan(&gone, &stay)
-	if err != nil || stay > gone/maxKept {
+	if many, err := keepsMany(ctx, tx, entries, p); err != nil || many {
 		return 0, err
 	}
-	counted, err := countMonth(ctx, tx, entries, purged)
-	if err != nil {
+	purged := purgedBy(p)
+	counted, gone, stay, err := countMonth(ctx, tx, entries, purged)
+	if err != nil || stay > gone/maxKept {
 		return 0, err
 	}
 	from, to := int64(math.MinInt64), int64(0)
@@ -116,70 +114,28 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	}
 	err = s.insertAudit(ctx, tx, []dlq.AuditRecord{{
 		At: p.At, Actor: p.Actor, Action: dlq.ActionPurge, Note: p.Note,
-		Detail: map[string]string{"month": month, "entries": strconv.Itoa(gone), "kept": strconv.Itoa(stay)},
+		Detail: map[string]string{"month": month, "entries": strconv.FormatInt(gone, 10), "kept": strconv.FormatInt(stay, 10)},
 	}})
 	if err != nil {
 		return 0, err
 	}
-	return gone, counted.apply(ctx, s, tx)
+	return int(gone), counted.apply(ctx, s, tx)
 }
 
-// purgedBy is the condition of what is to be purged, of names that Resolve has checked and a time.
+// purgedBy is the condition of what is to be purged, never NULL, of names that Resolve has checked and a time.
 func purgedBy(p dlq.Purge) string {
-	names := make([]string, len(p.Statuses))
-	for i, status := range p.Statuses {
+	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + timeLiteral(p.ClosedBefore)
+}
+
+func statusList(statuses []dlq.Status) string {
+	names := make([]string, len(statuses))
+	for i, status := range statuses {
 		names[i] = "'" + string(status) + "'"
 	}
-	return "status IN (" + strings.Join(names, ", ") + ") AND resolved_at IS NOT NULL AND resolved_at < '" +
-		p.ClosedBefore.UTC().Format(time.RFC3339Nano) + "'"
+	return strings.Join(names, ", ")
 }
 
-// countMonth is what the statistics lose with the entries that a condition picks.
-func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (*deltas, error) {
-	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on disk.
-	if _, err := tx.ExecContext(ctx, "SET LOCAL work_mem = '64MB'"); err != nil {
-		return nil, err
-	}
-	//nolint:gosec // G202: a table and a condition of ours
-	query := "SELECT fingerprint, event_type, topic, status, date_trunc('hour', created_at, 'UTC')," +
-		" date_trunc('hour', resolved_at, 'UTC'), count(*)," +
-		" sum(floor(extract(epoch FROM resolved_at - created_at) * 1000)::bigint) FROM " + entries + " WHERE " + condition + " GROUP BY 1, 2, 3, 4, 5, 6"
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	all := &deltas{}
-	all.init()
-	for rows.Next() {
-		var key countKey
-		var fingerprint string
-		var status dlq.Status
-		var created, resolved time.Time
-		var n, ms int64
-		if err := rows.Scan(&fingerprint, &key.eventType, &key.topic, &status, &created, &resolved, &n, &ms); err != nil {
-			return nil, err
-		}
-		g := all.groups[fingerprint]
-		if g == nil {
-			g = &groupDelta{entry: &dlq.Entry{}, first: created, last: created}
-			all.groups[fingerprint] = g
-		}
-		g.counts.Add(status, -n)
-		c := all.counts[key]
-		if c == nil {
-			c = &countDelta{}
-			all.counts[key] = c
-		}
-		c.counts.Add(status, -n)
-		if status == dlq.Resolved {
-			c.resolutionMS -= ms
-		}
-		all.hour(created, fingerprint, hourDelta{entries: -n})
-		all.hour(resolved, fingerprint, hourDelta{closed: -n})
-	}
-	return all, rows.Err()
-}
+func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC3339Nano) + "'" }
 
 // sweepSize is how many keys are looked at in one transaction.
 const sweepSize = 10_000

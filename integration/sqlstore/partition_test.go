@@ -34,7 +34,7 @@ func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64
 	t.Helper()
 	at := time.Now().AddDate(0, 0, -200)
 	for i := range n {
-		receipts, err := s.Put(t.Context(), letter(i, at.Add(time.Duration(i)*time.Minute)))
+		receipts, err := s.Put(t.Context(), letter(i, at.Add(time.Duration(i)*(time.Minute+1537*time.Microsecond))))
 		require.NoError(t, err)
 		if i%20 == 7 {
 			waiting = append(waiting, receipts[0].ID)
@@ -148,6 +148,7 @@ func TestPartition_Retention(t *testing.T) {
 		require.NotEmpty(t, full.Body.Payload)
 	}
 	require.Equal(t, waiting, left, "what waits is never purged")
+	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT sum(resolution_ms)::bigint FROM dlq_counts"), "to the millisecond of each entry")
 	requireCounted(t, s)
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_keys"), len(waiting))
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{})
@@ -166,6 +167,75 @@ func TestPartition_Retention(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, e.Body.Payload)
 	requireCounted(t, s)
+}
+
+// A month is dropped when at most one entry stays for ten that go, whatever the reason: it waits, or was closed a moment ago. What ANALYZE has
+// found of it changes nothing.
+func TestPartition_WorthDropping(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		waiting, recent int
+		analyze, drop   bool
+	}{
+		"as many as may":         {waiting: 10, drop: true},
+		"as many, analyzed":      {waiting: 5, recent: 5, analyze: true, drop: true},
+		"one more":               {waiting: 11},
+		"one more, analyzed":     {waiting: 11, analyze: true},
+		"recent ones":            {recent: 11},
+		"half wait, analyzed":    {waiting: 55, analyze: true},
+		"half closed, analyzed":  {recent: 55, analyze: true},
+		"all are closed and old": {analyze: true, drop: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := servers["PostgreSQL"](t)
+			s := openStore(t, url)
+			at := time.Now().AddDate(0, 0, -200)
+			letters := make([]*dlq.Entry, 110)
+			for i := range letters {
+				letters[i] = letter(i, at)
+			}
+			receipts, err := s.Put(t.Context(), letters...)
+			require.NoError(t, err)
+			var old, recent []int64
+			for i, r := range receipts {
+				switch {
+				case i < c.waiting:
+				case i < c.waiting+c.recent:
+					recent = append(recent, r.ID)
+				default:
+					old = append(old, r.ID)
+				}
+			}
+			for _, closed := range []struct {
+				ids []int64
+				at  time.Time
+			}{{old, at.AddDate(0, 0, 1)}, {recent, time.Now()}} {
+				if len(closed.ids) > 0 {
+					_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed.ids, Actor: "ana", At: closed.at})
+					require.NoError(t, err)
+				}
+			}
+			require.NoError(t, s.Close())
+			s, db := openStore(t, with(url, byMonth)), openDB(t, url)
+			defer s.Close()
+			if c.analyze {
+				_, err := db.ExecContext(t.Context(), "ANALYZE")
+				require.NoError(t, err)
+			}
+			n, err := s.PurgeMonths(t.Context(), dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "ana"})
+			require.NoError(t, err)
+			gone := rowsOf(t, db, "SELECT to_regclass('dlq_entries_before') IS NULL")[0][0]
+			require.Equal(t, c.drop, gone)
+			if c.drop {
+				require.Equal(t, len(old), n)
+			} else {
+				require.Zero(t, n)
+			}
+			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events"), len(letters)-n)
+			requireCounted(t, s)
+		})
+	}
 }
 
 // A key whose entry went with its month is in nobody's way until it is swept, alone and among others.

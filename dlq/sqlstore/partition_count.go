@@ -1,0 +1,107 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// keepsMany reports whether a month keeps too many entries to be dropped, as far as ranges of its indexes tell: retention looks at each month
+// many times until it is old enough, and need not read all of it each time. A month of which it says no is counted.
+func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
+	var rows float64 // as many as ANALYZE has seen to a page; none without it
+	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / current_setting('block_size')::int) FROM pg_class WHERE oid = '" +
+		entries + "'::regclass"
+	if err := tx.QueryRowContext(ctx, query).Scan(&rows); err != nil || rows <= 0 {
+		return false, err
+	}
+	limit := int64(rows*1.5/(maxKept+1)) + 1 // half as much again as a month may keep
+	for _, kept := range []string{"status NOT IN (" + statusList(p.Statuses) + ")", "resolved_at >= " + timeLiteral(p.ClosedBefore)} {
+		query := "SELECT count(*) >= $1 FROM (SELECT 1 FROM " + entries + " WHERE " + kept + " LIMIT $1) kept"
+		if err := tx.QueryRowContext(ctx, query, limit).Scan(&many); err != nil || many {
+			return many, err
+		}
+	}
+	return false, nil
+}
+
+// countMonth is what the statistics lose with the entries that a condition picks, how many these are, and how many the others are.
+func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64, err error) {
+	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on disk. Hours are numbers
+	// because truncating times takes the server longer than all the rest.
+	for _, setting := range []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"} {
+		if _, err := tx.ExecContext(ctx, setting); err != nil {
+			return nil, 0, 0, err
+		}
+	}
+	//nolint:gosec // G202: a table and a condition of ours
+	query := "SELECT " + condition + ", fingerprint, event_type, topic, status, floor(date_part('epoch', created_at) / 3600)::bigint," +
+		" floor(date_part('epoch', resolved_at) / 3600)::bigint, count(*)," +
+		" sum(round(date_part('epoch', resolved_at - created_at) * 1000000)::bigint / 1000)::bigint" +
+		" FROM " + entries + " GROUP BY 1, 2, 3, 4, 5, 6, 7"
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	defer rows.Close()
+	lost = &deltas{}
+	lost.init()
+	for rows.Next() {
+		var counted monthCount
+		if err := counted.scan(rows); err != nil {
+			return nil, 0, 0, err
+		}
+		if !counted.gone {
+			stay += counted.n
+			continue
+		}
+		gone += counted.n
+		lost.drop(&counted)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, 0, 0, err
+	}
+	_, err = tx.ExecContext(ctx, "SET LOCAL enable_sort TO DEFAULT")
+	return lost, gone, stay, err
+}
+
+// monthCount is how many entries of a month are alike in what the statistics count.
+type monthCount struct {
+	gone              bool
+	fingerprint       string
+	key               countKey
+	status            dlq.Status
+	created, resolved sql.Null[int64] // hours since 1970
+	n                 int64
+	resolutionMS      sql.Null[int64]
+}
+
+func (c *monthCount) scan(rows *sql.Rows) error {
+	return rows.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n, &c.resolutionMS)
+}
+
+// drop counts closed entries that went.
+func (d *deltas) drop(c *monthCount) {
+	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
+	g := d.groups[c.fingerprint]
+	if g == nil {
+		g = &groupDelta{entry: &dlq.Entry{}, first: created, last: created}
+		d.groups[c.fingerprint] = g
+	}
+	g.counts.Add(c.status, -c.n)
+	count := d.counts[c.key]
+	if count == nil {
+		count = &countDelta{}
+		d.counts[c.key] = count
+	}
+	count.counts.Add(c.status, -c.n)
+	if c.status == dlq.Resolved {
+		count.resolutionMS -= c.resolutionMS.V
+	}
+	d.hour(created, c.fingerprint, hourDelta{entries: -c.n})
+	d.hour(resolved, c.fingerprint, hourDelta{closed: -c.n})
+}
+
+func hourAt(hours int64) time.Time { return time.Unix(hours*3600, 0).UTC() }
