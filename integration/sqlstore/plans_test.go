@@ -19,6 +19,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // planDriver is pgx with an ear for the plans that the server's auto_explain tells the client.
@@ -140,6 +141,41 @@ func reads(total int, end time.Time) []read {
 	}
 }
 
+// fewAmongMany stores some letters of a topic, an event type, a cause and a run that hardly any other has, in the middle of the table, and
+// asks for them: there is no page of them among the next few hundred rows of any other index.
+func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []read {
+	t.Helper()
+	var ids []int64
+	for n := range 5 {
+		receipts, err := s.Put(t.Context(), letter(total+n, end.Add(-month/2), failed("no such company", "payroll-close"), func(d *envelope.DeadLetter) {
+			d.Class = "*payroll.CompanyError"
+		}))
+		require.NoError(t, err)
+		ids = append(ids, receipts[0].ID)
+	}
+	results, err := s.Change(t.Context(), dlq.Change{
+		Action: dlq.ActionRedrive, IDs: ids[:3], Actor: "ana", At: end, Lease: time.Hour, Run: "run-of-three",
+	})
+	require.NoError(t, err)
+	cause := results[0].Entry.Fingerprint
+	page := func(name string, f dlq.Filter, want int) read {
+		return read{name, func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			l, err := s.List(ctx, f, dlq.Page{})
+			if err == nil && len(l.Entries) != want {
+				err = fmt.Errorf("%d entries, want %d", len(l.Entries), want)
+			}
+			return len(l.Entries), err
+		}}
+	}
+	return []read{
+		page("page of a rare topic", dlq.Filter{Topic: "payroll-close"}, len(ids)),
+		page("page of a rare event type", dlq.Filter{EventType: "payroll-close"}, len(ids)),
+		page("page of a rare cause", dlq.Filter{Fingerprint: cause}, len(ids)),
+		page("page of a rare cause by its text, last month", dlq.Filter{CauseText: "such company", From: end.Add(-month)}, len(ids)),
+		page("page of a run", dlq.Filter{Run: "run-of-three"}, 3),
+	}
+}
+
 // No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in milliseconds, which
 // depend on who else uses the machine).
 func TestPostgres_Plans(t *testing.T) {
@@ -148,11 +184,12 @@ func TestPostgres_Plans(t *testing.T) {
 	filler := openStore(t, url)
 	total := rowCount(t)
 	end := fill(t, filler, db, total)
+	seldom := fewAmongMany(t, filler, total, end)
 	require.NoError(t, filler.Close())
 
 	s := openStore(t, with(url, explained))
 	defer s.Close()
-	questions := reads(total, end)
+	questions := append(reads(total, end), seldom...)
 	for range 2 { // the second store has the index already
 		require.NoError(t, openStore(t, with(url, "trigram=true")).Close())
 	}
