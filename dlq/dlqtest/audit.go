@@ -163,7 +163,7 @@ func testUnarchive(t *testing.T, db Database) {
 	require.Equal(t, before.Counts.Pending+1, after.Counts.Pending)
 	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
 
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[:1], At: closed.Add(time.Hour)})
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
 	n, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed, SkipArchive: true})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
