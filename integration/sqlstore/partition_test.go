@@ -238,6 +238,61 @@ func TestPartition_WorthDropping(t *testing.T) {
 	}
 }
 
+// A month that has gone by is dropped, from its first id to its last: all of its letters are in the archive, or still there.
+func TestPartition_RetentionOfAMonth(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
+	defer s.Close()
+	_, err := db.ExecContext(t.Context(), "SELECT setval('dlq_entries_id_seq', $1)", int64(9_999_999_997)) // the next but one is a month's last
+	require.NoError(t, err)
+	const letters, waiting = 60, 2
+	var closed []int64
+	at := time.Now()
+	for n := range letters {
+		receipts, err := s.Put(t.Context(), letter(n, at))
+		require.NoError(t, err)
+		if n >= waiting && n < letters-1 || n == 0 { // the first one is closed, the last one is not
+			closed = append(closed, receipts[0].ID)
+		}
+	}
+	month := dlq.FormatID(closed[0])[:6]
+	var first, last int64
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT min(id), max(id) FROM dlq_entries_"+month).Scan(&first, &last))
+	require.Equal(t, []string{month + "0000000000", month + "9999999999"}, []string{dlq.FormatID(first), dlq.FormatID(last)})
+	require.Equal(t, [][]any{{int64(letters)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_entries_"+month))
+	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed, Actor: "ana", At: at})
+	require.NoError(t, err)
+	payloads := rowsOf(t, db, "SELECT id, payload, headers FROM dlq_events WHERE status = 'RESOLVED' ORDER BY id")
+
+	purge := dlq.Purge{ClosedBefore: at.Add(time.Minute), At: at, Actor: "cron"}
+	n, err := s.PurgeMonths(t.Context(), purge)
+	require.NoError(t, err)
+	require.Zero(t, n, "the month is not over")
+	purge.At = firstOf(at).AddDate(0, 1, 0)
+	n, err = s.PurgeMonths(t.Context(), purge)
+	require.NoError(t, err)
+	require.Equal(t, len(closed), n)
+	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_"+month+"')::text"), "the partition was dropped")
+	require.Equal(t, payloads, rowsOf(t, db, "SELECT id, payload, headers FROM archive.dlq_events_archive ORDER BY id"))
+	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE status = 'PENDING' AND payload IS NOT NULL"), waiting)
+	requireCounted(t, s)
+
+	receipts, err := s.Put(t.Context(), letter(1, at), letter(letters, at)) // one that waits, and one of a month whose partition is gone
+	require.NoError(t, err)
+	require.Equal(t, []dlq.Outcome{dlq.Seen, dlq.Stored}, []dlq.Outcome{receipts[0].Outcome, receipts[1].Outcome})
+	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, at, closed...)
+	require.NoError(t, err)
+	require.ElementsMatch(t, closed, back)
+	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE payload IS NOT NULL"), letters+1)
+	requireCounted(t, s)
+}
+
+func firstOf(at time.Time) time.Time {
+	at = at.UTC()
+	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
 // A key whose entry went with its month is in nobody's way until it is swept, alone and among others.
 func TestPartition_KeyWithoutEntry(t *testing.T) {
 	t.Parallel()
