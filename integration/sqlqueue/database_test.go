@@ -181,6 +181,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 		dbs := make([]*sql.DB, 10)
 		for i := range dbs {
 			dbs[i] = openDB(t, url)
+			require.NoError(t, dbs[i].PingContext(t.Context())) // whoever has to connect first comes too late
 		}
 		dialect := sqlqueue.PostgreSQL
 		if strings.HasPrefix(url, "mysql:") {
@@ -188,9 +189,14 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 		}
 		faults := make([]error, len(dbs))
 		var processes sync.WaitGroup
+		start := make(chan struct{})
 		for i, db := range dbs {
-			processes.Go(func() { faults[i] = sqlqueue.Migrate(t.Context(), db, dialect) })
+			processes.Go(func() {
+				<-start
+				faults[i] = sqlqueue.Migrate(t.Context(), db, dialect)
+			})
 		}
+		close(start)
 		processes.Wait()
 		require.NoError(t, errors.Join(faults...))
 		require.Equal(t, 1, count(t, dbs[0], "SELECT count(*) FROM redrive_queue_schema WHERE version_id > 0"))
