@@ -180,8 +180,6 @@ func (d *mysqlData) init(ctx context.Context) error {
 func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 	args := append([]string{"--no-defaults"}, d.product.args...)
 	args = append(args,
-		// Of its own: a server that starts removes what it takes for an earlier one's temporary tables.
-		"--tmpdir="+d.dir,
 		"--datadir="+d.data(),
 		"--bind-address=127.0.0.1",
 		"--port="+strconv.Itoa(d.port),
@@ -199,7 +197,9 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	cmd.Env = []string{"HOME=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
+	// Temporary files in a directory of its own: a server that starts removes what it takes for an earlier one's temporary tables. So does
+	// the one that mariadb-install-db runs, which takes no option for it.
+	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
 }
 
