@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -178,7 +179,8 @@ func TestPartition_WorthDropping(t *testing.T) {
 		analyze, drop   bool
 	}{
 		"as many as may":         {waiting: 10, drop: true},
-		"as many, analyzed":      {waiting: 5, recent: 5, analyze: true, drop: true},
+		"as many wait, analyzed": {waiting: 10, analyze: true, drop: true},
+		"as many, recent ones":   {recent: 10, analyze: true, drop: true},
 		"one more":               {waiting: 11},
 		"one more, analyzed":     {waiting: 11, analyze: true},
 		"recent ones":            {recent: 11},
@@ -291,6 +293,34 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 func firstOf(at time.Time) time.Time {
 	at = at.UTC()
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
+// Retention looks at a month that it does not drop without reading it.
+func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test at a time hears the plans
+	url := servers["PostgreSQL"](t)
+	s := openStore(t, url)
+	_, waiting := oldLetters(t, s, 200)
+	_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: waiting, Actor: "ana", At: time.Now()})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	s, db := openStore(t, with(url, byMonth+"&"+explained)), openDB(t, url)
+	defer s.Close()
+	_, err = db.ExecContext(t.Context(), "ANALYZE")
+	require.NoError(t, err)
+	purge := dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -300), At: time.Now(), Actor: "ana"}
+	made := plans.of(func() {
+		n, err := s.PurgeMonths(t.Context(), purge)
+		require.NoError(t, err)
+		require.Zero(t, n)
+	})
+	require.NotContains(t, strings.Join(made, "\n"), "date_part", "the statement that counts a month")
+	purge.ClosedBefore = time.Now().AddDate(0, 0, -100)
+	made = plans.of(func() {
+		n, err := s.PurgeMonths(t.Context(), purge)
+		require.NoError(t, err)
+		require.Equal(t, 190, n)
+	})
+	require.Contains(t, strings.Join(made, "\n"), "date_part")
 }
 
 // A key whose entry went with its month is in nobody's way until it is swept, alone and among others.

@@ -169,5 +169,7 @@ func TestPostgres_SynchronousCommit(t *testing.T) {
 	_, err = s.PutTx(t.Context(), tx, letter(2, time.Now()))
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit())
-	require.Equal(t, [][]any{{"on"}, {"on"}, {"on"}}, rowsOf(t, fresh, "SELECT setting FROM seen"))
+	_, err = s.Put(t.Context(), letter(3, time.Now()), letter(4, time.Now()))
+	require.NoError(t, err)
+	require.Equal(t, [][]any{{"on"}, {"on"}, {"on"}, {"on"}, {"on"}}, rowsOf(t, fresh, "SELECT setting FROM seen"))
 }
