@@ -82,7 +82,7 @@ func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 // Many workers of several processes claim at once: each message is handed out once.
 func TestClaims_AreDisjoint(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		const n, processes = 4000, 4
 		setup := openQueue(t, url)

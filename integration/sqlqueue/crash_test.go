@@ -105,7 +105,7 @@ func handled(t *testing.T, queue *sqlqueue.Broker, all func() int, each func(m *
 // has run out, as the second delivery that it is. A row that came back because its lease was forgotten would be a first one.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		const n = 3000
 		url = with(url, "x-lease=2s&x-max-connections=4")
@@ -291,7 +291,7 @@ func restartUnderLoad(t *testing.T, s server) {
 // it are done.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
 		url = with(url, "x-lease=2s&x-poll=10ms") // long enough for a machine that is busy with other tests

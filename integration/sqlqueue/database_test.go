@@ -34,7 +34,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 // A state change and its event are one transaction (C13): both or neither.
 func TestTxPublisher_Outbox(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY)")
@@ -68,7 +68,7 @@ func TestTxPublisher_Outbox(t *testing.T) {
 // What a handler does in InTx happens once, although the message is delivered until it succeeds.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE account (balance INT)")
@@ -206,7 +206,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 // Acked messages are kept for as long as asked, and no longer.
 func TestRetention_KeepsAckedMessages(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
 		queue := openQueue(t, with(url, "x-retention=1500ms"))
