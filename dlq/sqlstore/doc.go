@@ -60,7 +60,9 @@
 //
 // # Concurrency
 //
-// Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once. Any number of processes may share a server's
+// Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once. On PostgreSQL new
+// letters are stored by functions of the schema, dlq_put_letter and dlq_put_letters, which a role other than the tables' owner needs the right
+// to execute (by default everybody has it), and a Put of hundreds of letters may be several transactions. Any number of processes may share a server's
 // database, and processes of one machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a
 // transaction of the caller's, and holds nobody up until that is committed.
 //
