@@ -104,13 +104,16 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			free()
 			require.Eventually(t, func() bool { return publish() == nil }, time.Minute, 10*time.Millisecond, "there is room")
 			require.Eventually(t, all(maps.Keys(confirmed)), time.Minute, 10*time.Millisecond, "all that was confirmed is handled")
+			db := openDB(t, url)
+			require.Eventually(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 }, time.Minute,
+				10*time.Millisecond, "an ack that came when its lease was lost is followed by another delivery")
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))
 			for id := range handled {
 				require.True(t, confirmed[id] || refused[id])
 			}
-			require.Zero(t, count(t, openDB(t, url), "SELECT count(*) FROM redrive_queue_messages"))
+			require.Zero(t, count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
 		})
 	}
 }
