@@ -19,8 +19,8 @@ import (
 // keys (group replication asks for them), the binary log is on, and the server's clock is shown in a zone that is not UTC.
 func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	t.Parallel()
-	server := services.MySQL(t, services.MySQLConfig{Durable: true, Args: []string{
-		"--sql-require-primary-key=ON", "--default-time-zone=-03:00", "--sql-mode=ANSI,TRADITIONAL", "--innodb-autoinc-lock-mode=2",
+	server := services.MySQL(t, services.MySQLConfig{Args: []string{
+		"--log-bin", "--sync-binlog=0", "--sql-require-primary-key=ON", "--default-time-zone=-03:00", "--sql-mode=ANSI,TRADITIONAL", "--innodb-autoinc-lock-mode=2",
 	}})
 	account := func(t *testing.T) string {
 		t.Helper()
