@@ -234,12 +234,16 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	return nil
 }
 
+// errRemoved ends a transaction of dead letters that met a key, and then no entry of it; it is tried again. Somebody has removed the
+// entry in between. MariaDB also gives it to some of the calls that store the same letters at once, where nothing was removed.
+var errRemoved = errors.New("an entry was removed while its message died again: repeat the call")
+
 // takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago are still to be
 // swept.
 func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.tookPlace || table == "dlq_entries" {
-		return errors.New("an entry was removed while its message died again: repeat the call")
+		return errRemoved
 	}
 	p.tookPlace = true
 	for _, i := range again {

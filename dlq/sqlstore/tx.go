@@ -35,7 +35,7 @@ func retryTx(
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		err := runTx(ctx, db, opts, fn)
-		if err == nil || attempt == attempts || !retryable(err) {
+		if err == nil || attempt == attempts || !retryable(err) && !errors.Is(err, errRemoved) {
 			return err
 		}
 		timer := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond)) //nolint:gosec // jitter, not a secret

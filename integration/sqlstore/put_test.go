@@ -114,9 +114,13 @@ func TestPut_KnownAndNew(t *testing.T) {
 
 // Large calls, which are stored in pieces, of the same letters at once, by two processes: a letter is one entry, one call stored it, and
 // each receipt is its letter's.
-func TestPostgres_PutLargeCallsAtOnce(t *testing.T) {
+func TestPut_LargeCallsAtOnce(t *testing.T) {
 	t.Parallel()
-	url := servers["PostgreSQL"](t)
+	onEach(t, putLargeCallsAtOnce)
+}
+
+func putLargeCallsAtOnce(t *testing.T, url string) {
+	t.Helper()
 	const total, callers = 450, 4
 	stores := []*sqlstore.Store{openStore(t, url), openStore(t, url)}
 	now := time.Now()
