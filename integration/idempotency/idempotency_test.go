@@ -84,21 +84,31 @@ func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
 
 func openDatabase(t *testing.T, url string) database {
 	t.Helper()
-	db, dialect, err := openDB(url)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	require.NoError(t, db.PingContext(t.Context())) // makes a write-ahead log of SQLite's journal, which connections cannot do together
-
-	// Ten processes that start at once make one table.
-	stores := make([]*sqlstore.Store, 10)
-	faults := make([]error, len(stores))
-	var processes sync.WaitGroup
-	for i := range stores {
-		processes.Go(func() { stores[i], faults[i] = sqlstore.New(t.Context(), db, dialect) })
+	// Ten processes that start at once make one table. Whoever has to connect first would come too late.
+	dbs, stores, faults := make([]*sql.DB, 10), make([]*sqlstore.Store, 10), make([]error, 10)
+	var dialect sqlstore.Dialect
+	for i := range dbs {
+		var err error
+		dbs[i], dialect, err = openDB(url)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dbs[i].Close()) })
+		require.NoError(t, dbs[i].PingContext(t.Context())) // makes a write-ahead log of SQLite's journal, which connections cannot do together
 	}
+	start := make(chan struct{})
+	var processes sync.WaitGroup
+	for i, db := range dbs {
+		processes.Go(func() {
+			<-start
+			stores[i], faults[i] = sqlstore.New(t.Context(), db, dialect)
+		})
+	}
+	close(start)
 	processes.Wait()
 	require.NoError(t, errors.Join(faults...))
-	return database{url: url, db: db, store: stores[0]}
+	for _, db := range dbs[1:] {
+		require.NoError(t, db.Close())
+	}
+	return database{url: url, db: dbs[0], store: stores[0]}
 }
 
 func TestStore_Conformance(t *testing.T) {
