@@ -21,51 +21,35 @@ func (v *verdict) Fatal(why ...any) { v.failed = fmt.Sprint(why...) }
 
 func TestNeed(t *testing.T) {
 	missing := &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: os.ErrNotExist}
-
-	t.Run("skips with what to do when a server is missing", func(t *testing.T) {
-		t.Setenv("REQUIRE_SERVICES", "")
-		var v verdict
-		Need(&v, fmt.Errorf("wrapped: %w", missing))
-		require.Empty(t, v.failed)
-		require.Contains(t, v.skipped, "TEST_KAFKA_BROKERS")
-		require.Contains(t, v.skipped, "integration/install.sh kafka")
-	})
-	t.Run("fails when services are required", func(t *testing.T) {
-		t.Setenv("REQUIRE_SERVICES", "1")
-		var v verdict
-		Need(&v, missing)
-		require.Empty(t, v.skipped)
-		require.NotEmpty(t, v.failed)
-	})
-	t.Run("fails when services are required and another one is optional", func(t *testing.T) {
-		t.Setenv("REQUIRE_SERVICES", "1")
-		t.Setenv("OPTIONAL_SERVICES", "mysql,rabbitmq")
-		var v verdict
-		Need(&v, missing)
-		require.Empty(t, v.skipped)
-		require.NotEmpty(t, v.failed)
-	})
-	t.Run("skips when services are required and this one is optional", func(t *testing.T) {
-		t.Setenv("REQUIRE_SERVICES", "1")
-		t.Setenv("OPTIONAL_SERVICES", "mysql,kafka")
-		var v verdict
-		Need(&v, missing)
-		require.NotEmpty(t, v.skipped)
-		require.Empty(t, v.failed)
-	})
-	t.Run("fails when a server that is there does not start", func(t *testing.T) {
-		t.Setenv("REQUIRE_SERVICES", "")
-		t.Setenv("OPTIONAL_SERVICES", "kafka")
-		var v verdict
-		Need(&v, errors.New("port taken"))
-		require.Empty(t, v.skipped)
-		require.Equal(t, "port taken", v.failed)
-	})
-	t.Run("goes on without an error", func(t *testing.T) {
-		var v verdict
-		Need(&v, nil)
-		require.Zero(t, v)
-	})
+	for name, c := range map[string]struct {
+		required, optional string
+		err                error
+		skips              bool
+	}{
+		"skips with what to do when a server is missing":              {"", "", fmt.Errorf("wrapped: %w", missing), true},
+		"fails when services are required":                            {"1", "", missing, false},
+		"fails when services are required and another is optional":    {"1", "mysql,rabbitmq", missing, false},
+		"skips when services are required and this one is optional":   {"1", "mysql,kafka", missing, true},
+		"fails when a server that is there does not start":            {"", "", errors.New("port taken"), false},
+		"fails when one that is optional is there and does not start": {"", "kafka", errors.New("port taken"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("REQUIRE_SERVICES", c.required)
+			t.Setenv("OPTIONAL_SERVICES", c.optional)
+			var v verdict
+			Need(&v, c.err)
+			want := verdict{failed: c.err.Error()}
+			if c.skips {
+				want = verdict{skipped: c.err.Error()}
+				require.Contains(t, v.skipped, "TEST_KAFKA_BROKERS")
+				require.Contains(t, v.skipped, "integration/install.sh kafka")
+			}
+			require.Equal(t, want, v)
+		})
+	}
+	var v verdict
+	Need(&v, nil)
+	require.Zero(t, v)
 }
 
 func TestServer_ExternalIsNotOurs(t *testing.T) {

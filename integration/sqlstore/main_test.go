@@ -36,6 +36,17 @@ func onEach(t *testing.T, test func(t *testing.T, url string)) {
 	}
 }
 
+// onEachStore is onEach with a store.
+func onEachStore(t *testing.T, test func(t *testing.T, s *sqlstore.Store)) {
+	t.Helper()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		s := openStore(t, url)
+		defer s.Close()
+		test(t, s)
+	})
+}
+
 // with adds parameters to a URL.
 func with(url, params string) string {
 	if strings.Contains(url, "?") {

@@ -177,10 +177,8 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 // A call that has a delivery twice stores it once, the first one, however many letters there are.
 func TestPut_LargeCallWithRepeats(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
 		t.Helper()
-		s := openStore(t, url)
-		defer s.Close()
 		now := time.Now()
 		const half = 150
 		for round := range 6 {
@@ -201,10 +199,8 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 // An entry that is not as dlq.NewEntry makes it is stored as it is, whatever it is that differs.
 func TestPut_KeepsWhatDiffers(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
 		t.Helper()
-		s := openStore(t, url)
-		defer s.Close()
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		later := now.Add(time.Hour)
 		edits := map[string]func(e *dlq.Entry){
@@ -258,10 +254,8 @@ func TestPut_KeepsWhatDiffers(t *testing.T) {
 // Records of one change that differ in a later one only are each their entry's.
 func TestChange_RecordsOfUnlikeEntries(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
+	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
 		t.Helper()
-		s := openStore(t, url)
-		defer s.Close()
 		now := time.Now()
 		receipts, err := s.Put(t.Context(), letter(1, now), letter(2, now), letter(3, now), letter(4, now))
 		require.NoError(t, err)
