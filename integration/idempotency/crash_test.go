@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,17 +17,19 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/integration/kill9"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A consumer process gets these: the URL of its broker and of its database, and where to kill itself with SIGKILL: after its
-// fifth effect "in the transaction", right "after the commit", before it has told anybody, "before the ack", or nowhere.
+// A consumer process gets the URL of its broker and of its database.
 const (
 	consumerBroker   = "REDRIVE_TEST_CONSUMER_BROKER"
 	consumerDatabase = "REDRIVE_TEST_CONSUMER_DATABASE"
-	consumerDies     = "REDRIVE_TEST_CONSUMER_DIES"
+)
 
+// Where a consumer dies: with its effect not committed, before it has told anybody of the commit, and before the ack.
+const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"
 	beforeAck     = "before the ack"
@@ -37,13 +37,13 @@ const (
 
 // consumer charges each order once, until it dies or is killed.
 func consumer() int {
-	if err := consume(context.Background(), os.Getenv(consumerBroker), os.Getenv(consumerDatabase), os.Getenv(consumerDies)); err != nil {
+	if err := consume(context.Background(), os.Getenv(consumerBroker), os.Getenv(consumerDatabase)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	return 1
 }
 
-func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
+func consume(ctx context.Context, brokerURL, databaseURL string) error {
 	quiet := slog.New(slog.DiscardHandler)
 	db, dialect, err := openDB(databaseURL)
 	if err != nil {
@@ -73,31 +73,16 @@ func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
 	if err != nil {
 		return err
 	}
-	var (
-		mu    sync.Mutex
-		count int
-	)
-	die := func(where string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if dies != where {
-			return
-		}
-		if count++; count == 5 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-	}
 	handle := pipeline.Middleware(guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
 		err := store.InTx(m.Context(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(m.Context(), "INSERT INTO charges (id) VALUES ('"+m.UUID+"')")
 			if err == nil {
-				die(inTransaction)
+				kill9.At(inTransaction)
 			}
 			return err
 		})
 		if err == nil {
-			die(afterCommit)
+			kill9.At(afterCommit)
 		}
 		return nil, err
 	}))
@@ -113,7 +98,7 @@ func consume(ctx context.Context, brokerURL, databaseURL, dies string) error {
 					m.Nack()
 					continue
 				}
-				die(beforeAck)
+				kill9.At(beforeAck)
 				m.Ack()
 			}
 		})
@@ -175,27 +160,17 @@ func killedConsumers(t *testing.T, d database, url string) {
 	}
 	require.NoError(t, broker.Publisher().Publish("orders", list...))
 
-	start := func(dies string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), consumerBroker+"="+url, consumerDatabase+"="+d.url, consumerDies+"="+dies)
-		cmd.Stderr = os.Stderr
-		require.NoError(t, cmd.Start())
-		return cmd
-	}
+	urls := []string{consumerBroker + "=" + url, consumerDatabase + "=" + d.url}
 	charges := func() (rows, different int) {
 		require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
 		return rows, different
 	}
 	for _, where := range []string{inTransaction, afterCommit, beforeAck, afterCommit, beforeAck, inTransaction} {
-		require.ErrorContains(t, start(where).Wait(), "killed", "it was to die %s", where)
+		kill9.Until(t, where, urls...)
 		rows, different := charges()
 		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
 	}
-	last := start("")
-	t.Cleanup(func() {
-		_ = last.Process.Kill()
-		_ = last.Wait() // killed
-	})
+	kill9.Start(t, "", urls...)
 	require.Eventually(t, func() bool {
 		_, different := charges()
 		return different == n

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,28 +17,28 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/kill9"
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A clerk is a process that gets these: its database, and where to kill itself with SIGKILL: the fifth time that it is "in the
-// transaction", with all of it done, or right "after the commit", or nowhere.
-const (
-	clerkURL  = "REDRIVE_TEST_CLERK_URL"
-	clerkDies = "REDRIVE_TEST_CLERK_DIES"
+// clerkURL names the database of a clerk, which is a process.
+const clerkURL = "REDRIVE_TEST_CLERK_URL"
 
+// Where a clerk dies: with all of a transaction done, or right after it.
+const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"
 )
 
 // clerk rejects all employees, until it dies.
 func clerk(url string) int {
-	if err := reject(context.Background(), url, os.Getenv(clerkDies)); err != nil {
+	if err := reject(context.Background(), url); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	return 1
 }
 
-func reject(ctx context.Context, url, dies string) error {
+func reject(ctx context.Context, url string) error {
 	b, err := brokers.Open(ctx, with(url, "x-lease=1s&x-poll=10ms&x-nack-delay=10ms"))
 	if err != nil {
 		return err
@@ -57,13 +54,6 @@ func reject(ctx context.Context, url, dies string) error {
 	})
 	if err != nil {
 		return err
-	}
-	var count atomic.Int32
-	die := func(where string) {
-		if dies == where && count.Add(1) == 5 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
 	}
 	messages, err := queue.Subscriber(brokers.WithConcurrency(4)).Subscribe(ctx, "employees")
 	if err != nil {
@@ -87,7 +77,7 @@ func reject(ctx context.Context, url, dies string) error {
 						}
 						return nil, middleware.Permanent(errors.New("invalid CPF"))
 					})(m)
-					die(inTransaction)
+					kill9.At(inTransaction)
 					return err // nil when the dead letter is part of the transaction
 				})
 				if err != nil {
@@ -95,7 +85,7 @@ func reject(ctx context.Context, url, dies string) error {
 					m.Nack()
 					continue
 				}
-				die(afterCommit)
+				kill9.At(afterCommit)
 				m.Ack()
 			}
 		})
@@ -126,24 +116,13 @@ func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
 		}
 		require.NoError(t, queue.Publisher().Publish("employees", list...))
 
-		start := func(dies string) *exec.Cmd {
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), clerkURL+"="+url, clerkDies+"="+dies)
-			cmd.Stderr = os.Stderr
-			require.NoError(t, cmd.Start())
-			return cmd
-		}
 		for _, where := range []string{inTransaction, afterCommit, afterCommit, inTransaction} {
-			require.ErrorContains(t, start(where).Wait(), "killed", "it was to die %s", where)
+			kill9.Until(t, where, clerkURL+"="+url)
 			employees, dead, waits, rejected := waiting(t, db)
 			require.Equal(t, []int{employees, employees, n - employees}, []int{dead, rejected, waits},
 				"%d employees; dead letters, events, messages that wait after a death %s", employees, where)
 		}
-		last := start("")
-		t.Cleanup(func() {
-			_ = last.Process.Kill()
-			_ = last.Wait() // killed
-		})
+		kill9.Start(t, "", clerkURL+"="+url)
 		require.Eventually(t, func() bool {
 			_, _, waits, _ := waiting(t, db)
 			return waits == 0
