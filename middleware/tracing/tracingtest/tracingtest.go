@@ -3,7 +3,6 @@
 package tracingtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
@@ -49,7 +49,7 @@ func Run(t *testing.T, b Broker) {
 	spans := &exporter{InMemoryExporter: tracetest.NewInMemoryExporter(), exported: make(chan struct{}, 100)}
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(spans))
 	tracer := tracing.New(tracing.Config{Provider: provider})
-	var logs buffer
+	var logs logbuffer.Buffer
 	letters := make(chan *envelope.DeadLetter, 1)
 	pipeline, err := middleware.New(middleware.Config{
 		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
@@ -216,21 +216,4 @@ func checkLogs(t *testing.T, logs, traceID, messageID string) {
 		}
 		require.True(t, found, "no line %q in\n%s", line, logs)
 	}
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
