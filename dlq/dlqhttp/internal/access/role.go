@@ -25,9 +25,6 @@ const (
 
 var names = []string{"none", "viewer", "operator", "approver", "admin"}
 
-// Roles lists every role that may do something, the least first.
-func Roles() []Role { return []Role{Viewer, Operator, Approver, Admin} }
-
 // ParseRole reads a role. None is not one to be given.
 func ParseRole(text string) (Role, error) {
 	if i := slices.Index(names, text); i > 0 {
