@@ -1,5 +1,5 @@
-# `make help` lists the targets. Nothing here needs more than Go, a C compiler (for the race detector) and make;
-# `make integration` needs the servers that integration/install.sh brings.
+# `make help` lists the targets. Nothing here needs more than Go and make, but for the race detector, which needs a C
+# compiler (make race), and for the servers that integration/install.sh brings (make integration).
 
 # How tests are run. CI sets it in the environment to a runner that also counts them.
 GOTEST ?= go test
@@ -13,6 +13,7 @@ MODULES = . integration tools
 LINTED  = . integration
 
 FUZZTIME ?= 40000x
+COUNT    ?= 1
 BENCH    ?= .
 
 .DEFAULT_GOAL := help
@@ -22,16 +23,29 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## run the tests of the library; needs no network and no service
-	$(GOTEST) -race -shuffle=on ./...
+test: ## run the tests of the library; needs nothing but Go (some 2 minutes, then seconds for what has not changed)
+	$(GOTEST) -p 6 ./...
 
 .PHONY: race
-race: ## run the library's tests five times over, to find races and flakes
-	$(GOTEST) -race -shuffle=on -count=5 ./...
+race: ## run them shuffled under the race detector, COUNT times; needs a C compiler
+	$(GOTEST) -race -shuffle=on -count=$(COUNT) ./...
+
+.PHONY: plain
+plain: ## run the few tests that the race detector skips: allocations, stack frames, and a race of watermill-amqp's own
+	$(GOTEST) -count=1 -run 'Frames|Allocat' ./middleware
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -run 'TestNetwork_CutsLoseNothing/RabbitMQ' ./watermill
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
 	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -race -shuffle=on -p 2 -timeout 20m ./...
+
+CHAOS_ROUNDS ?= 10
+CHAOS_SEED   ?= 0
+
+.PHONY: chaos
+chaos: ## break everything around a service, CHAOS_ROUNDS times on each broker, and balance the books (CHAOS_SEED repeats a run)
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -v -timeout 6h -run TestChaos ./chaos \
+	  -chaos.rounds $(CHAOS_ROUNDS) -chaos.seed $(CHAOS_SEED) -chaos.clusters
 
 .PHONY: lint
 lint: ## run go vet and golangci-lint in every module (the first run builds the linter, 1 to 3 minutes)

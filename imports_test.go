@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -95,23 +97,31 @@ func TestImports_Weight(t *testing.T) {
 		yaml       = "github.com/goccy/go-yaml"
 		huma       = "github.com/danielgtaylor/huma"
 		testify    = "github.com/stretchr/testify"
+		nats       = "github.com/nats-io"
 	)
 	drivers := []string{pgx, mysql, sqlite}
-	light := append([]string{amqp, sarama, kafka, franz, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql"}, drivers...)
+	light := append([]string{
+		amqp, sarama, kafka, franz, nats, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql",
+	}, drivers...)
 	for pattern, heavy := range map[string][]string{
-		"./envelope":                   append([]string{"net/http", "github.com/failsafe-go"}, light...),
-		"./middleware":                 slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
-		"./brokers":                    light,
-		"./dlq/dlqmetrics":             append([]string{amqp, sarama, kafka, otel, yaml, huma, testify}, drivers...),
-		"./middleware/tracing":         append([]string{amqp, sarama, kafka, builder, goose, prometheus, yaml, huma, testify, "go.opentelemetry.io/otel/sdk"}, drivers...),
-		"./middleware/pipelinemetrics": append([]string{amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
+		"./envelope":       append([]string{"net/http", "github.com/failsafe-go"}, light...),
+		"./middleware":     slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
+		"./brokers":        light,
+		"./dlq/dlqmetrics": append([]string{nats, amqp, sarama, kafka, otel, yaml, huma, testify}, drivers...),
+		"./middleware/tracing": append([]string{
+			nats, amqp, sarama, kafka, builder, goose, prometheus, yaml, huma, testify, "go.opentelemetry.io/otel/sdk",
+		}, drivers...),
+		"./middleware/pipelinemetrics": append([]string{nats, amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
 		"./brokers/memory":             light,
-		"./brokers/rabbitmq":           append([]string{sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/kafka":              append([]string{amqp, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/sqlqueue":           append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
-		"./dlq":                        append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./dlq/dlqhttp":                append([]string{amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./dlq/sqlstore":               append([]string{amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./brokers/nats":               append([]string{amqp, sarama, franz, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/rabbitmq":           append([]string{nats, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/kafka":              append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/sqlqueue":           append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./dlq":                        append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./dlq/wire":                   append([]string{"net/http", "github.com/ThreeDotsLabs"}, light...),
+		"./dlq/client":                 append([]string{"github.com/ThreeDotsLabs"}, light...),
+		"./dlq/dlqhttp":                append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./dlq/sqlstore":               append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
 	} {
 		t.Run(strings.TrimPrefix(pattern, "./"), func(t *testing.T) {
 			for _, p := range list(t, pattern) {
@@ -126,6 +136,20 @@ func TestImports_Weight(t *testing.T) {
 	}
 }
 
+// Only the broker on NATS imports its client, and nothing that is released compiles the server.
+func TestImports_NATS(t *testing.T) {
+	const client, server = "github.com/nats-io/nats.go", "github.com/nats-io/nats-server"
+	for _, p := range list(t, "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		for _, dep := range p.Deps {
+			require.False(t, strings.HasPrefix(dep, server), "%s compiles the server", name)
+		}
+		for _, dep := range p.Imports {
+			require.False(t, strings.HasPrefix(dep, client) && name != "brokers/nats", "%s imports %s", name, dep)
+		}
+	}
+}
+
 // The envelope is what every service shares: it stays as small as this.
 func TestImports_EnvelopeKnowsOnlyWatermillAndUUID(t *testing.T) {
 	for _, p := range list(t, "./envelope") {
@@ -133,6 +157,73 @@ func TestImports_EnvelopeKnowsOnlyWatermillAndUUID(t *testing.T) {
 			if strings.Contains(dep, ".") && part(dep) == "" {
 				require.Contains(t, []string{"github.com/ThreeDotsLabs/watermill/message", "github.com/google/uuid"}, dep)
 			}
+		}
+	}
+}
+
+const watermills = "github.com/ThreeDotsLabs/watermill"
+
+// leaves are the packages that are on Watermill's own adapters.
+var leaves = map[string]string{
+	"brokers/watermill/amqp":  watermills + "-amqp/v2/pkg/amqp",
+	"brokers/watermill/kafka": watermills + "-kafka/v3/pkg/kafka",
+	"brokers/watermill/sql":   watermills + "-sql/v3/pkg/sql",
+}
+
+// The packages of Watermill's own adapters are used by the product, each in a separate leaf, and by nothing else but those
+// that open any URL.
+func TestImports_WatermillsAdapters(t *testing.T) {
+	const theirs = watermills + "-"
+	compiled := map[string]bool{}
+	for _, p := range list(t, "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		if adapter, ok := leaves[name]; ok {
+			require.Contains(t, p.Imports, adapter, name)
+			compiled[name] = true
+			continue
+		}
+		for _, dep := range p.Imports {
+			require.False(t, strings.HasPrefix(dep, theirs), "%s imports %s", name, dep)
+		}
+	}
+	require.Len(t, compiled, len(leaves))
+	light := []string{
+		"./brokers/watermill", "./brokers/watermill/gochannel", "./brokers/memory", "./brokers/rabbitmq", "./brokers/kafka", "./brokers/sqlqueue",
+		"./middleware", "./dlq/...",
+	}
+	for _, p := range list(t, light...) {
+		for _, dep := range p.Deps {
+			require.False(t, strings.HasPrefix(dep, theirs), "%s compiles %s", p.ImportPath, dep)
+		}
+	}
+	// Each leaf compiles one of them.
+	for _, p := range list(t, "./brokers/watermill/amqp", "./brokers/watermill/kafka", "./brokers/watermill/sql") {
+		for _, dep := range p.Deps {
+			if strings.HasPrefix(dep, theirs) {
+				require.Equal(t, leaves[strings.TrimPrefix(p.ImportPath, module+"/")], dep, p.ImportPath)
+			}
+		}
+	}
+}
+
+// The six packages that this module is built on are required by it, and are in what users run: the command, which opens any
+// broker URL, or for testify the conformance suites that third parties run.
+func TestImports_BuiltOnWatermill(t *testing.T) {
+	mod, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	direct, _, found := strings.Cut(string(mod), "\n)\n") // the first block has what is not indirect
+	require.True(t, found)
+	for required, use := range map[string]struct{ by, pkg string }{
+		watermills:                    {"./cmd/redrive", watermills + "/message"},
+		watermills + "-amqp/v2":       {"./cmd/redrive", leaves["brokers/watermill/amqp"]},
+		watermills + "-kafka/v3":      {"./cmd/redrive", leaves["brokers/watermill/kafka"]},
+		watermills + "-sql/v3":        {"./cmd/redrive", leaves["brokers/watermill/sql"]},
+		"github.com/google/uuid":      {"./envelope", "github.com/google/uuid"},
+		"github.com/stretchr/testify": {"./brokers/brokertest", "github.com/stretchr/testify/require"},
+	} {
+		require.Regexp(t, `(?m)^\t`+regexp.QuoteMeta(required)+` v\S+$`, direct, "go.mod")
+		for _, p := range list(t, use.by) {
+			require.Contains(t, p.Deps, use.pkg, "%s does not use %s", use.by, required)
 		}
 	}
 }

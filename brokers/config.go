@@ -46,6 +46,9 @@ type Config struct {
 	Delays []time.Duration `yaml:"delays"`
 	// Naming makes the names of queues. The zero value means [DefaultNames].
 	Naming NameScheme `yaml:"naming"`
+	// RefuseUnrouted makes Publish fail with [ErrUnroutable] for an event that no service has subscribed to. By default it is
+	// no error, as on any bus. Without patterns a topic that nothing reads follows the broker.
+	RefuseUnrouted bool `yaml:"refuse_unrouted"`
 	// Params are the driver's own parameters, by their names without x-.
 	Params Params `yaml:"params"`
 	// DeadLetters keeps the dead letters that the broker itself makes, before a handler or a middleware sees the message:

@@ -27,6 +27,7 @@
 //	x-drain            DrainTimeout     25s                how long Close waits for running handlers
 //	x-publish-timeout  PublishTimeout   10s                how long a publish may wait for the broker's confirm
 //	x-delays           Delays           none               delays to prepare, as 10s,20s,40s
+//	x-refuse-unrouted  RefuseUnrouted   false              an event that no service subscribes to is an error
 //	x-naming           Naming.Preset    default            naming scheme: default, laravel, delayed-backoff, ...
 //	x-project          Naming.Project   none               {project} in the names of the scheme
 //	x-exchange         Naming.Exchange  scheme's           template: where producers publish
@@ -43,12 +44,12 @@
 //
 // # Writing a driver
 //
-// Implement [Driver] and [Broker], call [Register] in init, and run package brokertest against it. [Drain],
-// [Config.Resolve], [NameScheme] and [SubscriberConfig] are the parts that drivers share.
+// Implement the Transport of package driver, make a [Broker] of it with package portable, register a [Driver] that does so, and
+// run package brokertest against it. What users are promised is kept above the transport, the same for every broker.
 //
-// Four methods are optional, and found by who needs them, the last two by package brokermetrics:
+// Four methods are optional, and found by the packages that need them, the last two by brokermetrics:
 //
-//	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call (dlq.BatchRedriver): one error for
+//	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call (redrive.BatchRedriver): one error for
 //	                                                                     each message, nil only for what the broker has confirmed
 //	Depths                                                               how many messages wait: see [DepthReporter]
 //	Counts() (connections, channels int)                                 what it has open at the broker

@@ -48,5 +48,8 @@ type Param struct {
 	Secret bool
 	// Native marks a parameter of the backend's own URI: it stays in the URL, is written without x-, and is not parsed
 	// here. The Name "*" stands for every parameter; then ours need their x-, so that neither hides the other.
+	//
+	// Without Native, the Name "*" stands for the parameters of other drivers: those of a [Config] are left out instead of
+	// refused. That is for a driver that stands in for others in tests.
 	Native bool
 }

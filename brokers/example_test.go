@@ -46,7 +46,7 @@ func ExampleOpen_faults() {
 	_, err = brokers.Open(context.Background(), "amqps://app:secret@rabbit:5671/")
 	fmt.Println(errors.Is(err, brokers.ErrUnknownScheme))
 	// Output:
-	// brokers: open mem://: URL: unknown parameter "gruop": did you mean group? known are concurrency, dead, dead-exchange, delayed, delays, drain, exchange, group, max-message, nack-pause, name, naming, project, publish-timeout, queue, retry, retry-exchange
+	// brokers: open mem://: URL: unknown parameter "gruop": did you mean group? known are concurrency, dead, dead-exchange, delayed, delays, drain, exchange, group, max-message, nack-pause, name, naming, project, publish-timeout, queue, refuse-unrouted, retry, retry-exchange
 	// parameter concurrency="none": must be a whole number such as 20
 	// naming: unknown preset "symfony": known are default, delayed-backoff, laravel, service-bus, store-only, ttl-cycle
 	// true
@@ -164,4 +164,5 @@ func ExampleLookup() {
 	// true
 	// nack-pause 100ms
 	// max-message 0
+	// *
 }

@@ -28,6 +28,16 @@ var importPaths = map[string]string{
 	"mysql":      "github.com/redrive-go/redrive/brokers/sqlqueue",
 	"mariadb":    "github.com/redrive-go/redrive/brokers/sqlqueue",
 	"sqlite":     "github.com/redrive-go/redrive/brokers/sqlqueue",
+
+	"gochannel":            "github.com/redrive-go/redrive/brokers/watermill/gochannel",
+	"watermill+amqp":       "github.com/redrive-go/redrive/brokers/watermill/amqp",
+	"watermill+amqps":      "github.com/redrive-go/redrive/brokers/watermill/amqp",
+	"watermill+kafka":      "github.com/redrive-go/redrive/brokers/watermill/kafka",
+	"watermill+postgres":   "github.com/redrive-go/redrive/brokers/watermill/sql",
+	"watermill+postgresql": "github.com/redrive-go/redrive/brokers/watermill/sql",
+	"watermill+mysql":      "github.com/redrive-go/redrive/brokers/watermill/sql",
+	"watermill+mariadb":    "github.com/redrive-go/redrive/brokers/watermill/sql",
+	"watermill+sqlite":     "github.com/redrive-go/redrive/brokers/watermill/sql",
 }
 
 // Mux opens brokers by the scheme of their URL. The zero value has no drivers. It is safe for concurrent use. Programs

@@ -117,6 +117,10 @@ func (s NameScheme) names(topic, group, queue string) Names {
 	}
 }
 
+// PerDelay reports whether every delay has a retry queue with its number in the name: whether {delay} stands in Retry outside
+// of square brackets.
+func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires("delay") }
+
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.
 func (s NameScheme) filled() NameScheme {
 	if s.Preset == "" {

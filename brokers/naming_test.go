@@ -49,7 +49,7 @@ func TestNameScheme_Presets(t *testing.T) {
 			Retry8s:       "sgp.fechamento.reabertura.notificacao.dre.deadletter.8000",
 			RetryExchange: "sme.sgp.workers.deadletter",
 			Delayed10s:    "sgp.fechamento.reabertura.notificacao.dre.deadletter.10000",
-			Dead:          "sgp.fechamento.reabertura.notificacao.dre.limbo",
+			Dead:          "sgp.fechamento.reabertura.notificacao.dre.limbu",
 		}},
 		"E with its own spelling": {brokers.NameScheme{Preset: "ttl-cycle", Dead: "{queue}.limbu"}, "dre", "", golden{
 			Queue: "dre", Retry: "dre.deadletter", Retry8s: "dre.deadletter.8000", Delayed10s: "dre.deadletter.10000", Dead: "dre.limbu",

@@ -74,6 +74,10 @@ func (p Params) resolve(declared []Param, where string) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(p)) {
 		i := slices.IndexFunc(declared, func(d Param) bool { return d.Name == name && !d.Native })
+		if i < 0 && where == inConfig && passes(name, declared) {
+			delete(p, name)
+			continue
+		}
 		if i < 0 {
 			faults = append(faults, unknownParam(where, name, declaredNames(declared)))
 			continue
@@ -83,17 +87,29 @@ func (p Params) resolve(declared []Param, where string) error {
 		}
 	}
 	for _, d := range declared {
-		if _, given := p[d.Name]; !given && !d.Native {
+		if _, given := p[d.Name]; !given && !d.Native && d.Name != anyParam {
 			p[d.Name] = d.Default
 		}
 	}
 	return errors.Join(faults...)
 }
 
+// inConfig is where the parameters of a Config stand.
+const inConfig = "params"
+
+// anyParam is the name that stands for every parameter.
+const anyParam = "*"
+
+// passes reports whether a driver takes parameters that it does not know, and name is no slip of one that it does know.
+func passes(name string, declared []Param) bool {
+	lenient := slices.ContainsFunc(declared, func(d Param) bool { return d.Name == anyParam && !d.Native })
+	return lenient && nearest(name, declaredNames(declared)) == ""
+}
+
 func declaredNames(declared []Param) []string {
 	var names []string
 	for _, d := range declared {
-		if !d.Native {
+		if !d.Native && d.Name != anyParam {
 			names = append(names, d.Name)
 		}
 	}

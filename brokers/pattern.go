@@ -1,26 +1,21 @@
 package brokers
 
-import "strings"
+import (
+	"strings"
 
-// MatchPattern tells whether an event name, words separated by dots, matches an AMQP topic pattern: * stands for
-// exactly one word, # for any number of words, none included. Its cost is bounded by the product of both lengths,
-// whatever the pattern.
-func MatchPattern(pattern, event string) bool {
-	words := strings.Split(event, ".")
-	// reached[i] tells whether the pattern so far can match the first i words.
-	reached := make([]bool, len(words)+1)
-	reached[0] = true
-	for part := range strings.SplitSeq(pattern, ".") {
-		if part == "#" {
-			for i := range words {
-				reached[i+1] = reached[i+1] || reached[i]
-			}
-			continue
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// MatchPattern reports whether an event name, words separated by dots, matches an AMQP topic pattern: * stands for exactly
+// one word, # for any number of words, none included.
+func MatchPattern(pattern, event string) bool { return envelope.MatchEvent(pattern, event) }
+
+// IsPattern reports whether a topic is a pattern: one of its words, between dots, is * or #.
+func IsPattern(topic string) bool {
+	for word := range strings.SplitSeq(topic, ".") {
+		if word == "*" || word == "#" {
+			return true
 		}
-		for i := len(words); i > 0; i-- {
-			reached[i] = reached[i-1] && (part == "*" || part == words[i-1])
-		}
-		reached[0] = false
 	}
-	return reached[len(words)]
+	return false
 }

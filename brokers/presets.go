@@ -88,8 +88,8 @@ func ServiceBus(project string) NameScheme {
 }
 
 // TTLCycle is the cycle in which a rejected message waits in the queue's .deadletter, and comes back when its time to
-// live ends; there .deadletter is the wait for a retry, and .limbo is final. exchange is the main exchange, such as
-// sme.sgp.workers; empty means the default exchange. Systems that spell it .limbu set Dead to "{queue}.limbu".
+// live ends; there .deadletter is the wait for a retry, and .limbu, as that system spells it, is final. exchange is the main
+// exchange, such as sme.sgp.workers; empty means the default exchange.
 func TTLCycle(exchange string) NameScheme {
 	return NameScheme{
 		Preset:        "ttl-cycle",
@@ -97,6 +97,6 @@ func TTLCycle(exchange string) NameScheme {
 		Queue:         "{topic}",
 		Retry:         "{queue}.deadletter[.{delay}]",
 		RetryExchange: "[{exchange}.deadletter]",
-		Dead:          "{queue}.limbo",
+		Dead:          "{queue}.limbu",
 	}
 }

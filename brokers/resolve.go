@@ -26,6 +26,7 @@ var settings = []setting{
 	{Param{Name: "drain", Kind: Duration}, func(c *Config, v string) { c.DrainTimeout = Params{"": v}.Duration("") }},
 	{Param{Name: "publish-timeout", Kind: Duration, Min: 1}, func(c *Config, v string) { c.PublishTimeout = Params{"": v}.Duration("") }},
 	{Param{Name: "delays", Kind: DurationList}, func(c *Config, v string) { c.Delays = Params{"": v}.Durations("") }},
+	{Param{Name: "refuse-unrouted", Kind: Bool}, func(c *Config, v string) { c.RefuseUnrouted = Params{"": v}.Bool("") }},
 	{Param{Name: "naming"}, func(c *Config, v string) { c.Naming.Preset = v }},
 	{Param{Name: "project"}, func(c *Config, v string) { c.Naming.Project = v }},
 	{Param{Name: "exchange"}, func(c *Config, v string) { c.Naming.Exchange = v }},
@@ -63,7 +64,7 @@ func (c Config) Resolve(params []Param) (Config, error) {
 		}
 	}
 
-	faults = append(faults, c.Params.resolve(params, "params"))
+	faults = append(faults, c.Params.resolve(params, inConfig))
 	c.setDefaults()
 	faults = append(faults, c.validate())
 	if err := errors.Join(faults...); err != nil {
@@ -109,7 +110,7 @@ func (c *Config) takeQuery(u *url.URL, params []Param) (rest string, err error) 
 
 // take stores one parameter in its field, or among the driver's own.
 func (c *Config) take(name, value, key string, params []Param) error {
-	i := slices.IndexFunc(params, func(p Param) bool { return p.Name == name && !p.Native })
+	i := slices.IndexFunc(params, func(p Param) bool { return p.Name == name && name != anyParam && !p.Native })
 	if i >= 0 {
 		c.Params[name] = value // checked with the others
 		return nil
@@ -146,9 +147,10 @@ func knownInURL(params []Param) []string {
 	}
 	for _, p := range params {
 		switch {
+		case p.Name == anyParam:
 		case !p.Native:
 			add(p.Name)
-		case p.Name != "*":
+		default:
 			known = append(known, p.Name)
 		}
 	}

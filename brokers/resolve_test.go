@@ -86,7 +86,7 @@ func TestResolve_NamesParameterAndValueOfEachFault(t *testing.T) {
 		"group=a&x-group=b":     `parameter x-group is given twice`,
 		"prefetch=1&prefetch=2": `parameter prefetch is given twice`,
 		"x-heartbeat=5":         `URL: unknown parameter "x-heartbeat": did you mean heartbeat? known are brokers, `,
-		"prefech=50":            `URL: unknown parameter "prefech": did you mean prefetch? known are brokers, concurrency, dead, dead-exchange, delay, delayed, delays, drain, exchange, group, heartbeat, key, limit, mandatory, name, naming, prefetch, project, publish-timeout, queue, retry, retry-exchange, sasl-password, steps, wait, x-name`,
+		"prefech=50":            `URL: unknown parameter "prefech": did you mean prefetch? known are brokers, concurrency, dead, dead-exchange, delay, delayed, delays, drain, exchange, group, heartbeat, key, limit, mandatory, name, naming, prefetch, project, publish-timeout, queue, refuse-unrouted, retry, retry-exchange, sasl-password, steps, wait, x-name`,
 		"x-naming=nope":         `naming: unknown preset "nope": known are default, delayed-backoff, laravel, service-bus, store-only, ttl-cycle`,
 		"x-dead={queue}":        `naming: queue and dead are the same: "topic.group"`,
 		"a%zz=1":                `a URL parameter has a % that two hexadecimal digits do not follow`,

@@ -43,7 +43,7 @@ func (b *Broker) Operating() brokers.Config {
 		cfg.Params = brokers.Params{}
 	}
 	delete(cfg.Params, "transport")
-	cfg.Params["declare"] = "none"
+	cfg.Params["declare"] = "read"
 	return cfg
 }
 

@@ -10,13 +10,14 @@ import (
 	"github.com/redrive-go/redrive/brokers/brokerconfig"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 // Config is the file.
 type Config struct {
 	Store     Store             `yaml:"store"     jsonschema:"description=Where dead letters are kept."`
-	Brokers   map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to, by a name of your choice."`
+	Brokers   map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to\\, by a name of your choice."`
 	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
 	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
@@ -85,13 +86,15 @@ type Redrive struct {
 	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. What a process that died was sending is sent again after twice that time unless its outcome is known."`
 	// RunLease is how long a run stays with a process that does not answer any more. Defaults to 30 s.
 	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that does not answer any more; 30s if not given."`
-	// ApprovalAbove makes a run over more than so many entries wait for a second person. Defaults to never.
-	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=A run over more than so many dead letters waits for a second person; never if not given."`
+	// ApprovalAbove is how many messages one person may send alone within ApprovalWindow. Defaults to any number.
+	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may send alone."`
+	// ApprovalWindow is for how long what was sent counts. Defaults to 24 h.
+	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=For how long what was sent counts; 24h if not given."`
 	// Rules redrive dead letters of technical causes by themselves, while redrive serve runs.
 	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives by itself."`
 }
 
-// Rule is a dlq.Rule: at least one of Reason to Cause says which dead letters.
+// Rule is a redrive.Rule: at least one of Reason to Cause says which dead letters.
 type Rule struct {
 	Name           string        `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
 	Reason         string        `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
@@ -109,8 +112,8 @@ type Rule struct {
 }
 
 // Rule is the rule as dlq takes it.
-func (r *Rule) Rule() dlq.Rule {
-	return dlq.Rule{
+func (r *Rule) Rule() redrive.Rule {
+	return redrive.Rule{
 		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
 		Handler: r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After, MaxAfter: r.MaxAfter, Redrives: r.Redrives, Rate: r.Rate,
 		CloseOnPublish: r.CloseOnPublish,
@@ -154,12 +157,17 @@ const (
 )
 
 // Load reads and checks a file.
-func Load(path string) (*Config, error) {
+func Load(path string) (*Config, error) { return load(path, true) }
+
+// LoadBrokers is Load for what asks only for the brokers: a file without a store will do.
+func LoadBrokers(path string) (*Config, error) { return load(path, false) }
+
+func load(path string, store bool) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	c, err := Parse(data)
+	c, err := parse(data, store)
 	if err != nil {
 		return nil, fmt.Errorf("config: %s: %w", path, err)
 	}
@@ -167,13 +175,15 @@ func Load(path string) (*Config, error) {
 }
 
 // Parse reads and checks a configuration, and fills its defaults in.
-func Parse(data []byte) (*Config, error) {
+func Parse(data []byte) (*Config, error) { return parse(data, true) }
+
+func parse(data []byte, store bool) (*Config, error) {
 	var c Config
 	if err := brokerconfig.Decode(data, &c); err != nil {
 		return nil, err
 	}
 	c.setDefaults()
-	if err := c.Validate(); err != nil {
+	if err := c.validate(store); err != nil {
 		return nil, err
 	}
 	return &c, nil
@@ -201,10 +211,12 @@ func (c *Config) setDefaults() {
 }
 
 // Validate reports every fault that can be seen without opening anything.
-func (c *Config) Validate() error {
+func (c *Config) Validate() error { return c.validate(true) }
+
+func (c *Config) validate(store bool) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.Store.URL == "" {
+	if store && c.Store.URL == "" {
 		bad("store.url: required, such as sqlite:dead-letters.db")
 	}
 	for _, name := range c.Names() {
@@ -246,6 +258,9 @@ func (c *Config) Validate() error {
 	if above := c.Redrive.ApprovalAbove; above != nil && *above < 0 {
 		bad("redrive.approval_above: %d: must not be negative", *above)
 	}
+	if c.Redrive.ApprovalWindow < 0 {
+		bad("redrive.approval_window: %s: must not be negative", c.Redrive.ApprovalWindow)
+	}
 	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
 		bad("retention: must not be negative")
 	}
@@ -258,4 +273,12 @@ func (c *Config) Validate() error {
 		bad("log.format: %q: text or json", c.Log.Format)
 	}
 	return errors.Join(errs...)
+}
+
+// Approval is what one person may send alone; nil is any number.
+func (r *Redrive) Approval() *dlq.Approval {
+	if r.ApprovalAbove == nil {
+		return nil
+	}
+	return &dlq.Approval{Above: *r.ApprovalAbove, Window: r.ApprovalWindow}
 }

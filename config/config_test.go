@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // amqp, kafka, mem, postgres, ...
 	"github.com/redrive-go/redrive/config"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 const full = `
@@ -74,7 +74,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, "payments", c.Collector.Sources[1].Origin.Consumer)
 	require.InDelta(t, 2.5, c.Redrive.Rate, 0)
 	require.EqualValues(t, 100, *c.Redrive.ApprovalAbove)
-	require.Equal(t, dlq.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5}, c.Redrive.Rules[0].Rule())
+	require.Equal(t, redrive.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5}, c.Redrive.Rules[0].Rule())
 }
 
 // Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the file.
@@ -85,7 +85,7 @@ func TestBroker_Operating(t *testing.T) {
 	rabbit := c.Brokers["rabbit"]
 	operating := rabbit.Operating()
 	require.Equal(t, "amqp://rabbit.internal:5672/prod?heartbeat=7", operating.URL)
-	require.Equal(t, "none", operating.Params["declare"])
+	require.Equal(t, "read", operating.Params["declare"])
 	require.Equal(t, "shop.invoices.failed", operating.Naming.For("shop.invoices.failed", operating.Group).Queue)
 	require.Empty(t, operating.Delays)
 	require.NotContains(t, rabbit.Params, "declare", "the file's own is not touched")
@@ -107,7 +107,7 @@ func TestParse_Faults(t *testing.T) {
 		"no topic":            {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a}]}", "collector.sources[0].topic: required"},
 		"no URL":              {"store: {url: x.db}\nbrokers: {a: {group: g}}", "brokers.a.url: required"},
 		"outcome":             {"store: {url: x.db}\nbrokers: {a: {url: 'mem://', outcome: maybe}}", `brokers.a.outcome: "maybe": confirmed or reported`},
-		"a broker's scheme":   {"store: {url: x.db}\nbrokers: {a: {url: 'nats://x'}}", `brokers.a: unknown broker scheme: "nats"`},
+		"a broker's scheme":   {"store: {url: x.db}\nbrokers: {a: {url: 'stomp://x'}}", `brokers.a: unknown broker scheme: "stomp"`},
 		"a broker's own":      {"store: {url: x.db}\nbrokers: {a: {url: 'amqp://h/?x-transport=pigeon'}}", "transport"},
 		"level":               {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
 		"format":              {"store: {url: x.db}\nlog: {format: xml}", `log.format: "xml"`},

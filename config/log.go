@@ -9,6 +9,7 @@ import (
 	"github.com/lmittmann/tint"
 
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // level reads the level; empty is info.
@@ -31,12 +32,15 @@ func (l *Log) level() (slog.Level, error) {
 // rules hide nothing.
 func (l *Log) Logger(w io.Writer, colour bool, rules *redact.Rules) *slog.Logger {
 	level, _ := l.level() // checked by Validate
+	replace := func(groups []string, a slog.Attr) slog.Attr {
+		return rules.LogAttr(groups, envelope.LevelName(groups, a))
+	}
 	switch {
 	case l.Format == "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rules.LogAttr}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace}))
 	case colour:
-		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", ReplaceAttr: rules.LogAttr}))
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", ReplaceAttr: replace}))
 	default:
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rules.LogAttr}))
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace}))
 	}
 }

@@ -37,6 +37,11 @@ func (c *Config) Redacted() *Config {
 	for i := range out.Server.Auth.Users {
 		out.Server.Auth.Users[i].Hash = hidden
 	}
+	if o := c.Server.Auth.OIDC; o != nil && o.ClientSecret != "" {
+		shown := *o
+		shown.ClientSecret = hidden
+		out.Server.Auth.OIDC = &shown
+	}
 	return &out
 }
 

@@ -16,6 +16,8 @@ import (
 type Server struct {
 	// Address is host:port. Defaults to 127.0.0.1:8321. Another machine reaches it only with Auth.
 	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
+	// PublicURL is where people reach the server, its prefix included.
+	PublicURL string `yaml:"public_url" jsonschema:"description=Where people reach the server.,example=https://redrive.example"`
 	// Prefix is the path below which everything is.
 	Prefix string `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
 	// Hosts are the names that requests may be for besides localhost.
@@ -24,6 +26,8 @@ type Server struct {
 	Origins []string `yaml:"origins" jsonschema:"description=Browser origins besides our own that may change something.,example=https://ops.example"`
 	// ReadOnly refuses every change over HTTP.
 	ReadOnly bool `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
+	// AuditReads records who has looked at which message.
+	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who has looked at which message."`
 	// TLS makes it HTTPS.
 	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
 	// Auth says who may come.
@@ -42,7 +46,11 @@ type TLS struct {
 type Auth struct {
 	Tokens []Token `yaml:"tokens" jsonschema:"description=Bearer tokens; redrive config hash-token makes one."`
 	Users  []User  `yaml:"users" jsonschema:"description=Users with a password; redrive config hash-password hashes one."`
-	Proxy  *Proxy  `yaml:"proxy" jsonschema:"description=A reverse proxy that says who somebody is."`
+	// OIDC lets people log in.
+	OIDC *OIDC `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
+	// Stored takes the tokens that the store keeps.
+	Stored bool   `yaml:"stored" jsonschema:"description=Take the tokens that the store keeps; redrive token creates them."`
+	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that says who somebody is."`
 }
 
 // Token is a bearer token.
@@ -76,14 +84,14 @@ type Limits struct {
 	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; negative is no bound."`
 	Burst   int           `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
 	Streams int           `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
-	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take, but for exports, imports and purges; 30s if not given."`
+	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, but for exports\\, imports and purges; 30s if not given."`
 }
 
 // Redaction says what not everybody may see.
 type Redaction struct {
-	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..cpf."`
+	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
 	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * stands for any characters."`
-	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors, traces, notes, headers and payloads."`
+	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
 	// RevealTo is the least role that sees everything. Defaults to nobody.
 	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=The least role that sees what is hidden; nobody if not given."`
 }
@@ -173,6 +181,15 @@ func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 func (s *Server) validate() error {
 	var errs []error
 	auth, err := s.Auth.Authenticators()
+	if s.Auth.OIDC != nil || s.Auth.Stored {
+		auth = append(auth, nil) // made when the store is open
+	}
+	if _, err := rolesOf(s.roles()); err != nil {
+		errs = append(errs, fmt.Errorf("server.auth.oidc: %w", err))
+	}
+	if o := s.Auth.OIDC; o != nil && (o.Issuer == "" || o.ClientID == "" || s.PublicURL == "") {
+		errs = append(errs, errors.New("server.auth.oidc: issuer, client_id and server.public_url are required"))
+	}
 	if errs = append(errs, err); err == nil {
 		if err := dlqhttp.CheckAddress(cmp.Or(s.Address, DefaultAddress), auth); err != nil {
 			errs = append(errs, fmt.Errorf("server.address: %w", unprefixed(err)))

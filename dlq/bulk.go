@@ -58,7 +58,7 @@ func (m *Manager) changeAll(ctx context.Context, f Filter, action Action, by By)
 		if len(ids) == 0 {
 			return nil
 		}
-		results, err := m.store.Change(ctx, Change{Action: action, IDs: ids, Actor: by.Actor, Note: by.Note, At: time.Now()})
+		results, err := m.cfg.Store.Change(ctx, Change{Action: action, IDs: ids, Actor: by.Actor, Note: by.Note, At: time.Now()})
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -21,23 +22,20 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	table, id := o.source(env)
 	at := stamp(d.At)
 	origin := d.Origin
-	for _, name := range []*string{&origin.Broker, &origin.Topic, &origin.Consumer, &origin.Exchange, &origin.Position} {
-		*name = clean(*name, maxName)
-	}
 	origin.Timestamp = origin.Timestamp.UTC().Truncate(time.Microsecond)
 	e := &Entry{
-		EventID:        clean(env.MessageID(), maxName),
-		EventType:      clean(env.Event(), maxName),
-		SourceTable:    clean(table, maxName),
-		SourceID:       clean(id, maxName),
-		CorrelationID:  clean(env.CorrelationID(), maxName),
+		EventID:        env.MessageID(),
+		EventType:      env.Event(),
+		SourceTable:    table,
+		SourceID:       id,
+		CorrelationID:  env.CorrelationID(),
 		Origin:         origin,
-		Handler:        clean(d.Handler, maxName),
+		Handler:        d.Handler,
 		Reason:         d.Reason,
-		ErrorMessage:   clean(d.Err.Message, maxErrorText),
-		ErrorCode:      clean(d.Err.Code, maxName),
-		ErrorClass:     clean(d.Class, maxName),
-		Rule:           clean(d.Rule, maxName),
+		ErrorMessage:   d.Err.Message,
+		ErrorCode:      d.Err.Code,
+		ErrorClass:     d.Class,
+		Rule:           d.Rule,
 		Attempts:       d.Attempts,
 		Status:         Pending,
 		Version:        1,
@@ -53,26 +51,28 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	if !d.FirstFailure.IsZero() {
 		e.FirstFailureAt = stamp(d.FirstFailure)
 	}
+	e.Body = &Body{
+		UUID:        d.Message.UUID,
+		Payload:     d.Message.Payload,
+		Headers:     withoutForged(d.Message.Metadata),
+		Collected:   d.Collected,
+		ContentType: d.Message.Metadata.Get(envelope.KeyContentType),
+		Trace:       d.Err.Trace,
+		SHA256:      sha256.Sum256(d.Message.Payload),
+	}
+	e.Clean()
 	if e.EventType == "" {
-		e.EventType = origin.Topic
+		e.EventType = e.Origin.Topic
 	}
 	if e.EventType == "" {
 		e.EventType = "unknown"
 	}
 	e.Cause = Normalize(e.ErrorMessage)
 	e.Fingerprint = Fingerprint(e.Handler, e.ErrorClass, e.ErrorCode, e.ErrorMessage)
-	e.ChangedBy = e.actor()
+	e.ChangedBy = e.DiedBy()
 	e.RedriveOf, e.DeathRedrive = redriveOf(d.Message.Metadata)
 	e.RedriveCount = e.DeathRedrive
 	e.Key = keyOf(&d.Origin, d.Handler, env.MessageID(), env.Data(), e.DeathRedrive)
-	e.Body = &Body{
-		UUID:        d.Message.UUID,
-		Payload:     d.Message.Payload,
-		Headers:     maps.Clone(map[string]string(d.Message.Metadata)),
-		ContentType: clean(d.Message.Metadata.Get(envelope.KeyContentType), maxName),
-		Trace:       clean(d.Err.Trace, maxTrace),
-		SHA256:      sha256.Sum256(d.Message.Payload),
-	}
 	return e
 }
 
@@ -96,4 +96,14 @@ func stamp(t time.Time) time.Time {
 		t = time.Now()
 	}
 	return t.UTC().Truncate(time.Microsecond)
+}
+
+// withoutForged copies the headers without those that claim to say where a collector found the message: a redrive would have gone where its
+// producer wants. What the collector knows is in Body.Collected.
+func withoutForged(headers map[string]string) map[string]string {
+	kept := maps.Clone(headers)
+	for _, key := range driver.CollectedHeaders {
+		delete(kept, key)
+	}
+	return kept
 }

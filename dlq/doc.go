@@ -32,29 +32,7 @@
 // Every arrow is a compare-and-set and a record in an audit log that is only ever appended to: of two operators who press the
 // same button one wins, and the other gets a [ConflictError] that names the winner.
 //
-// # Redrive runs
-//
-// A bulk redrive is a resource, a [Run]. Its set is frozen when it starts; then it goes on in steps that are one transaction each:
-//
-//	preview, err := manager.PreviewRun(ctx, spec, 10) // how many, of which topics, what the jq expression makes of ten of them
-//	run, err := manager.StartRun(ctx, dlq.RunSpec{
-//		Filter: dlq.Filter{Fingerprint: group}, Canary: []int{1, 10, 100}, Rate: 500, JQ: `.currency //= "EUR"`,
-//	}, dlq.By{Actor: "ana", Note: "the bank is open"})
-//	go manager.Work(ctx)                              // in the server: carries runs on, those of dead processes too
-//	run, err = manager.Drive(ctx, run.ID)             // or here and now: one run, until it ends or needs a person
-//
-// A run is a pipeline: while the broker confirms up to two batches, one transaction claims the next and records the last, and what comes
-// behind is read. Batches grow up to 1,000 entries ([WithBatch]) while the broker is fast; a pause, a cancel and a stop take effect
-// between two of them. A redriver that publishes whole batches ([BatchRedriver]; those of brokers/rabbitmq and dlq/collector do) is asked
-// once for each.
-//
-// The outcome of each message is what its consumer reports, not that it was published; RunSpec.CloseOnPublish is for consumers
-// that report none. A run stops by itself when the share of failures passes RunSpec.Stop, or when the broker takes nothing. A process
-// that dies has claimed what it was publishing in the store: the next one waits for the outcomes of these messages first, and
-// sends only those again for which none comes within twice the publish timeout ([WithPublishTimeout]). A consumer that is further behind
-// than that may get such a message twice, with the same message id.
-//
-// [Manager.Automate] redrives by rules, with backoff. Nothing is automatic without it.
+// Package redrive redrives in bulk, by runs and by rules.
 //
 // # Identity
 //

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 type openFunc func(u *url.URL) (dlq.Store, error)
@@ -28,15 +29,15 @@ func TestOpen(t *testing.T) {
 		require.FileExists(t, file)
 		require.DirExists(t, file+"-spool", "beside the file, unless said otherwise")
 	}
-	require.Subset(t, dlq.Schemes(), []string{"sqlite", "sqlite3"})
+	require.Subset(t, driver.Schemes(), []string{"sqlite", "sqlite3"})
 }
 
 func TestOpen_Refuses(t *testing.T) {
 	t.Parallel()
-	var empty, one dlq.Mux
+	var empty, one driver.Mux
 	one.Register("Foo", openFunc(func(*url.URL) (dlq.Store, error) { return newStore(t), nil }))
 	for name, c := range map[string]struct {
-		mux  *dlq.Mux
+		mux  *driver.Mux
 		url  string
 		want []string
 	}{
@@ -61,7 +62,7 @@ func TestOpen_Refuses(t *testing.T) {
 
 func TestMux_RegisterPanicsForProgrammers(t *testing.T) {
 	t.Parallel()
-	var mux dlq.Mux
+	var mux driver.Mux
 	driver := openFunc(func(*url.URL) (dlq.Store, error) { return newStore(t), nil })
 	mux.Register("foo", driver)
 	require.Panics(t, func() { mux.Register("FOO", driver) })

@@ -2,13 +2,14 @@ package dlq
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -25,61 +26,40 @@ type Edit struct {
 	RemoveHeaders []string
 }
 
-// Revision asks a [Store] for a new revision of an entry's body.
-type Revision struct {
-	EntryID int64
-	// Version, unless 0, must be the entry's.
-	Version int64
-	// Body is the new one. Its number is given by the store: one more than the last.
-	Body *Body
-	// Actor is who edits. Required. Note says why, Detail what changed, for the audit log. At is when. Required.
-	Actor, Note string
-	Detail      map[string]string
-	At          time.Time
-}
-
-// Validate reports what is missing in the revision.
-func (r *Revision) Validate() error {
-	if r.Body == nil || r.Actor == "" || r.At.IsZero() {
-		return fmt.Errorf("%w: a revision needs a body, an actor and a time", ErrInvalid)
-	}
-	return nil
-}
-
 // PreviewEdit shows what an edit would change, and changes nothing.
-func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (Diff, error) {
-	e, err := m.store.Get(ctx, id)
+func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (payload.Diff, error) {
+	e, err := m.cfg.Store.Get(ctx, id)
 	if err != nil {
-		return Diff{}, err
+		return payload.Diff{}, err
 	}
 	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
-		return Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
+		return payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
-	return DiffBodies(e.Body, after), nil
+	return payload.Compare(e.Body, after), nil
 }
 
 // Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and every
 // revision stay, for [Manager.Body]; what changed is in the audit log. By.Version should be the version that was looked at. An edit
 // that changes nothing makes no revision.
-func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, Diff, error) {
-	e, err := m.store.Get(ctx, id)
+func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, payload.Diff, error) {
+	e, err := m.cfg.Store.Get(ctx, id)
 	if err != nil {
-		return nil, Diff{}, err
+		return nil, payload.Diff{}, err
 	}
 	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
-		return nil, Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
+		return nil, payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
-	diff := DiffBodies(e.Body, after)
+	diff := payload.Compare(e.Body, after)
 	if diff.Empty() {
 		return e, diff, nil
 	}
 	if by.Version == 0 {
 		by.Version = e.Version // what the edit was made of
 	}
-	revised, err := m.store.Revise(ctx, Revision{
-		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: time.Now(), Detail: diff.detail(),
+	revised, err := m.cfg.Store.Revise(ctx, Revision{
+		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: time.Now(), Detail: diff.Detail(),
 	})
 	if err != nil {
 		return nil, diff, err
@@ -87,8 +67,12 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	return revised, diff, nil
 }
 
-// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays.
+// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays; when the actor may not send another message alone
+// (see [Approval]) nothing is changed.
 func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By) (*Entry, error) {
+	if err := m.MaySend(ctx, id, by); err != nil {
+		return nil, err
+	}
 	e, _, err := m.Edit(ctx, id, edit, by)
 	if err != nil {
 		return nil, err
@@ -99,20 +83,20 @@ func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By
 
 // Body returns one revision of an entry's body: 0 is what died first, Entry.Revision what a redrive sends.
 func (m *Manager) Body(ctx context.Context, id int64, revision int) (*Body, error) {
-	return m.store.Body(ctx, id, revision)
+	return m.cfg.Store.Body(ctx, id, revision)
 }
 
 // Diff shows what changed between two revisions of an entry's body.
-func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (Diff, error) {
-	before, err := m.store.Body(ctx, id, from)
+func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Diff, error) {
+	before, err := m.cfg.Store.Body(ctx, id, from)
 	if err != nil {
-		return Diff{}, err
+		return payload.Diff{}, err
 	}
-	after, err := m.store.Body(ctx, id, to)
+	after, err := m.cfg.Store.Body(ctx, id, to)
 	if err != nil {
-		return Diff{}, err
+		return payload.Diff{}, err
 	}
-	return DiffBodies(before, after), nil
+	return payload.Compare(before, after), nil
 }
 
 // Apply makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not possible.
@@ -121,11 +105,11 @@ func (e Edit) Apply(ctx context.Context, b *Body) (*Body, error) {
 		if e.Payload != nil {
 			return nil, fmt.Errorf("%w: give a payload or a jq expression, not both", ErrInvalid)
 		}
-		program, err := compileJQ(e.JQ)
+		program, err := payload.Compile(e.JQ)
 		if err != nil {
 			return nil, err
 		}
-		edited, err := program.edit(ctx, b)
+		edited, err := program.Edit(ctx, b)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
@@ -153,7 +137,7 @@ func (e Edit) Apply(ctx context.Context, b *Body) (*Body, error) {
 	if e.Payload != nil {
 		after.Payload = slices.Clone(e.Payload)
 	}
-	after.rehash()
+	after.Rehash()
 	return &after, nil
 }
 
@@ -166,12 +150,6 @@ func locked(key string) bool {
 	case envelope.KeyContentType, envelope.KeyCorrelationID:
 		return false
 	default:
-		return envelope.IsOurs(key) || envelope.IsBrokerMade(key)
+		return envelope.IsOurs(key) || envelope.IsBrokerMade(key) || slices.Contains(driver.CollectedHeaders[:], strings.ToLower(key))
 	}
-}
-
-// rehash brings what follows from payload and headers up to date.
-func (b *Body) rehash() {
-	b.SHA256 = sha256.Sum256(b.Payload)
-	b.ContentType = clean(b.Headers[envelope.KeyContentType], maxName)
 }

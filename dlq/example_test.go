@@ -1,9 +1,11 @@
 package dlq_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,6 +44,13 @@ func deadOrder(id, problem string) *envelope.DeadLetter {
 	}
 }
 
+// handled is a broker whose consumer handles every message at once, and reports so.
+func handled(letters *dlq.Letters) dlq.Redriver {
+	return dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
+		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
+	})
+}
+
 // Dead letters go into a SQLite file; the same delivery twice is one entry.
 func ExampleOpen() {
 	ctx := context.Background()
@@ -76,7 +85,7 @@ func ExampleManager_Redrive() {
 	broker := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
 		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload, m.Metadata[envelope.KeyRedriveCount])
 		// The pipeline that consumes it says so when the handler succeeds.
-		return letters.Redriven(ctx, m.Metadata[envelope.KeyRedriveID], m.Metadata[envelope.KeyMessageID], time.Now())
+		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
 	})
 
 	manager := letters.Manager(broker)
@@ -158,4 +167,76 @@ func ExampleNormalize() {
 	// Output:
 	// order ? of "?": timeout after ? at ?
 	// true
+}
+
+// An edit is looked at before it is made; the original stays.
+func ExampleManager_EditAndRedrive() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close()
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "no currency"))
+	manager := letters.Manager(handled(letters))
+
+	edit := dlq.Edit{Payload: []byte(`{"order":"A-17","currency":"EUR"}`)}
+	diff, err := manager.PreviewEdit(ctx, 1, edit)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(diff)
+	e, err := manager.EditAndRedrive(ctx, 1, edit, dlq.By{Actor: "ana", Note: "added the currency"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	original, _ := manager.Body(ctx, e.ID, 0)
+	fmt.Println("revision", e.Revision, "original", string(original.Payload))
+	// Output:
+	//  {
+	// -  "order": "A-17"
+	// +  "order": "A-17",
+	// +  "currency": "EUR"
+	//  }
+	// revision 1 original {"order":"A-17"}
+}
+
+// An export is a JSON line for each entry; importing it twice stores it once.
+func ExampleManager_Import() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close()
+	_ = letters.DeadLetter(ctx, deadOrder("A-17", "bank is closed"))
+	var file bytes.Buffer
+	n, err := letters.Manager(nil).Export(ctx, &file, dlq.Filter{Topic: "orders"})
+	fmt.Println(n, err)
+
+	other, removeOther := openExample(ctx)
+	defer removeOther()
+	defer other.Close()
+	for range 2 {
+		imported, err := other.Manager(nil).Import(ctx, io.LimitReader(strings.NewReader(file.String()), 1<<20), dlq.By{Actor: "ana"})
+		fmt.Println(imported.Stored, imported.Seen, err)
+	}
+	// Output:
+	// 1 <nil>
+	// 1 0 <nil>
+	// 0 1 <nil>
+}
+
+// Everything of a group is given up at once, and can be brought back.
+func ExampleManager_DiscardAll() {
+	ctx := context.Background()
+	letters, remove := openExample(ctx)
+	defer remove()
+	defer letters.Close()
+	for n := range 3 {
+		_ = letters.DeadLetter(ctx, deadOrder(fmt.Sprint("T-", n), "test order"))
+	}
+	manager := letters.Manager(nil)
+	bulk, err := manager.DiscardAll(ctx, dlq.Filter{CauseText: "test"}, dlq.By{Actor: "ana", Note: "tests"})
+	fmt.Println(bulk.Changed, bulk.Refused, err)
+	// Output:
+	// 3 0 <nil>
 }

@@ -9,10 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Bounds of one import transaction, and of one line.
@@ -29,26 +28,34 @@ func (m *Manager) Export(ctx context.Context, w io.Writer, f Filter) (int64, err
 	return m.ExportRedacted(ctx, w, f, nil)
 }
 
-// ExportRedacted is Export for somebody who may not see everything: hide takes out of each entry what they may not. The lines say so, and
+// ExportRedacted is Export for a caller that may not see everything: hide takes out of each entry what it may not. The lines say so, and
 // Import refuses them, because what was hidden would be lost. A nil hide hides nothing.
-func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hide func(*Exported)) (int64, error) {
+func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hide func(*wire.Letter)) (int64, error) {
 	out := bufio.NewWriterSize(w, 64<<10)
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	var n int64
+	var purged []int64
+	defer func() {
+		if len(purged) > 0 {
+			m.cfg.Logger.WarnContext(ctx, "entries were purged while they were exported: they are in the archive", "count", len(purged),
+				"first", purged[0])
+		}
+	}()
 	err := m.each(ctx, f, func(e *Entry) error {
 		x, err := m.exported(ctx, e)
-		if errors.Is(err, ErrNotFound) {
-			return nil // purged since the page was read
+		if errors.Is(err, errPurged) {
+			purged = append(purged, e.ID)
+			return nil
 		}
 		if err != nil {
 			return err
 		}
+		line := x.Wire()
 		if hide != nil {
-			hide(x)
+			hide(line)
+			line.Redacted = true
 		}
-		line := lineOf(x)
-		line.Redacted = hide != nil
 		if err := encoder.Encode(line); err != nil {
 			return fmt.Errorf("dlq: export entry %d: %w", e.ID, err)
 		}
@@ -64,18 +71,28 @@ func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hid
 	return n, nil
 }
 
-// exported reads the bodies. The entry is read again, so that it fits them.
+// errPurged means that an entry was purged between the listing and the reading.
+var errPurged = errors.New("purged meanwhile")
+
+// exported reads the bodies. The entry is read again, so that it fits them. A revision that is missing from an entry which is there is an
+// error: an export that lacks something must not look like one that lacks nothing.
 func (m *Manager) exported(ctx context.Context, listed *Entry) (*Exported, error) {
-	e, err := m.store.Get(ctx, listed.ID)
+	e, err := m.cfg.Store.Get(ctx, listed.ID)
+	if errors.Is(err, ErrNotFound) {
+		return nil, m.purgedOr(ctx, listed.ID, fmt.Errorf("dlq: export entry %d: it is listed, but cannot be read: %w", listed.ID, err))
+	}
 	if err != nil {
 		return nil, err
 	}
 	x := &Exported{Entry: *e}
 	x.Entry.Body = nil
 	for revision := 0; ; revision++ {
-		body, err := m.store.Body(ctx, e.ID, revision)
+		body, err := m.cfg.Store.Body(ctx, e.ID, revision)
 		if errors.Is(err, ErrNotFound) && revision > e.Revision {
 			return x, nil
+		}
+		if errors.Is(err, ErrNotFound) {
+			return nil, m.purgedOr(ctx, e.ID, fmt.Errorf("dlq: export entry %d: revision %d is missing: %w", e.ID, revision, err))
 		}
 		if err != nil {
 			return nil, err
@@ -84,11 +101,23 @@ func (m *Manager) exported(ctx context.Context, listed *Entry) (*Exported, error
 	}
 }
 
+// purgedOr is errPurged when the entry is in no listing any more, else the error.
+func (m *Manager) purgedOr(ctx context.Context, id int64, err error) error {
+	n, countErr := m.cfg.Store.Count(ctx, Filter{IDs: []int64{id}}, 1)
+	if countErr != nil {
+		return countErr
+	}
+	if n == 0 {
+		return errPurged
+	}
+	return err
+}
+
 // each calls fn for the entries that the filter picks, oldest first, page by page. fn may change them.
 func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) error {
 	page := Page{Limit: MaxPage, Order: OldestFirst}
 	for {
-		listing, err := m.store.List(ctx, f, page)
+		listing, err := m.cfg.Store.List(ctx, f, page)
 		if err != nil {
 			return err
 		}
@@ -118,15 +147,13 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 		return total, fmt.Errorf("dlq: import: %w: no actor: say who does it", ErrInvalid)
 	}
 	var batch []Exported
+	var numbers []int // of the lines in the batch
 	size, line := 0, 0
 	flush := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		receipts, err := m.store.Import(ctx, by, time.Now(), batch...)
-		if err != nil {
-			return fmt.Errorf("dlq: import: before line %d: %w", line+1, err)
-		}
+		receipts, err := m.importBatch(ctx, by, batch, numbers)
 		for _, receipt := range receipts {
 			if receipt.Outcome == Stored {
 				total.Stored++
@@ -134,8 +161,8 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 				total.Seen++
 			}
 		}
-		batch, size = nil, 0
-		return nil
+		batch, numbers, size = nil, nil, 0
+		return err
 	}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxExportLine)
@@ -149,7 +176,7 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 		if err != nil {
 			return total, errors.Join(fmt.Errorf("dlq: import: line %d: %w", line, err), flush())
 		}
-		batch, size = append(batch, *x), size+len(data)
+		batch, numbers, size = append(batch, *x), append(numbers, line), size+len(data)
 		if len(batch) == importBatch || size > importBytes {
 			if err := flush(); err != nil {
 				return total, err
@@ -162,19 +189,21 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 	return total, flush()
 }
 
-func digest(payload []byte) [32]byte { return sha256.Sum256(payload) }
-
-// readable is the payload as text, where JSON can hold it.
-func readable(payload []byte) (string, bool) {
-	const most = 64 << 10
-	return string(payload), len(payload) <= most && utf8.Valid(payload)
-}
-
-func sortedPairs(headers map[string]string) []exactPair {
-	pairs := make([]exactPair, 0, len(headers))
-	for key, value := range headers {
-		pairs = append(pairs, exactPair{exactText(key), exactText(value)})
+// importBatch stores a batch. When the store does not take it, the lines are stored one by one up to the one that it does not take.
+func (m *Manager) importBatch(ctx context.Context, by By, batch []Exported, numbers []int) ([]Receipt, error) {
+	receipts, err := m.cfg.Store.Import(ctx, by, time.Now(), batch...)
+	if err == nil || ctx.Err() != nil {
+		return receipts, err
 	}
-	slices.SortFunc(pairs, func(a, b exactPair) int { return strings.Compare(string(a[0]), string(b[0])) })
-	return pairs
+	receipts = nil
+	for i := range batch {
+		one, err := m.cfg.Store.Import(ctx, by, time.Now(), batch[i])
+		if err != nil {
+			return receipts, fmt.Errorf("dlq: import: line %d: message %.80q: %w", numbers[i], batch[i].Entry.EventID, err)
+		}
+		receipts = append(receipts, one...)
+	}
+	return receipts, nil
 }
+
+func digest(payload []byte) [32]byte { return sha256.Sum256(payload) }

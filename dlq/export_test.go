@@ -2,6 +2,9 @@ package dlq_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +40,7 @@ func everything(t *testing.T, s dlq.Store) map[dlq.Key]dlq.Exported {
 func TestManager_ExportImport(t *testing.T) {
 	t.Parallel()
 	source := newStore(t)
-	m := dlq.NewManager(source, &consumer{silent: true})
+	m := operate(t, source, &outbox{})
 	var ids []int64
 	n := 0
 	for _, payload := range dlqtest.Payloads() {
@@ -72,7 +75,7 @@ func TestManager_ExportImport(t *testing.T) {
 	target := newStore(t)
 	stored(t, target, death(777)) // so that the ids differ
 	there := everything(t, target)
-	to := dlq.NewManager(target, nil)
+	to := operate(t, target, nil)
 	for _, want := range []dlq.Imported{{Stored: int64(n)}, {Seen: int64(n)}} {
 		got, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), dlq.By{Actor: "bob", Note: "moved"})
 		require.NoError(t, err)
@@ -100,34 +103,132 @@ func TestManager_ImportRefuses(t *testing.T) {
 	source := newStore(t)
 	stored(t, source, death(1))
 	var file bytes.Buffer
-	_, err := dlq.NewManager(source, nil).Export(t.Context(), &file, dlq.Filter{})
+	_, err := operate(t, source, nil).Export(t.Context(), &file, dlq.Filter{})
 	require.NoError(t, err)
 	good := strings.TrimSpace(file.String())
 	for name, c := range map[string]struct{ line, want string }{
 		"not JSON":       {"hello", "line 2"},
-		"newer version":  {strings.Replace(good, `"v":1`, `"v":99`, 1), "version 99"},
+		"newer version":  {strings.Replace(good, `"v":2`, `"v":99`, 1), "version 99"},
 		"no version":     {`{}`, "version 0"},
 		"no body":        {`{"v":1,"entry":{"version":1}}`, "body of revision 0 is missing"},
 		"damaged":        {strings.Replace(good, `"payload":"`, `"payload":"AAAA`, 1), "SHA-256"},
-		"unknown status": {strings.Replace(good, `"PENDING"`, `"LOST"`, 1), "not an entry"},
-		"short key":      {strings.Replace(good, `"key":"`, `"key":"AAAA","other":"`, 1), "not an entry"},
+		"unknown status": {strings.Replace(good, `"PENDING"`, `"LOST"`, 1), "status \"LOST\""},
+		"short key":      {strings.Replace(good, `"key":"`, `"key":"AAAA","other":"`, 1), "the key has 3 bytes"},
 	} {
 		store := newStore(t)
-		_, err := dlq.NewManager(store, nil).Import(t.Context(), strings.NewReader(good+"\n"+c.line+"\n"), ana)
+		_, err := operate(t, store, nil).Import(t.Context(), strings.NewReader(good+"\n"+c.line+"\n"), ana)
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 		require.ErrorContains(t, err, c.want, name)
 		require.ErrorContains(t, err, "line 2", name)
 		require.Equal(t, int64(1), count(t, store, dlq.Filter{}), "the line before is stored")
 	}
-	_, err = dlq.NewManager(newStore(t), nil).Import(t.Context(), strings.NewReader(good), dlq.By{})
+	_, err = operate(t, newStore(t), nil).Import(t.Context(), strings.NewReader(good), dlq.By{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
+}
+
+// Lines of programs that know less than we do: what they lack is made of the rest.
+func TestManager_ImportDefaults(t *testing.T) {
+	t.Parallel()
+	source := newStore(t)
+	stored(t, source, death(1))
+	var file bytes.Buffer
+	_, err := operate(t, source, nil).Export(t.Context(), &file, dlq.Filter{})
+	require.NoError(t, err)
+	var line map[string]any
+	require.NoError(t, json.Unmarshal(file.Bytes(), &line))
+	entry := line["entry"].(map[string]any)
+	for _, field := range []string{
+		"key", "version", "changed_at", "changed_by", "fingerprint", "cause", "died_at", "first_failure_at", "last_seen_at", "seen_count", "size",
+	} {
+		delete(entry, field)
+	}
+	data, err := json.Marshal(line)
+	require.NoError(t, err)
+	store := newStore(t)
+	for range 2 {
+		_, err = operate(t, store, nil).Import(t.Context(), bytes.NewReader(data), ana)
+		require.NoError(t, err)
+	}
+	want, err := source.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{}), "the same line is the same entry")
+	got, err := store.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, want.Fingerprint, got.Fingerprint)
+	require.Equal(t, want.CreatedAt, got.ChangedAt)
+	require.Equal(t, want.Body, got.Body)
+}
+
+// Rows of a table with the columns of older systems, as row_to_json writes them.
+func TestManager_ImportTableRows(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	const full = `{"id":17,"event_id":"e-1","event_type":"EmployeeHired","source_table":"employees","source_id":"42",` +
+		`"event_payload":{"cpf": "123", "n": 1.10},"error_message":"CPF inválido","stack_trace":"at X","retry_count":2,"max_retries":3,` +
+		`"status":"RESOLVED","created_at":"2025-11-20T07:30:00.123456","last_retry_at":"2025-11-20T08:00:00",` +
+		`"resolved_at":"2025-11-21T00:00:00","resolved_by":"ana","kafka_offset":1042,"kafka_partition":3,"kafka_topic":"employees",` +
+		`"correlation_id":"0195b7a8-3c1e-7000-8000-000000000001"}`
+	const least = `{"event_id":"e-2","event_payload":[1],"created_at":"2025-11-20T07:30:00+00:00"}`
+	same := strings.Replace(full, `"id":17`, `"id":18`, 1)
+	done, err := operate(t, store, nil).Import(t.Context(), strings.NewReader(full+"\n"+least+"\n"+same+"\n"+full+"\n"), ana)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Imported{Stored: 3, Seen: 1}, done, "rows with other ids are other entries")
+	e, err := store.Get(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, []any{dlq.Resolved, "ana", 2, 3, "employees", int32(3), int64(1042), "CPF inválido", "EmployeeHired", "at X"}, []any{
+		e.Status, e.ResolvedBy, e.RedriveCount, e.RedriveBudget, e.Origin.Topic, *e.Origin.Partition, *e.Origin.Offset, e.ErrorMessage,
+		e.EventType, e.Body.Trace,
+	})
+	require.Equal(t, []byte(`{"cpf":"123","n":1.10}`), e.Body.Payload, "with every digit")
+	require.Equal(t, time.Date(2025, time.November, 20, 7, 30, 0, 123456000, time.UTC), e.CreatedAt)
+	e, err = store.Get(t.Context(), 2)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Pending, e.Status)
+	for text, want := range map[string]string{
+		strings.Replace(full, "RESOLVED", "LOST", 1):                    `status "LOST"`,
+		strings.Replace(least, `"event_id":"e-2",`, "", 1):              "event_id is missing",
+		strings.Replace(least, `"event_payload":[1],`, "", 1):           "event_payload is missing",
+		strings.Replace(least, "2025-11-20T07:30", "tomorrow", 1):       "is not a time",
+		strings.Replace(full, `"retry_count":2`, `"retry_count":-2`, 1): "must not be negative",
+		`{"event_id":"e-3","event_payload":1}`:                          "created_at is missing",
+	} {
+		_, err := operate(t, store, nil).Import(t.Context(), strings.NewReader(least+"\n"+text), ana)
+		require.ErrorIs(t, err, dlq.ErrInvalid)
+		require.ErrorContains(t, err, "line 2")
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// An export that cannot read a revision of an entry which is there says so; it does not leave the entry out.
+func TestManager_ExportSkipsNothing(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	for n := range 3 {
+		stored(t, store, death(n))
+	}
+	m := operate(t, &forgetfulStore{Store: store, entry: 2}, nil)
+	_, err := m.Export(t.Context(), io.Discard, dlq.Filter{})
+	require.ErrorContains(t, err, "entry 2: revision 0 is missing")
+}
+
+// forgetfulStore has lost the bodies of an entry.
+type forgetfulStore struct {
+	dlq.Store
+	entry int64
+}
+
+func (s *forgetfulStore) Body(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
+	if id == s.entry {
+		return nil, dlq.ErrNotFound
+	}
+	return s.Store.Body(ctx, id, revision)
 }
 
 // "Discard this group": what was closed before is not touched, and what somebody takes meanwhile is told.
 func TestManager_Bulk(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
-	m := dlq.NewManager(store, nil)
+	m := operate(t, store, nil)
 	entries := make([]*dlq.Entry, 1100)
 	for n := range entries {
 		d := death(n)
@@ -154,7 +255,7 @@ func TestManager_Bulk(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{999, 1}, []int64{bulk.Changed, bulk.Refused})
 	require.ErrorContains(t, bulk.Conflicts[0], "by ana")
-	require.Equal(t, int64(100), count(t, store, pending()))
-	_, err = m.DiscardAll(t.Context(), pending(), dlq.By{})
+	require.Equal(t, int64(100), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}))
+	_, err = m.DiscardAll(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.By{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }

@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/spool"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // maxRefusals is how often the store may refuse one record while it answers, before the record is put aside.
@@ -18,7 +21,7 @@ const maxRefusals = 5
 // importer brings the spool into the store: at the start, and after every time the store was away. It is one goroutine.
 type importer struct {
 	store Store
-	spool *Spool
+	spool *spool.Spool
 	dir   string // of all the spools of this machine, ours is one
 	opts  *options
 
@@ -29,13 +32,14 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is taken for down; nil while it is not
 
-	// Of the goroutine alone: whether the spools of processes that are gone are done, and the record that the store refuses.
-	adopted  bool
+	// Of the goroutine alone: when the spools of processes that are gone are looked at next, whether those could be imported, and the
+	// record that the store refuses.
+	adoptAt  time.Time
 	refused  string
 	refusals int
 }
 
-func startImporter(store Store, spool *Spool, dir string, o *options) *importer {
+func startImporter(store Store, spool *spool.Spool, dir string, o *options) *importer {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &importer{
 		store: store, spool: spool, dir: dir, opts: o,
@@ -93,11 +97,7 @@ func (i *importer) run(ctx context.Context) {
 	defer close(i.stopped)
 	wait, backoff := time.Duration(0), i.opts.importBackoff // at the start there may be something of an earlier process
 	for i.sleep(ctx, wait) {
-		err := i.drain(ctx, i.spool)
-		if err == nil && !i.adopted {
-			err = i.adopt(ctx)
-			i.adopted = err == nil
-		}
+		err := i.round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -119,19 +119,36 @@ func (i *importer) run(ctx context.Context) {
 	}
 }
 
-// sleep waits for d, or until something is spooled when d is negative. It reports false at the end.
+// round imports what waits: in our spool, and, every minute, in those of processes that are gone.
+func (i *importer) round(ctx context.Context) error {
+	if i.down() { // it may be one that was never opened, with nothing in the spool that would open it
+		if err := i.ping(ctx); err != nil {
+			return &storeError{err}
+		}
+	}
+	err := i.drain(ctx, i.spool)
+	if _, fromStore := errors.AsType[*storeError](err); fromStore || time.Now().Before(i.adoptAt) {
+		return err
+	}
+	adopted := i.adopt(ctx)
+	if adopted == nil {
+		i.adoptAt = time.Now().Add(i.opts.adoptEvery)
+	}
+	return errors.Join(err, adopted)
+}
+
+// sleep waits for d; when d is negative, until something is spooled or the spools alongside ours are due. It reports false at the end.
 func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	var woken <-chan struct{}
+	if d < 0 {
+		woken, d = i.woken, time.Until(i.adoptAt)
+	}
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
-	due := timer.C
-	if d < 0 {
-		woken, due = i.woken, nil
-	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-due:
+	case <-timer.C:
 	case <-woken:
 	}
 	return ctx.Err() == nil
@@ -143,6 +160,7 @@ func (i *importer) adopt(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("dlq: spool: %w", err)
 	}
+	var errs []error
 	for _, entry := range entries {
 		dir := filepath.Join(i.dir, entry.Name())
 		if _, err := strconv.Atoi(entry.Name()); err != nil || dir == i.spool.Dir() {
@@ -150,26 +168,31 @@ func (i *importer) adopt(ctx context.Context) error {
 		}
 		cfg := i.opts.spool
 		cfg.Dir = dir
-		orphan, err := OpenSpool(cfg)
-		if errors.Is(err, ErrSpoolLocked) {
+		orphan, err := spool.Open(cfg)
+		if errors.Is(err, spool.ErrLocked) {
 			continue
 		}
 		if err != nil { // another user's, perhaps
 			i.opts.logger.WarnContext(ctx, "a spool beside ours cannot be opened", "spool", dir, "error", err)
 			continue
 		}
-		if err := errors.Join(i.drain(ctx, orphan), orphan.Close()); err != nil {
+		if !orphan.Empty() {
+			err = i.drain(ctx, orphan)
+		}
+		err = errors.Join(err, orphan.Close())
+		if _, fromStore := errors.AsType[*storeError](err); fromStore {
 			return err
 		}
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // drain imports a spool, and says how that went.
-func (i *importer) drain(ctx context.Context, s *Spool) error {
+func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	before := s.Stats()
 	if before.Bytes == 0 {
-		s.sealNow()
+		s.Seal()
 	}
 	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error {
 		if err := i.take(ctx, s, lines); err != nil {
@@ -184,7 +207,15 @@ func (i *importer) drain(ctx context.Context, s *Spool) error {
 	}
 	if n := after.Damaged - before.Damaged; n > 0 {
 		i.opts.logger.Log(ctx, LevelCritical, "damaged lines in the spool: the file is kept for a person",
-			"files", filepath.Join(s.Dir(), "*"+damagedSuffix), "count", n)
+			"files", s.DamagedFiles(), "count", n)
+	}
+	if n := after.Torn - before.Torn; n > 0 {
+		i.opts.logger.Log(ctx, LevelCritical, "the end of a spool file is no whole line: it is kept for a person",
+			"files", s.DamagedFiles(), "count", n)
+	}
+	if n := after.Missing - before.Missing; n > 0 {
+		i.opts.logger.Log(ctx, LevelCritical, "files of the spool are gone: move them back, and they are imported",
+			"spool", s.Dir(), "count", n)
 	}
 	return err
 }
@@ -196,10 +227,13 @@ func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
 // take brings a batch into the store.
-func (i *importer) take(ctx context.Context, s *Spool, lines [][]byte) error {
-	var records []record
+func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) error {
+	var records []wire.Record
 	for _, line := range lines {
 		r, err := decodeRecord(line)
+		if err == nil && r.Dead != nil {
+			_, err = spooled(r.Dead)
+		}
 		if err != nil {
 			if err := i.refuse(ctx, s, line, err); err != nil {
 				return err
@@ -221,7 +255,7 @@ func (i *importer) take(ctx context.Context, s *Spool, lines [][]byte) error {
 		if err == nil {
 			continue
 		}
-		line, encodeErr := r.encode()
+		line, encodeErr := encodeRecord(r)
 		if encodeErr != nil {
 			return errors.Join(err, encodeErr)
 		}
@@ -235,7 +269,7 @@ func (i *importer) take(ctx context.Context, s *Spool, lines [][]byte) error {
 	return nil
 }
 
-func (i *importer) put(ctx context.Context, records ...record) error {
+func (i *importer) put(ctx context.Context, records ...wire.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second)) // a batch is more work than one letter
 	defer cancel()
 	return putRecords(ctx, i.store, i.opts.logger, records)
@@ -263,11 +297,11 @@ func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
 }
 
 // refuse puts a record aside, so that those behind it go on.
-func (i *importer) refuse(ctx context.Context, s *Spool, line []byte, cause error) error {
-	if err := s.refuse(line); err != nil {
+func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, cause error) error {
+	if err := s.Refuse(line); err != nil {
 		return fmt.Errorf("put a refused record aside: %w", err)
 	}
 	i.opts.logger.LogAttrs(ctx, LevelCritical, "the store will not take a record: it is put aside for a person",
-		slog.String("file", filepath.Join(s.Dir(), refusedName)), slog.Any("error", cause))
+		slog.String("file", s.RefusedFile()), slog.Any("error", cause))
 	return nil
 }

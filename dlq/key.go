@@ -3,7 +3,6 @@ package dlq
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"hash"
 	"hash/fnv"
 
@@ -11,12 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/envelope"
 )
-
-// Key identifies a delivery: the same delivery dead-lettered twice has the same key.
-type Key [sha256.Size]byte
-
-// String returns the key as 64 hex digits.
-func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
 // keyOf digests where the delivery came from, which message it is, and what is in it.
 //
@@ -28,6 +21,9 @@ func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive i
 	h := sha256.New()
 	for _, part := range []string{"1", o.Broker, o.Topic, o.Consumer, o.Position, handler, messageID} {
 		writePart(h, []byte(part))
+	}
+	if o.Incarnation != "" { // positions begin anew when a topic is deleted and made again
+		writePart(h, []byte(o.Incarnation))
 	}
 	content := sha256.Sum256(data)
 	writePart(h, content[:])

@@ -8,6 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/dlq/spool"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -16,7 +20,7 @@ import (
 type Letters struct {
 	store Store
 	opts  options
-	spool *Spool // nil without one
+	spool *spool.Spool // nil without one
 
 	mu       sync.RWMutex // held for reading by every call that writes, so that Close waits for them
 	closed   bool
@@ -26,16 +30,48 @@ type Letters struct {
 
 // Open opens the store that the URL names and the spool beside it. An empty URL is [DefaultURL], a text without a scheme the path
 // of a SQLite file. Dead letters that an earlier process left in the spool are imported in the background.
+//
+// A database that does not answer is no reason for a service not to start: its dead letters go to the spool, as they do when the
+// database goes away later, and Open logs so at level CRITICAL. It is tried again in the background. [WithStoreRequired] makes it an error.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) {
 	o, err := newOptions(opts)
 	if err != nil {
 		return nil, err
 	}
-	store, err := o.mux.OpenStore(ctx, rawURL)
-	if err != nil {
-		return nil, err
+	open := func(ctx context.Context) (Store, error) { return o.mux.OpenStore(ctx, rawURL) }
+	if o.noSpool || o.storeRequired {
+		store, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
 	}
-	return newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
+	return openLate(ctx, newLateStore(open), o)
+}
+
+// openLate opens the store, or begins on the spool when it does not answer.
+func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error) {
+	within, cancel := context.WithTimeout(ctx, o.openTimeout)
+	defer cancel()
+	opened, err := store.get(within)
+	switch {
+	case err == nil:
+		return newLetters(opened, o) //nolint:contextcheck // the import outlives the call that opens
+	case ctx.Err() != nil, within.Err() == nil && !errors.Is(err, driver.ErrUnavailable):
+		closing := store.Close() // ends the attempt
+		if cause := store.cause(); cause != nil {
+			err = cause
+		}
+		return nil, errors.Join(err, closing)
+	}
+	l, openErr := newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
+	if openErr != nil {
+		return nil, errors.Join(openErr, err)
+	}
+	l.importer.wake(err)
+	o.logger.LogAttrs(ctx, LevelCritical, "the dead letter store does not answer: dead letters go to the spool until it does",
+		slog.String("spool", l.spool.Dir()), slog.Any("error", err))
+	return l, nil
 }
 
 // NewLetters makes Letters of a store that is open already, and from now on owns it: Close closes it, as does an error.
@@ -62,7 +98,7 @@ func newLetters(store Store, o options) (*Letters, error) {
 	if dir == "" {
 		dir = defaultSpoolDir(store)
 	}
-	spool, err := openSpoolSlot(dir, o.spool)
+	spool, err := spool.OpenSlot(dir, o.spool)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -73,7 +109,7 @@ func newLetters(store Store, o options) (*Letters, error) {
 
 // defaultSpoolDir asks the store, which knows whether it has a place on disk.
 func defaultSpoolDir(store Store) string {
-	if s, ok := as[interface{ SpoolDir() string }](store); ok && s.SpoolDir() != "" {
+	if s, ok := driver.As[interface{ SpoolDir() string }](store); ok && s.SpoolDir() != "" {
 		return s.SpoolDir()
 	}
 	return "redrive-spool"
@@ -95,7 +131,7 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
 		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
 	}
-	return l.keep(ctx, "dead letter", func() record { return deadRecord(entry) }, attrs, func(ctx context.Context) error {
+	return l.keep(ctx, "dead letter", func() wire.Record { return deadRecord(entry) }, attrs, func(ctx context.Context) error {
 		_, err := l.store.Put(ctx, entry)
 		return err
 	})
@@ -104,23 +140,26 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 // Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It returns nil
 // when that is durable, in the store or in the spool, and also when it is old news or the entry is not ours: a success must
 // not become a failure because of its record.
-func (l *Letters) Redriven(ctx context.Context, entryID, messageID string, at time.Time) error {
-	id, err := ParseID(entryID)
-	if err != nil {
-		l.opts.logger.WarnContext(ctx, "a redriven message names an entry that cannot be",
-			"entry_id", entryID, "message_id", messageID)
+func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
+	id, err := ParseID(r.EntryID)
+	if err != nil || r.Number < 1 {
+		l.opts.logger.WarnContext(ctx, "a redriven message names an entry or a redrive that cannot be",
+			"entry_id", r.EntryID, "redrive", r.Number, "message_id", r.MessageID)
 		return nil //nolint:nilerr // see the comment: not ours
 	}
-	outcome := redriven{ID: id, MessageID: messageID, At: stamp(at)}
-	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", messageID)}
-	return l.keep(ctx, "redrive outcome", func() record { return redrivenRecord(outcome) }, attrs, func(ctx context.Context) error {
+	outcome := redriven{
+		ID: id, MessageID: text.Clean(r.MessageID, text.MaxName), Topic: text.Clean(r.Topic, text.MaxName),
+		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: stamp(r.At),
+	}
+	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", r.MessageID)}
+	return l.keep(ctx, "redrive outcome", func() wire.Record { return redrivenRecord(outcome) }, attrs, func(ctx context.Context) error {
 		return l.outcomes.put(ctx, l, outcome)
 	})
 }
 
 // keep writes to the store, else to the spool.
 func (l *Letters) keep(
-	ctx context.Context, what string, rec func() record, attrs []slog.Attr, write func(context.Context) error,
+	ctx context.Context, what string, rec func() wire.Record, attrs []slog.Attr, write func(context.Context) error,
 ) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -138,7 +177,7 @@ func (l *Letters) keep(
 	if l.spool == nil {
 		return fmt.Errorf("dlq: %s: %w", what, storeErr)
 	}
-	line, err := rec().encode()
+	line, err := encodeRecord(rec())
 	if err == nil {
 		err = l.spool.Append(context.WithoutCancel(ctx), line)
 	}
@@ -163,20 +202,33 @@ func (l *Letters) tryStore(ctx context.Context, write func(context.Context) erro
 }
 
 // Manager returns what operates on the stored letters. It sends redriven messages through r, which a brokers.Broker satisfies; a
-// nil r makes a Manager that does everything but redrive.
-func (l *Letters) Manager(r Redriver, opts ...ManagerOption) *Manager {
-	return NewManager(l.store, r, append([]ManagerOption{WithManagerLogger(l.opts.logger)}, opts...)...)
+// nil r makes a Manager that does everything but redrive. Other settings than the defaults are for [NewManager].
+func (l *Letters) Manager(r Redriver) *Manager {
+	m, err := NewManager(ManagerConfig{Store: l.store, Redriver: r, Logger: l.opts.logger})
+	if err != nil {
+		panic(err) // a store and a logger are there, and the rest is the default
+	}
+	return m
 }
 
 // Store is the store below, with what [WithObserver] has put around it. It is closed with the Letters.
 func (l *Letters) Store() Store { return l.store }
+
+// SpoolStats is the state of the spool, and of the store as far as the spool knows.
+type SpoolStats struct {
+	spool.Stats
+
+	// StoreDown says that the store does not answer and everything goes to the spool; LastError is what it said last.
+	StoreDown bool
+	LastError error
+}
 
 // Stats says how the spool is, for gauges and health checks. It does not ask the store.
 func (l *Letters) Stats() SpoolStats {
 	if l.spool == nil {
 		return SpoolStats{}
 	}
-	stats := l.spool.Stats()
+	stats := SpoolStats{Stats: l.spool.Stats()}
 	l.importer.addTo(&stats)
 	return stats
 }
@@ -202,9 +254,12 @@ func (l *Letters) Close() error {
 
 // redriven is the outcome of a redriven message that succeeded.
 type redriven struct {
-	ID        int64     `json:"id"`
-	MessageID string    `json:"message_id"`
-	At        time.Time `json:"at"`
+	ID        int64
+	MessageID string
+	Topic     string
+	Consumer  string
+	Number    int
+	At        time.Time
 }
 
 // put records the outcome alone.

@@ -21,12 +21,13 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-func newStore(t testing.TB) dlq.Store {
+func newStore(t testing.TB) *sqlstore.Store {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "dead.db")
 	require.NoError(t, os.WriteFile(path, emptyStore(t), 0o600))
@@ -138,6 +139,13 @@ func count(t *testing.T, s dlq.Store, f dlq.Filter) int64 {
 	n, err := s.Count(t.Context(), f, 0)
 	require.NoError(t, err)
 	return n
+}
+
+func files(t testing.TB, dir, pattern string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	require.NoError(t, err)
+	return found
 }
 
 // eventually waits for a condition that the background import brings about.
@@ -312,7 +320,7 @@ func TestLetters_NeitherStoreNorSpool(t *testing.T) {
 	store.away.Store(true)
 	err := l.DeadLetter(t.Context(), death(1))
 	require.ErrorIs(t, err, errAway)
-	require.ErrorIs(t, err, dlq.ErrSpoolFull)
+	require.ErrorIs(t, err, spool.ErrFull)
 	require.Contains(t, logs.String(), "neither in the store nor in the spool")
 
 	bare, err := dlq.NewLetters(store, dlq.WithoutSpool())
@@ -359,6 +367,32 @@ func TestLetters_OrphanIsImportedLater(t *testing.T) {
 	eventually(t, "both imported", func() bool { return count(t, store, dlq.Filter{}) == 2 })
 }
 
+// A process that dies later than we have started leaves a spool too: it is imported within a minute, without a restart.
+func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	ours, logs := newLetters(t, store, dir, dlq.WithAdoption(5*time.Millisecond))
+	away := &faultyStore{Store: store.Store}
+	away.away.Store(true)
+	other, _ := newLetters(t, away, dir)
+	require.NoError(t, other.DeadLetter(t.Context(), death(1)))
+	require.NoError(t, other.Close())
+	eventually(t, "imported", func() bool { return count(t, store, dlq.Filter{}) == 1 })
+
+	// A file that somebody moves away stops neither us nor what comes later, and is one alarm.
+	store.away.Store(true)
+	require.NoError(t, ours.DeadLetter(t.Context(), death(2)))
+	file, elsewhere := files(t, filepath.Join(dir, "0"), "dlq-*.log")[0], filepath.Join(t.TempDir(), "moved")
+	require.NoError(t, os.Rename(file, elsewhere))
+	store.away.Store(false)
+	eventually(t, "it is missed", func() bool { return ours.Stats().Missing == 1 && !ours.Stats().StoreDown })
+	require.NoError(t, ours.DeadLetter(t.Context(), death(3)))
+	require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
+	require.NoError(t, os.Rename(elsewhere, file))
+	eventually(t, "it is back", func() bool { return count(t, store, dlq.Filter{}) == 3 })
+	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are gone"))
+}
+
 // One record that the store never takes is put aside, for a person, and does not stop the others.
 func TestLetters_RefusedRecord(t *testing.T) {
 	t.Parallel()
@@ -397,14 +431,14 @@ func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
 	require.Equal(t, dlq.FormatID(entry.ID), id)
 
 	store.away.Store(true)
-	require.NoError(t, l.Redriven(t.Context(), id, "message-1", time.Now()))
+	require.NoError(t, l.Redriven(t.Context(), envelope.RedrivenBy(m, envelope.Origin{}, time.Now())))
 	require.Contains(t, logs.String(), `"record":"redrive outcome"`)
 	store.away.Store(false)
 	eventually(t, "recorded", func() bool { return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1 })
 
 	// What is not ours, gone, or old news is no failure of a message that was handled well.
 	for _, outcome := range [][2]string{{id, "message-1"}, {id, "message-2"}, {"4711", "message-1"}, {"x", "message-1"}, {"", ""}} {
-		require.NoError(t, l.Redriven(t.Context(), outcome[0], outcome[1], time.Now()))
+		require.NoError(t, l.Redriven(t.Context(), envelope.Redriven{EntryID: outcome[0], Number: 1, MessageID: outcome[1], At: time.Now()}))
 	}
 	require.Equal(t, int64(1), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
 }

@@ -15,6 +15,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
+// operate makes a Manager on a store.
+func operate(t testing.TB, store dlq.Store, r dlq.Redriver) *dlq.Manager {
+	t.Helper()
+	m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: r})
+	require.NoError(t, err)
+	return m
+}
+
 // outbox is a Redriver that keeps what it is given, or fails.
 type outbox struct {
 	mu   sync.Mutex
@@ -48,7 +56,7 @@ var ana = dlq.By{Actor: "ana", Note: "the bank is back"}
 func TestManager_Redrive(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{}
-	m := dlq.NewManager(store, out)
+	m := operate(t, store, out)
 	d := death(1)
 	failed, err := envelope.RecordFailure(d.Message, envelope.Failure{Err: d.Err, Class: d.Class, At: d.At, Retry: 4, Reason: d.Reason})
 	require.NoError(t, err)
@@ -91,7 +99,7 @@ func TestManager_Redrive(t *testing.T) {
 func TestManager_RedriveStructured(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{}
-	m := dlq.NewManager(store, out)
+	m := operate(t, store, out)
 	d := death(1)
 	d.Message = message.NewMessage("u", []byte(`{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
 		`"queue":"orders","data":{"n": 9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
@@ -115,7 +123,7 @@ func TestManager_RedriveOnce(t *testing.T) {
 	errs := make([]error, 16)
 	for i := range errs {
 		wg.Go(func() {
-			_, errs[i] = dlq.NewManager(store, out).Redrive(t.Context(), id, dlq.By{Actor: fmt.Sprintf("operator %d", i)})
+			_, errs[i] = operate(t, store, out).Redrive(t.Context(), id, dlq.By{Actor: fmt.Sprintf("operator %d", i)})
 		})
 	}
 	wg.Wait()
@@ -135,7 +143,7 @@ func TestManager_RedriveOnce(t *testing.T) {
 func TestManager_PublishFails(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{fail: errors.New("broker is away")}
-	m := dlq.NewManager(store, out)
+	m := operate(t, store, out)
 	id := stored(t, store, death(1))
 	_, err := m.Redrive(t.Context(), id, ana)
 	require.ErrorIs(t, err, out.fail)
@@ -158,7 +166,7 @@ func TestManager_CallerGoesAway(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	m := dlq.NewManager(store, dlq.RedriverFunc(
+	m := operate(t, store, dlq.RedriverFunc(
 		func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
 			cancel()
 			<-ctx.Done()
@@ -181,7 +189,7 @@ func TestManager_CrashBetweenClaimAndPublish(t *testing.T) {
 		Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "who died", At: claimed, Lease: lease,
 	})
 	require.NoError(t, err)
-	m := dlq.NewManager(store, out)
+	m := operate(t, store, out)
 	eventually(t, "the lease runs out", func() bool {
 		_, err := m.Redrive(t.Context(), id, ana)
 		if err != nil {
@@ -200,7 +208,7 @@ func TestManager_OutcomeBeforeTheRecord(t *testing.T) {
 	store := newStore(t)
 	l, _ := newLetters(t, &faultyStore{Store: store}, t.TempDir())
 	m := l.Manager(dlq.RedriverFunc(func(ctx context.Context, _ envelope.Origin, sent *message.Message, _ time.Duration) error {
-		return l.Redriven(ctx, sent.Metadata[envelope.KeyRedriveID], sent.Metadata[envelope.KeyMessageID], time.Now())
+		return l.Redriven(ctx, envelope.RedrivenBy(sent, envelope.Origin{}, time.Now()))
 	}))
 	id := stored(t, store, death(1))
 	_, err := m.Redrive(t.Context(), id, ana)
@@ -214,7 +222,7 @@ func TestManager_OutcomeBeforeTheRecord(t *testing.T) {
 func TestManager_ResolveDiscardRestore(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
-	m := dlq.NewManager(store, nil)
+	m := operate(t, store, nil)
 	id := stored(t, store, death(1))
 	e, err := m.Resolve(t.Context(), id, ana)
 	require.NoError(t, err)
@@ -247,7 +255,7 @@ func TestManager_ResolveDiscardRestore(t *testing.T) {
 func TestManager_Purge(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
-	m := dlq.NewManager(store, nil)
+	m := operate(t, store, nil)
 	for n := range 25 {
 		_, err := m.Resolve(t.Context(), stored(t, store, death(n)), ana)
 		require.NoError(t, err)
@@ -260,8 +268,10 @@ func TestManager_Purge(t *testing.T) {
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }
 
-func TestNewManager_PanicsForProgrammers(t *testing.T) {
+func TestNewManager_BadConfig(t *testing.T) {
 	t.Parallel()
-	require.Panics(t, func() { dlq.NewManager(nil, nil) })
-	require.Panics(t, func() { dlq.NewManager(newStore(t), nil, dlq.WithPublishTimeout(0)) })
+	_, err := dlq.NewManager(dlq.ManagerConfig{PublishTimeout: -1})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	require.ErrorContains(t, err, "store")
+	require.ErrorContains(t, err, "publish timeout")
 }

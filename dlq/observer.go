@@ -3,6 +3,8 @@ package dlq
 import (
 	"context"
 	"database/sql"
+
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Observer is told what this process has done to a store, for metrics. Its methods are called after the store has answered; they must
@@ -14,9 +16,7 @@ type Observer interface {
 	Put(letters []*Entry, receipts []Receipt)
 	// Changed is told of a change of entries; results with an error were refused.
 	Changed(c Change, results []Result)
-	// Stepped is told of a step of a redrive run that is in the store.
-	Stepped(s RunStep)
-	// Failed is told that the store did not answer; op is put, change or step.
+	// Failed is told that the store did not answer; op is put or change.
 	Failed(op string, err error)
 }
 
@@ -33,23 +33,11 @@ type observedStore struct {
 	observer Observer
 }
 
+// Observer is who is told: what is beside [Store] may have something to tell too.
+func (s *observedStore) Observer() Observer { return s.observer }
+
 // Unwrap returns the store itself.
 func (s *observedStore) Unwrap() Store { return s.Store }
-
-// as finds what a store offers besides.
-func as[T any](s Store) (T, bool) {
-	for {
-		if found, ok := s.(T); ok {
-			return found, true
-		}
-		wrapped, ok := s.(interface{ Unwrap() Store })
-		if !ok {
-			var none T
-			return none, false
-		}
-		s = wrapped.Unwrap()
-	}
-}
 
 // Put implements [Store].
 func (s *observedStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, error) {
@@ -73,20 +61,9 @@ func (s *observedStore) Change(ctx context.Context, c Change) ([]Result, error) 
 	return results, nil
 }
 
-// StepRun implements [RunStore].
-func (s *observedStore) StepRun(ctx context.Context, step RunStep) (RunStepped, error) {
-	stepped, err := s.Store.StepRun(ctx, step)
-	if err != nil {
-		s.observer.Failed("step", err)
-		return stepped, err
-	}
-	s.observer.Stepped(step)
-	return stepped, nil
-}
-
 // putTx tells the observer of an entry that is in a transaction.
 func putTx(ctx context.Context, store Store, tx *sql.Tx, entry *Entry) error {
-	with, ok := as[TxStore](store)
+	with, ok := driver.As[driver.TxStore](store)
 	if !ok {
 		return ErrInvalid
 	}

@@ -6,20 +6,22 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 // LevelCritical is the level of what a person must see now: a dead letter that could not be stored where it belongs.
-const LevelCritical = slog.LevelError + 4
+const LevelCritical = envelope.LevelCritical
 
 // DefaultRedriveBudget is how often a message should be redriven before a person looks at it (C19's max_retries).
 const DefaultRedriveBudget = 3
 
 type options struct {
-	mux           *Mux
+	mux           *driver.Mux
 	logger        *slog.Logger
 	spoolDir      string
-	spool         SpoolConfig
+	spool         spool.Config
 	noSpool       bool
 	storeTimeout  time.Duration
 	importBackoff time.Duration
@@ -27,6 +29,9 @@ type options struct {
 	redriveBudget int
 	source        func(envelope.Envelope) (table, id string)
 	observer      Observer
+	storeRequired bool
+	openTimeout   time.Duration
+	adoptEvery    time.Duration
 }
 
 // Option changes what [Open] and [NewLetters] make.
@@ -47,6 +52,10 @@ func WithSpoolLimit(bytes int64) Option { return func(o *options) { o.spool.MaxB
 // WithoutSpool makes DeadLetter fail when the store does: for tests, and for where no disk can be written.
 func WithoutSpool() Option { return func(o *options) { o.noSpool = true } }
 
+// WithStoreRequired makes [Open] fail when the store does not answer, although the spool could take what comes until it does: for a
+// service that should not start without its store.
+func WithStoreRequired() Option { return func(o *options) { o.storeRequired = true } }
+
 // WithStoreTimeout bounds one attempt to store before the spool takes over. Defaults to 5 s.
 func WithStoreTimeout(d time.Duration) Option { return func(o *options) { o.storeTimeout = d } }
 
@@ -66,16 +75,18 @@ func WithSource(find func(envelope.Envelope) (table, id string)) Option {
 }
 
 // WithMux makes [Open] look its driver up in m instead of among the registered ones.
-func WithMux(m *Mux) Option { return func(o *options) { o.mux = m } }
+func WithMux(m *driver.Mux) Option { return func(o *options) { o.mux = m } }
 
 func defaultOptions() options {
 	return options{
-		mux:           &defaultMux,
+		mux:           &driver.DefaultMux,
 		logger:        slog.Default(),
 		storeTimeout:  5 * time.Second,
 		importBackoff: 200 * time.Millisecond,
 		importMax:     30 * time.Second,
 		redriveBudget: DefaultRedriveBudget,
+		openTimeout:   30 * time.Second,
+		adoptEvery:    time.Minute,
 		source: func(e envelope.Envelope) (string, string) {
 			return e.Meta("source_table"), e.Meta("source_id")
 		},

@@ -3,6 +3,8 @@ package dlq
 import (
 	"context"
 	"sync"
+
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // maxOutcomes is how many outcomes are recorded in one transaction.
@@ -88,7 +90,8 @@ func (o *outcomes) record(ctx context.Context, l *Letters, batch []*outcomeCall)
 func succeeded(list ...redriven) Change {
 	c := Change{Action: ActionSucceed, Actor: "redrive"}
 	for _, r := range list {
-		c.IDs, c.MessageIDs = append(c.IDs, r.ID), append(c.MessageIDs, clean(r.MessageID, maxName))
+		c.IDs = append(c.IDs, r.ID)
+		c.Reports = append(c.Reports, driver.Report{MessageID: r.MessageID, Topic: r.Topic, Consumer: r.Consumer, Number: r.Number})
 		if r.At.After(c.At) {
 			c.At = r.At
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
 // Markdown is the report as a page for people: a chat, an issue, a mail. Texts that messages have brought cannot break out of their
@@ -53,11 +55,11 @@ func spell(d time.Duration) string {
 }
 
 // cell makes a text one cell of a table: nothing in it is markup.
-func cell(text string) string {
+func cell(value string) string {
 	const most = 160
-	text = strings.Join(strings.Fields(clean(text, most)), " ")
+	value = strings.Join(strings.Fields(text.Clean(value, most)), " ")
 	var b strings.Builder
-	for _, r := range text {
+	for _, r := range value {
 		switch {
 		case strings.ContainsRune("\\`*_{}[]<>()#+!|~&", r):
 			b.WriteByte('\\')

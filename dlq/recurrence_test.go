@@ -42,7 +42,7 @@ func TestRecurrence(t *testing.T) {
 	die("is steady", 6, time.Minute)
 	die("long ago", 9, 40*dayLong)
 
-	manager := dlq.NewManager(store, nil)
+	manager := operate(t, store, nil)
 	r, err := manager.Recurrence(t.Context(), dlq.RecurrenceQuery{Now: now})
 	require.NoError(t, err)
 	names := func(causes []dlq.RecurringCause) []string {

@@ -2,13 +2,18 @@ package dlq
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
+
+// ErrPublish means that the broker did not take the message of a redrive: the entry waits as before.
+var ErrPublish = errors.New("the broker did not take the message")
 
 // Redriver puts a message back in front of the consumer that it came from. It returns nil when the broker has confirmed it. A
 // brokers.Broker is one.
@@ -28,6 +33,8 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 // retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds back.
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
-	maps.Copy(m.Metadata, e.Body.Headers)
-	return envelope.PrepareRedrive(m, envelope.Redrive{ID: FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
+	maps.Copy(m.Metadata, withoutForged(e.Body.Headers))
+	out := envelope.PrepareRedrive(m, envelope.Redrive{ID: FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
+	out.SetContext(driver.WithCollected(out.Context(), e.Body.WhereCollected()))
+	return out
 }

@@ -3,14 +3,9 @@ package dlq
 import (
 	"context"
 	"database/sql"
-)
 
-// TxStore is a [Store] that can put dead letters into a transaction of the caller's, on the same database.
-type TxStore interface {
-	Store
-	// PutTx is Put in tx: the letters are there when tx commits, and durable. When it fails, tx is as it was before and can go on.
-	PutTx(ctx context.Context, tx *sql.Tx, letters ...*Entry) ([]Receipt, error)
-}
+	"github.com/redrive-go/redrive/dlq/driver"
+)
 
 type txKey struct{}
 
@@ -28,7 +23,7 @@ func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 // putTx stores the entry in the transaction that the context offers, if it offers one and the store can. It reports whether it did.
 func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
 	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
-	if _, ok := as[TxStore](l.store); tx == nil || !ok {
+	if _, ok := driver.As[driver.TxStore](l.store); tx == nil || !ok {
 		return false
 	}
 	l.mu.RLock()

@@ -85,11 +85,12 @@ func (s *body) member(key []byte) *span {
 	return nil
 }
 
-// claims reports whether the body says of itself that it is an envelope: a whole object with the seven members that every
-// envelope has, or an object that breaks off, or breaks the syntax, behind its first five.
+// claims reports whether the body says of itself that it is an envelope: a whole object with the five names that every
+// envelope has and data, or an object that breaks off, or breaks the syntax, behind those five. The retry count is not
+// asked for: some producers leave it out of a new message.
 func (s *body) claims(whole bool) bool {
 	named := s.id.ok() && s.timestamp.ok() && s.version.ok() && s.source.ok() && s.queue.ok()
-	return named && (!whole || s.retry.ok() && (s.data.ok() || s.data64.ok()))
+	return named && (!whole || s.data.ok() || s.data64.ok())
 }
 
 // maybeStructured is the cheap test that keeps most payloads from being scanned.
@@ -99,8 +100,14 @@ func maybeStructured(payload []byte) bool {
 		i = min(len(bom), len(payload))
 	}
 	i = skipSpace(payload, i)
-	return i < len(payload) && payload[i] == '{' &&
-		bytes.Contains(payload, []byte(`message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
+	if i >= len(payload) || payload[i] != '{' {
+		return false
+	}
+	const first = `"message_id"` // where our own envelopes and those of most producers begin
+	if i = skipSpace(payload, i+1); len(payload)-i > len(first) && string(payload[i:i+len(first)]) == first {
+		return true
+	}
+	return bytes.Contains(payload, []byte(`message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
 }
 
 // read finds out which mode the message is in and, if it is structured, where its body's members are.

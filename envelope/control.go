@@ -36,16 +36,21 @@ type Control struct {
 // returned nevertheless. It never panics, whatever the message holds, and does not change it.
 func ReadControl(m *message.Message) (Control, error) {
 	var c Control
+	err := c.Read(m)
+	return c, err
+}
+
+// Read is [ReadControl] into a c that is zero.
+func (c *Control) Read(m *message.Message) error {
 	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
 	c.RedriveID = m.Metadata[KeyRedriveID]
 
 	if declaredBinary(m.Metadata) { // most messages: do not even clear the space for the places in a body
 		c.MessageID = headerID(m)
 		c.setRetryCount(retryCount(m.Metadata, nil))
-		return c, nil
+		return nil
 	}
-	err := c.readBody(m)
-	return c, err
+	return c.readBody(m)
 }
 
 // readBody reads what a message that may be structured has in its body.

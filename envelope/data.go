@@ -27,7 +27,8 @@ func (e *DataError) Unwrap() error { return e.Err }
 func (e *DataError) Permanent() bool { return true }
 
 // Data decodes the envelope's data as JSON into a T. []byte and json.RawMessage are the data as they are. The error is a
-// *DataError.
+// *DataError. Where the data are a job of Laravel's own queue, its data member is decoded; a job that is a serialized PHP
+// object has none that could be, which is an error.
 func Data[T any](e Envelope) (T, error) { return decodeData[T](e.data()) }
 
 // Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The error of
@@ -67,6 +68,10 @@ func decodeData[T any](data []byte) (T, error) {
 	case *json.RawMessage:
 		*p = bytes.Clone(data)
 	default:
+		data, err := jobData(data)
+		if err != nil {
+			return v, dataError[T](err)
+		}
 		if err := json.Unmarshal(data, &v); err != nil {
 			return v, dataError[T](err)
 		}

@@ -37,6 +37,8 @@ type DeadLetter struct {
 	Handler string
 	// Origin says where the message came from and where a redrive goes.
 	Origin Origin
+	// Collected says where a collector found it; zero for one that comes from its consumer.
+	Collected Collected
 	// Attempts is how many times the handler ran.
 	Attempts int
 	// FirstFailure is when the first attempt failed.
@@ -45,6 +47,14 @@ type DeadLetter struct {
 	At time.Time
 	// Cause is the handler's error, for sinks in this process. It may be nil, as after a restart.
 	Cause error
+}
+
+// Collected says where a collector found a dead letter. It is what the collector knows, and nothing that the message says.
+type Collected struct {
+	// Broker is the name of the broker that the dead letter lay on, From the queue or topic there.
+	Broker, From string
+	// Format is the name of the format that it had.
+	Format string
 }
 
 // Envelope returns the message as an envelope. It never fails: a malformed body becomes the data of a binary envelope.

@@ -70,6 +70,10 @@ func originalDelay(md message.Metadata) (d time.Duration, clamped bool) {
 		}
 		return clampDelay(parsed)
 	}
+	if text, ok := md[KeyDelay]; ok { // a producer in another language has asked the broker itself
+		d, _, clamped = parseMillis(text)
+		return d, clamped
+	}
 	return 0, false
 }
 

@@ -14,12 +14,12 @@
 // A message is structured if
 //
 //   - its content type ([KeyContentType] or [KeyAMQPContentType]) is [ContentType]; or
-//   - its payload is a JSON object that has message_id, timestamp, version, source, queue, retry_count and data (or
-//     data_base64) at its top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
+//   - its payload is a JSON object that has message_id, timestamp, version, source, queue and data (or data_base64) at its
+//     top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
 //
 // and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that happen to
 // be an envelope stay data. A structured message that cannot be read is [ErrMalformed]: never retried, never changed.
-// Metadata and error may be missing or null. Of a member that is there twice the last one counts. Other members are kept.
+// Metadata, error and retry_count may be missing or null. Of a member that is there twice the last one counts. Other members are kept.
 //
 // # Conversion
 //
@@ -56,6 +56,8 @@
 //	x-first-failure         time       pipeline, first failure                 pipeline: maximum age      -
 //	x-deferred-since        time       pipeline, first deferral in a row       pipeline: maximum age      -
 //	x-retry-count-invalid   text 255 B pipeline, unreadable retry count        people                     -
+//	x-stage                 text       brokers, each publication               brokers: copies of one publication         -
+//	x-suspect               number     brokers, after unanswered deliveries    brokers: it runs alone                     -
 //	x-original-delay        ms         SetDelay or TakeDelay, once             pipeline: backoff          B
 //	x-delay                 ms         SetDelay                                publisher, which takes it  D
 //	x-not-before            Unix ms    driver, on reschedule                   driver, on delivery        -

@@ -189,6 +189,21 @@ func (e Envelope) CorrelationID() string {
 	return firstOf(e.headers[KeyCorrelationID], e.headers[KeyAMQPCorrelationID])
 }
 
+// CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a structured
+// body, else from AMQP's property, or "".
+func CorrelationID(m *message.Message) string {
+	if id := m.Metadata[KeyCorrelationID]; id != "" {
+		return id
+	}
+	var s body
+	if mode, err := s.read(m); mode == Structured && err == nil {
+		if id := s.entries()[KeyCorrelationID]; id.value != "" && !id.isJSON {
+			return id.value
+		}
+	}
+	return m.Metadata[KeyAMQPCorrelationID]
+}
+
 // Origin returns where the delivery came from; false for an envelope that was not delivered or whose driver does not tell.
 func (e Envelope) Origin() (Origin, bool) {
 	if e.origin == nil {

@@ -84,10 +84,10 @@ func (f *Failure) room(inBody bool) int {
 }
 
 // RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since when
-// it is being deferred is set, once. The next RecordFailure ends the row. m itself is not changed.
+// it is being deferred is set, once; a time to come, which would never be over, counts as now. The next RecordFailure ends the row. m itself is not changed.
 func RecordDeferral(m *message.Message, at time.Time) *message.Message {
 	out := forward(m, 4)
-	if _, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok {
+	if since, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok || since.After(at) {
 		out.Metadata[KeyDeferredSince] = formatTime(at)
 	}
 	var s body

@@ -21,7 +21,7 @@ func NewID() string {
 	return id.String()
 }
 
-// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic and position) as a UUIDv5:
+// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic, incarnation and position) as a UUIDv5:
 // the same delivery gets the same id every time, in every process. It returns "" when the origin is nil or has no position.
 func StableID(o *Origin) string {
 	if o == nil || o.Position == "" {
@@ -33,6 +33,10 @@ func StableID(o *Origin) string {
 	name = append(name, o.Topic...)
 	name = append(name, 0)
 	name = append(name, o.Position...)
+	if o.Incarnation != "" {
+		name = append(name, 0)
+		name = append(name, o.Incarnation...)
+	}
 	return uuid.NewSHA1(positionSpace, name).String()
 }
 

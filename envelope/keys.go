@@ -36,6 +36,8 @@ const (
 	KeyTraceLink         = "x-trace-link"          // span that the delivery comes from: the failed attempt before it, or the redrive
 	KeyKafkaKey          = "x-kafka-key"           // partition key of a Kafka record
 	KeyHeaderTypes       = "x-header-types"        // JSON object: types of foreign headers that were not strings; for drivers
+	KeyStage             = "x-stage"               // publication that a delivery is, made of the one before; brokers write and take it
+	KeySuspect           = "x-suspect"             // how often the message may have ended its process; brokers write and take it
 	KeyInvalidRetryCount = "x-retry-count-invalid" // retry counter as it came, when it could not be read
 )
 
@@ -104,6 +106,7 @@ func isReserved(key string) bool {
 		KeyOriginalDelay, KeyDelay, KeyNotBefore, KeyErrorClass, KeyFirstFailure, KeyDeferredSince,
 		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
 		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyTraceLink, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
+		KeyStage, KeySuspect,
 		KeyMetadataJSON, KeyFrame, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,

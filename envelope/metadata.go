@@ -52,6 +52,34 @@ func newEntry(value string, isJSON bool) entry {
 	return entry{value, isJSON && value[:min(1, len(value))] != `"` && embeddable([]byte(value))}
 }
 
+// entryOf encodes a value of Go.
+func entryOf(value any) (entry, error) {
+	if text, ok := value.(string); ok {
+		return entry{value: text}, nil
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return entry{}, err
+	}
+	if encoded[0] == '"' { // a type whose JSON is a string, such as time.Time
+		return entry{value: unquote(encoded[1 : len(encoded)-1])}, nil
+	}
+	return entry{string(encoded), true}, nil
+}
+
+// set makes a header of v, in a binary message.
+func (v entry) set(md message.Metadata, key string) {
+	setEntry(md, key, v.value)
+	if v.isJSON {
+		names := jsonNames(md)
+		if names == nil {
+			names = make(map[string]bool, 1)
+		}
+		names[key] = true
+		setJSONNames(md, names)
+	}
+}
+
 // jsonNames returns the names in the header that lists which metadata are JSON text.
 func jsonNames(md message.Metadata) map[string]bool {
 	list, ok := md[KeyMetadataJSON]

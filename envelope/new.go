@@ -18,6 +18,12 @@ type creation struct {
 	mode  Mode
 	delay *time.Duration
 	event string
+	meta  []metaValue
+}
+
+type metaValue struct {
+	key   string
+	value any
 }
 
 // ID sets the message id. Defaults to NewID().
@@ -35,9 +41,15 @@ func Delay(d time.Duration) Option { return func(c *creation) { c.delay = &d } }
 // EventNamed sets the event name.
 func EventNamed(name string) Option { return func(c *creation) { c.event = name } }
 
+// Meta adds metadata of any type that encoding/json takes: a number, a boolean, a list, an object. In structured mode the
+// value is that JSON value; in binary mode the header holds its JSON text. A string is what New's metadata takes.
+func Meta(key string, value any) Option {
+	return func(c *creation) { c.meta = append(c.meta, metaValue{key, value}) }
+}
+
 // New returns the envelope of a new message (A8). source is the service that creates it and queue the destination. data may be
 // anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata carries
-// auxiliaries such as priority and correlation_id (A9) and may be nil.
+// auxiliaries such as priority and correlation_id (A9) and may be nil; see Meta for values that are not strings.
 //
 // The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that belongs to
 // the envelope (IsOurs).
@@ -57,12 +69,17 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another", key))
 		}
 	}
-	if len(faults) > 0 {
-		return Envelope{}, errors.Join(faults...)
+	values, err := c.metadata()
+	faults = append(faults, err)
+	if err := errors.Join(faults...); err != nil {
+		return Envelope{}, err
 	}
 
-	headers := make(message.Metadata, len(metadata)+8)
+	headers := make(message.Metadata, len(metadata)+len(values)+8)
 	maps.Copy(headers, metadata)
+	for key, v := range values {
+		v.set(headers, key)
+	}
 	headers[KeyMessageID] = c.id
 	headers[KeyTimestamp] = formatTimestamp(c.at)
 	headers[KeyVersion] = LayoutVersion
@@ -74,6 +91,27 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 		SetDelay(&m, *c.delay)
 	}
 	return Envelope{want: c.mode, uuid: c.id, headers: headers, payload: payload}, nil
+}
+
+// metadata encodes the values that Meta has added.
+func (c *creation) metadata() (map[string]entry, error) {
+	if len(c.meta) == 0 {
+		return nil, nil
+	}
+	var faults []error
+	entries := make(map[string]entry, len(c.meta))
+	for _, m := range c.meta {
+		v, err := entryOf(m.value)
+		switch {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("envelope: new: metadata %q: %w", m.key, err))
+		case isReserved(m.key):
+			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another", m.key))
+		default:
+			entries[m.key] = v
+		}
+	}
+	return entries, errors.Join(faults...)
 }
 
 func (c *creation) validate(source, queue string) (faults []error) {

@@ -28,6 +28,9 @@ type Origin struct {
 	Timestamp time.Time
 	// Position identifies the delivery within Broker and Topic and is stable over redeliveries ("3/1042"), or is empty.
 	Position string
+	// Incarnation tells positions of a Topic from those of another one of its name: Kafka's topics are deleted and made again,
+	// and mirrored to other clusters, and then positions begin anew. It is empty where positions are unique for all time.
+	Incarnation string
 	// Redelivered is the broker's own flag. Information only.
 	Redelivered bool
 	// DeliveryCount is the broker's own count. Information only: the retry counter travels in the message.

@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -43,4 +44,24 @@ func RedriveCount(m *message.Message) int {
 		return 0
 	}
 	return n
+}
+
+// Redriven is a success that a consumer reports: it has handled a message that came back from the dead letters.
+type Redriven struct {
+	// EntryID is the dead letter entry that the message says it was redriven from, and Number which of that entry's redrives it was.
+	EntryID string
+	Number  int
+	// MessageID, Topic and Consumer are the message's: those of the entry, or the message has copied the headers of another.
+	MessageID, Topic, Consumer string
+	// At is when it succeeded.
+	At time.Time
+}
+
+// RedrivenBy is what a consumer reports that has handled m, which it had from origin.
+func RedrivenBy(m *message.Message, origin Origin, at time.Time) Redriven {
+	e, _ := FromMessage(m) // with an error it is the foreign view, which has the headers
+	return Redriven{
+		EntryID: m.Metadata[KeyRedriveID], Number: RedriveCount(m), MessageID: e.MessageID(),
+		Topic: origin.Topic, Consumer: origin.Consumer, At: at,
+	}
 }

@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -176,10 +177,17 @@ const (
 	highs = 0x8080808080808080
 )
 
+// longString is where a string is worth a search for its end: before, setting it up costs more than it saves.
+const longString = 64
+
 // skipString passes the rest of a string, from a byte inside it, eight bytes at a time.
 func skipString(b []byte, i int) int {
+	long := i + longString
 	for {
 		for i+8 <= len(b) {
+			if i >= long {
+				return skipLongString(b, i)
+			}
 			w := binary.LittleEndian.Uint64(b[i:])
 			// A byte's high bit is set where it is a control character, a quote or a backslash. What is set above the
 			// lowest bit means nothing, since borrows run upwards; only the lowest is used.
@@ -211,6 +219,51 @@ func skipString(b []byte, i int) int {
 			return -1
 		}
 	}
+}
+
+// skipLongString is skipString for longer text: it looks for the stops with the processor's vector instructions.
+func skipLongString(b []byte, i int) int {
+	quote := -1
+	for {
+		if quote < i { // or an escaped one was found
+			n := bytes.IndexByte(b[i:], '"')
+			if n < 0 {
+				return -1
+			}
+			quote = i + n
+		}
+		n := bytes.IndexByte(b[i:quote], '\\')
+		if n < 0 {
+			if hasControl(b[i:quote]) {
+				return -1
+			}
+			return quote + 1
+		}
+		if hasControl(b[i : i+n]) {
+			return -1
+		}
+		if i = skipEscape(b, i+n); i < 0 {
+			return -1
+		}
+	}
+}
+
+// hasControl reports whether text holds a control character, 32 bytes at a time.
+func hasControl(b []byte) bool {
+	for len(b) >= 32 {
+		w0, w1 := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+		w2, w3 := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+		if ((w0-' '*ones)&^w0|(w1-' '*ones)&^w1|(w2-' '*ones)&^w2|(w3-' '*ones)&^w3)&highs != 0 {
+			return true
+		}
+		b = b[32:]
+	}
+	for _, c := range b {
+		if c < ' ' {
+			return true
+		}
+	}
+	return false
 }
 
 // skipEscape passes the escape sequence whose backslash is b[i].

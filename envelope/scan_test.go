@@ -31,6 +31,21 @@ func TestSkipValue_AgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
+// Long strings are searched, not walked: every stop at every place of one.
+func TestSkipValue_LongStrings(t *testing.T) {
+	for n := longString - 9; n < longString+80; n++ {
+		text := strings.Repeat("x", n)
+		for _, stop := range []string{"", "\n", `\"`, `\\`, `\u12aF`, `\x`, `\u12"`, "\t", "\x1f", "\x7f\xff", `"`} {
+			for _, behind := range []string{"", text, text + `\"` + text, text + `\\`, "\x00"} {
+				json1 := `["` + text + stop + behind + `"]`
+				require.Equal(t, json.Valid([]byte(json1)), scanned(json1), "%q", json1)
+			}
+		}
+	}
+	require.False(t, scanned(`"`+strings.Repeat("x", 500)))
+	require.False(t, scanned(`"`+strings.Repeat("x", 500)+`\`))
+}
+
 func TestObject_AgreesWithEncodingJSON(t *testing.T) {
 	for _, text := range jsonTexts {
 		var s body

@@ -35,19 +35,26 @@ func (e Envelope) WithIncrementedRetry() Envelope {
 
 // WithMetadata returns a copy with one metadata value set. A name that belongs to the envelope (IsOurs, but not
 // correlation_id) is refused: the error says so.
-func (e Envelope) WithMetadata(key, value string) (Envelope, error) {
+func (e Envelope) WithMetadata(key, value string) (Envelope, error) { return e.WithMeta(key, value) }
+
+// WithMeta is WithMetadata for values of any type that encoding/json takes, see Meta.
+func (e Envelope) WithMeta(key string, value any) (Envelope, error) {
 	if isReserved(key) {
 		return e, fmt.Errorf("envelope: the metadata name %q belongs to the envelope; choose another", key)
+	}
+	v, err := entryOf(value)
+	if err != nil {
+		return e, fmt.Errorf("envelope: metadata %q: %w", key, err)
 	}
 	if e.mode == Structured {
 		entries := e.body.entries()
 		if entries == nil {
 			entries = make(map[string]entry, 1)
 		}
-		entries[key] = entry{value: value}
+		entries[key] = v
 		return e.edited(e.body.set(e.body.metadata, "metadata", appendEntries(nil, entries))), nil
 	}
-	return e.withHeaders(func(md message.Metadata) { setEntry(md, key, value) }), nil
+	return e.withHeaders(func(md message.Metadata) { v.set(md, key) }), nil
 }
 
 // WithData returns a copy with other data, encoded as New does.

@@ -13,6 +13,8 @@ type Claim struct {
 	Owner     int64
 	Retention time.Duration
 
+	digest []byte
+
 	mu     sync.Mutex
 	marked bool
 	kept   int

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,21 +56,37 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			g.cfg.Logger.WarnContext(ctx, "idempotency: a message without id runs unguarded", "consumer", key.Consumer)
 			return h(m)
 		}
-		owner := rand.Int64() //nolint:gosec // G404: tells claims apart, keeps no secret
-		record, err := g.cfg.Store.Claim(ctx, key, owner, g.cfg.Lease)
+		claim := &Claim{Key: key, Owner: rand.Int64(), Retention: g.cfg.Retention, digest: digest(m)} //nolint:gosec // G404: keeps no secret
+		record, err := g.claim(ctx, claim)
 		if err != nil {
 			return nil, fmt.Errorf("idempotency: claim %s: %w", key.MessageID, err)
 		}
 		switch record.State {
 		case Done:
 			g.cfg.Logger.InfoContext(ctx, "idempotency: duplicate of a handled message", "consumer", key.Consumer, "message_id", key.MessageID)
-			return DecodeOutcome(record.Outcome)
+			return decode(record.Outcome)
 		case Busy:
 			return nil, g.cfg.Busy(&BusyError{Key: key, Remaining: record.Remaining}, min(record.Remaining, lookAgain))
 		case Claimed:
 		}
-		return g.run(h, m, &Claim{Key: key, Owner: owner, Retention: g.cfg.Retention})
+		return g.run(h, m, claim)
 	}
+}
+
+// claim claims a message. Where one with the same id and another content is done, it is not this one: the ids of a topic that was
+// made again begin anew, and so do those of a second cluster. Then the message has a key of its own.
+func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
+	record, err := g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
+	if err != nil || record.State != Done {
+		return record, err
+	}
+	if of, _ := split(record.Outcome); of == nil || bytes.Equal(of, c.digest) {
+		return record, nil
+	}
+	g.cfg.Logger.WarnContext(ctx, "idempotency: a different message with this id has been handled; this one is handled too",
+		"consumer", c.Key.Consumer, "message_id", c.Key.MessageID)
+	c.Key = c.Key.another(c.digest)
+	return g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
 }
 
 // run runs the handler under the claim and settles the claim, however the handler ends.
@@ -102,7 +119,7 @@ func (g *Guard) complete(ctx context.Context, claim *Claim, out []*message.Messa
 	if claim.completed(len(out)) {
 		return
 	}
-	outcome, err := EncodeOutcome(out)
+	outcome, err := claim.Outcome(out...)
 	if err == nil {
 		err = g.settle(ctx, func(ctx context.Context) error {
 			return g.cfg.Store.Complete(ctx, claim.Key, claim.Owner, outcome, g.cfg.Retention)

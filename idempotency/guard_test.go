@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/idempotency"
 )
 
@@ -298,4 +299,51 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "Store is required")
 	require.ErrorContains(t, err, "Lease")
 	require.ErrorContains(t, err, "Retention")
+}
+
+// A topic that was deleted and made again, a mirror, a second cluster: positions begin anew, and so do the ids that are made of them.
+func TestGuard_AnotherMessageWithTheSameIDRuns(t *testing.T) {
+	var ran []string
+	h := guard(t).Middleware(func(m *message.Message) ([]*message.Message, error) {
+		ran = append(ran, string(m.Payload))
+		return []*message.Message{message.NewMessage("of "+string(m.Payload), nil)}, nil
+	})
+	for range 2 {
+		for _, payload := range []string{"first", "second", "third"} {
+			out, err := h(message.NewMessage("orders/0/17", []byte(payload)))
+			require.NoError(t, err)
+			require.Len(t, out, 1)
+			require.Equal(t, "of "+payload, out[0].UUID)
+		}
+	}
+	require.Equal(t, []string{"first", "second", "third"}, ran)
+}
+
+// A retry counts in the body of a structured envelope, so its bytes differ, and it is the same message.
+func TestGuard_ARetryIsTheSameMessage(t *testing.T) {
+	runs := 0
+	h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
+	e, err := envelope.New("shop", "orders", map[string]int{"order": 7}, nil, envelope.InMode(envelope.Structured))
+	require.NoError(t, err)
+	for _, e := range []envelope.Envelope{e, e.WithIncrementedRetry(), e.WithMode(envelope.Binary)} {
+		m, err := e.Message()
+		require.NoError(t, err)
+		_, err = h(m)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, runs)
+}
+
+// What a release before digests has kept says nothing about the content: the id alone decides.
+func TestGuard_OutcomesOfEarlierReleases(t *testing.T) {
+	store := idempotency.NewMemory()
+	key := idempotency.Key{Consumer: "billing", MessageID: "1"}
+	_, err := store.Claim(t.Context(), key, 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, store.Complete(t.Context(), key, 1, nil, time.Hour))
+	h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errBoom
+	})
+	_, err = h(order("1"))
+	require.NoError(t, err, "it is done")
 }

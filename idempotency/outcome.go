@@ -2,10 +2,14 @@ package idempotency
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/gob"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // produced is a message as it is kept. gob keeps strings of any bytes, which JSON does not.
@@ -15,29 +19,67 @@ type produced struct {
 	Payload  []byte
 }
 
-// EncodeOutcome writes the messages that a handler has produced in the form that a Store keeps; nil for none.
-func EncodeOutcome(messages []*message.Message) ([]byte, error) {
+// An outcome is a zero byte, a digest and a gob of what was produced, if anything was. What an earlier release has kept is the gob
+// alone, which never begins with zero.
+const (
+	digested   = 0
+	digestSize = 16
+)
+
+// digest is of what a message says, which is the same in each of its attempts, whichever mode it travels in.
+func digest(m *message.Message) []byte {
+	content := []byte(m.Payload)
+	if e, err := envelope.FromMessage(m); err == nil && e.Mode() == envelope.Structured {
+		content = e.Data()
+	}
+	sum := sha256.Sum256(content)
+	return sum[:digestSize]
+}
+
+// another is the key of a message that has the id of a different one.
+func (k Key) another(digest []byte) Key {
+	id := sha256.New()
+	id.Write([]byte(k.MessageID))
+	id.Write(digest)
+	k.MessageID = "sha256:" + hex.EncodeToString(id.Sum(nil))
+	return k
+}
+
+// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, by which a different message
+// with the same id is recognised, and the messages that its handler has produced.
+func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
+	var out bytes.Buffer
+	out.WriteByte(digested)
+	out.Write(c.digest)
 	if len(messages) == 0 {
-		return nil, nil
+		return out.Bytes(), nil
 	}
 	list := make([]produced, len(messages))
 	for i, m := range messages {
 		list[i] = produced{UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload}
 	}
-	var out bytes.Buffer
 	if err := gob.NewEncoder(&out).Encode(list); err != nil {
 		return nil, fmt.Errorf("idempotency: encode the produced messages: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
-// DecodeOutcome makes the messages anew, with their ids.
-func DecodeOutcome(outcome []byte) ([]*message.Message, error) {
-	if len(outcome) == 0 {
+// split returns the digest of an outcome, which is nil where there is none, and the rest of it.
+func split(outcome []byte) (digest, produced []byte) {
+	if len(outcome) > digestSize && outcome[0] == digested {
+		return outcome[1 : 1+digestSize], outcome[1+digestSize:]
+	}
+	return nil, outcome
+}
+
+// decode makes the produced messages of an outcome anew, with their ids.
+func decode(outcome []byte) ([]*message.Message, error) {
+	_, kept := split(outcome)
+	if len(kept) == 0 {
 		return nil, nil
 	}
 	var list []produced
-	if err := gob.NewDecoder(bytes.NewReader(outcome)).Decode(&list); err != nil {
+	if err := gob.NewDecoder(bytes.NewReader(kept)).Decode(&list); err != nil {
 		return nil, fmt.Errorf("idempotency: decode the produced messages: %w", err)
 	}
 	messages := make([]*message.Message, len(list))

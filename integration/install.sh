@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Installs what the integration tests run against: RabbitMQ, PostgreSQL and MariaDB from Debian's packages, promtool,
-# the jars of Apache Kafka through Maven, and MySQL from Debian's unstable packages into a directory of its own. No
-# service is started or left running: the tests start their own, on loopback ports and temporary directories (see the
+# Installs what the integration tests run against: RabbitMQ, PostgreSQL with pgbouncer, and MariaDB from Debian's packages, promtool,
+# the jars of Apache Kafka through Maven, schemathesis from PyPI, and MySQL and RabbitMQ 4 from Debian's unstable packages into directories of their
+# own. No service is started or left running: the tests start their own, on loopback ports and temporary directories (see the
 # services package).
 #
-#   integration/install.sh [rabbitmq] [postgres] [mariadb] [mysql] [kafka] [promtool] [chromium] [build]
+#   integration/install.sh [rabbitmq] [rabbitmq4] [postgres] [pgbouncer] [mariadb] [mysql] [kafka] [promtool] [schemathesis]
+#                           [chromium] [build]
 #
-# Without arguments: everything except chromium and build (make, and a C compiler for the race detector), and except MySQL
-# where apt knows no archive of Debian, as on Ubuntu. Running it again costs about a second when nothing is missing.
+# Without arguments: everything except chromium and build (make, and a C compiler for the race detector), and except MySQL and
+# RabbitMQ 4 where apt knows no archive of Debian, as on Ubuntu. Running it again costs about a second when nothing is missing.
 # Kafka's jars go to $REDRIVE_KAFKA_LIBS, by default redrive/kafka-<version> in the user's cache directory; MySQL with
-# all its libraries goes to $REDRIVE_MYSQL, by default redrive/mysql there (delete it to get what the archive has now).
+# all its libraries goes to $REDRIVE_MYSQL, by default redrive/mysql there, and RabbitMQ 4 with its Erlang to
+# $REDRIVE_RABBITMQ4, by default redrive/rabbitmq4 (delete a directory to get what the archive has now).
 #
-# The exit status is 75 when only MySQL is missing because the archive does not give it today: it cannot be reached, has
-# withdrawn the package, or is in the middle of a change that leaves its dependencies unmet. Every other fault gives 1.
+# The exit status is 75 when only MySQL or RabbitMQ 4 is missing because the archive does not give it today: it cannot be
+# reached, has withdrawn the package, or is in the middle of a change that leaves its dependencies unmet. Every other fault gives 1.
 set -euo pipefail
+shopt -s extglob
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export DEBIAN_FRONTEND=noninteractive
@@ -81,7 +84,7 @@ packages() {
   if [ -d /run/systemd/system ]; then
     for p in "${missing[@]}"; do
       case $p in
-        rabbitmq-server | postgresql | prometheus) as_root systemctl --quiet disable "$p" || true ;;
+        rabbitmq-server | postgresql | pgbouncer | prometheus) as_root systemctl --quiet disable "$p" || true ;;
         mariadb-server) as_root systemctl --quiet disable mariadb || true ;;
       esac
     done
@@ -104,54 +107,93 @@ kafka_jars() {
   mv "$libs.partial" "$libs"
 }
 
-# no_mysql ends with the status that says: not today.
-no_mysql() {
+# unavailable ends with the status that says: not today. The second word is a variable that names another archive.
+unavailable() {
   tail -n 20 "$log" >&2
-  say "MySQL: $*. It is in Debian's unstable archive only, which changes daily; try again later, name another archive in"
-  say "REDRIVE_MYSQL_ARCHIVE (one of Debian's snapshots, for instance), or start it with make up and set TEST_MYSQL_URL"
+  say "$1: $3. It is taken from Debian's unstable archive, which changes daily; try again later, name another archive in"
+  say "$2 (one of Debian's snapshots, for instance), or start it with make up and set its TEST_* variable"
   exit 75
 }
 
-# mysql_root unpacks MySQL's server and everything that it needs, down to the C library, into a directory. Stable Debian
-# has no MySQL, and the libraries of unstable cannot be installed beside its own; unpacked and started through their own
+# unpack fills the directory $root.partial with a package of Debian unstable and everything that it needs, down to the C
+# library. The libraries of unstable cannot be installed beside those of stable; unpacked and started through their own
 # loader they leave the machine alone. apt resolves, downloads and verifies them as for an empty machine: its state is a
-# directory of ours, and only the way to the archive (proxies, mirrors) is the machine's.
-mysql_root() {
-  local root=${REDRIVE_MYSQL:-$cache/mysql} keys=/usr/share/keyrings/debian-archive-keyring.gpg archive deb name apt loader
-  [ ! -e "$root/.complete" ] || return 0
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "mysql: needs apt and dpkg; $elsewhere"
-  [ -e "$keys" ] || die "mysql: needs Debian's keys, from the package debian-archive-keyring; $elsewhere"
+# directory of ours, and only the way to the archive (proxies, mirrors) is the machine's. The loader's path in the
+# directory is in $loader then.
+#
+#   unpack NAME VARIABLE PACKAGE [PATTERN of packages to leave out]
+unpack() {
+  local name=$1 variable=$2 package=$3 without=${4:-} keys=/usr/share/keyrings/debian-archive-keyring.gpg archive=${!2:-} deb apt
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$name: needs apt and dpkg; $elsewhere"
+  [ -e "$keys" ] || die "$name: needs Debian's keys, from the package debian-archive-keyring; $elsewhere"
   # The machine's own archive, if it is Debian's. Security updates are in one of their own, which has no unstable.
-  archive=${REDRIVE_MYSQL_ARCHIVE:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1 || true)}
-  if [ -z "$archive" ]; then
-    [ "$mysql" = asked ] || { say "without MySQL: apt knows no archive of Debian here. OPTIONAL_SERVICES=mysql skips its tests"; return 0; }
-    die "mysql: this machine's apt knows no archive of Debian: name one in REDRIVE_MYSQL_ARCHIVE; $elsewhere"
-  fi
+  [ -n "$archive" ] || archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1 || true)
+  [ -n "$archive" ] || die "$name: this machine's apt knows no archive of Debian: name one in $variable; $elsewhere"
 
-  say "fetching MySQL from Debian unstable"
+  say "fetching $name from Debian unstable"
+  rm -rf ${scratch:+"$scratch"}
   scratch=$(mktemp -d)
   chmod 755 "$scratch" # apt downloads as a user of its own
   mkdir -p "$scratch"/{etc/preferences,state/lists/partial,cache/archives/partial,dpkg}
   : >"$scratch/dpkg/status"
-  # Testing is there for a library that unstable has just replaced and MySQL still needs.
-  printf 'Types: deb\nURIs: %s\nSuites: sid testing\nComponents: main\nSigned-By: %s\n' "$archive" "$keys" >"$scratch/etc/mysql.sources"
+  # Testing is there for a library that unstable has just replaced and the package still needs.
+  printf 'Types: deb\nURIs: %s\nSuites: sid testing\nComponents: main\nSigned-By: %s\n' "$archive" "$keys" >"$scratch/etc/debian.sources"
   apt=(apt-get -qq -o Dir::State="$scratch/state" -o Dir::State::status="$scratch/dpkg/status" -o Dir::Cache="$scratch/cache"
     -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$scratch/etc" -o Dir::Etc::Preferences=/dev/null
     -o Dir::Etc::PreferencesParts="$scratch/etc/preferences" -o Dir::Cache::archives=archives
     -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Update::Error-Mode=any -o APT::Install-Recommends=false)
-  [ -z "${REDRIVE_MYSQL_ARCHIVE:-}" ] || apt+=(-o Acquire::Check-Valid-Until=false) # a snapshot is as old as it is
-  "${apt[@]}" update >"$log" 2>&1 </dev/null || no_mysql "the archive cannot be read"
-  "${apt[@]}" -y --download-only install mysql-server-core >"$log" 2>&1 </dev/null || no_mysql "the archive does not give it"
+  [ -z "${!variable:-}" ] || apt+=(-o Acquire::Check-Valid-Until=false) # a snapshot is as old as it is
+  "${apt[@]}" update >"$log" 2>&1 </dev/null || unavailable "$name" "$variable" "the archive cannot be read"
+  "${apt[@]}" -y --download-only install "$package" >"$log" 2>&1 </dev/null || unavailable "$name" "$variable" "the archive does not give it"
 
   mkdir -p "$(dirname "$root")"
   rm -rf "$root.partial"
   mkdir "$root.partial"
   for deb in "$scratch"/cache/archives/*.deb; do
-    name=$(basename "$deb")
-    case $name in perl* | libperl*) continue ;; esac # for scripts beside the server
+    # shellcheck disable=SC2254 # a pattern
+    case $(basename "$deb") in $without) continue ;; esac
     dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root.partial" --exclude=./usr/bin --exclude=./usr/share/doc --exclude=./usr/share/man
   done
   loader=$(cd "$root.partial" && echo usr/lib/*-linux-gnu*/ld-linux*.so.*)
+}
+
+# through_loader replaces a program in $root.partial by a script that starts it with the C library that it was built for.
+through_loader() {
+  local program=$1 up
+  up=$(dirname "$program" | sed 's:[^/]*:..:g')
+  mv "$root.partial/$program" "$root.partial/$program.elf"
+  cat >"$root.partial/$program" <<EOF
+#!/bin/sh
+here=\$(dirname "\$(readlink -f "\$0")")
+root=\$(cd "\$here/$up" && pwd)
+exec "\$root/$loader" --library-path "\$root/${loader%/*}" --argv0 "\$0" "\$here/$(basename "$program").elf" "\$@"
+EOF
+  chmod +x "$root.partial/$program"
+}
+
+# complete ends the unpacking of $root. The file is written last, so that an interrupted unpacking is not taken for a whole
+# one.
+complete() {
+  printf '%s\n' "$1" >"$root.partial/.complete"
+  rm -rf "$root"
+  mv "$root.partial" "$root"
+}
+
+# no_archive reports whether what was not asked for is to be left out, because apt knows no archive of Debian, as on Ubuntu.
+no_archive() {
+  [ "$1" != asked ] && [ -z "${2:-}" ] &&
+    ! apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -qE '/debian/?$'
+}
+
+# mysql_root unpacks MySQL's server, which stable Debian does not have.
+mysql_root() {
+  local root=${REDRIVE_MYSQL:-$cache/mysql} loader
+  [ ! -e "$root/.complete" ] || return 0
+  if no_archive "$mysql" "${REDRIVE_MYSQL_ARCHIVE:-}"; then
+    say "without MySQL: apt knows no archive of Debian here. OPTIONAL_SERVICES=mysql skips its tests"
+    return 0
+  fi
+  unpack MySQL REDRIVE_MYSQL_ARCHIVE mysql-server-core '@(perl|libperl)*' # which are for scripts beside the server
   cat >"$root.partial/mysqld" <<EOF
 #!/bin/sh
 # Starts the server with the C library that it was built for.
@@ -159,29 +201,92 @@ root=\$(dirname "\$(readlink -f "\$0")")
 exec "\$root/$loader" --library-path "\$root/${loader%/*}" "\$root/usr/sbin/mysqld" "\$@" --basedir="\$root/usr"
 EOF
   chmod +x "$root.partial/mysqld"
-  "$root.partial/mysqld" --version >"$log" 2>&1 || no_mysql "its server does not run on this machine"
-  sed 's/.* Ver /MySQL /' "$log" >"$root.partial/.complete" # written last, so that an interrupted unpacking is not taken for a whole one
+  "$root.partial/mysqld" --version >"$log" 2>&1 || unavailable MySQL REDRIVE_MYSQL_ARCHIVE "its server does not run on this machine"
+  complete "$(sed 's/.* Ver /MySQL /' "$log")"
+}
+
+# rabbitmq4_root unpacks RabbitMQ 4 with its Erlang, alongside the RabbitMQ of stable Debian.
+rabbitmq4_root() {
+  local root=${REDRIVE_RABBITMQ4:-$cache/rabbitmq4} loader program erts
+  [ ! -e "$root/.complete" ] || return 0
+  if no_archive "$rabbitmq4" "${REDRIVE_RABBITMQ4_ARCHIVE:-}"; then
+    say "without RabbitMQ 4: apt knows no archive of Debian here. OPTIONAL_SERVICES=rabbitmq4 skips its tests"
+    return 0
+  fi
+  unpack "RabbitMQ 4" REDRIVE_RABBITMQ4_ARCHIVE rabbitmq-server \
+    '@(systemd|libsystemd-shared|openssl_|openssl-provider|passwd|procps|adduser|debconf|rabbitmqadmin)*'
+  for program in "$root.partial"/usr/lib/erlang/erts-*/bin/*; do
+    if [ "$(head -c 4 "$program" | tail -c 3)" = ELF ]; then through_loader "${program#"$root.partial/"}"; fi
+  done
+  erts=$(cd "$root.partial" && echo usr/lib/erlang/erts-*/bin)
+  mkdir "$root.partial/bin" # first in the PATH of RabbitMQ's scripts
+  for program in erl escript epmd; do
+    cat >"$root.partial/bin/$program" <<EOF
+#!/bin/sh
+root=\$(dirname "\$(dirname "\$(readlink -f "\$0")")")
+export ROOTDIR="\$root/usr/lib/erlang" BINDIR="\$root/$erts" EMU=beam PROGNAME=$program ESCRIPT_EMULATOR="\$root/bin/erl"
+exec "\$BINDIR/$(if [ $program = erl ]; then echo erlexec; else echo $program; fi)" "\$@"
+EOF
+    chmod +x "$root.partial/bin/$program"
+  done
+  "$root.partial/bin/erl" -noshell -eval 'crypto:start(), io:format("~s~n", [erlang:system_info(otp_release)]), halt().' >"$log" 2>&1 ||
+    unavailable "RabbitMQ 4" REDRIVE_RABBITMQ4_ARCHIVE "its Erlang does not run on this machine"
+  complete "$(basename "$root.partial"/usr/lib/rabbitmq/lib/rabbitmq_server-*) on Erlang $(cat "$log")"
+}
+
+# schemathesis_venv puts the fuzzer of the API's document into a Python environment of its own.
+schemathesis_venv() {
+  local version=4.32.5 root=$cache/schemathesis
+  if [ "$(cat "$root/.complete" 2>/dev/null)" = "$version" ]; then return 0; fi
+  python3 -c 'import venv, ensurepip' 2>/dev/null || packages python3-venv
+  say "fetching schemathesis $version"
   rm -rf "$root"
-  mv "$root.partial" "$root"
+  mkdir -p "$cache"
+  quietly python3 -m venv "$root"
+  quietly "$root/bin/pip" install --disable-pip-version-check "schemathesis==$version"
+  printf '%s\n' "$version" >"$root/.complete"
 }
 
 mysql=
-[ $# -gt 0 ] || { mysql=default && set -- rabbitmq postgres mariadb promtool kafka; }
+rabbitmq4=
+schemathesis=
+[ $# -gt 0 ] || { mysql=default && rabbitmq4=default && set -- rabbitmq postgres mariadb promtool kafka schemathesis; }
 debian=()
 kafka=
 for what in "$@"; do
   case $what in
     rabbitmq) debian+=(rabbitmq-server) ;;
-    postgres | postgresql) debian+=(postgresql) ;;
+    postgres | postgresql) debian+=(postgresql pgbouncer) ;;
+    pgbouncer) debian+=(pgbouncer) ;;
     mariadb) debian+=(mariadb-server) ;;
     mysql) mysql=asked ;;
+    rabbitmq4) rabbitmq4=asked ;;
     promtool) debian+=(prometheus) ;;
     chromium) debian+=(chromium) ;;
     build) debian+=(make gcc libc6-dev git) ;;
     kafka) kafka=1 ;;
-    *) die "unknown: $what (known: rabbitmq postgres mariadb mysql kafka promtool chromium build)" ;;
+    schemathesis) schemathesis=1 ;;
+    *) die "unknown: $what (known: rabbitmq rabbitmq4 postgres pgbouncer mariadb mysql kafka promtool schemathesis chromium build)" ;;
   esac
 done
 [ ${#debian[@]} -eq 0 ] || packages "${debian[@]}"
 [ -z "$kafka" ] || kafka_jars
-[ -z "$mysql" ] || mysql_root # the last, because it may be the only one that is missing
+[ -z "$schemathesis" ] || schemathesis_venv
+# The last, because they may be the only ones that are missing; both are tried.
+missing=0
+for root in ${mysql:+mysql_root} ${rabbitmq4:+rabbitmq4_root}; do
+  set +e # also where it would not hold in the list of an ||
+  (
+    trap 'rm -rf ${scratch:+"$scratch"}' EXIT
+    set -e
+    "$root"
+  )
+  status=$?
+  set -e
+  case $status in
+    0) ;;
+    75) missing=75 ;;
+    *) exit "$status" ;;
+  esac
+done
+exit $missing

@@ -115,10 +115,7 @@ type exponential struct {
 
 // Delay works on floats because they saturate: 10 s * 2^30 is negative as a time.Duration, and 10 s * 2^62 is 0.
 func (e exponential) Delay(retry int, original time.Duration) time.Duration {
-	base := e.base
-	if e.fromOriginal && original > 0 {
-		base = original
-	}
+	base := e.from(original)
 	if base <= 0 {
 		return 0
 	}
@@ -135,6 +132,14 @@ func (e exponential) Delay(retry int, original time.Duration) time.Duration {
 		return longest
 	}
 	return time.Duration(d)
+}
+
+// from is what the delays grow from.
+func (e exponential) from(original time.Duration) time.Duration {
+	if e.fromOriginal && original > 0 {
+		return original
+	}
+	return max(0, e.base)
 }
 
 func (e exponential) String() string {

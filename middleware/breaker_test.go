@@ -17,7 +17,7 @@ import (
 )
 
 func breakerConfig(b middleware.Breaker) middleware.Config {
-	return middleware.Config{Breaker: &b, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 10, Backoff: middleware.Constant(time.Hour)}}
+	return middleware.Config{Breaker: &b, MaxAttempts: 10, Backoff: middleware.Constant(time.Hour)}
 }
 
 // D40: five failures in a row open the circuit for 60 s. What arrives then is deferred for the rest of it, without an
@@ -61,7 +61,7 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 	})
 }
 
-func TestBreaker_HalfOpenLetsOneThrough(t *testing.T) {
+func TestBreaker_HalfOpenLetsSingleOnesThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}), func(*message.Message) ([]*message.Message, error) {
 			time.Sleep(s)
@@ -80,7 +80,7 @@ func TestBreaker_HalfOpenLetsOneThrough(t *testing.T) {
 		time.Sleep(50 * s)
 		synctest.Wait()
 		require.Less(t, h.count(&h.deliveries)-deliveries, 60, "the others do not come back in a hot loop")
-		require.Len(t, h.ran(), 2, "its failure has opened the circuit again")
+		require.Len(t, h.ran(), 4, "the failures of three have opened the circuit again")
 		h.pipelineStop(t)
 	})
 }
@@ -93,6 +93,49 @@ func (s *harness) pipelineStop(t testing.TB) {
 	for _, timer := range s.timers {
 		timer.Stop()
 	}
+}
+
+// A message that always fails came first whenever the circuit half-opened, and kept it open for all others.
+func TestBreaker_BadMessagesStarveNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down, good := true, atomic.Int32{}
+		cfg := breakerConfig(middleware.Breaker{Failures: 2})
+		cfg.Backoff, cfg.MaxAttempts = middleware.Constant(s), 1000
+		h := newHarness(t, cfg, func(m *message.Message) ([]*message.Message, error) {
+			if down || m.Metadata["bad"] != "" {
+				return nil, errors.New("no idea")
+			}
+			good.Add(1)
+			return nil, nil
+		})
+		h.start = time.Now()
+		for range 2 {
+			m := order(t)
+			m.Metadata["bad"] = "yes"
+			h.deliver(m)
+		}
+		down = false
+		for range 10 {
+			h.deliver(order(t)) // deferred: the circuit is open
+		}
+		time.Sleep(70 * s)
+		synctest.Wait()
+		require.Contains(t, h.logs.String(), `"to":"closed"`)
+		require.EqualValues(t, 10, good.Load(), "within one round of trials")
+		h.pipelineStop(t)
+	})
+}
+
+// What one message fails on, however often, is no reason to call the handler for no other.
+func TestBreaker_OneMessageDoesNotOpenIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := breakerConfig(middleware.Breaker{})
+		cfg.Backoff, cfg.MaxAttempts = middleware.None(), 20
+		h := newHarness(t, cfg, failing(errors.New("no idea")))
+		h.send(order(t), time.Minute)
+		require.Len(t, h.ran(), 20)
+		require.NotContains(t, h.logs.String(), "circuit changed")
+	})
 }
 
 // Only what a retry may cure says something about the dependency: Watermill's breaker opens on invalid orders.

@@ -48,62 +48,65 @@ func validateRules(where string, rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Classify returns what err means. It never panics, whatever err's methods and the rules do: an error that cannot be
-// understood is [KindUnknown].
-func (c *Classifier) Classify(err error) (v Verdict) {
-	var rulePanic string
-	defer func() {
-		if r := recover(); r != nil {
-			v = Verdict{Kind: KindUnknown, Rule: "classification panicked", RulePanic: fmt.Sprintf("classifying %T: %v", err, r)}
-		}
-		if rulePanic != "" {
-			v.RulePanic = rulePanic
-		}
-	}()
-
-	v = c.kind(err, &rulePanic)
+// Classify returns what err means. It never panics, whatever err's methods and the rules do: what panics does not match, and
+// the rules behind it are still consulted.
+func (c *Classifier) Classify(err error) Verdict {
+	v := c.kind(err)
 	if v.Code == "" {
-		v.Code = errorCode(err)
+		v.Code = guardedValue("", func() string { return errorCode(err) })
 	}
 	return v
 }
 
-func (c *Classifier) kind(err error, rulePanic *string) Verdict {
-	if m, ok := errors.AsType[*MarkedError](err); ok {
-		v := Verdict{Kind: m.Kind, Rule: "marked " + m.Kind.String(), After: m.After, HasAfter: m.HasAfter}
-		if m.Kind == KindRetryable && !m.HasAfter {
-			if status, ok := errors.AsType[*StatusError](m.Err); ok {
-				v.After, v.HasAfter = status.RetryAfter, status.HasRetryAfter
-			}
-		}
+func (c *Classifier) kind(err error) Verdict {
+	var rulePanic string
+	if v, ok := matched("mark", err, marked, &rulePanic); ok {
 		return v
 	}
 	for i := range c.rules {
 		r := &c.rules[i]
-		if r.matches(err, rulePanic) {
-			return Verdict{Kind: r.Kind, Rule: r.Name, After: r.After, HasAfter: r.After > 0}
-		}
-	}
-	if !c.builtin {
-		return Verdict{Kind: KindUnknown, Rule: "no rule"}
-	}
-	for _, rule := range builtinRules {
-		if v, ok := rule(err); ok {
+		verdict := Verdict{Kind: r.Kind, Rule: r.Name, After: r.After, HasAfter: r.After > 0}
+		match := func(err error) (Verdict, bool) { return verdict, r.Match(err) }
+		if v, ok := matched(r.Name, err, match, &rulePanic); ok {
 			return v
 		}
 	}
-	return Verdict{Kind: KindUnknown, Rule: "no rule"}
+	if c.builtin {
+		for _, rule := range builtinRules {
+			if v, ok := matched("built-in", err, rule, &rulePanic); ok {
+				return v
+			}
+		}
+	}
+	return Verdict{Kind: KindUnknown, Rule: "no rule", RulePanic: rulePanic}
 }
 
-// matches keeps a rule that panics from deciding anything: the rules behind it are still asked.
-func (r *Rule) matches(err error, rulePanic *string) (ok bool) {
+// matched applies one rule. The first panic is kept for the operator.
+func matched(name string, err error, rule func(error) (Verdict, bool), rulePanic *string) (v Verdict, ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			*rulePanic = fmt.Sprintf("rule %q: %v", r.Name, p)
-			ok = false
+			if *rulePanic == "" {
+				*rulePanic = fmt.Sprintf("rule %q: %v", name, p)
+			}
+			v, ok = Verdict{}, false
 		}
+		v.RulePanic = *rulePanic
 	}()
-	return r.Match(err)
+	return rule(err)
+}
+
+func marked(err error) (Verdict, bool) {
+	m, ok := errors.AsType[*MarkedError](err)
+	if !ok {
+		return Verdict{}, false
+	}
+	v := Verdict{Kind: m.Kind, Rule: "marked " + m.Kind.String(), After: m.After, HasAfter: m.HasAfter}
+	if m.Kind == KindRetryable && !m.HasAfter {
+		if status, ok := errorAs[*StatusError](m.Err); ok {
+			v.After, v.HasAfter = status.RetryAfter, status.HasRetryAfter
+		}
+	}
+	return v, true
 }
 
 // errorCode is the code that the first error of the chain has which has one, by one of the usual methods. It walks the

@@ -107,6 +107,7 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 		{"a number that no rule knows", my(9999), unknown, ""},
 		{"a code that is none", pg("x"), unknown, "x"},
 		{"D39 circuit open", fmt.Errorf("x: %w", circuitbreaker.ErrOpen), deferred, ""},
+		{"gobreaker open", fmt.Errorf("x: %w", errors.New("circuit breaker is open")), deferred, ""},
 		{"bulkhead full", bulkhead.ErrFull, deferred, ""},
 		{"own rate limit", ratelimiter.ErrExceeded, deferred, ""},
 		{"failsafe timeout", failsafetimeout.ErrExceeded, retryable, ""},

@@ -16,22 +16,40 @@ import (
 // DefaultMaxAttempts is the limit of a [Config] that names none: the first run and three retries.
 const DefaultMaxAttempts = 4
 
-// Config configures a [Pipeline]. Only DeadLetters is required. The presets ([Laravel], [DelayedBackoff], [StoreOnly],
-// [ServiceBus], [TTLCycle]) return one that is filled in but for the two ports.
+// Config configures a [Pipeline]. DeadLetters and Rescheduler are required. The presets ([Laravel], [DelayedBackoff],
+// [StoreOnly], [ServiceBus], [TTLCycle]) return one that is filled in but for the two.
 type Config struct {
 	// DeadLetters keeps the messages that will not be tried again: a broker, a store, or several by [Sinks]. If it is a
-	// [RedriveRecorder] too, it is told of redriven messages that succeed. Required.
+	// [RedriveRecorder] too, it is notified of redriven messages that succeed. Required.
 	DeadLetters DeadLetterSink
 	// Fallback takes a dead letter that DeadLetters could not: a spool file on another disk. Defaults to none.
 	Fallback DeadLetterSink
-	// Rescheduler takes the messages to be retried or deferred: the broker. When nil they are held in memory, unacked,
-	// and run again in this process, which any Watermill subscriber allows, but which blocks a subscriber that hands out
-	// one message at a time and forgets the count when the process dies.
+	// Rescheduler takes the messages to be retried or deferred: the broker, or [HoldInMemory]. Required.
 	Rescheduler Rescheduler
 
-	// HandlerConfig is what handlers may override.
-	HandlerConfig
-	// Handlers overrides fields for single handlers, by the name under which they were added to the router.
+	// MaxAttempts is how often a failing message is run, the first time included: 1 never retries. [Tries], [Retries] and
+	// [Cycles] express the same in other words. Defaults to 4. At most 1,000,000.
+	MaxAttempts int
+	// Backoff returns how long a retry waits. Defaults to FromOriginalDelay(time.Second).
+	Backoff Backoff
+	// Timeout is the deadline of the context of one attempt. Negative means none. Defaults to 1 min.
+	Timeout time.Duration
+	// MaxAge dead-letters a failing message as expired instead of retrying it, when the retry would run later than this
+	// after the message's creation, its first-delivery delay not counted. Defaults to no limit, and so does a negative one.
+	MaxAge time.Duration
+	// Rules classify errors, before the built-in rules.
+	Rules []Rule
+	// OnPermanent is [OutcomeDeadLetter], [OutcomeSkip] or [OutcomeRetry]. Defaults to OutcomeDeadLetter. A malformed
+	// envelope is dead-lettered in any case.
+	OnPermanent Outcome
+	// OnUnknown is the same for errors that no rule knows. Defaults to OutcomeRetry.
+	OnUnknown Outcome
+	// BuiltinRules switches the built-in rules on or off. Defaults to BuiltinRulesOn.
+	BuiltinRules BuiltinRules
+
+	// Handlers overrides the fields from MaxAttempts to BuiltinRules for single handlers, by the name under which they
+	// were added to the router. A name that no handler has is refused: by [Pipeline.Plugin] before the router starts, and
+	// otherwise by the first message after which no handler is left that could have it.
 	Handlers map[string]HandlerConfig
 
 	// DeferDelay is the wait of a deferred message when the error names none. Defaults to 30 s.
@@ -65,6 +83,9 @@ type Config struct {
 
 	// Logger gets every decision with the message's context. Defaults to slog.Default().
 	Logger *slog.Logger
+	// RetryLevel is the level of the line for an attempt that failed and will be retried. Defaults to slog.LevelWarn: a retry is
+	// what the pipeline is for.
+	RetryLevel slog.Leveler
 	// LogPayload adds the headers and the first KiB of the payload to the log line of every decision that is not a
 	// success. They may hold personal data. Defaults to false.
 	LogPayload bool
@@ -75,56 +96,58 @@ type Config struct {
 	HandlerName func(ctx context.Context) string
 }
 
-// HandlerConfig is the part of a [Config] that [Config.Handlers] may override. There, a zero field means that the
-// handler has no opinion.
+// HandlerConfig is what [Config.Handlers] overrides for one handler. A zero field inherits that of the [Config]; the
+// handler's own Rules are consulted before the general ones, and a negative MaxAge means no limit.
 type HandlerConfig struct {
-	// MaxAttempts is how often a failing message is run, the first time included: 1 never retries. [Tries], [Retries] and
-	// [Cycles] say the same in other words. Defaults to 4. At most 1,000,000.
-	MaxAttempts int
-	// Backoff says how long a retry waits. Defaults to FromOriginalDelay(time.Second).
-	Backoff Backoff
-	// Timeout is the deadline of the context of one attempt. Negative means none. Defaults to 1 min.
-	Timeout time.Duration
-	// MaxAge dead-letters a failing message as expired instead of retrying it, when the retry would run later than this
-	// after the message's creation, its first-delivery delay not counted. Defaults to no limit; negative means none where a
-	// handler overrides one.
-	MaxAge time.Duration
-	// Rules say what errors mean, before the built-in rules. A handler's own are asked before the general ones.
-	Rules []Rule
-	// OnPermanent is [OutcomeDeadLetter], [OutcomeSkip] or [OutcomeRetry]. Defaults to OutcomeDeadLetter. A malformed
-	// envelope is dead-lettered whatever it says.
-	OnPermanent Outcome
-	// OnUnknown is the same for errors that no rule knows. Defaults to OutcomeRetry.
-	OnUnknown Outcome
-	// BuiltinRules switches the built-in rules on or off. Defaults to BuiltinRulesOn.
+	MaxAttempts  int
+	Backoff      Backoff
+	Timeout      time.Duration
+	MaxAge       time.Duration
+	Rules        []Rule
+	OnPermanent  Outcome
+	OnUnknown    Outcome
 	BuiltinRules BuiltinRules
 }
 
-// BuiltinRules says whether the built-in rules are asked.
-type BuiltinRules int
+// general is the part of c that handlers may override.
+func (c *Config) general() HandlerConfig {
+	return HandlerConfig{
+		MaxAttempts: c.MaxAttempts, Backoff: c.Backoff, Timeout: c.Timeout, MaxAge: c.MaxAge, Rules: c.Rules,
+		OnPermanent: c.OnPermanent, OnUnknown: c.OnUnknown, BuiltinRules: c.BuiltinRules,
+	}.or(defaultPolicy())
+}
 
-const (
-	// BuiltinRulesOn asks them, after the marks and the rules of the configuration.
-	BuiltinRulesOn BuiltinRules = iota + 1
-	// BuiltinRulesOff leaves every error that has no mark and no rule to OnUnknown.
-	BuiltinRulesOff
-)
-
-func (c *Config) setDefaults() {
-	c.HandlerConfig = c.or(HandlerConfig{
+func defaultPolicy() HandlerConfig {
+	return HandlerConfig{
 		MaxAttempts:  DefaultMaxAttempts,
 		Backoff:      FromOriginalDelay(time.Second),
 		Timeout:      time.Minute,
 		OnPermanent:  OutcomeDeadLetter,
 		OnUnknown:    OutcomeRetry,
 		BuiltinRules: BuiltinRulesOn,
-	})
+	}
+}
+
+// BuiltinRules is whether the built-in rules are consulted.
+type BuiltinRules int
+
+const (
+	// BuiltinRulesOn consults them, after the marks and the rules of the configuration.
+	BuiltinRulesOn BuiltinRules = iota + 1
+	// BuiltinRulesOff leaves every error that has no mark and no rule to OnUnknown.
+	BuiltinRulesOff
+)
+
+func (c *Config) setDefaults() {
 	setDefault(&c.DeferDelay, 30*time.Second)
 	setDefault(&c.MaxDeferAge, 24*time.Hour)
 	setDefault(&c.HookTimeout, 5*time.Second)
 	setDefault(&c.PublishTimeout, 10*time.Second)
 	setDefault(&c.PublishTries, 3)
 	setDefault(&c.NackDelay, time.Second)
+	if c.RetryLevel == nil {
+		c.RetryLevel = slog.LevelWarn
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -155,10 +178,15 @@ func (h HandlerConfig) or(general HandlerConfig) HandlerConfig {
 	return h
 }
 
-func (c *Config) validate() error {
+// Validate reports every fault of c at once. [New] calls it.
+func (c Config) Validate() error {
+	c.setDefaults()
 	var errs []error
 	if c.DeadLetters == nil {
 		errs = append(errs, errors.New("DeadLetters is required: pass the broker, a dead letter store, or both by Sinks"))
+	}
+	if c.Rescheduler == nil {
+		errs = append(errs, errors.New("Rescheduler is required: pass the broker, or middleware.HoldInMemory to keep waiting messages unacked in this process"))
 	}
 	for _, port := range []struct {
 		name  string
@@ -195,11 +223,10 @@ func (c *Config) validate() error {
 	if c.PublishTries < 0 {
 		errs = append(errs, fmt.Errorf("PublishTries is %d: it cannot be negative; 0 is the default of 3", c.PublishTries))
 	}
-	errs = append(errs, c.HandlerConfig.validate(""))
+	errs = append(errs, c.general().validate(""), c.canRetry("", c.general()))
 	for name, h := range c.Handlers {
-		errs = append(errs, h.or(HandlerConfig{
-			MaxAttempts: DefaultMaxAttempts, Backoff: None(), OnPermanent: OutcomeDeadLetter, OnUnknown: OutcomeRetry, BuiltinRules: BuiltinRulesOn,
-		}).validate(fmt.Sprintf("Handlers[%q].", name)))
+		where := fmt.Sprintf("Handlers[%q].", name)
+		errs = append(errs, h.or(defaultPolicy()).validate(where), c.canRetry(where, h.or(c.general())))
 	}
 	for name, h := range c.SystemEvents {
 		if name == "" || h == nil {
@@ -211,6 +238,26 @@ func (c *Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// canRetry asks the Rescheduler whether it can make the retries of h.
+func (c *Config) canRetry(where string, h HandlerConfig) error {
+	checker, ok := c.Rescheduler.(RetryChecker)
+	valid := ok && !isTypedNil(c.Rescheduler) && validateBackoff(h.Backoff) == nil // else another line of the error says so
+	if !valid || h.MaxAttempts <= 1 {
+		return nil
+	}
+	var most time.Duration
+	for retry := 1; retry < min(h.MaxAttempts, retriesAsked); retry++ {
+		most = max(most, h.Backoff.Delay(retry, 0))
+	}
+	if err := checker.CanReschedule(most); err != nil {
+		return fmt.Errorf("%sMaxAttempts is %d, with delays of up to %s: %w", where, h.MaxAttempts, most, err)
+	}
+	return nil
+}
+
+// retriesAsked is how many retries are looked at for the longest delay.
+const retriesAsked = 100
 
 // isTypedNil finds the nil that is not nil: a nil pointer, or a nil function behind an adapter, in an interface.
 func isTypedNil(port any) bool {

@@ -13,10 +13,8 @@ import (
 // Every fault is named at once, and none waits for the first failure to panic.
 func TestNew_NamesEveryFault(t *testing.T) {
 	_, err := middleware.New(middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeGiveBack, OnUnknown: 99, BuiltinRules: 9,
-			Rules: []middleware.Rule{{Name: "half"}},
-		},
+		MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeGiveBack, OnUnknown: 99, BuiltinRules: 9,
+		Rules: []middleware.Rule{{Name: "half"}},
 		Handlers: map[string]middleware.HandlerConfig{
 			"orders": {MaxAttempts: 1_000_001, Backoff: middleware.WithCap(middleware.WithJitter(nil, 7), -s)},
 		},
@@ -27,6 +25,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	for _, want := range []string{
 		"middleware: invalid config: ",
 		"DeadLetters is required: pass the broker",
+		"Rescheduler is required: pass the broker, or middleware.HoldInMemory",
 		"MaxAttempts is -1: it counts runs including the first",
 		"Backoff: Steps needs at least one delay",
 		"OnPermanent is give_back",
@@ -51,10 +50,10 @@ func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 		"Rescheduler is a nil middleware.ReschedulerFunc":                                          {DeadLetters: keep, Rescheduler: middleware.ReschedulerFunc(nil)},
 		"Sinks is empty":    {DeadLetters: middleware.Sinks{}},
 		"sink 2 is nil":     {DeadLetters: middleware.Sinks{keep, nil}},
-		"step 2 is -1s":     {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Steps(s, -s)}},
-		"constant backoff":  {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(-s)}},
-		"from -1s":          {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.FromOriginalDelay(-s)}},
-		"with factor 0.5":   {DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Exponential(s, 0.5)}},
+		"step 2 is -1s":     {DeadLetters: keep, Backoff: middleware.Steps(s, -s)},
+		"constant backoff":  {DeadLetters: keep, Backoff: middleware.Constant(-s)},
+		"from -1s":          {DeadLetters: keep, Backoff: middleware.FromOriginalDelay(-s)},
+		"with factor 0.5":   {DeadLetters: keep, Backoff: middleware.Exponential(s, 0.5)},
 		"MaxAttempts is -1": middleware.Laravel(-1),
 	} {
 		_, err := middleware.New(cfg)
@@ -64,7 +63,7 @@ func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 
 func TestNew_DoesNotKeepTheCallersConfig(t *testing.T) {
 	delays := []time.Duration{s}
-	cfg := middleware.Config{DeadLetters: keep, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Steps(delays...)}}
+	cfg := middleware.Config{DeadLetters: keep, Rescheduler: rescheduleNowhere, Backoff: middleware.Steps(delays...)}
 	p, err := middleware.New(cfg)
 	require.NoError(t, err)
 	delays[0], cfg.MaxAttempts = time.Hour, 1
@@ -74,11 +73,9 @@ func TestNew_DoesNotKeepTheCallersConfig(t *testing.T) {
 // A handler's own rules are asked before the general ones; what it leaves out it inherits.
 func TestConfig_HandlersInherit(t *testing.T) {
 	h := newHarness(t, middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{
-			OnPermanent: middleware.OutcomeSkip,
-			Rules:       []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindSkip, "general")},
-		},
-		Handlers: map[string]middleware.HandlerConfig{"billing-handler": {Rules: []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindPermanent, "own")}}},
+		OnPermanent: middleware.OutcomeSkip,
+		Rules:       []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindSkip, "general")},
+		Handlers:    map[string]middleware.HandlerConfig{"billing-handler": {Rules: []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindPermanent, "own")}}},
 	}, failing(errTimeout))
 	d := h.pipeline.Decide(order(t), errTimeout)
 	require.Equal(t, "own", d.Verdict.Rule)

@@ -53,9 +53,9 @@ func conserve(t *testing.T, seed uint64) {
 		return nil
 	}
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: middleware.WithSeededJitter(middleware.Constant(s), middleware.FullJitter, seed)},
-		Breaker:       &middleware.Breaker{Failures: 10, Delay: 5 * s},
-		Logger:        quiet,
+		MaxAttempts: 4, Backoff: middleware.WithSeededJitter(middleware.Constant(s), middleware.FullJitter, seed),
+		Breaker: &middleware.Breaker{Failures: 10, Delay: 5 * s},
+		Logger:  quiet,
 		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 			if err := flaky(); err != nil {
 				return err
@@ -97,7 +97,7 @@ func conserve(t *testing.T, seed uint64) {
 		m := order(t, envelope.ID(fmt.Sprintf("m-%d", i)))
 		go h.deliver(m)
 	}
-	time.Sleep(24 * time.Hour)
+	time.Sleep(24 * time.Hour) // virtual
 	synctest.Wait()
 
 	require.Len(t, ends, messages, "none is lost and none goes round for ever")

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -78,6 +77,7 @@ func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, 
 		d.Delay = d.Verdict.After
 	} else {
 		d.Delay = backoffDelay(policy.Backoff, d.Attempt.Number, c.OriginalDelay)
+		d.Base = base(policy.Backoff, c.OriginalDelay)
 	}
 	d.Delay = min(max(0, d.Delay), envelope.MaxDelay)
 	if policy.MaxAge <= 0 {
@@ -95,7 +95,7 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 	}
 	d.Delay = min(max(minDefer, d.Delay), envelope.MaxDelay)
 	since, ok := envelope.DeferredSince(m)
-	if !ok {
+	if !ok || since.After(now) { // RecordDeferral writes now in place of a time to come
 		return
 	}
 	if age := now.Sub(since); age > p.cfg.MaxDeferAge {
@@ -105,38 +105,33 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 
 // reasonOf tells an operator apart what is a bug in the handler, however often it was run.
 func reasonOf(err error, otherwise envelope.Reason) envelope.Reason {
-	if has[*PanicError](err) || errors.Is(err, ErrGoexit) {
+	if _, panicked := errorAs[*PanicError](err); panicked || errorIs(err, ErrGoexit) {
 		return envelope.ReasonPanic
 	}
 	return otherwise
 }
 
 func (d *Decision) expire(age, limit time.Duration) {
-	d.Outcome, d.Reason, d.Delay = OutcomeDeadLetter, envelope.ReasonExpired, 0
+	d.Outcome, d.Reason, d.Delay, d.Base = OutcomeDeadLetter, envelope.ReasonExpired, 0, 0
 	d.Err = &ExpiredError{Age: age, Limit: limit, Err: d.Err}
 }
 
-// backoffDelay guards against a user's backoff that panics: the message is then retried after a second.
-func backoffDelay(b Backoff, retry int, original time.Duration) (d time.Duration) {
-	defer func() {
-		if recover() != nil {
-			d = time.Second
-		}
-	}()
-	return b.Delay(retry, original)
+// backoffDelay is a second for a user's backoff that panics.
+func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
+	return guardedValue(time.Second, func() time.Duration { return b.Delay(retry, original) })
 }
 
-// created is when the message came into being, as far as anybody knows.
+// created is when the message came into being, as far as is known. A time to come is not believed.
 func created(m *message.Message, now time.Time) time.Time {
 	if e, err := envelope.FromMessage(m); err == nil {
 		if at := e.Timestamp(); !at.IsZero() && at.Before(now) {
 			return at
 		}
 	}
-	if origin, ok := envelope.OriginFrom(m.Context()); ok && !origin.Timestamp.IsZero() {
+	if origin, ok := envelope.OriginFrom(m.Context()); ok && !origin.Timestamp.IsZero() && origin.Timestamp.Before(now) {
 		return origin.Timestamp
 	}
-	if first, ok := envelope.FirstFailure(m); ok {
+	if first, ok := envelope.FirstFailure(m); ok && first.Before(now) {
 		return first
 	}
 	return now

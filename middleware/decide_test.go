@@ -15,7 +15,7 @@ import (
 
 func TestPipeline_MaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 100, Backoff: middleware.Constant(10 * s), MaxAge: 25 * s}}
+		cfg := middleware.Config{MaxAttempts: 100, Backoff: middleware.Constant(10 * s), MaxAge: 25 * s}
 		h := newHarness(t, cfg, failing(errTimeout))
 		h.send(order(t), time.Hour)
 		require.Equal(t, []time.Duration{0, 10 * s, 20 * s}, h.runs)
@@ -31,7 +31,7 @@ func TestPipeline_MaxAge(t *testing.T) {
 
 func TestPipeline_MaxAgeDoesNotCountTheFirstDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.Constant(10 * s), MaxAge: time.Minute}}
+		cfg := middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(10 * s), MaxAge: time.Minute}
 		h := newHarness(t, cfg, failing(errTimeout))
 		m := order(t)
 		envelope.SetDelay(m, time.Hour)
@@ -97,7 +97,7 @@ func TestPipeline_OnUnknown(t *testing.T) {
 		middleware.OutcomeDeadLetter: func(h *harness) { require.Equal(t, envelope.ReasonPermanent, h.letter().Reason) },
 		middleware.OutcomeSkip:       func(h *harness) { require.Empty(t, h.letters); require.Empty(t, h.rescheduled) },
 	} {
-		h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{OnUnknown: outcome}}, failing(errors.New("no idea")))
+		h := newHarness(t, middleware.Config{OnUnknown: outcome}, failing(errors.New("no idea")))
 		h.sendNow(order(t))
 		check(h)
 		require.Equal(t, 1, h.acked)
@@ -125,7 +125,7 @@ func TestPipeline_Decide(t *testing.T) {
 
 func TestPipeline_BackoffThatPanics(t *testing.T) {
 	b := middleware.BackoffFunc(func(int, time.Duration) time.Duration { panic("policy bug") })
-	h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: b}}, failing(errTimeout))
+	h := newHarness(t, middleware.Config{Backoff: b}, failing(errTimeout))
 	h.sendNow(order(t))
 	require.Equal(t, s, h.rescheduled[0].delay)
 }

@@ -77,16 +77,3 @@ func (e *CircuitOpenError) Error() string {
 
 // Is reports whether target is [ErrCircuitOpen].
 func (e *CircuitOpenError) Is(target error) bool { return target == ErrCircuitOpen }
-
-// errorText is err.Error() for errors that may panic, such as a typed nil whose method reads a field.
-func errorText(err error) (text string) {
-	if err == nil {
-		return ""
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			text = fmt.Sprintf("%T (its Error method panicked)", err)
-		}
-	}()
-	return err.Error()
-}

@@ -27,15 +27,14 @@ var printer = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.Dead
 func Example() {
 	done := make(chan struct{})
 	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: middleware.HoldInMemory, // a broker, where nothing shall block
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
 			defer close(done)
 			return printer(ctx, d)
 		}),
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: middleware.Retries(2),
-			Backoff:     middleware.FromOriginalDelay(time.Millisecond),
-		},
-		Logger: silent,
+		MaxAttempts: middleware.Retries(2),
+		Backoff:     middleware.FromOriginalDelay(time.Millisecond),
+		Logger:      silent,
 	})
 	if err != nil {
 		panic(err)
@@ -94,11 +93,12 @@ func run(cfg middleware.Config, h message.NoPublishHandlerFunc) {
 
 func ExampleNew() {
 	_, err := middleware.New(middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: -1, Backoff: middleware.Steps()},
+		MaxAttempts: -1, Backoff: middleware.Steps(),
 	})
 	fmt.Println(err)
 	// Output:
 	// middleware: invalid config: DeadLetters is required: pass the broker, a dead letter store, or both by Sinks
+	// Rescheduler is required: pass the broker, or middleware.HoldInMemory to keep waiting messages unacked in this process
 	// MaxAttempts is -1: it counts runs including the first, from 1 (never retry) to 1000000; 0 is the default of 4
 	// Backoff: Steps needs at least one delay; None() retries at once
 }
@@ -154,11 +154,11 @@ func ExampleSkip() {
 
 func ExampleMatchError() {
 	errDates := errors.New("dates are inconsistent")
-	run(middleware.Config{HandlerConfig: middleware.HandlerConfig{Rules: []middleware.Rule{
+	run(middleware.Config{Rules: []middleware.Rule{
 		middleware.MatchError(errDates, middleware.KindPermanent, "business rule"),
 		middleware.MatchType[*middleware.PanicError](middleware.KindPermanent, "bug"),
 		middleware.MatchFunc(func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, middleware.KindDefer, "overload"),
-	}}}, func(*message.Message) error { return fmt.Errorf("order 7: %w", errDates) })
+	}}, func(*message.Message) error { return fmt.Errorf("order 7: %w", errDates) })
 	// Output: dead letter: permanent after 1 attempts: order 7: dates are inconsistent
 }
 
@@ -249,7 +249,7 @@ func ExampleSinks() {
 func ExampleConfig_systemEvents() {
 	cfg := middleware.Config{SystemEvents: map[string]message.NoPublishHandlerFunc{
 		"system.ping.1": func(*message.Message) error { fmt.Println("pong"); return nil },
-	}, DeadLetters: printer, Logger: silent}
+	}, Rescheduler: middleware.HoldInMemory, DeadLetters: printer, Logger: silent}
 	pipeline, err := middleware.New(cfg)
 	if err != nil {
 		panic(err)
@@ -264,7 +264,7 @@ func ExampleConfig_systemEvents() {
 }
 
 func ExamplePipeline_Decide() {
-	pipeline, err := middleware.New(middleware.Config{DeadLetters: printer, Logger: silent})
+	pipeline, err := middleware.New(middleware.Config{Rescheduler: middleware.HoldInMemory, DeadLetters: printer, Logger: silent})
 	if err != nil {
 		panic(err)
 	}

@@ -40,7 +40,7 @@ func errorTrace(err error) (trace string) {
 			trace = ""
 		}
 	}()
-	if panicked, ok := errors.AsType[*PanicError](err); ok {
+	if panicked, ok := errorAs[*PanicError](err); ok {
 		return panicked.Stack
 	}
 	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
@@ -102,7 +102,7 @@ func isWrapper(class string) bool {
 }
 
 func stackAttrs(err error) []slog.Attr {
-	panicked, ok := errors.AsType[*PanicError](err)
+	panicked, ok := errorAs[*PanicError](err)
 	if !ok {
 		return nil
 	}

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	pkgerrors "github.com/pkg/errors" //nolint:depguard // its stacks are what users' errors bring along
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
+	stackerrors "github.com/redrive-go/redrive/middleware/internal/stackerrors"
 )
 
 // The class is what dead letters are grouped by: the type that says most, not that of a wrapper.
@@ -26,7 +26,7 @@ func TestPipeline_ErrorClass(t *testing.T) {
 		"marked":       {middleware.Permanent(status), "*middleware.StatusError"},
 		"joined":       {middleware.Permanent(errors.Join(status, errors.New("x"))), "*middleware.StatusError"},
 		"two at once":  {middleware.Permanent(fmt.Errorf("%w and %w", status, errors.New("x"))), "*middleware.StatusError"},
-		"with a stack": {middleware.Permanent(pkgerrors.WithStack(status)), "*middleware.StatusError"},
+		"with a stack": {middleware.Permanent(stackerrors.WithStack(status)), "*middleware.StatusError"},
 		"only words":   {middleware.Permanent(fmt.Errorf("a: %w", errors.New("b"))), "*errors.errorString"},
 		"no words":     {middleware.Permanent((*brokenError)(nil)), "*middleware_test.brokenError"},
 	} {
@@ -41,7 +41,7 @@ func TestPipeline_ErrorClass(t *testing.T) {
 }
 
 func TestPipeline_ErrorTrace(t *testing.T) {
-	h := newHarness(t, middleware.Config{}, failing(middleware.Permanent(pkgerrors.New("with a stack"))))
+	h := newHarness(t, middleware.Config{}, failing(middleware.Permanent(stackerrors.WithStack(errors.New("with a stack")))))
 	h.sendNow(order(t))
 	require.Contains(t, h.letter().Err.Trace, "TestPipeline_ErrorTrace")
 }

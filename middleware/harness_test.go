@@ -89,9 +89,6 @@ func newHarness(t testing.TB, cfg middleware.Config, h message.HandlerFunc) *har
 	if cfg.HandlerName == nil {
 		cfg.HandlerName = func(context.Context) string { return "billing-handler" }
 	}
-	if held, ok := cfg.Rescheduler.(middleware.ReschedulerFunc); ok && held == nil {
-		cfg.Rescheduler = nil
-	}
 	p, err := middleware.New(cfg)
 	require.NoError(t, err)
 	s.pipeline = p
@@ -104,8 +101,7 @@ func newHarness(t testing.TB, cfg middleware.Config, h message.HandlerFunc) *har
 	return s
 }
 
-// inMemory makes newHarness configure no rescheduler.
-var inMemory = middleware.ReschedulerFunc(nil)
+var inMemory = middleware.HoldInMemory
 
 func (s *harness) Reschedule(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 	if err := s.reschedules.next(); err != nil {
@@ -136,10 +132,10 @@ func (s *harness) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	return nil
 }
 
-func (s *harness) Redriven(_ context.Context, entryID, messageID string, _ time.Time) error {
+func (s *harness) Redriven(_ context.Context, r envelope.Redriven) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.redriven = append(s.redriven, entryID+" "+messageID)
+	s.redriven = append(s.redriven, r.EntryID+" "+r.MessageID)
 	return nil
 }
 

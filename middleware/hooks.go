@@ -59,9 +59,9 @@ type DeferParams struct {
 	Origin   envelope.Origin
 }
 
-// hook runs f in a goroutine of its own: that is the only way to go on without one that does not return.
-func (p *Pipeline) hook(ctx context.Context, name string, f func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.HookTimeout)
+// hook runs f in its own goroutine: there is no other way to continue without one that does not return.
+func (p *Pipeline) hook(d *delivery, name string, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.parent), p.cfg.HookTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -82,7 +82,8 @@ func (p *Pipeline) hook(ctx context.Context, name string, f func(context.Context
 		err = fmt.Errorf("still running after %s", time.Since(start))
 	}
 	if err != nil {
-		p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "hook failed; the message is settled all the same",
-			slog.String("hook", name), slog.String("error", logText(errorText(err))))
+		p.log(ctx, slog.LevelError, "hook failed; the message is settled all the same",
+			slog.String("hook", name), slog.String("handler", d.handler), slog.String("topic", logText(d.origin.Topic)),
+			slog.String("message_id", logText(d.attempt.MessageID)), slog.String("error", logText(errorText(err))))
 	}
 }

@@ -61,7 +61,7 @@ func TestHooks_FailuresChangeNothing(t *testing.T) {
 		"error":          func(context.Context) error { return errors.New("slack is down") },
 		"panic":          func(context.Context) error { panic("hook bug") },
 		"Goexit":         func(context.Context) error { runtime.Goexit(); return nil },
-		"hangs":          func(context.Context) error { time.Sleep(time.Hour); return nil },
+		"hangs":          func(context.Context) error { time.Sleep(time.Hour); return nil }, // virtual
 		"waits politely": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {

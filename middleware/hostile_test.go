@@ -70,7 +70,7 @@ func TestPipeline_UnreadableRetryCount(t *testing.T) {
 			require.Empty(t, h.rescheduled)
 			require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
 			require.Equal(t, text, h.letter().Message.Metadata[envelope.KeyInvalidRetryCount])
-			require.Contains(t, h.logs.String(), `"level":"WARN","msg":"message has control headers out of range`)
+			require.Contains(t, h.logs.String(), `"level":"WARN","msg":"message has control headers that cannot be used as they are`)
 		})
 	}
 }
@@ -90,7 +90,7 @@ func TestPipeline_AbsurdOriginalDelay(t *testing.T) {
 		"-5": s, "99999999999999999999": envelope.MaxDelay, "soon": s, "1e3": s, "0": s, "2592000000": envelope.MaxDelay,
 	} {
 		t.Run(text, func(t *testing.T) {
-			h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 100}}, failing(errTimeout))
+			h := newHarness(t, middleware.Config{MaxAttempts: 100}, failing(errTimeout))
 			m := order(t)
 			m.Metadata[envelope.KeyOriginalDelay] = text
 			m.Metadata[envelope.KeyRetryCount] = "0"

@@ -48,6 +48,32 @@ func WithSeededJitter(b Backoff, j Jitter, seed uint64) Backoff {
 	}}
 }
 
+// draws reports whether the delays of b are random.
+func draws(b Backoff) bool {
+	switch b := b.(type) {
+	case jittered:
+		return true
+	case capped:
+		return draws(b.backoff)
+	default:
+		return false
+	}
+}
+
+// base returns what b's delays grow from; 0 for one that does not grow from anything.
+func base(b Backoff, original time.Duration) time.Duration {
+	switch b := b.(type) {
+	case jittered:
+		return base(b.backoff, original)
+	case capped:
+		return base(b.backoff, original)
+	case exponential:
+		return b.from(original)
+	default:
+		return 0
+	}
+}
+
 type jittered struct {
 	backoff Backoff
 	kind    Jitter

@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError, which
-// is that of failures that will be retried.
-const LevelCritical = slog.LevelError + 4
+// LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError. A logger with
+// [envelope.LevelName] writes it as CRITICAL.
+const LevelCritical = envelope.LevelCritical
 
 // maxLogged bounds every text of a log line that a message or an error has brought.
 const maxLogged = 1 << 10
@@ -30,15 +30,19 @@ func logText(s string) string {
 
 // logDecision writes one line for one failed delivery. Nothing is built when the level is off.
 func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text string, d *delivery, dec *Decision, more ...slog.Attr) {
-	if !p.cfg.Logger.Enabled(ctx, level) {
+	if !p.logs(ctx, level) {
 		return
 	}
-	attrs := append(p.deliveryAttrs(d),
-		slog.String("outcome", dec.Outcome.String()),
-		slog.Duration("delay", dec.Delay),
-		slog.String("kind", dec.Verdict.Kind.String()),
-		slog.String("rule", logText(dec.Verdict.Rule)),
-	)
+	attrs := append(p.deliveryAttrs(d), slog.String("outcome", dec.Outcome.String()))
+	if dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer {
+		attrs = append(attrs, slog.Duration("delay", dec.Delay))
+	}
+	if dec.Base > 0 {
+		attrs = append(attrs, slog.Duration("base", dec.Base))
+	}
+	if dec.Verdict.Kind != KindUnknown { // else no rule has matched
+		attrs = append(attrs, slog.String("kind", dec.Verdict.Kind.String()), slog.String("rule", logText(dec.Verdict.Rule)))
+	}
 	if dec.Reason != "" {
 		attrs = append(attrs, slog.String("reason", string(dec.Reason)))
 	}
@@ -51,17 +55,35 @@ func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text strin
 	if p.cfg.LogPayload {
 		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)), slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
 	}
-	p.cfg.Logger.LogAttrs(ctx, level, text, append(attrs, more...)...) //nolint:sloglint // every caller passes a literal
+	p.log(ctx, level, text, append(attrs, more...)...)
 }
 
-// logUnreadable reports headers that no well-behaved producer writes, whatever becomes of the message.
+// logUnreadable reports control headers that no well-behaved producer writes and what is done instead, with the first
+// attempt: the later ones of the message have the same.
 func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
+	if _, deferred := envelope.DeferredSince(m); deferred || c.control.RetryCount > 0 {
+		return
+	}
 	ctx := m.Context()
-	p.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "message has control headers out of range: an unreadable retry count gets one run and no retries, a delay is clamped",
-		slog.String("handler", p.handlerName(ctx)),
-		slog.String("message_id", logText(c.control.MessageID)),
-		slog.String(envelope.KeyRetryCount, logText(m.Metadata[envelope.KeyRetryCount])),
-		slog.String(envelope.KeyOriginalDelay, logText(m.Metadata[envelope.KeyOriginalDelay])))
+	attrs := append(p.originAttrs(ctx), slog.String("message_id", logText(c.control.MessageID)))
+	if c.control.RetryCountInvalid {
+		attrs = append(attrs,
+			slog.String(envelope.KeyRetryCount, logText(m.Metadata[envelope.KeyRetryCount])),
+			slog.String("retries", "none: an unknown counter gets one run"))
+	}
+	if c.control.Clamped {
+		key := envelope.KeyOriginalDelay
+		if _, ok := m.Metadata[key]; !ok {
+			key = envelope.KeyWatermillDelayedFor
+		}
+		attrs = append(attrs, slog.String(key, logText(m.Metadata[key])), slog.Duration("original_delay", c.control.OriginalDelay))
+	}
+	p.log(ctx, slog.LevelWarn, "message has control headers that cannot be used as they are", attrs...)
+}
+
+// originAttrs says which handler a message was for and where it came from.
+func (p *Pipeline) originAttrs(ctx context.Context) []slog.Attr {
+	return []slog.Attr{slog.String("handler", p.handlerName(ctx)), slog.String("topic", logText(originOf(ctx).Topic))}
 }
 
 func (p *Pipeline) deliveryAttrs(d *delivery) []slog.Attr {
@@ -69,7 +91,7 @@ func (p *Pipeline) deliveryAttrs(d *delivery) []slog.Attr {
 	if d.control.RetryCountInvalid {
 		retries = slog.String("retry_count", "unreadable")
 	}
-	attrs := make([]slog.Attr, 0, 20)
+	attrs := make([]slog.Attr, 0, 21)
 	attrs = append(attrs,
 		slog.String("handler", d.handler),
 		slog.String("topic", d.origin.Topic),
@@ -77,12 +99,14 @@ func (p *Pipeline) deliveryAttrs(d *delivery) []slog.Attr {
 		slog.Int("attempt", d.attempt.Number),
 		slog.Int("max_attempts", d.attempt.Max),
 		retries,
-		slog.Duration("original_delay", d.control.OriginalDelay),
 	)
+	if d.control.OriginalDelay > 0 {
+		attrs = append(attrs, slog.Duration("original_delay", d.control.OriginalDelay))
+	}
 	if d.control.Clamped {
 		attrs = append(attrs, slog.Bool("original_delay_clamped", true))
 	}
-	if d.origin.Exchange != "" {
+	if d.origin.Exchange != "" || d.origin.RoutingKey != "" { // RabbitMQ's default exchange has the empty name
 		attrs = append(attrs, slog.String("exchange", logText(d.origin.Exchange)))
 	}
 	if d.origin.RoutingKey != "" {

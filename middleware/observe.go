@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -36,20 +35,26 @@ func (p *Pipeline) describe(m *message.Message, c *attemptContext) {
 	o.Message, o.Handler, o.Event, o.Attempt, o.Payload = m, p.handlerName(parent), envelope.EventName(m), c.attempt(), len(m.Payload)
 	var ok bool
 	if o.Origin, ok = envelope.OriginFrom(parent); !ok {
-		o.origin = originOf(parent)
-		o.Origin = &o.origin
+		o.guessOrigin(parent)
 	}
 }
 
-// observeStarted returns the context for the handler; the message's own when the observer has none to give.
-func (p *Pipeline) observeStarted(parent context.Context, r *running) (ctx context.Context) {
-	ctx = parent
+//go:noinline
+func (o *observation) guessOrigin(parent context.Context) {
+	o.origin = originOf(parent)
+	o.Origin = &o.origin
+}
+
+// observeStarted makes the context that the observer returns the parent of the handler's.
+//
+//go:noinline
+func (r *run) observeStarted() {
+	p := r.pipeline
 	p.describe(r.message, r.context)
-	defer p.observerPanic(parent)
-	if derived := p.cfg.Observer.Started(parent, Started{&r.context.observed.Delivery}); derived != nil {
-		ctx = derived
+	defer p.observerPanic(r.parent)
+	if derived := p.cfg.Observer.Started(r.parent, Started{&r.context.observed.Delivery}); derived != nil {
+		r.context.parent = derived
 	}
-	return ctx
 }
 
 func (p *Pipeline) observeFinished(ctx context.Context, e Finished) {
@@ -80,7 +85,7 @@ func (p *Pipeline) observeBreaker(ctx context.Context, e BreakerChanged) {
 // observerPanic must be deferred itself: recover works in no function further down.
 func (p *Pipeline) observerPanic(ctx context.Context) {
 	if r := recover(); r != nil {
-		p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "observer panicked", slog.String("error", newPanicError(r).Error()))
+		p.log(ctx, slog.LevelError, "observer panicked", slog.String("error", newPanicError(r).Error()))
 	}
 }
 
@@ -93,11 +98,11 @@ func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
 	p.stamper.Stamp(ctx, m)
 }
 
-func (p *Pipeline) logSuccess(parent context.Context, r *running) {
+func (p *Pipeline) logSuccess(parent context.Context, r *run) {
 	d := &delivery{message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt()}
 	attrs := p.deliveryAttrs(d)
 	if r.start != untimed {
-		attrs = append(attrs, slog.Duration("duration", time.Since(p.made)-r.start))
+		attrs = append(attrs, slog.Duration("duration", r.took))
 	}
-	p.cfg.Logger.LogAttrs(parent, slog.LevelDebug, "message handled", attrs...)
+	p.log(parent, slog.LevelDebug, "message handled", attrs...)
 }

@@ -63,9 +63,9 @@ func TestObservers_ContextAndStamp(t *testing.T) {
 	var published, logged []string
 	tracer, other := &spans{}, &diary{}
 	pipeline, err := middleware.New(middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2},
-		Observer:      middleware.Observers{other, tracer},
-		Logger:        slog.New(contexts{slog.DiscardHandler, &logged}),
+		MaxAttempts: 2,
+		Observer:    middleware.Observers{other, tracer},
+		Logger:      slog.New(contexts{slog.DiscardHandler, &logged}),
 		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
 			published = append(published, m.Metadata["span"], ctx.Value(valueKey{}).(string))
 			return nil

@@ -30,7 +30,7 @@ func TestPipeline_Panics(t *testing.T) {
 		"Goexit":                {runtime.Goexit, "handler called runtime.Goexit"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2}}, func(*message.Message) ([]*message.Message, error) {
+			h := newHarness(t, middleware.Config{MaxAttempts: 2}, func(*message.Message) ([]*message.Message, error) {
 				tt.do()
 				return nil, nil
 			})
@@ -51,9 +51,9 @@ func TestPipeline_Panics(t *testing.T) {
 }
 
 func TestPipeline_PanicsThatARuleCallsPermanent(t *testing.T) {
-	cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{Rules: []middleware.Rule{
+	cfg := middleware.Config{Rules: []middleware.Rule{
 		middleware.MatchType[*middleware.PanicError](middleware.KindPermanent, "panics are bugs"),
-	}}}
+	}}
 	h := newHarness(t, cfg, func(*message.Message) ([]*message.Message, error) { panic("boom") })
 	h.sendNow(order(t))
 	require.Equal(t, envelope.ReasonPanic, h.letter().Reason)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,30 +26,41 @@ type Pipeline struct {
 	redrives RedriveRecorder
 	circuits *circuits
 	stamper  Stamper
-	special  bool // there are system events or a debug handler
+	roster   *roster // nil when there is nothing to check
+	special  bool    // there are system events or a debug handler
 	made     time.Time
 
 	// unpublished counts the deliveries in a row that could not be settled; it sets the pace of nacks.
 	unpublished atomic.Int64
+	// undecorated is when a failed publish was first met too late to be settled.
+	undecorated sync.Once
 }
 
 // New returns a pipeline, or an error that names every fault of cfg at once.
 func New(cfg Config) (*Pipeline, error) {
-	cfg.setDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("middleware: invalid config: %w", err)
 	}
+	named := cfg.HandlerName == nil // by the router
+	cfg.setDefaults()
+	if _, ok := cfg.Rescheduler.(held); ok {
+		cfg.Rescheduler = nil
+	}
+	general := cfg.general()
 	p := &Pipeline{
 		cfg:     cfg,
-		base:    newPolicy(cfg.HandlerConfig),
+		base:    newPolicy(general),
 		special: len(cfg.SystemEvents) > 0 || cfg.Debug != nil,
 		made:    time.Now(),
 	}
 	if len(cfg.Handlers) > 0 {
 		p.handlers = make(map[string]*policy, len(cfg.Handlers))
 		for name, h := range cfg.Handlers {
-			p.handlers[name] = newPolicy(h.or(cfg.HandlerConfig))
+			p.handlers[name] = newPolicy(h.or(general))
 		}
+	}
+	if len(cfg.Handlers) > 0 && named {
+		p.roster = &roster{pipeline: p, named: make(map[string]bool)}
 	}
 	p.sinks = []DeadLetterSink{cfg.DeadLetters}
 	if several, ok := cfg.DeadLetters.(Sinks); ok {
@@ -54,184 +68,283 @@ func New(cfg Config) (*Pipeline, error) {
 	}
 	p.redrives, _ = cfg.DeadLetters.(RedriveRecorder)
 	p.stamper, _ = cfg.Observer.(Stamper)
+	p.announce()
 	if cfg.Breaker != nil {
 		p.circuits = newCircuits(p, *cfg.Breaker)
 	}
 	return p, nil
 }
 
+// announce tells the rescheduler which waits and events to expect.
+func (p *Pipeline) announce() {
+	e, ok := p.cfg.Rescheduler.(Expecter)
+	if !ok {
+		return
+	}
+	delays := plannedDelays(p.base)
+	for _, own := range p.handlers {
+		delays = append(delays, plannedDelays(own)...)
+	}
+	e.Expect(delays, slices.Sorted(maps.Keys(p.cfg.SystemEvents)))
+}
+
+// maxPlanned bounds the waits that are announced: the later ones of a long row are the longest one, or waited for in steps.
+const maxPlanned = 32
+
+// plannedDelays returns the waits of a policy; those of a backoff that draws lots are not known.
+func plannedDelays(policy *policy) []time.Duration {
+	var delays []time.Duration
+	for retry := 1; retry < min(policy.MaxAttempts, maxPlanned) && !draws(policy.Backoff); retry++ {
+		if d := backoffDelay(policy.Backoff, retry, 0); d > 0 {
+			delays = append(delays, min(d, envelope.MaxDelay))
+		}
+	}
+	slices.Sort(delays)
+	return slices.Compact(delays)
+}
+
 // Middleware is for router.AddMiddleware. It is complete: Watermill's Recoverer, Timeout, CorrelationID, Retry and
-// PoisonQueue are not needed beside it, and Retry and PoisonQueue must not stand inside of it. It does what this does,
-// at a fraction of the cost:
+// PoisonQueue are not needed next to it, and Retry and PoisonQueue must not stand inside of it. Next to Deduplicator or
+// InstantAck messages would be lost: the error matches [ErrMiswired], of [Pipeline.Plugin] before the router starts, or in
+// the log with the first message. It does what this does, at a fraction of the cost:
 //
 //	Normalize(Decide(Recover(Timeout(handler))))
 //
 // It returns an error, which nacks the message, only to give the message back at shutdown or when it could not be
 // settled anywhere.
 func (p *Pipeline) Middleware(next message.HandlerFunc) message.HandlerFunc {
+	refusal := p.roster.enrol()
+	around := surroundingsOf(next)
 	return func(m *message.Message) ([]*message.Message, error) {
-		for {
-			produced, wait, err := p.deliver(m, next)
-			if wait == settled {
-				return produced, err
-			}
-			if err := p.hold(m.Context(), wait); err != nil {
+		if !around.fine.Load() {
+			if err := p.examine(m, around); err != nil {
 				return nil, err
 			}
 		}
+		if refusal != nil {
+			if err := p.refuse(m.Context(), refusal); err != nil {
+				return nil, err
+			}
+		}
+		produced, wait, err := p.deliver(m, next)
+		if wait == settled {
+			return produced, err
+		}
+		return p.deliverAgain(m, next, wait)
 	}
+}
+
+// deliverAgain runs a message that waits in this process until it is settled.
+//
+//go:noinline
+func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc, wait time.Duration) (produced []*message.Message, err error) {
+	for wait != settled {
+		if err := p.hold(m.Context(), wait); err != nil {
+			return nil, err
+		}
+		produced, wait, err = p.deliver(m, next)
+	}
+	return produced, err
 }
 
 // settled is the wait of a delivery that needs no further run here.
 const settled time.Duration = -1
 
-// deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out
-// of a failure.
+// deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of a
+// failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
+// small: what few messages need stands in functions that are not inlined, and what every message needs in a pooled run.
 func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message, wait time.Duration, err error) {
 	parent := m.Context()
 	if isShutdown(parent) {
 		return nil, settled, p.giveBack(parent, parent.Err())
 	}
-	policy := p.policyOf(parent)
+	r := runs.Get().(*run)
+	r.pipeline, r.message, r.next, r.parent, r.policy = p, m, next, parent, p.policyOf(parent)
 	ctx := &attemptContext{parent: parent}
+	r.context = ctx
 	if p.cfg.Observer != nil {
 		ctx.observed = observations.Get().(*observation)
-		defer ctx.forget()
 	}
-	run := running{pipeline: p, message: m, context: ctx, policy: policy, start: untimed}
-	err = run.before.take(m, &ctx.control)
-	ctx.limit = limitOf(&ctx.control, policy)
-	if err != nil {
-		return nil, settled, p.malformed(m, ctx, err)
+	err = r.before.take(m, &ctx.control)
+	ctx.limit = limitOf(&ctx.control, r.policy)
+	if err != nil || p.special || p.circuits != nil || ctx.control.Clamped || ctx.control.RetryCountInvalid {
+		if run, wait, err := r.admit(err); !run {
+			r.end()
+			return nil, wait, err
+		}
+	}
+	if ctx.control.MessageID == "" {
+		ctx.control.MessageID, r.newID = envelope.NewID(), true
+		setID(m, ctx.control.MessageID) // the handler finds the id that logs, retries and the dead letter have
+	}
+	if r.policy.Timeout > 0 || p.cfg.Observer != nil {
+		r.start = time.Since(p.made)
+	}
+	if r.policy.Timeout > 0 {
+		ctx.deadline = p.made.Add(r.start + r.policy.Timeout)
+	}
+	if p.cfg.Observer != nil {
+		r.observeStarted()
+	}
+	if produced, err = r.handle(); err != nil {
+		wait, err = r.failed(err)
+		r.end()
+		return nil, wait, err
+	}
+	if r.circuit != nil {
+		r.circuit.succeeded()
+	}
+	if len(produced) > 0 {
+		r.produced(produced)
+		return produced, settled, nil
+	}
+	if r.reports() {
+		r.stop()
+		r.succeeded()
+	}
+	r.end()
+	return nil, settled, nil
+}
+
+// run is one delivery in progress. It is pooled: a goroutine's first 2 kB of stack have no room for it.
+type run struct {
+	pipeline *Pipeline
+	message  *message.Message
+	next     message.HandlerFunc
+	parent   context.Context // the message's own
+	context  *attemptContext // the handler's
+	policy   *policy
+	circuit  *circuit
+	before   snapshot
+	start    time.Duration // since the pipeline was made: the monotonic clock is enough, and half the price; or untimed
+	took     time.Duration // by the handler
+	newID    bool          // the message had none
+	returned bool          // the handler has
+}
+
+var runs = sync.Pool{New: func() any { return &run{start: untimed} }}
+
+// end gives the run back. Nothing may use r afterwards.
+func (r *run) end() {
+	if r.context.observed != nil {
+		r.context.forget()
+	}
+	r.before.free()
+	r.message, r.next, r.parent, r.context, r.circuit = nil, nil, nil, nil, nil
+	r.start, r.newID, r.returned = untimed, false, false
+	runs.Put(r)
+}
+
+// untimed is the start of an attempt whose duration is not needed.
+const untimed time.Duration = -1
+
+// admit does what few messages need before they are run. It reports false for those that are settled without.
+//
+//go:noinline
+func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
+	p, m, ctx := r.pipeline, r.message, r.context
+	if malformed != nil {
+		return false, settled, p.malformed(m, ctx, malformed)
 	}
 	if ctx.control.Clamped || ctx.control.RetryCountInvalid {
 		p.logUnreadable(m, ctx)
 	}
 	if p.special {
 		if handled, err := p.handleSpecial(m); handled {
-			return nil, settled, err
+			return false, settled, err
 		}
 	}
 	if p.circuits != nil {
 		var refusal *CircuitOpenError
-		if run.circuit, refusal = p.circuits.admit(parent, m); refusal != nil {
+		if r.circuit, refusal = p.circuits.admit(r.parent, m, ctx.control.MessageID); refusal != nil {
 			wait, err := p.refused(m, ctx, refusal)
-			return nil, wait, err
+			return false, wait, err
 		}
 	}
-	if ctx.control.MessageID == "" {
-		ctx.control.MessageID, run.newID = envelope.NewID(), true
-	}
-	if policy.Timeout > 0 || p.cfg.Observer != nil {
-		run.start = time.Since(p.made)
-	}
-	if policy.Timeout > 0 {
-		ctx.deadline = p.made.Add(run.start + policy.Timeout)
-	}
-	if p.cfg.Observer != nil {
-		ctx.parent = p.observeStarted(parent, &run)
-	}
-	produced, err = run.handler(next)
-	if err != nil {
-		wait, err := p.failed(&failure{running: run, err: err})
-		return nil, wait, err
-	}
-	run.before.free()
-	p.succeeded(&run, produced)
-	return produced, settled, nil
+	return true, 0, nil
 }
 
-// running is one attempt on its way. It lives on the stack.
-type running struct {
-	pipeline *Pipeline
-	message  *message.Message
-	context  *attemptContext
-	policy   *policy
-	circuit  *circuit
-	before   snapshot
-	start    time.Duration // since the pipeline was made: the monotonic clock is enough, and half the price; or untimed
-	newID    bool          // the message had none
-}
-
-// untimed is the start of an attempt whose duration nobody asks for.
-const untimed time.Duration = -1
-
-// handler runs next. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its message
+// handle runs the handler. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its message
 // is settled, and acked or nacked, on the way out of its goroutine.
-func (r *running) handler(next message.HandlerFunc) (produced []*message.Message, err error) {
-	parent := r.message.Context()
-	returned := false
-	defer func() {
-		r.context.release()
-		r.message.SetContext(parent)
-		if returned {
-			return
-		}
-		if value := recover(); value != nil {
-			produced, err = nil, newPanicError(value)
-			return
-		}
-		r.pipeline.exited(*r) //nolint:contextcheck // the message brings its context
-	}()
+func (r *run) handle() (produced []*message.Message, err error) {
+	defer r.handled(&produced, &err)
 	r.message.SetContext(r.context)
-	produced, err = next(r.message)
-	returned = true
+	produced, err = r.next(r.message)
+	r.returned = true
 	return produced, err
 }
 
+// handled must be deferred itself: recover works in no function further down.
+func (r *run) handled(produced *[]*message.Message, err *error) {
+	r.context.release()
+	r.message.SetContext(r.parent)
+	if r.returned {
+		return
+	}
+	if value := recover(); value != nil {
+		*produced, *err = nil, newPanicError(value)
+		return
+	}
+	r.exited()
+}
+
 // exited settles the message of a goroutine that is ending.
-func (p *Pipeline) exited(r running) {
-	if _, err := p.failed(&failure{running: r, err: ErrGoexit, exiting: true}); err != nil {
+//
+//go:noinline
+func (r *run) exited() {
+	if _, err := r.pipeline.failed(&failure{run: r, err: ErrGoexit, exiting: true}); err != nil {
 		r.message.Nack()
 		return
 	}
 	r.message.Ack()
 }
 
-func (p *Pipeline) succeeded(r *running, produced []*message.Message) {
-	if r.circuit != nil {
-		r.circuit.succeeded()
-	}
-	if len(produced) > 0 {
-		correlate(r.message, produced)
-	}
-	parent := r.context.parent // what the observer has put there comes along
-	if r.context.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(parent, r.context.attempt())
-	}
-	if p.cfg.Observer != nil {
-		p.observeFinished(parent, Finished{Delivery: &r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: time.Since(p.made) - r.start})
-	}
-	if p.cfg.Logger.Enabled(parent, slog.LevelDebug) {
-		p.logSuccess(parent, r)
+//go:noinline
+func (r *run) failed(err error) (time.Duration, error) {
+	return r.pipeline.failed(&failure{run: r, err: err})
+}
+
+// reports reports whether a success is of interest to anything but the message's producer.
+func (r *run) reports() bool {
+	p := r.pipeline
+	return p.cfg.Observer != nil || r.context.control.RedriveID != "" && p.redrives != nil || p.logs(r.parent, slog.LevelDebug)
+}
+
+// stop takes the time of a handler that has returned.
+func (r *run) stop() {
+	if r.took = 0; r.start != untimed {
+		r.took = time.Since(r.pipeline.made) - r.start
 	}
 }
 
-// correlate hands the correlation id on, as Watermill's CorrelationID does.
-func correlate(m *message.Message, produced []*message.Message) {
-	id := m.Metadata[envelope.KeyCorrelationID]
-	if id == "" {
-		return
+// succeeded reports a success.
+//
+//go:noinline
+func (r *run) succeeded() {
+	p, parent := r.pipeline, r.context.parent // what the observer has put there comes along
+	if r.context.control.RedriveID != "" && p.redrives != nil {
+		p.redriven(parent, r.context.attempt(), r.message)
 	}
-	for _, out := range produced {
-		if out == nil || out.Metadata[envelope.KeyCorrelationID] != "" {
-			continue
-		}
-		if out.Metadata == nil {
-			out.Metadata = make(message.Metadata, 1)
-		}
-		out.Metadata[envelope.KeyCorrelationID] = id
+	if p.cfg.Observer != nil {
+		p.observeFinished(parent, Finished{Delivery: &r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: r.took})
+	}
+	if p.logs(parent, slog.LevelDebug) {
+		p.logSuccess(parent, r)
 	}
 }
 
 // redriven tells the dead letter's entry that it worked. When that fails the message is acked all the same: running it
 // again would be worse than an entry that an operator has to close.
-func (p *Pipeline) redriven(parent context.Context, a Attempt) {
+func (p *Pipeline) redriven(parent context.Context, a Attempt, m *message.Message) {
+	origin := originOf(parent)
 	err := p.try(parent, nil, OutcomeSuccess, func(ctx context.Context) error {
-		return p.redrives.Redriven(ctx, a.RedriveID, a.MessageID, time.Now())
+		return p.redrives.Redriven(ctx, envelope.Redriven{
+			EntryID: a.RedriveID, Number: envelope.RedriveCount(m), MessageID: a.MessageID,
+			Topic: origin.Topic, Consumer: origin.Consumer, At: time.Now(),
+		})
 	})
 	if err != nil {
-		p.cfg.Logger.LogAttrs(parent, slog.LevelError, "redriven message succeeded, but its dead letter could not be told",
+		p.log(parent, slog.LevelError, "redriven message succeeded, but its dead letter could not be told",
 			slog.String("redrive_id", logText(a.RedriveID)), slog.String("message_id", logText(a.MessageID)),
 			slog.String("error", logText(errorText(err))))
 	}
@@ -247,20 +360,20 @@ func (p *Pipeline) policyOf(ctx context.Context) *policy {
 }
 
 // handlerName is the configured function's answer; one that panics has none.
-func (p *Pipeline) handlerName(ctx context.Context) (name string) {
-	defer func() { _ = recover() }()
-	return p.cfg.HandlerName(ctx)
+func (p *Pipeline) handlerName(ctx context.Context) string {
+	return guardedValue("", func() string { return p.cfg.HandlerName(ctx) })
 }
 
 // isShutdown tells our own end from a deadline that a subscriber has set: a message whose deadline passed must be
-// counted as a failure, or it would go round for ever.
+// counted as a failure, or it would loop forever.
 func isShutdown(parent context.Context) bool {
 	err := parent.Err()
 	return err != nil && !errors.Is(err, context.DeadlineExceeded)
 }
 
+//go:noinline
 func (p *Pipeline) giveBack(parent context.Context, err error) error {
-	p.cfg.Logger.LogAttrs(parent, slog.LevelInfo, "message given back: this consumer is shutting down",
+	p.log(parent, slog.LevelInfo, "message given back: this consumer is shutting down",
 		slog.String("handler", p.handlerName(parent)), slog.String("error", logText(errorText(err))))
 	return fmt.Errorf("middleware: %w: %w", ErrGivenBack, context.Canceled)
 }

@@ -127,7 +127,7 @@ func TestPipeline_HoldsInMemory(t *testing.T) {
 
 func TestPipeline_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{Timeout: 3 * s, MaxAttempts: 1}}
+		cfg := middleware.Config{Timeout: 3 * s, MaxAttempts: 1}
 		h := newHarness(t, cfg, func(m *message.Message) ([]*message.Message, error) {
 			<-m.Context().Done()
 			return nil, m.Context().Err()

@@ -18,12 +18,38 @@ type Rescheduler interface {
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
 
+// Expecter is told at [New] what will be asked of it. It is optional: a [Config.Rescheduler] that has the method is told, as
+// the brokers of this module do. delays are the waits of retries, as far as they do not depend on the message; events are
+// the names of [Config.SystemEvents], which a broker with event names delivers to each of its consumers.
+type Expecter interface {
+	Expect(delays []time.Duration, events []string)
+}
+
+// RetryChecker is a [Rescheduler] that knows beforehand which retries it cannot make. [New] asks it about the longest delay of
+// each handler that retries, so that a service is refused at start, and not at the first failure.
+type RetryChecker interface {
+	// CanReschedule returns why a message cannot be put back after delay, and what to change, or nil.
+	CanReschedule(delay time.Duration) error
+}
+
 // ReschedulerFunc makes a [Rescheduler] of a function.
 type ReschedulerFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
 // Reschedule calls f.
 func (f ReschedulerFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
 	return f(ctx, origin, m, delay)
+}
+
+// HoldInMemory is the [Rescheduler] of a service that has none: messages that wait are held in memory, unacked, and run
+// again in this process. Any Watermill subscriber allows that, but it blocks one that hands out one message at a time,
+// and the count of attempts is lost with the process. It reschedules nothing on its own: only [New] knows it.
+var HoldInMemory Rescheduler = held{}
+
+type held struct{}
+
+// Reschedule implements Rescheduler.
+func (held) Reschedule(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+	return errors.New("middleware: HoldInMemory is for Config.Rescheduler only")
 }
 
 // DeadLetterSink keeps dead letters. Every broker of this module is one, and so is a dead letter store. It must be
@@ -45,7 +71,7 @@ func (f DeadLetterFunc) DeadLetter(ctx context.Context, d *envelope.DeadLetter) 
 // RedriveRecorder is told that a message which came back from the dead letters has succeeded. It is optional: a
 // [Config.DeadLetters] that has the method is asked.
 type RedriveRecorder interface {
-	Redriven(ctx context.Context, entryID, messageID string, at time.Time) error
+	Redriven(ctx context.Context, r envelope.Redriven) error
 }
 
 // Sinks keeps every dead letter in several places, for example in a queue and in a store. A pipeline repeats only the
@@ -67,11 +93,11 @@ func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 }
 
 // Redriven tells every sink that is a [RedriveRecorder].
-func (s Sinks) Redriven(ctx context.Context, entryID, messageID string, at time.Time) error {
+func (s Sinks) Redriven(ctx context.Context, success envelope.Redriven) error {
 	var errs []error
 	for _, sink := range s {
 		if r, ok := sink.(RedriveRecorder); ok {
-			errs = append(errs, r.Redriven(ctx, entryID, messageID, at))
+			errs = append(errs, r.Redriven(ctx, success))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,11 @@
 package middleware
 
-import "time"
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
 
 // The presets reproduce five systems that this package replaces: how often they run a message, how long they wait,
 // and what they do with errors. Each is complete but for the ports: set Rescheduler and DeadLetters, change what you
@@ -9,11 +14,11 @@ import "time"
 // Laravel runs a message maxRetries times in all, which is how that system counts, with no delay in between. No
 // error is told from another: only the handler's own marks and rules that you add make one permanent.
 func Laravel(maxRetries int) Config {
-	return Config{HandlerConfig: HandlerConfig{
+	return Config{
 		MaxAttempts:  Tries(maxRetries),
 		Backoff:      None(),
 		BuiltinRules: BuiltinRulesOff,
-	}}
+	}
 }
 
 // DelayedBackoff runs a message once and up to maxRetries times more, after its original delay, then twice that, four
@@ -21,39 +26,46 @@ func Laravel(maxRetries int) Config {
 // once. Every decision is logged with headers and content, which may hold personal data.
 func DelayedBackoff(maxRetries int, fallback time.Duration) Config {
 	return Config{
-		HandlerConfig: HandlerConfig{MaxAttempts: Retries(maxRetries), Backoff: FromOriginalDelay(fallback)},
-		LogPayload:    true,
+		MaxAttempts: Retries(maxRetries), Backoff: FromOriginalDelay(fallback),
+		LogPayload: true, RetryLevel: slog.LevelError,
 	}
 }
 
 // StoreOnly retries nothing but technical errors (timeouts, connections), three attempts in all. What is invalid, and
 // what no rule knows, goes to the dead letters at the first failure, to be looked at and redriven from there.
 func StoreOnly() Config {
-	return Config{HandlerConfig: HandlerConfig{
+	return Config{
 		MaxAttempts: Tries(3),
 		Backoff:     FromOriginalDelay(time.Second),
 		OnUnknown:   OutcomeDeadLetter,
-	}}
+	}
 }
 
 // ServiceBus runs a message tries times in all and waits for the given delays in between, the last one repeated; none
-// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked.
+// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked. The bus's ping,
+// [SystemPing], is answered by an ack: give SystemEvents a handler of that name to do more.
 func ServiceBus(tries int, delays ...time.Duration) Config {
 	backoff := None()
 	if len(delays) > 0 {
 		backoff = Steps(delays...)
 	}
-	return Config{HandlerConfig: HandlerConfig{MaxAttempts: Tries(tries), Backoff: backoff, OnPermanent: OutcomeSkip}}
+	return Config{
+		MaxAttempts: Tries(tries), Backoff: backoff, OnPermanent: OutcomeSkip, RetryLevel: slog.LevelError,
+		SystemEvents: map[string]message.NoPublishHandlerFunc{SystemPing: func(*message.Message) error { return nil }},
+	}
 }
+
+// SystemPing is the system event by which the service bus looks whether its services are alive.
+const SystemPing = "system.ping.1"
 
 // TTLCycle runs a message once and up to cycles times more, each after ttl in a waiting queue; the original system
 // names 5 s in one place and 10 min in another. No error is told from another, as in [Laravel].
 func TTLCycle(cycles int, ttl time.Duration) Config {
-	return Config{HandlerConfig: HandlerConfig{
+	return Config{
 		MaxAttempts:  Cycles(cycles),
 		Backoff:      Constant(ttl),
 		BuiltinRules: BuiltinRulesOff,
-	}}
+	}
 }
 
 // Sets of limits and delays for single handlers, for [Config.Handlers].

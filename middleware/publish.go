@@ -80,13 +80,3 @@ func wait(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
-
-// guarded makes an error of a panic in somebody else's code.
-func guarded(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = newPanicError(r)
-		}
-	}()
-	return f()
-}

@@ -18,7 +18,7 @@ func TestPipeline_PublishingHealsWithinAFewTries(t *testing.T) {
 	for name, err := range map[string]error{"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2}}, failing(err))
+				h := newHarness(t, middleware.Config{MaxAttempts: 2}, failing(err))
 				h.reschedules.n, h.sinks.n = 2, 2
 				h.send(order(t), time.Minute)
 				require.Zero(t, h.nacked)
@@ -64,7 +64,7 @@ func TestPipeline_NoHotLoopWhenNothingCanBePublished(t *testing.T) {
 
 func TestPipeline_PauseEndsWithOneMoreTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}, NackDelay: 5 * s}, failing(errTimeout))
+		h := newHarness(t, middleware.Config{MaxAttempts: 1, NackDelay: 5 * s}, failing(errTimeout))
 		h.sinks.n = 3 // as many as there are quick tries
 		h.send(order(t), time.Minute)
 		require.Len(t, h.runs, 1, "a broker that is back costs no second run")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -51,6 +50,6 @@ type forgetful struct{}
 
 func (forgetful) DeadLetter(context.Context, *envelope.DeadLetter) error { return nil }
 
-func (forgetful) Redriven(context.Context, string, string, time.Time) error {
+func (forgetful) Redriven(context.Context, envelope.Redriven) error {
 	return errors.New("store is away")
 }

@@ -27,6 +27,7 @@ func newRouting(t *testing.T, cfg middleware.Config, h message.HandlerFunc) *rou
 	t.Helper()
 	r := &routing{pubSub: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{}), stopped: make(chan struct{})}
 	cfg.Logger = quiet
+	cfg.Rescheduler = middleware.HoldInMemory
 	cfg.DeadLetters = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 		r.letters = append(r.letters, d)
 		return nil
@@ -79,7 +80,7 @@ func TestRouter_DeadLetterKnowsWhereItFailed(t *testing.T) {
 // Watermill's PoisonQueue sends the message that is in flight to the dead letters at every router.Close.
 func TestRouter_ShutdownDeadLettersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRouting(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}}, func(m *message.Message) ([]*message.Message, error) {
+		r := newRouting(t, middleware.Config{MaxAttempts: 1}, func(m *message.Message) ([]*message.Message, error) {
 			<-m.Context().Done()
 			return nil, m.Context().Err()
 		})

@@ -14,7 +14,7 @@ import (
 
 // failure is an attempt that failed.
 type failure struct {
-	running
+	*run
 	err error
 	// exiting says that the handler's goroutine is ending: nothing can be returned and nothing run again.
 	exiting bool
@@ -54,8 +54,11 @@ func (p *Pipeline) unstarted(m *message.Message, c *attemptContext) *delivery {
 	return p.newDelivery(m, c, time.Now())
 }
 
-// setID gives a foreign message the id that it has got now, so that it keeps it in the retry and the dead letter.
+// setID gives a foreign message the id that it has got now, so that it has it in the handler, the retry and the dead letter.
 func setID(m *message.Message, id string) {
+	if m.UUID == "" {
+		m.UUID = id
+	}
 	m.Metadata = maps.Clone(m.Metadata)
 	if m.Metadata == nil {
 		m.Metadata = make(message.Metadata, 1)
@@ -85,7 +88,7 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	}
 	dec := p.decide(f.message, f.policy, &f.context.control, d.attempt, f.err, now)
 	if f.circuit != nil {
-		f.circuit.failed(dec)
+		f.circuit.ended(&dec)
 	}
 	if f.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
 		// There is no goroutine left to run it again in.
@@ -147,10 +150,10 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	p.logDecision(d.parent, slog.LevelWarn, "message skipped", d, dec)
 	if d.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(d.parent, d.attempt) // it is done with, which is what the dead letter's entry waits for
+		p.redriven(d.parent, d.attempt, d.message) // it is done with, which is what the dead letter's entry waits for
 	}
 	if hook := p.cfg.Hooks.OnSkip; hook != nil {
-		p.hook(d.parent, "OnSkip", func(ctx context.Context) error {
+		p.hook(d, "OnSkip", func(ctx context.Context) error {
 			return hook(ctx, SkipParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
 		})
 	}
@@ -206,15 +209,15 @@ func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 	if dec.Outcome == OutcomeDefer {
 		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
 		if hook := p.cfg.Hooks.OnDefer; hook != nil {
-			p.hook(d.parent, "OnDefer", func(ctx context.Context) error {
+			p.hook(d, "OnDefer", func(ctx context.Context) error {
 				return hook(ctx, DeferParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
 			})
 		}
 		return
 	}
-	p.logDecision(d.parent, slog.LevelError, "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
+	p.logDecision(d.parent, p.cfg.RetryLevel.Level(), "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnRetry; hook != nil {
-		p.hook(d.parent, "OnRetry", func(ctx context.Context) error {
+		p.hook(d, "OnRetry", func(ctx context.Context) error {
 			return hook(ctx, RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
 		})
 	}
@@ -247,7 +250,7 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	}
 	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
-		p.hook(d.parent, "OnDeadLetter", func(ctx context.Context) error {
+		p.hook(d, "OnDeadLetter", func(ctx context.Context) error {
 			return hook(ctx, DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestPipeline_HeldMessagesAreGivenBackAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, middleware.Config{Rescheduler: inMemory, HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(time.Hour)}}, failing(errTimeout))
+		h := newHarness(t, middleware.Config{Rescheduler: inMemory, Backoff: middleware.Constant(time.Hour)}, failing(errTimeout))
 		ctx, stop := context.WithCancel(t.Context())
 		h.ctx = ctx
 		time.AfterFunc(10*s, stop)
@@ -41,7 +41,7 @@ func TestPipeline_ShutdownDuringTheHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
-			h := newHarness(t, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}}, func(m *message.Message) ([]*message.Message, error) {
+			h := newHarness(t, middleware.Config{MaxAttempts: 1}, func(m *message.Message) ([]*message.Message, error) {
 				stop()
 				<-m.Context().Done()
 				if err == nil {
@@ -83,7 +83,7 @@ func TestPipeline_ShutdownKeepsWhatIsDecided(t *testing.T) {
 }
 
 func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
-	p, err := middleware.New(middleware.Config{DeadLetters: keep, Logger: quiet})
+	p, err := middleware.New(middleware.Config{Rescheduler: middleware.HoldInMemory, DeadLetters: keep, Logger: quiet})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

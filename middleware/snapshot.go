@@ -3,7 +3,6 @@ package middleware
 import (
 	"bytes"
 	"iter"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -12,29 +11,16 @@ import (
 
 // snapshot remembers a message as it was received, so that what is retried or dead-lettered does not depend on what
 // the handler did to it: decrypt in place, replace the payload, add headers. Keeping it costs a copy of the payload and
-// a walk over the headers, and no allocation: it lives on the stack of the delivery, with the first headers, because a
-// string that is put on the heap there has to be told to the garbage collector; the rest is in pooled memory.
+// a walk over the headers, and no allocation: it is a part of the pooled run. The headers are kept as text, because a
+// string that is put on the heap has to be told to the garbage collector, which costs more than the copy while it runs.
 type snapshot struct {
 	uuid    string
 	payload message.Payload // the slice as it came
 	noMap   bool
-	count   int // of headers
-	headers [inlineHeaders]header
-	spill   *spill
+	bytes   []byte // the payload's content
+	headers []byte // keys and values, one behind the other
+	lengths []int  // of each of them
 }
-
-type header struct{ key, value string }
-
-// inlineHeaders is more than what the envelope, a trace and a few of the user's own headers take.
-const inlineHeaders = 12
-
-// spill is the part of a snapshot that has no fixed size.
-type spill struct {
-	bytes   []byte   // the payload's content
-	headers []header // those behind the inline ones
-}
-
-var spills = sync.Pool{New: func() any { return new(spill) }}
 
 // maxPooled keeps one huge message from pinning its size in the pool.
 const maxPooled = 1 << 20
@@ -42,17 +28,12 @@ const maxPooled = 1 << 20
 // take also reads the control data, as it walks over the headers anyway.
 func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 	s.uuid, s.payload, s.noMap = m.UUID, m.Payload, m.Metadata == nil
-	s.spill = spills.Get().(*spill)
-	s.spill.bytes = append(s.spill.bytes[:0], m.Payload...)
+	s.bytes = append(s.bytes[:0], m.Payload...)
 	var id, redrive string
 	binary, state := false, false
 	for k, v := range m.Metadata {
-		if s.count < inlineHeaders {
-			s.headers[s.count] = header{k, v}
-		} else {
-			s.spill.headers = append(s.spill.headers, header{k, v})
-		}
-		s.count++
+		s.headers = append(append(s.headers, k...), v...)
+		s.lengths = append(s.lengths, len(k), len(v))
 		switch k {
 		case envelope.KeyVersion:
 			binary = v != ""
@@ -62,7 +43,7 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 			redrive = v
 		case envelope.KeyRetryCount:
 			state = state || v != "0"
-		case envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor:
+		case envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor, envelope.KeyDelay:
 			state = true
 		}
 	}
@@ -71,9 +52,7 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 		c.MessageID, c.RedriveID = id, redrive
 		return nil
 	}
-	var err error
-	*c, err = envelope.ReadControl(m)
-	return err
+	return c.Read(m)
 }
 
 // isPlain reports whether an id is one that [envelope.Identify] leaves as it is.
@@ -89,58 +68,55 @@ func isPlain(id string) bool {
 	return true
 }
 
-// free gives the pooled memory back. Nothing may use s afterwards.
+// free prepares s for another message.
 func (s *snapshot) free() {
-	s.spill.headers = s.spill.headers[:0] // not cleared: the pool keeps one message's headers alive, until the collector empties it
-	if cap(s.spill.bytes) > maxPooled {
-		s.spill.bytes = nil
+	s.uuid, s.payload = "", nil
+	s.headers, s.lengths = s.headers[:0], s.lengths[:0]
+	if cap(s.bytes)+cap(s.headers) > maxPooled {
+		s.bytes, s.headers = nil, nil
 	}
-	spills.Put(s.spill)
-	s.spill = nil
 }
 
-// restore makes m what it was again and frees s. What has not changed is left alone. What has is replaced, not
-// repaired: the handler may have kept the map or the slice.
+// restore makes m what it was again. What has not changed is left alone. What has is replaced, not repaired: the handler
+// may have kept the map or the slice.
 func (s *snapshot) restore(m *message.Message) {
 	m.UUID = s.uuid
 	m.Payload = s.payload
-	if !bytes.Equal(s.payload, s.spill.bytes) {
-		m.Payload, s.spill.bytes = s.spill.bytes, nil
+	if !bytes.Equal(s.payload, s.bytes) {
+		m.Payload, s.bytes = s.bytes, nil
 	}
-	if !s.sameHeaders(m.Metadata) {
-		m.Metadata = nil
-		if !s.noMap {
-			m.Metadata = make(message.Metadata, s.count)
-		}
-		for h := range s.all() {
-			m.Metadata[h.key] = h.value
-		}
+	if s.sameHeaders(m.Metadata) {
+		return
 	}
-	s.free()
+	m.Metadata = nil
+	if !s.noMap {
+		m.Metadata = make(message.Metadata, len(s.lengths)/2)
+	}
+	for key, value := range s.all() {
+		m.Metadata[string(key)] = string(value)
+	}
 }
 
 // all are the headers as they were received.
-func (s *snapshot) all() iter.Seq[header] {
-	return func(yield func(header) bool) {
-		for i := range min(s.count, inlineHeaders) {
-			if !yield(s.headers[i]) {
+func (s *snapshot) all() iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		rest := s.headers
+		for i := 0; i < len(s.lengths); i += 2 {
+			k, v := s.lengths[i], s.lengths[i+1]
+			if !yield(rest[:k], rest[k:k+v]) {
 				return
 			}
-		}
-		for _, h := range s.spill.headers {
-			if !yield(h) {
-				return
-			}
+			rest = rest[k+v:]
 		}
 	}
 }
 
 func (s *snapshot) sameHeaders(md message.Metadata) bool {
-	if len(md) != s.count || (md == nil) != s.noMap {
+	if len(md) != len(s.lengths)/2 || (md == nil) != s.noMap {
 		return false
 	}
-	for h := range s.all() {
-		if v, ok := md[h.key]; !ok || v != h.value {
+	for key, value := range s.all() {
+		if v, ok := md[string(key)]; !ok || v != string(value) {
 			return false
 		}
 	}

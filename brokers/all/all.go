@@ -9,6 +9,12 @@ package all
 import (
 	_ "github.com/redrive-go/redrive/brokers/kafka"    // kafka://
 	_ "github.com/redrive-go/redrive/brokers/memory"   // mem://
+	_ "github.com/redrive-go/redrive/brokers/nats"     // nats:// nats+tls://
 	_ "github.com/redrive-go/redrive/brokers/rabbitmq" // amqp:// amqps://
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue" // postgres:// mysql:// sqlite:// and the SQL driver of your choice
+
+	_ "github.com/redrive-go/redrive/brokers/watermill/amqp"      // watermill+amqp:// watermill+amqps://
+	_ "github.com/redrive-go/redrive/brokers/watermill/gochannel" // gochannel://
+	_ "github.com/redrive-go/redrive/brokers/watermill/kafka"     // watermill+kafka://
+	_ "github.com/redrive-go/redrive/brokers/watermill/sql"       // watermill+postgres:// watermill+mysql://
 )

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -104,5 +105,12 @@ func located(err error) error {
 	if !errors.As(err, &fault) || fault.GetToken() == nil {
 		return errors.New("the YAML cannot be read")
 	}
-	return fmt.Errorf("line %d: %s", fault.GetToken().Position.Line, fault.GetMessage())
+	at, text := fault.GetToken(), fault.GetMessage()
+	if strings.HasSuffix(text, " of type time.Duration") { // it names types of Go
+		return fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m: write its unit", at.Position.Line, at.Value)
+	}
+	if strings.HasSuffix(text, " was used where sequence is expected") {
+		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)
+	}
+	return fmt.Errorf("line %d: %s", at.Position.Line, text)
 }

@@ -75,6 +75,8 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: "},
 		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: "soon" is not a duration such as 250ms`},
 		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
+		"bare delay":       {"password: hush\ndelays: [10s, 20]\n", `line 2: "20" is not a duration such as 250ms, 30s or 1h30m: write its unit`},
+		"no list":          {"password: x\ndelays: hush\n", "line 2: not a list: write it in square brackets, such as [a, b]"},
 		"twice":            {"group: a\npassword: hush\ngroup: b\n", "line 3: "},
 		"not YAML":         {"password: hush\nurl: [mem://\n", "brokerconfig: "},
 		"a list":           {"- password: hush\n", "brokerconfig: "},

@@ -45,6 +45,15 @@ func New(open map[string]brokers.Broker) *Collector {
 	return c
 }
 
+// AcksFailed returns what counts the messages of b that were handled and are delivered again, because their acks could not be
+// sent; it counts nothing where b does not. It is for pipelinemetrics.Config.
+func AcksFailed(b brokers.Broker) func() uint64 {
+	if counted, ok := b.(interface{ AcksFailed() uint64 }); ok {
+		return counted.AcksFailed
+	}
+	return func() uint64 { return 0 }
+}
+
 var (
 	up          = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.", []string{"broker"}, nil)
 	connections = prometheus.NewDesc("redrive_broker_connections", "Connections that are open.", []string{"broker"}, nil)

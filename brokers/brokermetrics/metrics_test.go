@@ -44,6 +44,7 @@ func TestCollector(t *testing.T) {
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP redrive_broker_acks_failed_total Messages that were handled and are delivered again, because their acks could not be sent.
 # TYPE redrive_broker_acks_failed_total counter
+redrive_broker_acks_failed_total{broker="gone"} 0
 redrive_broker_acks_failed_total{broker="main"} 3
 # HELP redrive_broker_channels Channels that are open.
 # TYPE redrive_broker_channels gauge

@@ -20,7 +20,7 @@ func firstDeliveryDelayApart(w *world) {
 	b := w.open()
 	topic := w.topic("reminders")
 	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(retry)}},
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)},
 		func(r run) error {
 			if r.Attempt < 3 {
 				return errFails

@@ -41,7 +41,7 @@ func payloads() map[string][]byte {
 func payloadsSurvive(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: w.steps(time.Second)}},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(run) error { return errFails })
 
 	want := map[string][]byte{}
@@ -85,7 +85,7 @@ var foreignHeaders = map[string]string{
 func headersSurvive(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3, Backoff: w.steps(0, time.Second)}},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 3, Backoff: w.steps(0, time.Second)},
 		func(run) error { return errFails })
 	m := newMessage("order")
 	for k, v := range foreignHeaders {
@@ -110,7 +110,7 @@ func headersSurvive(w *world) {
 func rawHeadersSurvive(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: w.steps(time.Second)}},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(run) error { return errFails })
 	raw := map[string]string{"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`}
 	m := newMessage("order")
@@ -133,7 +133,7 @@ func rawHeadersSurvive(w *world) {
 func messageIDStable(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: w.steps(0, time.Second)}},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 4, Backoff: w.steps(0, time.Second)},
 		func(run) error { return errFails })
 	m := newMessage("order")
 	w.publish(b, topic, m)
@@ -156,7 +156,7 @@ func hugeErrorText(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
 	fail := errors.New(strings.Repeat("é", 100_000))
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.None()}},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()},
 		func(r run) error {
 			if string(r.Message.Payload) == "bad" {
 				return fail
@@ -178,7 +178,7 @@ func deadLettersSayOrigin(w *world) {
 	billing, mail := w.open(), w.open(group("mail"))
 	topic := w.topic("orders")
 	var fixed atomic.Bool
-	once := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1}}
+	once := middleware.Config{MaxAttempts: 1}
 	failing := w.consume(billing, topic, once, func(run) error {
 		if !fixed.Load() {
 			return errFails

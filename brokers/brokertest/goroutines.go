@@ -23,9 +23,9 @@ func noGoroutineIsLeft(t *testing.T, h Harness) {
 		w := newWorld(t, h)
 		b := w.open(concurrency(4), func(c *brokers.Config) { c.DrainTimeout = time.Second })
 		topic := w.topic("orders")
-		c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+		c := w.consume(b, topic, middleware.Config{
 			MaxAttempts: 3, Backoff: middleware.Steps(time.Millisecond, time.Hour),
-		}}, func(run) error { return errFails })
+		}, func(run) error { return errFails })
 		w.publish(b, topic, w.batch(20)...)
 		c.waitRuns(40)
 		c.stop()

@@ -143,8 +143,15 @@ var cases = []testCase{
 	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},
 	{"Redrive_ReachesOnlyTheConsumerThatFailed", redriveReachesConsumer},
 	{"Origin_NamesTheConsumer", originIsFilled},
+	// readers.go
+	{"Subscribe_TwoPatternsOfOneServiceAreRefused", twoPatternsOfOneService},
+	{"Subscribe_TwoGroupsOnOneQueueAreRefused", twoGroupsWithoutAGroupInTheName},
+	{"Subscribe_TwoHandlersWithoutAGroupAreRefused", twoHandlersWithoutAGroup},
+	{"Subscribe_ToAPatternWhereThereAreNoneIsRefused", patternsWhereThereAreNone},
 	// patterns.go
 	{"Patterns_SelectEventsAndRetriesKeepTheirName", patternsSelectEvents},
+	{"Patterns_SystemEventsReachEveryService", systemEventsReachEveryService},
+	{"Publish_OfAnEventWithoutASubscriberIsNoError", eventWithoutASubscriber},
 	// fidelity.go
 	{"Payloads_SurviveRetryAndDeadLetter", payloadsSurvive},
 	{"Headers_SurviveRetryAndDeadLetter", headersSurvive},
@@ -158,6 +165,8 @@ var cases = []testCase{
 	{"Publish_WithoutAConsumerKeepsOrRefuses", publishToNobody},
 	{"Publish_OfATooLargeMessageIsRefused", publishTooLarge},
 	{"Publish_OfNothingIsFine", publishNothing},
+	// produced.go
+	{"Produced_WhatCannotBePublishedIsAFailedAttempt", producedUnpublishable},
 	// hostile.go
 	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
 	{"MalformedEnvelopes_AreDeadWithTheirBytes", malformedEnvelopes},

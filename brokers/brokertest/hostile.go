@@ -47,10 +47,10 @@ func hostileHeaders(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
 	const attempts = 3
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: attempts,
 		Backoff:     middleware.WithCap(middleware.FromOriginalDelay(w.scaled(time.Second)), w.scaled(2*time.Second)),
-	}}, func(r run) error {
+	}, func(r run) error {
 		if string(r.Message.Payload) == "good" {
 			return nil
 		}

@@ -60,9 +60,9 @@ func retryReturnsToConsumer(w *world) {
 		w.Skip("the broker has no groups")
 	}
 	topic := w.topic("orders")
-	retry := middleware.HandlerConfig{MaxAttempts: middleware.Tries(4), Backoff: w.steps(0, time.Second)}
-	failing := w.consume(billing, topic, middleware.Config{HandlerConfig: retry}, func(run) error { return errFails })
-	healthy := w.consume(mail, topic, middleware.Config{HandlerConfig: retry}, func(run) error { return nil })
+	retry := middleware.Config{MaxAttempts: middleware.Tries(4), Backoff: w.steps(0, time.Second)}
+	failing := w.consume(billing, topic, retry, func(run) error { return errFails })
+	healthy := w.consume(mail, topic, retry, func(run) error { return nil })
 
 	w.publish(mail, topic, newMessage("order"))
 	failing.waitRuns(4)
@@ -81,8 +81,8 @@ func redriveReachesConsumer(w *world) {
 	topic := w.topic("orders")
 	dead := make(chan *envelope.DeadLetter, 1)
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
-		DeadLetters:   keepIn(dead),
+		MaxAttempts: 1,
+		DeadLetters: keepIn(dead),
 	}
 	var fixed atomic.Bool
 	failing := w.consume(billing, topic, cfg, func(run) error {
@@ -124,7 +124,7 @@ func originIsFilled(w *world) {
 		}
 		return nil
 	}
-	cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}
+	cfg := middleware.Config{Backoff: middleware.None()}
 	inBilling := w.consume(billing, topic, cfg, again)
 	inMail := w.consume(mail, topic, cfg, again)
 	w.publish(billing, topic, newMessage("order"))

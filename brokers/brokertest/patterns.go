@@ -2,27 +2,49 @@ package brokertest
 
 import (
 	"errors"
+	"log/slog"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// D1, D2, D5, D9: one bus, one queue per service, and each service its own patterns and failed queue.
-func patternsSelectEvents(w *world) {
-	scheme := brokers.ServiceBus(w.prefix)
-	probe, err := w.backend.Open(brokers.Config{Group: "probe", Naming: scheme})
+// bus opens a broker with the service-bus names, or skips the case where there are no patterns.
+func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
+	w.Helper()
+	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: slog.New(slog.DiscardHandler)}
+	for _, c := range change {
+		c(&cfg)
+	}
+	b, err := w.backend.Open(cfg)
 	if errors.Is(err, brokers.ErrUnsupported) {
 		w.Skip(err)
 	}
 	require.NoError(w, err)
-	w.Cleanup(func() { require.NoError(w, probe.Close()) })
-	if !probe.Capabilities().Patterns {
+	w.Cleanup(func() { require.NoError(w, b.Close()) })
+	if !b.Capabilities().Patterns {
 		w.Skip("the broker has no patterns")
 	}
+	return b
+}
 
-	policy := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.None()}}
+// An event that no service has subscribed to is no error on a bus; a program that wants one asks for it.
+func eventWithoutASubscriber(w *world) {
+	require.NoError(w, w.bus().Publisher().Publish("order.lost", newMessage("event")))
+	strict := w.bus(func(c *brokers.Config) { c.RefuseUnrouted = true })
+	require.ErrorIs(w, strict.Publisher().Publish("order.lost", newMessage("event")), brokers.ErrUnroutable)
+	w.reads(strict, "order.#")
+	require.NoError(w, strict.Publisher().Publish("order.lost", newMessage("event")))
+}
+
+// One bus, one queue per service, and each service its own patterns and failed queue.
+func patternsSelectEvents(w *world) {
+	scheme := brokers.ServiceBus(w.prefix)
+	probe := w.bus(group("probe"))
+
+	policy := middleware.Config{MaxAttempts: 2, Backoff: middleware.None()}
 	fails := func(run) error { return errFails }
 	handles := func(run) error { return nil }
 	invoices := w.consume(w.open(group("invoice-service"), naming(scheme)), "invoice.*", policy, fails)
@@ -31,9 +53,7 @@ func patternsSelectEvents(w *world) {
 
 	for _, event := range []string{"invoice.created", "user.address.changed", "user.created", "invoice.line.added"} {
 		m := newMessage(event)
-		if err := probe.Publisher().Publish(event, m); event != "invoice.line.added" {
-			require.NoError(w, err)
-		} // nobody reads the last one: a broker may say so, or keep it
+		require.NoError(w, probe.Publisher().Publish(event, m), "also the last one, which no service reads")
 	}
 
 	payloadsOf := func(runs []run) (events []string) {
@@ -52,4 +72,25 @@ func patternsSelectEvents(w *world) {
 	dead := w.read(probe, scheme.For("invoice.*", "invoice-service").Dead, 1)
 	require.Equal(w, w.prefix+".invoice-service.failed", scheme.For("invoice.*", "invoice-service").Dead)
 	require.Equal(w, "invoice.created", string(dead[0].Payload))
+}
+
+// The bus's ping reaches a service that has subscribed to other events alone, and not its handler.
+func systemEventsReachEveryService(w *world) {
+	b := w.bus(group("invoice-service"))
+	pings := make(chan string, 1)
+	policy := middleware.ServiceBus(3)
+	policy.SystemEvents = map[string]message.NoPublishHandlerFunc{middleware.SystemPing: func(m *message.Message) error {
+		pings <- string(m.Payload)
+		return nil
+	}}
+	invoices := w.consume(b, "invoice.*", policy, func(run) error { return nil })
+	require.NoError(w, b.Publisher().Publish(middleware.SystemPing, newMessage("ping")))
+	select {
+	case ping := <-pings:
+		require.Equal(w, "ping", ping)
+	case <-w.deadline():
+		w.Fatal("the ping did not arrive")
+	}
+	require.NoError(w, b.Publisher().Publish("invoice.created", newMessage("event")))
+	require.Equal(w, "event", string(invoices.waitRuns(1)[0].Message.Payload))
 }

@@ -19,9 +19,9 @@ import (
 func poisonDoesNotBlock(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(time.Minute),
-	}}, func(r run) error {
+	}, func(r run) error {
 		if string(r.Message.Payload) == "poison" {
 			return errFails
 		}
@@ -87,8 +87,8 @@ func failingRescheduleDoesNotSpin(w *world) {
 	topic := w.topic("orders")
 	var healed atomic.Bool
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()},
-		NackDelay:     100 * time.Millisecond,
+		Backoff:   middleware.None(),
+		NackDelay: 100 * time.Millisecond,
 		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 			if !healed.Load() {
 				return errors.New("the broker takes no retries")
@@ -103,7 +103,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 		return nil
 	})
 	w.publish(b, topic, newMessage("order"))
-	<-time.After(w.window())
+	<-time.After(w.window()) // real time: the window in which runs are counted
 	require.LessOrEqual(w, len(c.seen()), w.mostIn(w.window()), "at most ten runs a second")
 
 	healed.Store(true)
@@ -117,8 +117,8 @@ func failingDeadLetterIsNotLost(w *world) {
 	var left atomic.Int32
 	left.Store(7)
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
-		NackDelay:     100 * time.Millisecond,
+		MaxAttempts: 1,
+		NackDelay:   100 * time.Millisecond,
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
 			if left.Add(-1) >= 0 {
 				return errors.New("the queue is full")
@@ -135,7 +135,7 @@ func manyWaiting(w *world) {
 	b := w.open(concurrency(16))
 	topic := w.topic("orders")
 	wait := w.scaled(5 * time.Second)
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(wait)}},
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(wait)},
 		func(r run) error {
 			if r.Attempt == 1 {
 				return errFails
@@ -167,9 +167,9 @@ func largeBatch(w *world) {
 	b := w.open(concurrency(16))
 	topic := w.topic("orders")
 	kind := func(m *message.Message) int { return int(m.Payload[len(m.Payload)-1] - '0') }
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(0, time.Second),
-	}}, func(r run) error {
+	}, func(r run) error {
 		switch k := kind(r.Message); {
 		case k == 9:
 			return middleware.Permanent(errFails)

@@ -15,7 +15,7 @@ func publishCopies(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
 	gate, open := newGate()
-	c := w.consume(b, topic, middleware.Config{HandlerConfig: middleware.HandlerConfig{Backoff: middleware.None()}}, func(r run) error {
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, func(r run) error {
 		<-gate
 		if r.Attempt == 1 {
 			return errFails

@@ -26,8 +26,8 @@ func drainByContext(w *world) {
 }
 
 func (w *world) drain(stop func(c *consumer)) {
-	const atOnce, n = 3, 10
-	first := w.open(concurrency(atOnce))
+	const n = 10
+	first, atOnce := w.openFor(3)
 	topic, results := w.topic("orders"), w.topic("results")
 	gate, open := newGate()
 
@@ -55,7 +55,7 @@ func (w *world) drain(stop func(c *consumer)) {
 		defer close(stopped)
 		stop(c)
 	}()
-	<-time.After(300 * time.Millisecond) // well within the drain timeout
+	<-time.After(300 * time.Millisecond) // real time: well within the drain timeout
 	handled := c.seen()
 	for _, r := range handled {
 		require.NoError(w, r.Context.Err(), "a running handler keeps its context")
@@ -85,7 +85,7 @@ func (w *world) drain(stop func(c *consumer)) {
 }
 
 func giveBackAtShutdown(w *world) {
-	const atOnce, n = 3, 10
+	const n = 10
 	topic := w.topic("orders")
 	var settled atomic.Int32
 	cfg := middleware.Config{
@@ -98,7 +98,7 @@ func giveBackAtShutdown(w *world) {
 			return nil
 		}),
 	}
-	first := w.open(concurrency(atOnce), func(c *brokers.Config) { c.DrainTimeout = 300 * time.Millisecond })
+	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = 300 * time.Millisecond })
 	c := w.consume(first, topic, cfg, func(r run) error {
 		<-r.Context.Done() // longer than the drain may take
 		return r.Context.Err()
@@ -128,7 +128,7 @@ func closeWhileWaiting(w *world) {
 	rescheduled := make(chan struct{})
 	var once sync.Once
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(wait)},
+		Backoff: middleware.Constant(wait),
 		Hooks: middleware.Hooks{OnRetry: func(context.Context, middleware.RetryParams) error {
 			once.Do(func() { close(rescheduled) })
 			return nil

@@ -51,6 +51,16 @@ func concurrency(n int) func(*brokers.Config) {
 	return func(c *brokers.Config) { c.Concurrency = n }
 }
 
+// openFor opens a broker for n handlers at once, or for as many as it runs.
+func (w *world) openFor(n int, change ...func(*brokers.Config)) (b brokers.Broker, atOnce int) {
+	w.Helper()
+	b = w.open(append(change, concurrency(n))...)
+	if limit := b.Capabilities().MaxConcurrency; limit > 0 {
+		n = min(n, limit)
+	}
+	return b, n
+}
+
 func naming(s brokers.NameScheme) func(*brokers.Config) {
 	return func(c *brokers.Config) { c.Naming = s }
 }
@@ -215,7 +225,7 @@ func (w *world) pass(d time.Duration) {
 	if w.h.Virtual {
 		d = time.Hour
 	}
-	<-time.After(d)
+	<-time.After(d) // real time: for brokers that have no other
 }
 
 func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Message) {

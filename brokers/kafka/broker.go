@@ -12,11 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/readers"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -33,15 +35,16 @@ type Broker struct {
 	params   []brokers.Param
 	log      *slog.Logger
 	fallback DeadLetterSink
+	readers  readers.Readers
 
 	seeds []string
 	user  *url.Userinfo
 
-	client  sarama.Client // for topics
-	own     sarama.Client // for what has to be answered at once
-	out     *producer     // of what users publish
-	waits   *producer     // of retries and dead letters, which may be larger
+	out     *producer   // of what users publish; its connection for fetches is the one that waits for news
+	waits   *producer   // of retries and dead letters, which may be larger
+	own     *kgo.Client // of waits: for all requests that have to be answered at once
 	topics  *topics
+	news    *longPoll
 	tiers   tiers
 	clocks  clocks
 	probing sync.Map // broker id to a mutex, held while it is asked for its time
@@ -52,9 +55,8 @@ type Broker struct {
 	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu          sync.Mutex
-	bells       *bells // nil before the first subscription
-	closed      bool   // no more subscribers
-	drained     bool   // no more of anything; until then, running handlers may publish
+	closed      bool // no more subscribers
+	drained     bool // no more of anything; until then, running handlers may publish
 	subscribers map[*subscriber]struct{}
 	releasing   sync.Once
 }
@@ -92,88 +94,44 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 			b.releasing.Do(b.release)
 		}
 	}()
-	if b.client, err = b.connect(ctx, func(*sarama.Config) {}); err != nil {
-		return nil, err
-	}
-	if b.own, err = b.connect(ctx, func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 }); err != nil {
-		return nil, err
-	}
-	admin, err := sarama.NewClusterAdminFromClient(b.client)
+	common, err := clientOptions(cfg, b.seeds, b.user, byName)
 	if err != nil {
 		return nil, err
 	}
-	b.topics = &topics{client: b.client, admin: admin, auto: cfg.Params.Bool("auto-create"), known: map[string]int32{}}
 	limit := cfg.Params.Bytes("max-message-bytes")
-	if b.out, err = newProducer(cfg, b.seeds, b.user, limit); err != nil {
+	if b.out, err = newProducer(cfg, common, limit); err != nil {
 		return nil, err
 	}
-	if b.waits, err = newProducer(cfg, b.seeds, b.user, limit+headroom); err != nil {
+	if b.waits, err = newProducer(cfg, common, limit+headroom); err != nil {
 		return nil, err
 	}
-	return b, nil
+	b.own = b.waits.client
+	b.topics = &topics{
+		client: b.own, admin: kadm.NewClient(b.own), auto: cfg.Params.Bool("auto-create"),
+		known: map[string]int32{}, listing: make(chan struct{}, 1),
+	}
+	b.news = newLongPoll(b.out.client, b.topics)
+	return b, b.reach(ctx)
 }
 
-// connect opens a client. sarama takes no context: the attempt is abandoned when ctx ends, and closed when it is over.
-func (b *Broker) connect(ctx context.Context, change func(*sarama.Config)) (sarama.Client, error) {
-	cfg, err := clientConfig(b.cfg, b.user)
-	if err != nil {
-		return nil, err
+// reach returns nil when a broker has answered, and let this user in. A cluster that is just starting gets a few tries.
+func (b *Broker) reach(ctx context.Context) (err error) {
+	for try := range 5 {
+		if try > 0 && !sleep(ctx, minPause) {
+			break
+		}
+		if err = b.own.Ping(ctx); err == nil {
+			return nil
+		}
+		var refused *kerr.Error
+		if errors.As(err, &refused) && !refused.Retriable {
+			break
+		}
 	}
-	change(cfg)
-	type result struct {
-		client sarama.Client
-		err    error
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	opened := make(chan result, 1)
-	go func() {
-		client, err := sarama.NewClient(b.seeds, cfg)
-		opened <- result{client, err}
-	}()
-	select {
-	case r := <-opened:
-		return r.client, r.err
-	case <-ctx.Done():
-		go func() {
-			if r := <-opened; r.err == nil {
-				_ = r.client.Close()
-			}
-		}()
-		return nil, context.Cause(ctx)
-	}
-}
-
-// listen opens the connection that waits for news of retry topics, before the first subscription.
-func (b *Broker) listen(ctx context.Context) (*bells, error) {
-	if have := b.listening(); have != nil {
-		return have, nil
-	}
-	client, err := b.connect(ctx, func(*sarama.Config) {})
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.closed:
-		return nil, errors.Join(brokers.ErrClosed, client.Close())
-	case b.bells != nil: // another subscription was faster
-		return b.bells, client.Close()
-	}
-	b.bells = newBells(client)
-	return b.bells, nil
-}
-
-func (b *Broker) listening() *bells {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bells
-}
-
-// ring tells readers in this process of a record in a retry topic.
-func (b *Broker) ring(r *kgo.Record) {
-	if have := b.listening(); have != nil {
-		have.ring(place{r.Topic, r.Partition})
-	}
+	return err
 }
 
 // Capabilities says what Kafka can do.
@@ -185,22 +143,19 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 	}
 }
 
-// Ping asks the cluster for its controller.
+// Ping asks the cluster for the topics that this broker uses. A topic that was deleted meanwhile is an error; it is made
+// again when it is next used, if auto-create allows.
 func (b *Broker) Ping(ctx context.Context) error {
-	answered := make(chan error, 1)
-	go func() {
-		_, err := b.client.RefreshController()
-		answered <- err
-	}()
-	select {
-	case err := <-answered:
-		if err != nil {
-			return fmt.Errorf("kafka: ping: %w", classify(err))
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("kafka: ping: %w", context.Cause(ctx))
+	if b.isClosed() {
+		return fmt.Errorf("kafka: ping: %w", brokers.ErrClosed)
 	}
+	if err := b.topics.check(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("kafka: ping: %w", classify(err))
+	}
+	return nil
 }
 
 // Publisher returns a handle for publishing; see brokers.Broker.
@@ -242,17 +197,12 @@ func (b *Broker) Close() error {
 }
 
 func (b *Broker) release() {
+	if b.news != nil {
+		b.news.close()
+	}
 	for _, p := range []*producer{b.out, b.waits} {
 		if p != nil {
 			p.close()
-		}
-	}
-	if have := b.listening(); have != nil {
-		have.close()
-	}
-	for _, c := range []sarama.Client{b.client, b.own} {
-		if c != nil && !c.Closed() {
-			_ = c.Close()
 		}
 	}
 }

@@ -12,7 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -43,51 +48,111 @@ var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
 func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
 
-// clientConfig makes sarama's configuration. Every client gets one of its own: sarama keeps state in it.
-func clientConfig(cfg brokers.Config, user *url.Userinfo) (*sarama.Config, error) {
+// byName bounds the requests that this driver makes by hand to versions that name topics by their names. Newer ones name
+// them by their ids alone.
+var byName = map[kmsg.Key]int16{kmsg.Fetch: 12, kmsg.OffsetCommit: 9, kmsg.OffsetFetch: 9}
+
+// clientOptions are what all clients have in common: addresses, encryption, credentials, and how patient they are. bounds
+// are the newest versions of some requests.
+func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt, error) {
 	p := cfg.Params
-	c := sarama.NewConfig()
-	c.ClientID = clientID(cfg)
-	version, err := sarama.ParseKafkaVersion(p.String("version"))
-	if err != nil {
-		return nil, fmt.Errorf("parameter version=%q: write a Kafka version such as 3.6.0", p.String("version"))
+	versions, faultVersion := protocol(p.String("version"), bounds)
+	encryption, faultTLS := tlsConfig(p)
+	credentials, faultSASL := authentication(p.String("sasl"), user)
+	if err := errors.Join(faultVersion, faultTLS, faultSASL); err != nil {
+		return nil, err
 	}
-	if !version.IsAtLeast(sarama.V2_4_0_0) {
-		return nil, fmt.Errorf("parameter version=%s: Kafka 2.4.0 is the oldest that works", version)
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(seeds...),
+		kgo.ClientID(clientID(cfg)),
+		versions,
+		kgo.DialTimeout(dialTimeout),
+		kgo.DisableClientMetrics(),
+		kgo.MetadataMinAge(metadataPause), // a topic that has just been made needs another look
+		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(minPause<<min(max(tries-1, 0), 7), maxPause) }),
 	}
-	c.Version = version
-	c.Metadata.AllowAutoTopicCreation = false // a misspelt topic must not come into being
-	c.Metadata.Retry.Max = 5
-	c.Metadata.Retry.Backoff = 100 * time.Millisecond
-	c.Net.DialTimeout = 10 * time.Second
-
-	c.Consumer.Return.Errors = true
-	c.Consumer.MaxWaitTime = 250 * time.Millisecond // a partition that is given up waits for the answer under way
-	c.Consumer.Retry.Backoff = 100 * time.Millisecond
-	c.Consumer.Offsets.AutoCommit.Enable = false // the committer does it, for main and retry topics alike
-	c.Consumer.Offsets.Initial = sarama.OffsetOldest
-	if p.String("offset") == "newest" {
-		c.Consumer.Offsets.Initial = sarama.OffsetNewest
+	if encryption != nil {
+		opts = append(opts, kgo.DialTLSConfig(encryption))
 	}
-	c.Consumer.IsolationLevel = sarama.ReadCommitted
-	c.Consumer.Group.ResetInvalidOffsets = true
-	c.Consumer.Group.Session.Timeout = p.Duration("session-timeout")
-	c.Consumer.Group.Heartbeat.Interval = p.Duration("session-timeout") / 10 // also how soon a rebalance is heard of
-	c.Consumer.Group.Rebalance.Timeout = p.Duration("rebalance-timeout")
-	c.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{assignors[p.String("assignor")]()}
-
-	faults := errors.Join(secure(c, p), authenticate(c, p, user))
-	if faults != nil {
-		return nil, faults
+	if credentials != nil {
+		opts = append(opts, kgo.SASL(credentials))
 	}
-	return c, c.Validate()
+	return opts, nil
 }
 
-func secure(c *sarama.Config, p brokers.Params) (err error) {
-	c.Net.TLS.Config, err = tlsConfig(p)
-	c.Net.TLS.Enable = c.Net.TLS.Config != nil
-	return err
+const (
+	dialTimeout = 10 * time.Second
+	// metadataPause is how long a client waits before it asks again which broker leads a partition.
+	metadataPause = 50 * time.Millisecond
+)
+
+// protocol returns the versions of requests that a client may use: those of a Kafka version, or all that the cluster
+// knows, and of some requests no newer ones than given.
+func protocol(version string, bounds map[kmsg.Key]int16) (kgo.Opt, error) {
+	all := kversion.Stable()
+	if version != "" {
+		var major, minor int
+		if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n == 2 {
+			all = kversion.FromString(fmt.Sprintf("v%d.%d", major, minor))
+		}
+		switch {
+		case all == nil, major == 0:
+			return nil, fmt.Errorf("parameter version=%q: write a Kafka version such as 3.6.0", version)
+		case major < 2 || major == 2 && minor < 4:
+			return nil, fmt.Errorf("parameter version=%s: Kafka 2.4.0 is the oldest that works", version)
+		}
+	}
+	for key, newest := range bounds {
+		if may, ok := all.LookupMaxKeyVersion(key.Int16()); ok && may > newest {
+			all.SetMaxKeyVersion(key.Int16(), newest)
+		}
+	}
+	return kgo.MaxVersions(all), nil
 }
+
+// authentication returns nil when there is no user.
+func authentication(name string, user *url.Userinfo) (sasl.Mechanism, error) {
+	if user == nil {
+		if name != "" {
+			return nil, fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and Config.Password", name)
+		}
+		return nil, nil //nolint:nilnil // no credentials are no error
+	}
+	password, _ := user.Password()
+	switch name {
+	case "scram-sha-256":
+		return scram.Auth{User: user.Username(), Pass: password}.AsSha256Mechanism(), nil
+	case "scram-sha-512":
+		return scram.Auth{User: user.Username(), Pass: password}.AsSha512Mechanism(), nil
+	default:
+		return plain.Auth{User: user.Username(), Pass: password}.AsMechanism(), nil
+	}
+}
+
+// groupOptions are those of a consumer of one topic.
+func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(topic),
+		kgo.Balancers(assignors[p.String("assignor")]()),
+		kgo.SessionTimeout(p.Duration("session-timeout")),
+		kgo.HeartbeatInterval(p.Duration("session-timeout") / 10), // also how soon a rebalance is heard of
+		kgo.RebalanceTimeout(p.Duration("rebalance-timeout")),
+		kgo.DisableAutoCommit(), // the committer does it, for main and retry topics alike
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what a position that is out of range becomes, never the newest
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(fetchWait),
+		kgo.FetchMaxPartitionBytes(fetchPartitionBytes),
+	}
+}
+
+const (
+	// fetchWait is how long a broker may let a fetch of the topic wait for records, and with it how long a partition waits
+	// that is to be read again while others of its broker have nothing.
+	fetchWait           = 250 * time.Millisecond
+	fetchPartitionBytes = 1 << 20
+)
 
 // tlsConfig returns nil when the connection is not to be encrypted.
 func tlsConfig(p brokers.Params) (*tls.Config, error) {
@@ -119,35 +184,11 @@ func tlsConfig(p brokers.Params) (*tls.Config, error) {
 	return c, nil
 }
 
-func authenticate(c *sarama.Config, p brokers.Params, user *url.Userinfo) error {
-	mechanism := p.String("sasl")
-	if user == nil {
-		if mechanism != "" {
-			return fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and Config.Password", mechanism)
-		}
-		return nil
-	}
-	c.Net.SASL.Enable = true
-	c.Net.SASL.User = user.Username()
-	c.Net.SASL.Password, _ = user.Password()
-	switch mechanism {
-	case "", "plain":
-		c.Net.SASL.Mechanism = sarama.SASLTypePlaintext
-	case "scram-sha-256":
-		c.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA256
-		c.Net.SASL.SCRAMClientGeneratorFunc = newSCRAM256
-	case "scram-sha-512":
-		c.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA512
-		c.Net.SASL.SCRAMClientGeneratorFunc = newSCRAM512
-	}
-	return nil
-}
-
 // Cooperative assignors let a member keep its partitions, and go on with them, while others come and go. The eager ones
 // are for groups whose other members cannot do that.
-var assignors = map[string]func() sarama.BalanceStrategy{
-	"cooperative-sticky": sarama.NewBalanceStrategyCooperativeSticky,
-	"sticky":             sarama.NewBalanceStrategySticky,
-	"range":              sarama.NewBalanceStrategyRange,
-	"roundrobin":         sarama.NewBalanceStrategyRoundRobin,
+var assignors = map[string]func() kgo.GroupBalancer{
+	"cooperative-sticky": kgo.CooperativeStickyBalancer,
+	"sticky":             kgo.StickyBalancer,
+	"range":              kgo.RangeBalancer,
+	"roundrobin":         kgo.RoundRobinBalancer,
 }

@@ -53,15 +53,17 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if d.Err.Message != "" && d.Message.Metadata[envelope.KeyErrorMessage] == "" {
 		r.Headers = append(r.Headers, header(envelope.KeyErrorMessage, d.Err.Message))
 	}
-	err = b.waits.send(ctx, r)
+	topic := b.forever(name, "the dead letter topic", partitions)
+	send := func(r *kgo.Record) error { return b.sendTo(ctx, topic, b.waits, []*kgo.Record{r}) }
+	err = send(r)
 	if errors.Is(err, brokers.ErrTooLarge) && shrink(r) {
-		err = b.waits.send(ctx, r)
+		err = send(r)
 	}
 	if errors.Is(err, brokers.ErrTooLarge) && b.fallback != nil {
 		if stored := b.fallback.DeadLetter(ctx, d); stored != nil {
 			return errors.Join(err, stored)
 		}
-		return b.waits.send(ctx, reference(r, d.Message.Payload))
+		return send(reference(r, d.Message.Payload))
 	}
 	return err
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
 
 // delivery is one record on its way to a handler.
 type delivery struct {
-	record  *sarama.ConsumerMessage
+	record  *kgo.Record
 	waiting bool // read from a retry topic
 	origin  *envelope.Origin
 

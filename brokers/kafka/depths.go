@@ -2,13 +2,10 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/IBM/sarama"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -32,40 +29,30 @@ func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	if b.isClosed() {
 		return nil, fmt.Errorf("kafka: depths: %w", brokers.ErrClosed)
 	}
-	type answer struct {
-		found []brokers.Depth
-		err   error
-	}
-	answered := make(chan answer, 1)
-	go func() { // sarama takes no context
-		found, err := b.depths()
-		answered <- answer{found, err}
-	}()
-	select {
-	case a := <-answered:
-		if a.err != nil {
-			return nil, fmt.Errorf("kafka: depths: %w", classify(a.err))
+	found, err := b.depths(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
 		}
-		return a.found, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("kafka: depths: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("kafka: depths: %w", classify(err))
 	}
+	return found, nil
 }
 
-func (b *Broker) depths() ([]brokers.Depth, error) {
-	tiers, lots, err := b.depthTopics()
+func (b *Broker) depths(ctx context.Context) ([]brokers.Depth, error) {
+	tiers, lots, err := b.depthTopics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ends, err := b.ends(tiers, lots)
+	ends, err := b.ends(ctx, tiers, lots)
 	if err != nil {
 		return nil, err
 	}
 	sums := map[brokers.Depth]int64{} // by what they are of, without a number
-	if err := b.countTiers(tiers, ends, sums); err != nil {
+	if err := b.countTiers(ctx, tiers, ends, sums); err != nil {
 		return nil, err
 	}
-	if err := b.countLots(lots, ends, sums); err != nil {
+	if err := b.countParked(ctx, lots, ends, sums); err != nil {
 		return nil, err
 	}
 	found := make([]brokers.Depth, 0, len(sums))
@@ -83,11 +70,8 @@ type depthTier struct {
 }
 
 // depthTopics lists the retry topics that exist, and the parking topics.
-func (b *Broker) depthTopics() (tiers map[string]depthTier, lots map[string]waiter, err error) {
-	if err := b.client.RefreshMetadata(); err != nil {
-		return nil, nil, err
-	}
-	all, err := b.client.Topics()
+func (b *Broker) depthTopics(ctx context.Context) (tiers map[string]depthTier, lots map[string]waiter, err error) {
+	all, err := b.topics.all(ctx, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -98,14 +82,14 @@ func (b *Broker) depthTopics() (tiers map[string]depthTier, lots map[string]wait
 		template, kind := names.Retry, brokers.DepthRetry
 		if of.group == "" {
 			template, kind = names.Delayed, brokers.DepthDelayed
-		} else if lot := b.parkingName(of.topic, of.group); slices.Contains(all, lot) {
+		} else if lot := b.parkingName(of.topic, of.group); hasTopic(all, lot) {
 			lots[lot] = of
 		}
 		pattern, err := newNamed(template)
 		if err != nil {
 			return nil, nil, err
 		}
-		for _, topic := range all {
+		for topic := range all {
 			if wait, ok := pattern.delay(topic); ok {
 				if _, counted := tiers[topic]; !counted { // naming schemes may let groups share one
 					tiers[topic] = depthTier{brokers.Depth{Topic: of.topic, Group: of.group, Kind: kind}, wait}
@@ -116,114 +100,77 @@ func (b *Broker) depthTopics() (tiers map[string]depthTier, lots map[string]wait
 	return tiers, lots, nil
 }
 
-// offsets of partitions, as sarama asks for them and answers.
-type offsets map[string]map[int32]int64
-
-func (o offsets) put(topic string, partition int32, offset int64) {
-	if o[topic] == nil {
-		o[topic] = map[int32]int64{}
-	}
-	o[topic][partition] = offset
+func hasTopic(all map[string]topicID, name string) bool {
+	_, ok := all[name]
+	return ok
 }
 
 // ends returns where the partitions end.
-func (b *Broker) ends(tiers map[string]depthTier, lots map[string]waiter) (offsets, error) {
-	wanted := offsets{}
-	for _, topic := range slices.AppendSeq(slices.Collect(maps.Keys(tiers)), maps.Keys(lots)) {
-		partitions, err := b.client.Partitions(topic)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range partitions {
-			wanted.put(topic, p, sarama.OffsetNewest)
-		}
-	}
-	return b.listOffsets(wanted)
-}
-
-// listOffsets leaves out partitions that have no such record, and those of topics that somebody has just deleted.
-func (b *Broker) listOffsets(wanted offsets) (offsets, error) {
-	found := offsets{}
-	if len(wanted) == 0 {
-		return found, nil
-	}
-	answer, err := b.topics.admin.ListOffsets(wanted, nil)
+func (b *Broker) ends(ctx context.Context, tiers map[string]depthTier, lots map[string]waiter) (map[place]int64, error) {
+	found, err := b.topics.describe(ctx, slices.AppendSeq(slices.Collect(maps.Keys(tiers)), maps.Keys(lots)))
 	if err != nil {
 		return nil, err
 	}
-	for topic, partitions := range answer {
-		for p, a := range partitions {
-			switch {
-			case a.Err != nil && !errors.Is(a.Err, sarama.ErrNoError):
-				if !errors.Is(a.Err, sarama.ErrUnknownTopicOrPartition) {
-					return nil, fmt.Errorf("topic %s, partition %d: %w", topic, p, a.Err)
-				}
-			case a.Offset >= 0:
-				found.put(topic, p, a.Offset)
-			}
+	wanted := map[place]int64{}
+	for name, topic := range found {
+		for p := range topic.partitions {
+			wanted[place{name, p}] = offsetNewest
 		}
 	}
-	return found, nil
+	return b.topics.offsets(ctx, wanted)
 }
 
 // countTiers counts what is younger than its topic lets it wait.
-func (b *Broker) countTiers(tiers map[string]depthTier, ends offsets, sums map[brokers.Depth]int64) error {
-	wanted := offsets{}
-	for topic, tier := range tiers {
+func (b *Broker) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[place]int64, sums map[brokers.Depth]int64) error {
+	wanted := map[place]int64{}
+	for _, tier := range tiers {
 		sums[tier.of] += 0
-		for p, end := range ends[topic] {
-			if end == 0 {
-				continue
-			}
-			wanted.put(topic, p, b.stampedNow(topic, p).Add(-tier.wait).UnixMilli())
+	}
+	for at, end := range ends {
+		if tier, ok := tiers[at.topic]; ok && end > 0 {
+			wanted[at] = b.stampedNow(ctx, at).Add(-tier.wait).UnixMilli()
 		}
 	}
-	first, err := b.listOffsets(wanted)
+	first, err := b.topics.offsets(ctx, wanted)
 	if err != nil {
 		return err
 	}
-	for topic, partitions := range first {
-		for p, offset := range partitions {
-			sums[tiers[topic].of] += max(ends[topic][p]-offset, 0)
-		}
+	for at, offset := range first {
+		sums[tiers[at.topic].of] += max(ends[at]-offset, 0)
 	}
 	return nil
 }
 
 // stampedNow is the time on the clock that stamps the records of a partition. Of a broker that has not been heard of
 // lately it is this process's own: nothing is written only to be counted.
-func (b *Broker) stampedNow(topic string, partition int32) time.Time {
-	if leader, err := b.client.Leader(topic, partition); err == nil {
-		if now, ok := b.clocks.now(leader.ID()); ok {
+func (b *Broker) stampedNow(ctx context.Context, at place) time.Time {
+	if leader, err := b.topics.leader(ctx, at, anyAge); err == nil {
+		if now, ok := b.clocks.now(leader.id); ok {
 			return now
 		}
 	}
 	return time.Now()
 }
 
-// countLots counts what has not been handled of the parking topics: what is behind the group's position, without what its
-// note says is done.
-func (b *Broker) countLots(lots map[string]waiter, ends offsets, sums map[brokers.Depth]int64) error {
-	for topic, of := range lots {
-		var partitions []int32
-		for p := range ends[topic] {
-			partitions = append(partitions, p)
+// countParked counts what has not been handled of the parking topics: what is behind the group's position, without what
+// its note says is done.
+func (b *Broker) countParked(ctx context.Context, lots map[string]waiter, ends map[place]int64, sums map[brokers.Depth]int64) error {
+	byGroup := map[string][]place{}
+	for at := range ends {
+		if of, ok := lots[at.topic]; ok {
+			byGroup[of.group] = append(byGroup[of.group], at)
 		}
-		answer, err := b.topics.admin.ListConsumerGroupOffsets(of.group, map[string][]int32{topic: partitions})
+	}
+	for group, wanted := range byGroup {
+		positions, err := committed(ctx, b.own, group, wanted)
 		if err != nil {
 			return err
 		}
-		kind := brokers.Depth{Topic: of.topic, Group: of.group, Kind: brokers.DepthParked}
-		for p, end := range ends[topic] {
-			at := position{}
-			if block := answer.GetBlock(topic, p); block != nil {
-				if block.Err != sarama.ErrNoError {
-					return fmt.Errorf("topic %s, partition %d: %w", topic, p, block.Err)
-				}
-				at = position{offset: max(block.Offset, 0), note: block.Metadata}
-			}
-			waiting, noted := unpackNote(at)
-			sums[kind] += int64(len(waiting)) + max(end-noted, 0)
+		for at, stands := range positions {
+			stands.offset = max(stands.offset, 0)
+			waiting, noted := unpackNote(stands)
+			of := lots[at.topic]
+			sums[brokers.Depth{Topic: of.topic, Group: group, Kind: brokers.DepthParked}] += int64(len(waiting)) + max(ends[at]-noted, 0)
 		}
 	}
 	return nil

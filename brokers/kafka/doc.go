@@ -11,7 +11,7 @@
 // these are Kafka's own. Each is a key of Config.Params too, and each may be written with x- in front:
 //
 //	parameter          default             meaning
-//	version            3.6.0               protocol version that consumers speak; at least 2.4.0
+//	version            cluster's           newest Kafka version whose protocol is spoken; at least 2.4.0
 //	auto-create        true                create topics that are missing
 //	partitions         broker's            partitions of the topics that Publish and Subscribe create
 //	replication        broker's            replicas of the topics created
@@ -114,17 +114,16 @@
 // topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and [Broker.Check]
 // compares. Kafka does not count deliveries: a message that crashes its consumer comes back for ever.
 //
-// # Why not watermill-kafka
+// # Clients
 //
-// Its publisher (v3.1.2) waits for each message of a Publish before it sends the next: 0.1 of raw sarama for batches.
-// sarama's own producer is bound by one request in flight where it is idempotent, and by seven goroutines that hand over
-// every record: batches of 1,000 reached 0.46 to 0.89 of everything in flight, and a whole retry cycle 0.7 to 2.4 of
-// Watermill's. This package therefore publishes through franz-go, which keeps up to five idempotent requests in flight:
-// batches reach 1.2 to 2.8 of raw sarama, and retry cycles 1.2 to 11 of Watermill's. Keys go to the same partitions.
+// All of it is franz-go. A Broker has two clients, one for what users publish and one for retries, dead letters,
+// administration and retry topics, so that neither waits for the other; each subscription adds one, the member of its group.
+// A client knows the topics that it uses, not all of a cluster. Keys go to the partitions that Java's or sarama's producers
+// choose, and groups can be shared with other clients while a service moves; see the parameters partitioner and assignor.
 //
-// It consumes through sarama itself. watermill-kafka's subscriber hands out one message per partition at a time, 550 to
-// 900 a second with handlers of 1 ms against 31,000 with concurrency=64; it discards what is in flight at Close (20 of 20
-// messages came again after an ack), has no order of commits that would allow more than one, stops a partition for ever
-// at a record that does not unmarshal, and gives no access to the group session that retry topics, pauses and commits
-// need. docs/performance.md has the figures, and the benchmarks beside the code measure them, on kfake or on a cluster.
+// watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber hands
+// out one message per partition at a time; it discards what is in flight at Close (20 of 20 messages came again after an
+// ack), has no order of commits that would allow more than one, stops a partition forever at a record that does not
+// unmarshal, and gives no access to the group session that retry topics, pauses and commits need. docs/performance.md has
+// figures, and the benchmarks next to the code measure them, on kfake or on a cluster.
 package kafka

@@ -27,22 +27,19 @@ type DeadLetterSink interface {
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 }
 
-const (
-	defaultMaxMessage = "1MiB"
-	defaultVersion    = "3.6.0"
-)
+const defaultMaxMessage = "1MiB"
 
 // Params declares the parameters that the package comment describes.
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "version", Default: defaultVersion, Doc: "Kafka protocol version that consumers speak; at least 2.4.0."},
+		{Name: "version", Doc: "Newest Kafka version whose protocol is spoken, at least 2.4.0; what the cluster speaks if not given."},
 		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
 		{Name: "partitions", Kind: brokers.Int, Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given."},
 		{Name: "replication", Kind: brokers.Int, Max: 32767, Doc: "Replicas of the topics created; the broker's default if not given."},
 		{Name: "offset", Default: "oldest", OneOf: []string{"oldest", "newest"}, Doc: "Where a new group begins."},
 		{Name: "order", Default: "none", OneOf: []string{"none", "key"}, Doc: "What a waiting retry holds back: nothing, or the later messages of its key."},
 		{Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"}, Doc: "With order=key: what follows a dead letter of a key."},
-		{Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000, Doc: "Messages of a partition that may be under way or unsettled behind the oldest one."},
+		{Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000, Doc: "Messages of a partition that may be in flight or unsettled behind the oldest one."},
 		{Name: "commit-interval", Kind: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond), Max: int64(time.Minute), Doc: "How often offsets are committed."},
 		{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Doc: "Pause before a nacked message comes back; doubles up to 5 s."},
 		{Name: "max-message-bytes", Kind: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30, Doc: "Largest record, headers included."},

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -30,6 +29,8 @@ const (
 	// headerSource is the topic of that place when it is not the one subscribed to: a message that was delayed before its
 	// first delivery never lay there.
 	headerSource = "x-kafka-topic"
+	// headerIncarnation tells the topic of that place from others of its name.
+	headerIncarnation = "x-kafka-topic-id"
 	// headerWait is the whole delay of a waiting record in milliseconds, counted from when the broker took it.
 	headerWait = "x-kafka-wait"
 	// headerRetry marks a record that waits for a retry, and not for its first delivery.
@@ -43,7 +44,7 @@ const (
 // transport reports whether a header belongs to the wait in a retry topic, and not to the message.
 func transport(name string) bool {
 	switch name {
-	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerWait, headerRetry,
+	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation, headerWait, headerRetry,
 		envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic:
 		return true
 	}
@@ -52,11 +53,11 @@ func transport(name string) bool {
 
 // readHeaders turns the headers of a record into metadata, losing nothing: bytes stay bytes, and what a map cannot
 // hold goes into headerRaw. In a retry topic, headers of the wait are left out.
-func readHeaders(headers []*sarama.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
+func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
 	md = make(message.Metadata, len(headers)+1)
 	lossy := false
 	for _, h := range headers {
-		name := string(h.Key)
+		name := h.Key
 		if name == headerUUID {
 			uuid = string(h.Value)
 			continue
@@ -78,19 +79,19 @@ func readHeaders(headers []*sarama.RecordHeader, waiting bool) (md message.Metad
 
 type rawHeader [2]*string // name, base64 value or null
 
-func packHeaders(headers []*sarama.RecordHeader, waiting bool) string {
+func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 	count := map[string]int{}
 	for _, h := range headers {
-		count[string(h.Key)]++
+		count[h.Key]++
 	}
 	var raw []rawHeader
 	for _, h := range headers {
-		name := string(h.Key)
+		name := h.Key
 		if name == headerUUID || name == headerRaw || waiting && transport(name) || h.Value != nil && count[name] == 1 {
 			continue
 		}
 		// The name is encoded as well: it may hold bytes that JSON would replace.
-		name = base64.StdEncoding.EncodeToString(h.Key)
+		name = base64.StdEncoding.EncodeToString([]byte(h.Key))
 		if h.Value == nil {
 			raw = append(raw, rawHeader{&name, nil})
 			continue
@@ -175,9 +176,9 @@ func header(name, value string) kgo.RecordHeader {
 }
 
 // find returns the last value of a header.
-func find(headers []*sarama.RecordHeader, name string) (string, bool) {
+func find(headers []kgo.RecordHeader, name string) (string, bool) {
 	for _, h := range slices.Backward(headers) {
-		if string(h.Key) == name {
+		if h.Key == name {
 			return string(h.Value), true
 		}
 	}
@@ -185,7 +186,7 @@ func find(headers []*sarama.RecordHeader, name string) (string, bool) {
 }
 
 // number reads a decimal header. Whatever cannot be read counts as absent: records come from anybody.
-func number(headers []*sarama.RecordHeader, name string) (int64, bool) {
+func number(headers []kgo.RecordHeader, name string) (int64, bool) {
 	text, ok := find(headers, name)
 	if !ok {
 		return 0, false

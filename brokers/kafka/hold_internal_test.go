@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -39,11 +39,11 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 				}
 				p := &partition{ctx: t.Context(), sub: &subscription{}}
 				began := time.Now()
-				headers := []*sarama.RecordHeader{{Key: []byte(headerWait), Value: []byte(strconv.FormatInt(delay.Milliseconds(), 10))}}
+				headers := []kgo.RecordHeader{header(headerWait, strconv.FormatInt(delay.Milliseconds(), 10))}
 				for rest := delay; rest > 0 || began.Equal(time.Now()); {
 					wait := all.pick(rest, delay)
-					r := &sarama.ConsumerMessage{Timestamp: shown().Truncate(time.Millisecond), Headers: headers}
-					q := &pump{p: p, wait: wait, now: estimate}
+					r := &kgo.Record{Timestamp: shown().Truncate(time.Millisecond), Headers: headers}
+					q := &retryReader{p: p, wait: wait, now: estimate}
 					due, whole := q.due(r)
 					require.Equal(t, delay, whole)
 					held := time.Now()
@@ -51,7 +51,7 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 					rest, ok = q.hold(r, due)
 					require.True(t, ok)
 					require.LessOrEqual(t, time.Since(held), wait+2*behind+20*time.Millisecond, "it holds up those behind it")
-					headers = []*sarama.RecordHeader{headers[0], {Key: []byte(envelope.KeyNotBefore), Value: []byte(strconv.FormatInt(due.UnixMilli(), 10))}}
+					headers = []kgo.RecordHeader{headers[0], header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10))}
 					if rest <= 0 {
 						break
 					}
@@ -63,4 +63,22 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Whoever may write to a retry topic may name any time. A record does not wait for longer than the delay that it was written
+// with: one with a forged time was parked for 30 days.
+func TestDue_IsBoundedByTheDelay(t *testing.T) {
+	stamped := time.UnixMilli(1_800_000_000_000)
+	forged := strconv.FormatInt(stamped.Add(30*24*time.Hour).UnixMilli(), 10)
+	q := &retryReader{}
+	for delay, headers := range map[time.Duration][]kgo.RecordHeader{
+		0:           {header(envelope.KeyNotBefore, forged)},
+		time.Second: {header(envelope.KeyNotBefore, forged), header(headerWait, "1000")},
+	} {
+		due, _ := q.due(&kgo.Record{Timestamp: stamped, Headers: headers})
+		require.Equal(t, stamped.Add(delay+time.Millisecond), due)
+	}
+	early := strconv.FormatInt(stamped.Add(200*time.Millisecond).UnixMilli(), 10)
+	due, _ := q.due(&kgo.Record{Timestamp: stamped, Headers: []kgo.RecordHeader{header(envelope.KeyNotBefore, early), header(headerWait, "1000")}})
+	require.True(t, due.Equal(stamped.Add(200*time.Millisecond)), "the rest of a wait")
 }

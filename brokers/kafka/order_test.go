@@ -85,7 +85,7 @@ func (s *sequence) wait(n int, within time.Duration) {
 		case <-deadline:
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			require.FailNow(s.t, "not all messages were handled", "%d of %d", s.done, n)
+			require.FailNow(s.t, "not all messages were handled", "%d of %d; next %v", s.done, n, s.next)
 		}
 	}
 }

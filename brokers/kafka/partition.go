@@ -2,115 +2,129 @@ package kafka
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // partition is one partition of the topic while this member owns it, with the same partition of every retry topic.
 //
 // It ends in steps, for a rebalance and for a shutdown alike: nothing more is handed out and waits are broken off
 // (ctx); running handlers finish; what they settled is committed; only then does the group give the partition to
-// somebody else. Handlers that take longer than the grace are abandoned, and their messages come again.
+// another member. Handlers that take longer than the grace are abandoned, and their messages come again.
 type partition struct {
-	sub *subscription
-	id  int32
+	sub    *subscription
+	id     int32
+	client *kgo.Client // that fetches it
+	topic  topicID
 
 	ctx       context.Context // ends when the partition has to be given up
 	stop      context.CancelFunc
 	abandoned chan struct{} // closed when running handlers are no longer waited for
 	idle      chan struct{} // closed when none runs any more
+	done      chan struct{} // closed when all is committed
 
-	lanes *lanes
-	order *order // nil unless order=key
+	keyed *keyedExecutor
+	order *keyOrder // nil unless order=key
 
-	mu     sync.Mutex
-	points []point
-	open   map[string]bool // retry topics that are being read
-	closed bool
-	pumps  sync.WaitGroup
+	mu      sync.Mutex
+	begun   bool
+	ready   bool // retry topics may be read: what holds the keys back is known
+	points  []point
+	open    map[string]*retryReader
+	closed  bool
+	readers sync.WaitGroup // of retry topics
+
+	fetched []kgo.FetchPartition // not read yet
+	paused  bool                 // the client does not fetch the partition, because enough waits to be read
+	more    chan struct{}        // a token when there is something in fetched
 }
 
-func newPartition(sub *subscription, id int32) *partition {
-	p := &partition{sub: sub, id: id, abandoned: make(chan struct{}), idle: make(chan struct{}), open: map[string]bool{}}
+// aheadLimit is how many answers of the broker may wait to be read. The client fetches on while they are.
+const aheadLimit = 2
+
+func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
+	p := &partition{
+		sub: sub, id: id, client: client, open: map[string]*retryReader{}, more: make(chan struct{}, 1),
+		abandoned: make(chan struct{}), idle: make(chan struct{}), done: make(chan struct{}),
+	}
 	p.ctx, p.stop = context.WithCancel(sub.closing)
 	run := p.handle
 	if sub.strict {
-		p.order = newOrder(p)
+		p.order = newKeyOrder(p)
 		run = p.order.handle
 	}
-	p.lanes = newLanes(sub.cfg.Concurrency, run)
+	p.keyed = newKeyedExecutor(sub.cfg.Concurrency, run)
 	return p
 }
 
-// consume owns the partition until claim ends.
-func (p *partition) consume(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+// begin starts to handle the partition from a position on, unless that was done already or it has been given up.
+func (p *partition) begin(at position, of topicID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun || p.closed {
+		return
+	}
+	p.begun, p.topic = true, of
+	go p.own(at)
+}
+
+// end gives the partition up, and returns when all is settled that will be.
+func (p *partition) end() {
+	p.stop()
+	p.mu.Lock()
+	begun := p.begun
+	p.closed = true
+	p.mu.Unlock()
+	if begun {
+		<-p.done
+	}
+	p.sub.disown(p)
+}
+
+// own handles the partition until it has to be given up.
+func (p *partition) own(at position) {
+	defer close(p.done)
 	defer p.stop()
-	go p.watch(sess, claim)
+	go p.watch()
 
-	main, err := p.begin(claim)
-	if err != nil {
-		close(p.idle)
-		if p.ctx.Err() == nil {
-			p.sub.log.Error("a partition cannot be consumed; joining again", "partition", p.id, "err", err)
+	main := newTracker(at, p.sub.window)
+	p.account(p.sub.topic, p.topic, main)
+	if p.order == nil || p.restoreOrder() {
+		p.mu.Lock()
+		p.ready = true
+		p.mu.Unlock()
+		p.sub.adopt(p)
+		p.read(main)
+	}
+	p.stop()
+	p.giveUp()
+}
+
+// restoreOrder learns what holds the keys of the partition back. It reports false when the partition is given up first.
+func (p *partition) restoreOrder() bool {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := p.order.restore()
+		if err == nil {
+			return true
 		}
-		return err
+		if p.ctx.Err() != nil {
+			return false
+		}
+		p.sub.log.Error("the order of keys cannot be restored, so nothing of the partition is handled; trying again",
+			"partition", p.id, "err", err)
+		if !sleep(p.ctx, pause) {
+			return false
+		}
 	}
-	p.sub.adopt(p)
-	p.read(main, claim.Messages())
-	p.stop()
-	p.giveUp(sess)
-	return nil
 }
 
-// begin learns what is settled of the partition, and what holds its keys back.
-func (p *partition) begin(claim sarama.ConsumerGroupClaim) (main *tracker, err error) {
-	b := p.sub.b
-	partitions, err := b.topics.including(p.ctx, b.source(p.sub.topic), p.id)
-	if err != nil {
-		return nil, err
-	}
-	at, err := p.sub.standing(p.ctx, claim)
-	if err != nil {
-		return nil, err
-	}
-	main = p.track(claim.Topic(), at)
-	if p.order == nil {
-		return main, nil
-	}
-	lot := b.parking(p.sub.topic, p.sub.cfg.Group, partitions)
-	switch have, _, err := b.topics.ensure(p.ctx, lot); {
-	case err != nil:
-		return nil, err
-	case have <= p.id:
-		return nil, fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name, lot.purpose, have, partitions)
-	}
-	return main, p.order.restore()
-}
-
-// watch ends the partition at once when it is revoked, and then bounds the wait for its handlers. The channel of messages closes too, but only behind what sarama
-// has fetched ahead, and all of that would be handled while the whole group waits for us.
-func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
-	revoked := make(chan struct{})
-	if errs, ok := claim.(interface {
-		Errors() <-chan *sarama.ConsumerError
-	}); ok {
-		go func() {
-			for err := range errs.Errors() {
-				p.sub.log.Warn("a partition cannot be read for now", "partition", p.id, "err", err.Err)
-			}
-			close(revoked)
-		}()
-	}
-	select {
-	case <-revoked:
-	case <-sess.Context().Done():
-	case <-p.ctx.Done():
-	}
-	p.stop()
-
+// watch bounds the wait for handlers.
+func (p *partition) watch() {
+	<-p.ctx.Done()
 	grace := time.NewTimer(p.sub.grace())
 	defer grace.Stop()
 	select {
@@ -121,85 +135,162 @@ func (p *partition) watch(sess sarama.ConsumerGroupSession, claim sarama.Consume
 	}
 }
 
-// track begins the account of what is settled of a topic's partition.
-func (p *partition) track(topic string, at position) *tracker {
-	t := newTracker(at, p.sub.window)
-	p.account(topic, t)
-	return t
-}
-
-func (p *partition) account(topic string, a account) {
+func (p *partition) account(topic string, id topicID, a account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.points = append(p.points, point{topic: topic, partition: p.id, account: a})
+	at := place{topic, p.id}
+	p.points = slices.DeleteFunc(p.points, func(have point) bool { return have.place == at })
+	p.points = append(p.points, point{at, a, id})
 }
 
-// read hands the records of the topic itself to the lanes.
-func (p *partition) read(main *tracker, records <-chan *sarama.ConsumerMessage) {
+// feed takes what the client fetched, and keeps it from fetching more than can be read.
+func (p *partition) feed(f kgo.FetchPartition) {
+	if len(f.Records) == 0 {
+		return
+	}
+	p.mu.Lock()
+	p.fetched = append(p.fetched, f)
+	pause := len(p.fetched) >= aheadLimit && !p.paused && !p.closed
+	if pause {
+		p.paused = true
+		p.client.PauseFetchPartitions(map[string][]int32{p.sub.topic: {p.id}})
+	}
+	p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+// next returns what was fetched, in order, or reports false when the partition has to be given up.
+func (p *partition) next() (kgo.FetchPartition, bool) {
 	for {
-		var r *sarama.ConsumerMessage
+		p.mu.Lock()
+		if len(p.fetched) > 0 && p.ctx.Err() == nil {
+			f := p.fetched[0]
+			p.fetched = slices.Delete(p.fetched, 0, 1)
+			p.resume(len(p.fetched) < aheadLimit)
+			p.mu.Unlock()
+			return f, true
+		}
+		p.mu.Unlock()
 		select {
-		case r = <-records:
+		case <-p.more:
 		case <-p.ctx.Done():
-			return
-		}
-		if r == nil || p.ctx.Err() != nil {
-			return
-		}
-		mark, ok := main.add(p.ctx, r.Offset)
-		if !ok {
-			return
-		}
-		if main.known(r.Offset) {
-			main.settle(mark)
-			continue
-		}
-		d := &delivery{record: r, tracker: main, mark: mark, origin: readOrigin(r, p.sub.topic, p.sub.cfg.Group, false)}
-		if !p.lanes.take(p.ctx, d) {
-			return
+			return kgo.FetchPartition{}, false
 		}
 	}
 }
 
-// handle runs in a lane.
+// resume lets the client fetch again. The caller holds mu.
+func (p *partition) resume(room bool) {
+	if p.paused && room {
+		p.paused = false
+		p.client.ResumeFetchPartitions(map[string][]int32{p.sub.topic: {p.id}})
+	}
+}
+
+// read hands the records of the topic itself to the handlers.
+func (p *partition) read(main *tracker) {
+	incarnation := p.topic.incarnation(p.sub.b.topics.cluster())
+	for {
+		f, ok := p.next()
+		if !ok {
+			return
+		}
+		if p.begunAnew(main, f) {
+			main = newTracker(position{offset: -1}, p.sub.window)
+			p.account(p.sub.topic, p.topic, main)
+		}
+		for _, r := range f.Records {
+			mark, ok := main.add(p.ctx, r.Offset)
+			if !ok {
+				return
+			}
+			if main.known(r.Offset) {
+				main.settle(mark)
+				continue
+			}
+			d := &delivery{record: r, tracker: main, mark: mark, origin: readOrigin(r, p.sub.topic, p.sub.cfg.Group, incarnation, false)}
+			if !p.keyed.take(p.ctx, d) {
+				return
+			}
+		}
+	}
+}
+
+// begunAnew reports whether the partition has begun again, below where it was read last. It warns of that, and of records
+// that were removed from the partition before they were handled.
+func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
+	next, first := main.expects(), f.Records[0].Offset
+	switch {
+	case next < 0:
+	case first < next:
+		p.sub.log.Warn("the partition begins anew: what it holds is handled from its oldest record on", "partition", p.id, "offset", next, "oldest", first)
+		return true
+	case f.LogStartOffset > next:
+		p.sub.log.Warn("records were removed from the topic before they were handled; continuing at the oldest",
+			"partition", p.id, "gone", f.LogStartOffset-next, "offset", next, "oldest", f.LogStartOffset)
+	}
+	return false
+}
+
+// handle runs for one message of a key at a time.
 func (p *partition) handle(d *delivery) {
 	if p.deliver(d) {
 		d.settle()
 	}
 }
 
-// readTier begins to read a retry topic, unless it is being read or the partition is being given up.
-func (p *partition) readTier(topic string, wait time.Duration) {
+// readTier begins to read a retry topic, unless it is being read or the partition is being given up. A reader of one that
+// was made again learns of it.
+func (p *partition) readTier(topic string, t tier) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.open[topic] || p.ctx.Err() != nil {
+	if p.closed || !p.ready || p.ctx.Err() != nil {
 		return
 	}
-	p.open[topic] = true
-	now := func() time.Time { return p.sub.brokerTime(p.ctx, topic, p.id) }
-	p.pumps.Go(func() { (&pump{p: p, topic: topic, wait: wait, now: now}).run() })
+	if reader := p.open[topic]; reader != nil {
+		if t.id.another(reader.id) {
+			reader.lookAgain.Store(true)
+			p.sub.b.news.arrived(place{topic, p.id})
+		}
+		return
+	}
+	reader := newRetryReader(p, topic, t.wait)
+	p.open[topic] = reader
+	p.readers.Go(reader.run)
 }
 
 // giveUp waits for what is running, for as long as watch allows, and commits it.
-func (p *partition) giveUp(sess sarama.ConsumerGroupSession) {
+func (p *partition) giveUp() {
 	p.mu.Lock()
 	p.closed = true
+	p.fetched = nil
+	p.resume(true) // the next owner of this partition may be this client again
 	p.mu.Unlock()
 
-	p.pumps.Wait()
-	p.lanes.wait()
+	p.readers.Wait()
+	p.keyed.wait()
 	close(p.idle)
-	points := p.sub.disown(p)
+	points := p.settled()
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
-	if err := p.sub.commits.commit(ctx, sess, points, false); err != nil {
+	err := p.sub.commits.commit(ctx, p.sub.member, func() []point { return points }, false)
+	switch {
+	case errors.Is(err, errFenced):
+		p.sub.log.Warn("the group had given the partition away; messages handled since the last commit come again", "partition", p.id)
+	case err != nil:
 		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err", err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.points = nil // its next owner commits from here on
 }
 
 // settled returns the account of every topic read.
 func (p *partition) settled() []point {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]point(nil), p.points...)
+	return slices.Clone(p.points)
 }

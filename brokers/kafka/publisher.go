@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,12 @@ type publisher struct {
 // Publish sends all messages at once and waits until the cluster has stored them. The context of the first message
 // bounds the wait, and so does Config.PublishTimeout.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
+	return envelope.PublishProduced(func(messages ...*message.Message) error {
+		return p.publish(topic, messages...)
+	}, messages...)
+}
+
+func (p *publisher) publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() || p.b.isClosed() {
 		return fmt.Errorf("kafka: publish to %s: %w", topic, brokers.ErrClosed)
 	}
@@ -43,12 +50,8 @@ func (p *publisher) Close() error {
 }
 
 func (b *Broker) publish(ctx context.Context, topic string, messages []*message.Message) error {
-	partitions, _, err := b.topics.ensure(ctx, b.source(topic))
-	if err != nil {
-		return err
-	}
 	now := make([]*kgo.Record, 0, len(messages))
-	var later []*kgo.Record
+	var later []waitingRecord
 	for _, m := range messages {
 		delay, delayed := time.Duration(0), false
 		if asksForDelay(m) {
@@ -57,24 +60,32 @@ func (b *Broker) publish(ctx context.Context, topic string, messages []*message.
 		}
 		if !delayed || delay == 0 {
 			now = append(now, newRecord(topic, m, anyPartition))
-			continue
+		} else {
+			later = append(later, b.delayed(topic, m, delay))
 		}
-		r, err := b.delayed(ctx, topic, m, delay, partitions)
-		if err != nil {
+	}
+	if err := b.sendTo(ctx, b.source(topic), b.out, now); err != nil {
+		return err
+	}
+	return b.park(ctx, topic, later...)
+}
+
+// sendTo sends records to a topic, which is made if it is missing, also when it was deleted since it was last used.
+func (b *Broker) sendTo(ctx context.Context, to spec, by *producer, records []*kgo.Record) error {
+	for again := false; ; again = true {
+		if _, _, err := b.topics.ensure(ctx, to); err != nil {
 			return err
 		}
-		later = append(later, r)
+		err := by.send(ctx, records...)
+		if again || !errors.Is(err, brokers.ErrUnroutable) {
+			return err
+		}
+		b.topics.forget(to.name)
+		by.client.PurgeTopicsFromProducing(to.name)
+		for i, r := range records { // the client may still hold the old ones
+			records[i] = &kgo.Record{Topic: r.Topic, Partition: r.Partition, Key: r.Key, Value: r.Value, Headers: r.Headers}
+		}
 	}
-	if err := b.out.send(ctx, now...); err != nil {
-		return err
-	}
-	if err := b.waits.send(ctx, later...); err != nil {
-		return err
-	}
-	for _, r := range later {
-		b.ring(r)
-	}
-	return nil
 }
 
 func asksForDelay(m *message.Message) bool {
@@ -86,19 +97,13 @@ func asksForDelay(m *message.Message) bool {
 	return false
 }
 
-// delayed renders a message that waits for its first delivery. Every group reads the topic it waits in, each by itself.
-func (b *Broker) delayed(ctx context.Context, topic string, m *message.Message, delay time.Duration, partitions int32) (*kgo.Record, error) {
-	names := b.cfg.Naming.For(topic, "")
+// delayed renders a message that waits for its first delivery. Every group reads the topic it waits in for itself.
+func (b *Broker) delayed(topic string, m *message.Message, delay time.Duration) waitingRecord {
 	b.waiters.Store(waiter{topic: topic}, nil)
 	wait := tiers(grid).pick(delay, delay) // only what every consumer expects, however it is configured
-	name := names.Delayed(wait)
-	if err := b.ensureTier(ctx, topic, name, wait, partitions); err != nil {
-		return nil, err
-	}
-	r := newRecord(name, m, anyPartition)
+	r := newRecord(b.cfg.Naming.For(topic, "").Delayed(wait), m, anyPartition)
 	r.Headers = append(r.Headers, header(headerWait, millis(delay)))
-	b.placeByKey(r, partitions)
-	return r, nil
+	return waitingRecord{r, wait}
 }
 
 // placeByKey chooses the partition that the record's key has on its source topic, which is whose owner reads it here.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -74,15 +73,18 @@ func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
 	if where, _, other := strings.Cut(o.Position, ":"); other {
 		headers = append(headers, header(headerSource, where))
 	}
+	if o.Incarnation != "" {
+		headers = append(headers, header(headerIncarnation, o.Incarnation))
+	}
 	if !o.Timestamp.IsZero() {
 		headers = append(headers, header(headerTimestamp, strconv.FormatInt(o.Timestamp.UnixMilli(), 10)))
 	}
 	return headers
 }
 
-// readOrigin says where a record came from. waiting says that it was read from a retry topic, where headers hold the
-// place it had on its topic; what they do not say is taken from the record itself.
-func readOrigin(r *sarama.ConsumerMessage, topic, group string, waiting bool) *envelope.Origin {
+// readOrigin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was read from
+// a retry topic, where headers hold the place it had on its topic; what they do not hold is taken from the record itself.
+func readOrigin(r *kgo.Record, topic, group, incarnation string, waiting bool) *envelope.Origin {
 	partition, offset, at := r.Partition, r.Offset, r.Timestamp
 	where := topic
 	if waiting {
@@ -97,13 +99,16 @@ func readOrigin(r *sarama.ConsumerMessage, topic, group string, waiting bool) *e
 		default:
 			partition, offset = int32(p), o //nolint:gosec // G115: at most MaxInt32, see above
 		}
+		if where != r.Topic {
+			incarnation, _ = find(r.Headers, headerIncarnation)
+		}
 		if ms, ok := number(r.Headers, headerTimestamp); ok {
 			at = time.UnixMilli(ms)
 		}
 	}
 	o := &envelope.Origin{
 		Broker: Scheme, Topic: topic, Consumer: group,
-		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: at,
+		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: at, Incarnation: incarnation,
 		Position: strconv.FormatInt(int64(partition), 10) + "/" + strconv.FormatInt(offset, 10),
 	}
 	if where != topic {
@@ -114,7 +119,7 @@ func readOrigin(r *sarama.ConsumerMessage, topic, group string, waiting bool) *e
 
 // newMessage makes a Watermill message of any record whatever. A record without a Watermill UUID gets one that is the
 // same at every delivery.
-func newMessage(r *sarama.ConsumerMessage, origin *envelope.Origin, waiting bool) *message.Message {
+func newMessage(r *kgo.Record, origin *envelope.Origin, waiting bool) *message.Message {
 	md, uuid := readHeaders(r.Headers, waiting)
 	if uuid == "" {
 		uuid = envelope.StableID(origin)

@@ -16,24 +16,14 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	fail := func(err error) error {
 		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
 	}
-	partitions, err := b.topics.existing(ctx, b.source(topic))
-	if err != nil {
-		return fail(err)
-	}
-	name := b.cfg.Naming.For(topic, group).Retry(nowTier)
-	if err := b.ensureTier(ctx, topic, name, nowTier, partitions); err != nil {
-		return fail(err)
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue)
 	defer cancel()
 	r := &kgo.Record{
-		Topic: name, Key: key,
+		Topic: b.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
 		Headers: []kgo.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
 	}
-	b.placeByKey(r, partitions)
-	if err := b.waits.send(ctx, r); err != nil {
+	if err := b.park(ctx, topic, waitingRecord{r, nowTier}); err != nil {
 		return fail(err)
 	}
-	b.ring(r)
 	return nil
 }

@@ -2,16 +2,15 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/readers"
 )
 
 var _ message.SubscribeInitializer = (*subscriber)(nil)
@@ -36,7 +35,7 @@ func (s *subscriber) SubscribeInitialize(topic string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.b.cfg.PublishTimeout)
 	defer cancel()
-	if _, err := s.prepare(ctx, topic); err != nil {
+	if _, _, err := s.b.prepare(ctx, s.cfg, topic); err != nil {
 		return fmt.Errorf("kafka: initialize %s: %w", topic, err)
 	}
 	return nil
@@ -48,18 +47,29 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.fault != nil {
 		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, s.fault)
 	}
-	sub, err := s.subscribe(ctx, topic)
+	if len(s.cfg.Patterns) > 0 || brokers.IsPattern(topic) {
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w: topic patterns; subscribe to each topic", topic, brokers.ErrUnsupported)
+	}
+	leave, err := s.b.readers.Join(readers.Reader{
+		Queue: s.b.cfg.Naming.For(topic, s.cfg.Group).Queue, Topic: topic, Group: s.cfg.Group,
+	})
 	if err != nil {
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, err)
+	}
+	sub, err := s.subscribe(ctx, topic, leave)
+	if err != nil {
+		leave()
 		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, err)
 	}
 	return sub.out, nil
 }
 
-func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription, error) {
+// subscribe starts the subscription, which calls ended when it is over, before Close returns.
+func (s *subscriber) subscribe(ctx context.Context, topic string, ended func()) (*subscription, error) {
 	if s.isStopped() {
 		return nil, brokers.ErrClosed
 	}
-	seen, err := s.prepare(ctx, topic)
+	seen, partitions, err := s.b.prepare(ctx, s.cfg, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +82,14 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription
 		kinds:  s.kinds(topic),
 		strict: s.cfg.Params.String("order") == "key",
 		window: s.cfg.Params.Int("window"), nackPause: s.cfg.Params.Duration("nack-pause"),
-		out: make(chan *message.Message), done: make(chan struct{}), joined: make(chan struct{}), look: make(chan struct{}, 1),
-		own: map[int32]*partition{}, seen: seen,
+		out: make(chan *message.Message), done: make(chan struct{}), joined: make(chan struct{}),
+		look: make(chan struct{}, 1), anew: make(chan struct{}, 1),
+		own: map[int32]*partition{}, seen: seen, partitionCount: partitions,
+		commits: committer{client: s.b.own, group: s.cfg.Group}, ended: ended,
 	}
 	sub.closing, sub.close = context.WithCancel(ctx)
 	sub.handlers, sub.drained = context.WithCancel(context.WithoutCancel(ctx))
-	if err := sub.connect(ctx); err != nil {
+	if err := sub.connect(); err != nil {
 		sub.close()
 		sub.drained()
 		return nil, err
@@ -88,11 +100,11 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (*subscription
 	if s.stopped {
 		sub.close()
 		sub.drained()
-		sub.disconnect()
+		sub.client.Load().Close()
 		return nil, brokers.ErrClosed
 	}
 	s.subs = append(s.subs, sub)
-	go sub.run()
+	go sub.run() //nolint:gosec,contextcheck // G118: it outlives ctx, and its contexts are made above
 	return sub, nil
 }
 
@@ -105,24 +117,24 @@ func (s *subscriber) kinds(topic string) []named {
 
 // prepare creates the topic and the retry topics for short waits and for the delays that the configuration names, so
 // that the first failure creates nothing. Others come into being when they are needed.
-func (s *subscriber) prepare(ctx context.Context, topic string) (map[string]time.Duration, error) {
-	partitions, _, err := s.b.topics.ensure(ctx, s.b.source(topic))
+func (b *Broker) prepare(ctx context.Context, cfg brokers.SubscriberConfig, topic string) (seen map[string]tier, partitions int32, err error) {
+	partitions, _, err = b.topics.ensure(ctx, b.source(topic))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	seen := map[string]time.Duration{}
-	for _, t := range s.b.prepared(topic, s.cfg.Group) {
-		if _, _, err := s.b.topics.ensure(ctx, s.b.tier(t.name, t.wait, partitions)); err != nil {
-			return nil, err
+	seen = map[string]tier{}
+	for _, t := range b.prepared(topic, cfg.Group) {
+		if _, _, err := b.topics.ensure(ctx, b.tier(t.name, t.wait, partitions)); err != nil {
+			return nil, 0, err
 		}
-		seen[t.name] = t.wait
+		seen[t.name] = tier{wait: t.wait}
 	}
-	if s.cfg.Params.String("order") == "key" {
-		if _, _, err := s.b.topics.ensure(ctx, s.b.parking(topic, s.cfg.Group, partitions)); err != nil {
-			return nil, err
+	if cfg.Params.String("order") == "key" {
+		if _, _, err := b.topics.ensure(ctx, b.parking(topic, cfg.Group, partitions)); err != nil {
+			return nil, 0, err
 		}
 	}
-	return seen, nil
+	return seen, partitions, nil
 }
 
 // tierName is a retry topic.
@@ -148,23 +160,6 @@ func (b *Broker) prepared(topic, group string) []tierName {
 		}
 	}
 	return list
-}
-
-// connect opens the two clients of the subscription. Retry topics get one of their own: on the group's, requests wait
-// for records that are not there yet.
-func (s *subscription) connect(ctx context.Context) (err error) {
-	if s.bells, err = s.b.listen(ctx); err != nil {
-		return err
-	}
-	if s.client, err = s.b.connect(ctx, func(*sarama.Config) {}); err != nil {
-		return err
-	}
-	s.reader, err = s.b.connect(ctx, func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 })
-	if err != nil {
-		return errors.Join(err, s.client.Close())
-	}
-	s.commits.client, s.commits.group = s.b.own, s.cfg.Group
-	return nil
 }
 
 func (s *subscriber) all() []*subscription {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,25 +11,31 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
 const (
-	// commitTimeout bounds the commits of one moment.
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
+	// commitTimeout bounds the commits of one moment, and leaveTimeout the farewell to the group.
 	commitTimeout = 10 * time.Second
+	leaveTimeout  = 5 * time.Second
 	// refreshOffsets is how often positions are stored although nothing moved. Kafka forgets the positions of topics
 	// that no member subscribes to after offsets.retention.minutes (7 days), and ours does not subscribe to retry topics.
 	refreshOffsets = time.Hour
 	// lookEvery is how often a subscription looks for retry topics that others have made.
 	lookEvery = 30 * time.Second
-	// healthy is how long a session has to last to count as one, and not as a failure.
+	// healthy is how long a membership has to last to count as one, and not as a failure.
 	healthy = 10 * time.Second
 )
 
-// subscription consumes one topic for one group as one member of it.
+// subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics are
+// read over connections that all subscriptions of the broker share.
 type subscription struct {
 	b     *Broker
 	cfg   brokers.SubscriberConfig
@@ -46,118 +53,294 @@ type subscription struct {
 	close    context.CancelFunc
 	handlers context.Context // parent of the messages' contexts; ends when all is drained
 	drained  context.CancelFunc
+	ended    func() // what its subscriber wants called at the end
 	done     chan struct{}
 
-	client  sarama.Client // of the group
-	reader  sarama.Client // of the retry topics
-	bells   *bells
+	client  atomic.Pointer[kgo.Client] // the member of the group
 	commits committer
+	// mayNotClean is set when the cluster does not let this user remove records.
+	mayNotClean atomic.Bool
 
-	joined   chan struct{} // closed when the first session reads all its partitions
-	toJoin   atomic.Int32  // partitions of the first session that are not read yet
+	joined   chan struct{} // closed when the member first reads all its partitions
 	joinOnce sync.Once
 
-	look chan struct{} // asks for lookForTiers
-	mu   sync.Mutex
-	own  map[int32]*partition
-	seen map[string]time.Duration // retry topics
+	look           chan struct{} // asks for a look at the topics
+	anew           chan struct{} // asks for another member: the topic is gone, or another one of its name
+	mu             sync.Mutex
+	id             topicID // of the topic, as the cluster knows it
+	partitionCount int32
+	own            map[int32]*partition
+	notes          map[int32]position // as they were fetched for the partitions that were just assigned
+	seen           map[string]tier    // retry topics
 }
 
-// run is a member of the group until the subscription closes, and becomes one again whenever it is thrown out.
+// connect makes the client that becomes a member of the group.
+func (s *subscription) connect() error {
+	common, err := clientOptions(s.b.cfg, s.b.seeds, s.b.user, nil)
+	if err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(append(append(common, groupOptions(s.cfg.Params, s.cfg.Group, s.topic)...),
+		kgo.OnPartitionsAssigned(s.assigned),
+		kgo.OnPartitionsRevoked(s.revoked),
+		kgo.OnPartitionsLost(s.revoked),
+		kgo.OnOffsetsFetched(s.fetchedOffsets),
+		kgo.AdjustFetchOffsetsFn(s.begin),
+		kgo.KeepRetryableFetchErrors(), // a topic that was deleted is among them
+	)...)
+	if err != nil {
+		return err
+	}
+	s.client.Store(client)
+	return nil
+}
+
+// run is a member of the group until the subscription closes, and becomes one again whenever that fails.
 func (s *subscription) run() {
 	defer close(s.done)
+	defer s.ended()
 	defer close(s.out)
 	defer s.drained()
-	defer s.disconnect()
-	var background sync.WaitGroup
-	defer background.Wait()
-	background.Go(s.keepLooking)
+	background, end := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer end()
+	running.Go(func() { s.keepLooking(background) })
+	running.Go(func() { s.keepCommitting(background) })
+	running.Go(func() { s.keepCleaning(background) })
 
-	for pause := minPause; s.closing.Err() == nil; {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		began := time.Now()
-		err := s.join()
+		err := s.consume()
+		s.leave()
 		if s.closing.Err() != nil {
 			return
 		}
 		if time.Since(began) > healthy {
 			pause = minPause
 		}
-		s.log.Warn("consumer group session ended; joining again", "err", err, "pause", pause)
-		if !sleep(s.closing, pause) {
-			return
+		s.log.Warn("joining the consumer group again", "err", err, "pause", pause)
+		for {
+			if !sleep(s.closing, pause) {
+				return
+			}
+			if err = s.renew(); err == nil {
+				break
+			}
+			pause = min(2*pause, maxPause)
+			s.log.Warn("the topic cannot be consumed; trying again", "err", err, "pause", pause)
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 
-const (
-	minPause = 100 * time.Millisecond
-	maxPause = 10 * time.Second
-)
-
-// join is one membership. The group client is made anew each time: sarama's does not recover from every error.
-func (s *subscription) join() error {
-	group, err := sarama.NewConsumerGroupFromClient(s.cfg.Group, s.client)
+// renew makes what is missing of the topics, and another client.
+func (s *subscription) renew() error {
+	select {
+	case <-s.anew: // what was noticed twice
+	default:
+	}
+	s.b.topics.forget(s.topic)
+	_ = s.b.topics.check(s.closing) // forgets others that were deleted; whatever fails here is reported by what follows
+	seen, partitions, err := s.b.prepare(s.closing, s.cfg, s.topic)
 	if err != nil {
 		return err
 	}
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		for err := range group.Errors() {
-			s.log.Debug("consumer group", "err", err)
-		}
-	}()
-	defer func() {
-		if err := group.Close(); err != nil {
-			s.log.Debug("leave consumer group", "err", err)
-		}
-		<-reported
-	}()
-	for s.closing.Err() == nil {
-		began := time.Now()
-		if err := group.Consume(s.closing, []string{s.topic}, s); err != nil {
-			return err
-		}
-		if time.Since(began) < minPause {
-			return errors.New("the session ended at once")
-		}
-	}
-	return nil
+	s.mu.Lock()
+	maps.Copy(s.seen, seen)
+	s.partitionCount = partitions
+	s.mu.Unlock()
+	return s.connect()
 }
 
-// Setup begins to commit for a session.
-func (s *subscription) Setup(sess sarama.ConsumerGroupSession) error {
-	s.toJoin.Store(int32(len(sess.Claims()[s.topic]))) //nolint:gosec // G115: Kafka counts partitions in 32 bits
-	if len(sess.Claims()[s.topic]) == 0 {
+// errAnew ends a membership whose topic is gone, or is another one than it was.
+var errAnew = errors.New("the topic was deleted")
+
+// consume hands what the client fetches to the partitions, until the subscription closes or needs another client.
+func (s *subscription) consume() error {
+	client := s.client.Load()
+	ctx, cancel := context.WithCancel(s.closing)
+	defer cancel()
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		select {
+		case <-s.anew:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for ctx.Err() == nil {
+		fetches := client.PollFetches(ctx)
+		fetches.EachError(s.refused)
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+			s.mu.Lock()
+			p := s.own[f.Partition]
+			s.mu.Unlock()
+			if p != nil {
+				p.feed(f.FetchPartition)
+			}
+		})
+	}
+	cancel()
+	<-renewed
+	return errAnew
+}
+
+// refused looks into what cannot be fetched. The client itself tries again.
+func (s *subscription) refused(_ string, partition int32, err error) {
+	var session *kgo.ErrGroupSession
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+	case errors.As(err, &session):
+		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
+	case isGone(err):
+		s.lookForTiers() // is it the topic, or only its leader?
+	case kerr.IsRetriable(err):
+		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
+	default:
+		s.log.Warn("a partition cannot be read for now", "partition", partition, "err", err)
+	}
+}
+
+// leave gives up all partitions, while the client still tells the group that it is there, and then leaves the group.
+func (s *subscription) leave() {
+	owned := s.partitions()
+	for _, p := range owned {
+		p.stop()
+	}
+	for _, p := range owned {
+		p.end()
+	}
+	s.clean(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	client := s.client.Load()
+	if err := client.LeaveGroupContext(ctx); err != nil {
+		s.log.Debug("leave consumer group", "err", err)
+	}
+	client.Close()
+}
+
+// assigned is called with partitions that are new, before their positions are known.
+func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map[string][]int32) {
+	s.mu.Lock()
+	for _, id := range added[s.topic] {
+		s.own[id] = newPartition(s, id, client)
+	}
+	none := len(s.own) == 0
+	s.mu.Unlock()
+	if none {
 		s.hasJoined()
 	}
 	s.lookForTiers()
-	go s.keepCommitting(sess)
+}
+
+// revoked is called with partitions that the group takes away, and returns when they are given up.
+func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
+	var ended []*partition
+	s.mu.Lock()
+	for _, id := range lost[s.topic] {
+		if p := s.own[id]; p != nil {
+			ended = append(ended, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range ended {
+		p.stop()
+	}
+	for _, p := range ended {
+		p.end()
+	}
+}
+
+// fetchedOffsets keeps the positions that the group stands at, with their notes, for begin.
+func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *kmsg.OffsetFetchResponse) error {
+	notes := map[int32]position{}
+	keep := func(partition int32, offset int64, note *string) {
+		notes[partition] = stored(offset, note)
+	}
+	for _, g := range answer.Groups { // the subscription has one topic
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				keep(p.Partition, p.Offset, p.Metadata)
+			}
+		}
+	}
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			keep(p.Partition, p.Offset, p.Metadata)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = notes
 	return nil
 }
 
-// Cleanup has nothing to do: every partition has committed when it was given up.
-func (s *subscription) Cleanup(sarama.ConsumerGroupSession) error { return nil }
-
-// ConsumeClaim owns a partition until it is revoked.
-func (s *subscription) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	if s.toJoin.Add(-1) <= 0 {
-		s.hasJoined()
+// begin starts partitions at the positions that the client is about to read them from. An error makes the client join
+// again. A rebalance may break off a call; the next one has the partitions again.
+func (s *subscription) begin(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	topic, err := s.b.topics.describe(ctx, []string{s.topic})
+	if err != nil {
+		return nil, fmt.Errorf("topic %s: %w", s.topic, err)
 	}
-	return newPartition(s, claim.Partition()).consume(sess, claim)
+	id := topic[s.topic].id
+	s.mu.Lock()
+	notes := s.notes
+	s.id = id
+	s.mu.Unlock()
+	newest := map[place]int64{}
+	if s.cfg.Params.String("offset") == "newest" {
+		for id := range offsets[s.topic] {
+			if at, ok := notes[id]; !ok || at.offset < 0 {
+				newest[place{s.topic, id}] = offsetNewest
+			}
+		}
+	}
+	ends, err := s.b.topics.offsets(ctx, newest)
+	if err != nil {
+		return nil, fmt.Errorf("where topic %s ends: %w", s.topic, err)
+	}
+	for partition := range offsets[s.topic] {
+		at, ok := notes[partition]
+		had := ok && at.offset >= 0
+		if at = at.in(id); !had || at.offset < 0 {
+			at = position{offset: -1}
+		}
+		switch end, ok := ends[place{s.topic, partition}]; {
+		case ok:
+			at = position{offset: end, fresh: true} // else a member that dies now would begin at a newer one
+			offsets[s.topic][partition] = kgo.NewOffset().At(end)
+		case had && at.offset < 0:
+			s.log.Warn("the topic was deleted and made again: the group's position is of the one before, and all records are handled", "partition", partition)
+			offsets[s.topic][partition] = kgo.NewOffset().AtStart()
+		}
+		s.mu.Lock()
+		p := s.own[partition]
+		s.mu.Unlock()
+		if p != nil {
+			p.begin(at, id) //nolint:contextcheck // the deliveries of a partition outlive ctx
+		}
+	}
+	s.hasJoined()
+	return offsets, nil
 }
 
 func (s *subscription) hasJoined() { s.joinOnce.Do(func() { close(s.joined) }) }
 
-// keepCommitting stores what is settled, at least every commit-interval, until the session ends.
-func (s *subscription) keepCommitting(sess sarama.ConsumerGroupSession) {
+// member is who commits.
+func (s *subscription) member() (id string, generation int32) {
+	return s.client.Load().GroupMetadata()
+}
+
+// keepCommitting stores what is settled, at least every commit-interval.
+func (s *subscription) keepCommitting(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Params.Duration("commit-interval"))
 	defer tick.Stop()
 	refreshed := time.Now()
 	for {
 		select {
-		case <-sess.Context().Done():
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
@@ -165,41 +348,52 @@ func (s *subscription) keepCommitting(sess sarama.ConsumerGroupSession) {
 		if all {
 			refreshed = time.Now()
 		}
-		s.commitNow(sess, all)
+		within, cancel := context.WithTimeout(ctx, commitTimeout)
+		err := s.commits.commit(within, s.member, s.points, all)
+		cancel()
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, errFenced):
+			s.log.Debug("offsets were not committed", "err", err) // the client joins again, and says so
+		default:
+			s.log.Warn("offsets were not committed; trying again", "err", err)
+		}
 	}
 }
 
-func (s *subscription) commitNow(sess sarama.ConsumerGroupSession, all bool) {
+// keepCleaning removes what is finished now and then.
+func (s *subscription) keepCleaning(ctx context.Context) {
+	for sleep(ctx, cleanEvery) {
+		s.clean(ctx)
+	}
+}
+
+// points are what is settled of all partitions that are owned now.
+func (s *subscription) points() []point {
 	var points []point
 	for _, p := range s.partitions() {
 		points = append(points, p.settled()...)
 	}
-	ctx, cancel := context.WithTimeout(sess.Context(), commitTimeout)
-	defer cancel()
-	if err := s.commits.commit(ctx, sess, points, all); err != nil && sess.Context().Err() == nil {
-		s.log.Warn("offsets were not committed; trying again", "err", err)
-	}
+	return points
 }
 
-// adopt makes a partition known, and lets it read the retry topics.
+// adopt lets a partition read the retry topics.
 func (s *subscription) adopt(p *partition) {
 	s.mu.Lock()
-	s.own[p.id] = p
 	tiers := maps.Clone(s.seen)
 	s.mu.Unlock()
-	for name, wait := range tiers {
-		p.readTier(name, wait)
+	for name, t := range tiers {
+		p.readTier(name, t)
 	}
 }
 
-// disown takes a partition from the committer, and returns what is left to commit of it.
-func (s *subscription) disown(p *partition) []point {
+// disown forgets a partition that has been given up.
+func (s *subscription) disown(p *partition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own[p.id] == p {
 		delete(s.own, p.id)
 	}
-	return p.settled()
 }
 
 func (s *subscription) partitions() []*partition {
@@ -216,9 +410,4 @@ func (s *subscription) grace() time.Duration {
 		limit = min(limit, s.cfg.Params.Duration("rebalance-timeout")*4/5)
 	}
 	return limit
-}
-
-func (s *subscription) disconnect() {
-	_ = s.reader.Close()
-	_ = s.client.Close()
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/IBM/sarama"
-
 	"github.com/redrive-go/redrive/brokers"
 )
 
@@ -131,8 +129,12 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 		if t.Replication > 0 {
 			s.replication = t.Replication
 		}
-		if _, err := b.topics.create(s); err != nil {
+		if _, err := b.topics.create(ctx, s); err != nil {
 			return fmt.Errorf("kafka: apply: %w", err)
+		}
+		// The next topic may have to be like this one, and a Check that follows must find it.
+		if _, err := b.topics.appears(ctx, s.name); err != nil {
+			return fmt.Errorf("kafka: apply: topic %s was made and does not appear: %w", s.name, err)
 		}
 	}
 	return nil
@@ -160,23 +162,34 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: check: %w", err)
 	}
-	existing, err := b.topics.admin.ListTopics()
+	var names []string
+	for _, t := range p.Topics {
+		names = append(names, t.Name)
+		if t.Like != "" {
+			names = append(names, t.Like)
+		}
+	}
+	existing, err := b.topics.describe(ctx, sortedUnique(names))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: check: list topics: %w", err)
+	}
+	configs, err := b.topics.settings(ctx, existing)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: check: settings of topics: %w", err)
 	}
 	var findings []Finding
 	for _, t := range p.Topics {
 		have, ok := existing[t.Name]
-		if !ok {
+		if !ok || isGone(have.err) {
 			findings = append(findings, Finding{Topic: t.Name, Missing: true})
 			continue
 		}
-		if need := existing[t.Like].NumPartitions; have.NumPartitions < need {
+		if need := existing[t.Like].partitions; have.partitions < need {
 			findings = append(findings, Finding{Topic: t.Name, Difference: fmt.Sprintf(
-				"has %d partitions and %s has %d: add partitions", have.NumPartitions, t.Like, need)})
+				"has %d partitions and %s has %d: add partitions", have.partitions, t.Like, need)})
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.Config)) {
-			if why := differs(name, t.Config[name], have); why != "" {
+			if why := differs(name, t.Config[name], configs[t.Name]); why != "" {
 				findings = append(findings, Finding{Topic: t.Name, Difference: why})
 			}
 		}
@@ -184,11 +197,16 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	return findings, nil
 }
 
-// differs says what is wrong with a topic's setting, or "". Kafka lists only settings that were made for the topic.
-func differs(name, want string, topic sarama.TopicDetail) string {
-	have, set := "the broker's default", false
-	if value := topic.ConfigEntries[name]; value != nil {
-		have, set = *value, true
+func sortedUnique(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// differs returns what is wrong with a topic's setting, or "". settings are those that were made for the topic.
+func differs(name, want string, settings map[string]string) string {
+	have, set := settings[name]
+	if !set {
+		have = "the broker's default"
 	}
 	switch {
 	case have == want:

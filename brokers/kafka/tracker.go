@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// tracker knows which records of one partition are under way, and from which offset a successor would have to read:
+// tracker knows which records of one partition are in flight, and from which offset a successor would have to read:
 // the first record that is not settled. Records settle in any order; what is settled behind the first goes into the
 // position's note, so that the successor skips it. It is safe for concurrent use.
 type tracker struct {
@@ -14,6 +14,7 @@ type tracker struct {
 	mu      sync.Mutex
 	records []*tracked    // in order of offset; a settled head is removed at once
 	next    int64         // offset to commit, negative before the first record settled
+	seen    int64         // offset behind the last record, negative before the first
 	changed bool          // since the last commit
 	room    chan struct{} // a token when the window may have room again
 
@@ -28,7 +29,7 @@ type tracked struct {
 
 // newTracker starts where the group stands.
 func newTracker(at position, window int) *tracker {
-	t := &tracker{window: window, next: at.offset, room: make(chan struct{}, 1)}
+	t := &tracker{window: window, next: at.offset, seen: at.offset, room: make(chan struct{}, 1), changed: at.fresh}
 	t.before, t.beforeEnd = unpackNote(at)
 	return t
 }
@@ -42,13 +43,14 @@ func (t *tracker) known(offset int64) bool {
 	return !waiting
 }
 
-// add takes a record under way. It blocks while the window is full, and reports false when ctx ended first.
+// add notes that a record is in flight. It blocks while the window is full, and reports false when ctx ended first.
 func (t *tracker) add(ctx context.Context, offset int64) (*tracked, bool) {
 	r := &tracked{offset: offset}
 	for {
 		t.mu.Lock()
 		if len(t.records) < t.window {
 			t.records = append(t.records, r)
+			t.seen = offset + 1
 			t.mu.Unlock()
 			return r, true
 		}
@@ -59,6 +61,13 @@ func (t *tracker) add(ctx context.Context, offset int64) (*tracked, bool) {
 			return nil, false
 		}
 	}
+}
+
+// expects returns the offset that comes next, or a negative one when the first record is not known.
+func (t *tracker) expects() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seen
 }
 
 // settle says that the record needs no further work.

@@ -4,28 +4,27 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // errNoPartition says that a retry topic has fewer partitions than its source.
 var errNoPartition = errors.New("the retry topic has no such partition")
 
 // readTier lets every partition read a retry topic. Doing it again changes nothing.
-func (s *subscription) readTier(topic string, wait time.Duration) {
+func (s *subscription) readTier(topic string, t tier) {
 	s.mu.Lock()
 	if _, ok := s.kind(topic); !ok {
 		s.mu.Unlock()
 		return
 	}
-	s.seen[topic] = wait
+	s.seen[topic] = t
 	s.mu.Unlock()
 	for _, p := range s.partitions() {
-		p.readTier(topic, wait)
+		p.readTier(topic, t)
 	}
 }
 
@@ -46,47 +45,79 @@ func (s *subscription) lookForTiers() {
 	}
 }
 
-func (s *subscription) keepLooking() {
+// keepLooking finds retry topics that others have made, and notices when the topic itself is gone.
+func (s *subscription) keepLooking(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
+		age := time.Duration(0)
 		select {
-		case <-s.closing.Done():
+		case <-ctx.Done():
 			return
 		case <-s.look:
 		case <-tick.C:
+			age = lookEvery / 2
 		}
-		tiers, err := s.b.topics.list(s.kinds...)
+		s.lookAtTopic(ctx)
+		tiers, err := s.b.topics.list(ctx, age, s.kinds...)
 		if err != nil {
-			s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
+			if ctx.Err() == nil {
+				s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
+			}
 			continue
 		}
-		for name, wait := range tiers {
-			s.readTier(name, wait)
+		for name, t := range tiers {
+			s.readTier(name, t)
+		}
+	}
+}
+
+// lookAtTopic asks for another client when the topic is gone, or was made again: a client stays with the one that it knew.
+func (s *subscription) lookAtTopic(ctx context.Context) {
+	found, err := s.b.topics.describe(ctx, []string{s.topic})
+	if err != nil {
+		return // the cluster cannot be asked for now
+	}
+	topic := found[s.topic]
+	s.mu.Lock()
+	another := topic.err == nil && topic.id.another(s.id)
+	grown := topic.err == nil && topic.partitions > s.partitionCount
+	if topic.err == nil {
+		s.id, s.partitionCount = topic.id, topic.partitions
+	}
+	s.mu.Unlock()
+	if grown {
+		s.b.topics.remember(s.topic, topic.partitions)
+		s.client.Load().ForceMetadataRefresh() // and then the group shares them out
+	}
+	if another || isGone(topic.err) {
+		s.log.Warn("the topic was deleted", "made_again", another)
+		select {
+		case s.anew <- struct{}{}:
+		default:
 		}
 	}
 }
 
 // brokerTime returns what the clock of the broker that stamps a retry topic shows. When it has not been heard of for a
 // while, a record without meaning is sent there to get a stamp; without an answer the wait goes on.
-func (s *subscription) brokerTime(ctx context.Context, topic string, partition int32) time.Time {
+func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
+	age := anyAge
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		leader, err := s.b.own.Leader(topic, partition)
+		leader, err := s.b.topics.leader(ctx, at, age)
 		if err == nil {
-			if now, ok := s.b.clocks.now(leader.ID()); ok {
+			if now, ok := s.b.clocks.now(leader.id); ok {
 				return now
 			}
-			at := s.shortest(leader, place{topic, partition})
-			err = s.b.probe(leader, at)
-			if err == nil {
+			if err = s.b.probe(ctx, leader.id, s.shortest(ctx, leader.id, at)); err == nil {
 				continue
 			}
-			_ = s.b.own.RefreshMetadata(topic, at.topic)
 		}
 		if ctx.Err() != nil {
 			return time.Time{}
 		}
-		s.log.Warn("the broker's clock cannot be read; waiting records wait longer", "retry_topic", topic, "err", err)
+		age = freshAge
+		s.log.Warn("the broker's clock cannot be read; waiting records wait longer", "retry_topic", at.topic, "err", err)
 		if !sleep(ctx, pause) {
 			return time.Time{}
 		}
@@ -94,59 +125,50 @@ func (s *subscription) brokerTime(ctx context.Context, topic string, partition i
 }
 
 // shortest returns a partition that a broker leads, of the retry topic with the shortest wait that has one: a record
-// without meaning is in nobody's way there, and not for long among what Depths counts.
-func (s *subscription) shortest(leader *sarama.Broker, otherwise place) place {
+// without meaning is in no other's way there, and not for long among what Depths counts.
+func (s *subscription) shortest(ctx context.Context, leader int32, otherwise place) place {
 	s.mu.Lock()
 	tiers := maps.Clone(s.seen)
 	s.mu.Unlock()
-	for _, topic := range slices.SortedFunc(maps.Keys(tiers), func(a, b string) int { return cmp.Compare(tiers[a], tiers[b]) }) {
-		partitions, err := s.b.own.Partitions(topic)
+	for _, topic := range slices.SortedFunc(maps.Keys(tiers), func(a, b string) int { return cmp.Compare(tiers[a].wait, tiers[b].wait) }) {
+		partitions, err := s.b.topics.existing(ctx, spec{name: topic})
 		if err != nil {
 			continue
 		}
-		for _, p := range partitions {
-			if l, err := s.b.own.Leader(topic, p); err == nil && l.ID() == leader.ID() {
-				return place{topic, p}
+		for p := range partitions {
+			at := place{topic, p}
+			if l, err := s.b.topics.leader(ctx, at, anyAge); err == nil && l.id == leader {
+				return at
 			}
 		}
 	}
 	return otherwise
 }
 
-// hop sends a waiting record to the retry topic of its group for the rest of its wait.
-func (b *Broker) hop(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
-	defer cancel()
-	wait := b.tiers.pick(rest, delay)
-	name := b.retryName(d.origin.Topic, d.origin.Consumer, wait)
-	partitions, err := b.topics.existing(ctx, b.source(d.origin.Topic))
-	if err != nil {
-		return err
-	}
-	if err := b.ensureTier(ctx, d.origin.Topic, name, wait, partitions); err != nil {
-		return err
-	}
-	r := next(d.record, d.origin, name, due)
-	if err := b.waits.send(ctx, r); err != nil {
-		return fmt.Errorf("topic %s: %w", name, err)
-	}
-	b.ring(r)
-	return nil
-}
-
 // has makes sure that a retry topic has a partition.
-func (s *subscription) has(topic string, partition int32) error {
-	wait, _ := s.kind(topic)
+func (s *subscription) has(at place) error {
+	wait, _ := s.kind(at.topic)
 	partitions, err := s.b.topics.existing(s.closing, s.b.source(s.topic))
 	if err != nil {
 		return err
 	}
-	have, _, err := s.b.topics.ensure(s.closing, s.b.tier(topic, wait, max(partitions, partition+1)))
+	have, _, err := s.b.topics.ensure(s.closing, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
 	if err != nil {
 		return err
 	}
-	if partition >= have {
+	if at.partition >= have {
 		return errNoPartition
 	}
 	return nil
+}
+
+// cloneRecord copies a record, so that it does not keep the whole answer of the broker in memory.
+func cloneRecord(r *kgo.Record) *kgo.Record {
+	c := *r
+	c.Key, c.Value = slices.Clone(r.Key), slices.Clone(r.Value)
+	c.Headers = slices.Clone(r.Headers)
+	for i, h := range c.Headers {
+		c.Headers[i] = kgo.RecordHeader{Key: string([]byte(h.Key)), Value: slices.Clone(h.Value)}
+	}
+	return &c
 }

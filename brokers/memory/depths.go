@@ -2,22 +2,24 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
-var _ brokers.DepthReporter = (*Broker)(nil)
-
-// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts what is
-// delayed, in retry, ready, and in dead letter queues.
+// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts
+// what is delayed, in retry, ready, and in dead letter queues.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	if err := b.Ping(ctx); err != nil {
-		return nil, fmt.Errorf("depths: %w", err)
+	return b.Broker.Depths(ctx, b.Transport().(*transport))
+}
+
+// Depths counts for Broker.Depths.
+func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	return depths.DeadLetters(b.store.depths(), b.cfg.Naming), nil
+	return depths.DeadLetters(t.store.depths(), t.cfg.Naming), nil
 }
 
 func (s *store) depths() []brokers.Depth {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // item is one stored message of one queue. A million of them may wait for a retry, so headers are a slice of pairs,
@@ -20,29 +20,27 @@ type item struct {
 	stored   time.Time
 
 	due        time.Time // zero when it may be delivered at once
-	nacks      int
-	deliveries int
-	again      bool // put back by Reschedule
+	deliveries int       // that were nacked
+	again      bool      // put back by Reschedule
 }
 
 // retry tells whether it waits for another delivery than its first.
-func (it *item) retry() bool { return it.again || it.nacks > 0 }
+func (it *item) retry() bool { return it.again || it.deliveries > 0 }
 
 type header struct{ key, value string }
 
-// newItem copies m, so that the caller may go on using it. What a broker made of an earlier delivery is left out.
-func newItem(m *message.Message, topic string, now time.Time) *item {
+// newItem copies the message of o.
+func newItem(o *driver.Outgoing, topic string, now time.Time) *item {
 	it := &item{
-		uuid:    m.UUID,
-		payload: bytes.Clone(m.Payload),
-		headers: make([]header, 0, len(m.Metadata)),
+		uuid:    o.Message.UUID,
+		payload: bytes.Clone(o.Message.Payload),
+		headers: make([]header, 0, len(o.Message.Metadata)+len(o.Extra)),
 		topic:   topic,
 		stored:  now,
+		due:     o.Due,
 	}
-	for k, v := range m.Metadata {
-		if !envelope.IsBrokerMade(k) {
-			it.headers = append(it.headers, header{k, v})
-		}
+	for k, v := range o.Headers() {
+		it.headers = append(it.headers, header{k, v})
 	}
 	return it
 }
@@ -54,13 +52,4 @@ func (it *item) message() *message.Message {
 		m.Metadata[h.key] = h.value
 	}
 	return m
-}
-
-// size is what the limit on messages counts: payload, header names and header values.
-func size(m *message.Message) int64 {
-	n := len(m.Payload)
-	for k, v := range m.Metadata {
-		n += len(k) + len(v)
-	}
-	return int64(n)
 }

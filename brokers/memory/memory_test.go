@@ -251,3 +251,18 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 		require.Error(t, b.RescheduleAll(t.Context(), origins[:1], list)[0])
 	})
 }
+
+// A configuration's parameters for another driver do not keep a program from running on mem://; a slip of one of its own, and
+// what the URL itself says, are refused.
+func TestNew_ParamsOfOtherDrivers(t *testing.T) {
+	b, err := memory.New(brokers.Config{Params: brokers.Params{"prefetch": "50", "commit-interval": "1s", "nack-pause": "5ms"}})
+	require.NoError(t, err)
+	_, err = b.Subscriber(brokers.WithParam("nack-pause", "1s")).Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+
+	_, err = memory.New(brokers.Config{Params: brokers.Params{"nack-puase": "5ms"}})
+	require.ErrorContains(t, err, "did you mean nack-pause?")
+	_, err = memory.New(brokers.Config{URL: "mem://?prefetch=50"})
+	require.ErrorContains(t, err, `unknown parameter "prefetch"`)
+}

@@ -12,8 +12,6 @@ import (
 // mu is held for moments only, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex
 // is not idle, and virtual time would stand still.
 type queue struct {
-	pause time.Duration // before a nacked message comes back
-
 	mu       sync.Mutex
 	ready    deque
 	waiting  dueHeap
@@ -98,13 +96,13 @@ func (q *queue) ack() {
 	q.inFlight--
 }
 
-// nack stores a received item again, to come back after a pause that doubles at each nack.
-func (q *queue) nack(it *item) {
+// nack stores a received item again, to come back after a pause.
+func (q *queue) nack(it *item, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.inFlight--
-	it.due = time.Now().Add(q.pause << min(it.nacks, 6))
-	it.nacks++
+	it.due = time.Now().Add(pause)
+	it.deliveries++
 	q.putLocked(it)
 }
 

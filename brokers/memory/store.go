@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -14,7 +13,6 @@ type consumer struct{ topic, group string }
 
 // store holds the queues. Brokers that are connected to each other share one.
 type store struct {
-	pause    time.Duration
 	patterns bool // topics of subscriptions are patterns
 
 	position atomic.Int64
@@ -29,7 +27,6 @@ type store struct {
 
 func newStore(cfg brokers.Config) *store {
 	return &store{
-		pause:    cfg.Params.Duration("nack-pause"),
 		patterns: cfg.Naming.Patterns,
 		queues:   map[consumer]*queue{},
 		byTopic:  map[string][]*queue{},
@@ -76,6 +73,13 @@ func (s *store) publish(topic string, items []*item) {
 	}
 }
 
+// isRead reports whether a group reads topic.
+func (s *store) isRead(topic string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.readers(topic)) > 0
+}
+
 // readers returns the queues that a message published to topic goes to.
 func (s *store) readers(topic string) []*queue {
 	if !s.patterns {
@@ -119,7 +123,7 @@ func (s *store) queue(c consumer, bind ...string) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q, ok = s.queues[c]; !ok {
-		q = &queue{pause: s.pause, closed: s.brokers == 0}
+		q = &queue{closed: s.brokers == 0}
 		s.queues[c] = q
 		s.byTopic[c.topic] = append(s.byTopic[c.topic], q)
 	}

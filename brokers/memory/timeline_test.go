@@ -39,10 +39,10 @@ func remindersThatFail(t *testing.T) {
 		broker, err := memory.New(brokers.Config{})
 		require.NoError(t, err)
 		pipeline, err := middleware.New(middleware.Config{
-			Rescheduler:   broker,
-			DeadLetters:   broker,
-			Logger:        slog.New(slog.DiscardHandler),
-			HandlerConfig: middleware.HandlerConfig{MaxAttempts: middleware.Retries(3), Backoff: middleware.FromOriginalDelay(time.Second)},
+			Rescheduler: broker,
+			DeadLetters: broker,
+			Logger:      slog.New(slog.DiscardHandler),
+			MaxAttempts: middleware.Retries(3), Backoff: middleware.FromOriginalDelay(time.Second),
 		})
 		require.NoError(t, err)
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,14 +11,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// holdLimit is how long a message that came early is held by the consumer instead of being sent to a delay queue.
-const holdLimit = 5 * time.Millisecond
-
-// remaining is how much of a delay is left. The message says when it is due, and how much was left when its delay queue
-// let it go: the smaller counts, so that a clock that is wrong by an hour adds no hour.
+// remaining is how much of a delay is left for a message that comes from a queue where messages wait; what a producer wrote
+// counts for nothing. The message says when it is due, and how much was left when its delay queue let it go: the smaller
+// counts, so that a clock that is wrong by an hour adds no hour.
 func remaining(headers amqp.Table, now time.Time) time.Duration {
 	due, ok := integer(headers[envelope.KeyNotBefore])
-	if !ok {
+	if !ok || !waited(headers) {
 		return 0
 	}
 	if due > now.Add(envelope.MaxDelay).UnixMilli() {
@@ -37,6 +36,15 @@ func deliveryCount(headers amqp.Table) int {
 		return 0
 	}
 	return int(n)
+}
+
+// waited reports whether RabbitMQ has noted that the message's time in a queue has ended.
+func waited(headers amqp.Table) bool {
+	deaths, _ := headers["x-death"].([]any)
+	return slices.ContainsFunc(deaths, func(item any) bool {
+		death, ok := item.(amqp.Table)
+		return ok && death["reason"] == "expired"
+	})
 }
 
 // countRejections takes over the cycles that consumers before us made by rejecting: without a counter of ours, what

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,7 +27,7 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 }
 
 // Plan plans what the consumers of topics need, in the broker's own group.
-func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.cfg.Group, topics) }
+func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.Config().Group, topics) }
 
 // PlanDelayed plans where messages to topics wait for their first delivery. The first delayed publish to a topic declares
 // it, once per process: Apply it beforehand where producers may not declare, or where a broker that is killed within
@@ -58,6 +59,10 @@ type Finding struct {
 	// Missing says that there is no such object. Else Difference is how it differs.
 	Missing    bool
 	Difference *ArgumentError
+	// Policy that makes the difference; "" when the object's own arguments do.
+	Policy string
+	// Fault is why the object cannot be used as it is, where neither is the reason: a *[NoWayBackError], for example.
+	Fault error
 }
 
 // String says what was found.
@@ -65,14 +70,22 @@ func (f Finding) String() string {
 	if f.Missing {
 		return fmt.Sprintf("%s %q is missing", f.Kind, f.Name)
 	}
+	if f.Fault != nil {
+		return f.Fault.Error()
+	}
+	if f.Policy != "" {
+		return fmt.Sprintf("%s %q: policy %q sets %s=%s, which can lose messages or send them elsewhere; want %s: change the policy's pattern, "+
+			"or give these queues one with a higher priority", f.Kind, f.Name, f.Policy, f.Difference.Argument, f.Difference.Have, f.Difference.Want)
+	}
 	return f.Difference.Error()
 }
 
 // Check compares p with the broker and changes nothing. AMQP tells of one difference per queue or exchange, the first.
 //
-// Of bindings AMQP tells nothing, and a message sent to find out would arrive. They are compared when the URL says where
-// the management API is (x-management), and else not at all: see [Broker.ChecksBindings]. Bindings that p does not have
-// are no difference.
+// Of bindings and policies AMQP tells nothing. They are compared when the URL says where the management API is
+// (x-management), and else not at all: see [Broker.ChecksBindings]. Bindings that p does not have are no difference. A
+// policy on one of our queues is one where it makes the queue lose messages, or send them elsewhere. Queues that are
+// declared when first needed may be missing, but not differ.
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
@@ -80,45 +93,109 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	defer d.close(ctx)
 
 	var findings []Finding
-	compare := func(kind, name string, exists, declare func(*amqp.Channel) error) error {
+	compare := func(kind, name string, exists func(*amqp.Channel) error, take func() error) error {
 		err := d.do(ctx, exists)
-		if err == nil && declare != nil {
-			err = d.do(ctx, declare) // it exists, so that nothing is created: the broker compares the arguments
+		if err == nil && take != nil {
+			err = take()
 		}
 		var different *ArgumentError
+		var stays *NoWayBackError
 		switch {
 		case isNotFound(err):
 			findings = append(findings, Finding{Kind: kind, Name: name, Missing: true})
 		case errors.As(err, &different):
 			findings = append(findings, Finding{Kind: kind, Name: name, Difference: different})
+		case errors.As(err, &stays):
+			findings = append(findings, Finding{Kind: kind, Name: name, Fault: stays})
 		case err != nil:
 			return fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
 		}
 		return nil
 	}
+	queue := func(q Queue) error {
+		return compare("queue", q.Name, passiveQueue(q.Name), func() error {
+			_, err := p.takeQueue(ctx, d, q) // it exists, so that nothing is created
+			return err
+		})
+	}
 	for _, name := range p.Adopted {
-		if err := compare("queue", name, passiveQueue(name), nil); err != nil {
+		if err := queue(Queue{Name: name}); err != nil {
 			return nil, err
 		}
 	}
 	for _, e := range p.Exchanges {
-		exists := func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
-		}
-		if err := compare("exchange", e.Name, exists, e.declare); err != nil {
+		if err := compare("exchange", e.Name, e.exists, func() error { return p.takeExchange(ctx, d, e) }); err != nil {
 			return nil, err
 		}
 	}
 	for _, q := range p.Queues {
-		if err := compare("queue", q.Name, passiveQueue(q.Name), q.declare); err != nil {
+		if err := queue(q); err != nil {
 			return nil, err
 		}
 	}
+	for _, q := range p.Later {
+		n := len(findings)
+		if err := queue(q); err != nil {
+			return nil, err
+		}
+		if len(findings) > n && findings[n].Missing {
+			findings = findings[:n]
+		}
+	}
 	missing, err := b.missingBindings(ctx, p)
-	return append(findings, missing...), err
+	if err != nil {
+		return nil, err
+	}
+	policies, err := b.badPolicies(ctx, p)
+	return slices.Concat(findings, missing, policies), err
 }
 
-// ChecksBindings tells whether Check compares bindings.
+// badPolicies compares what policies make of the queues in p. A policy cannot undo an argument of ours, but for limits,
+// of which the lower one holds; it adds what we do not set.
+func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
+	if !b.ChecksBindings() {
+		return nil, nil
+	}
+	var findings []Finding
+	for _, q := range slices.Concat(p.Queues, p.Later) {
+		policy, err := b.design.management.policy(ctx, q.Name)
+		if err != nil {
+			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(policy.Definition)) {
+			want, harm := harmful(q, key, policy.Definition[key])
+			if harm {
+				findings = append(findings, Finding{Kind: "queue", Name: q.Name, Policy: policy.Name, Difference: &ArgumentError{
+					Kind: "queue", Name: q.Name, Argument: key, Want: want, Have: fmt.Sprint(policy.Definition[key]),
+				}})
+			}
+		}
+	}
+	return findings, nil
+}
+
+// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and what q is
+// to have instead.
+func harmful(q Queue, key string, value any) (want string, harm bool) {
+	have, set := q.Args["x-"+key]
+	want = "none"
+	if set {
+		want = fmt.Sprint(have)
+	}
+	switch key {
+	case "expires", "max-length", "max-length-bytes": // the queue with its messages, or the oldest of them, are gone
+		return want, true
+	case "message-ttl", "delivery-limit":
+		limit, isNumber := value.(float64)
+		most, ours := integer(have)
+		return want, !set || !isNumber || !ours || int64(limit) < most
+	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
+		return want, !set // the argument of the queue wins
+	}
+	return want, false
+}
+
+// ChecksBindings reports whether Check compares bindings and policies.
 func (b *Broker) ChecksBindings() bool { return b.design.management != nil }
 
 func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error) {

@@ -1,45 +1,73 @@
 package rabbitmq
 
 import (
+	"context"
 	"net"
 	"sync"
+	"time"
 )
 
-// coalesceLimit is how many bytes may wait to be written before writers wait themselves.
+// coalesceLimit is how many bytes may wait to be written before publishers wait for room.
 const coalesceLimit = 1 << 20
+
+// writeTimeout bounds one write to the broker. RabbitMQ stops reading from connections that publish while it is short of
+// memory or disk; a connection that has taken nothing for this long is given up, and its publications fail or are
+// repeated on the next one.
+const writeTimeout = 10 * time.Second
 
 // coalescing is a connection whose writes are put together. amqp091-go makes one system call for every publication and
 // every ack; with many goroutines at work most of that time can be saved, on the broker's side as well, which then
 // reads, stores and confirms many messages at once.
+//
+// Write never blocks: amqp091-go holds a lock meanwhile, behind which heartbeats, acks and Close would wait without a
+// context. Those that write much wait for room first.
 type coalescing struct {
 	net.Conn
+	timeout time.Duration // of one write
 
-	mu     sync.Mutex
-	change sync.Cond // of anything below
-	buf    []byte
-	err    error // of a write that failed, or net.ErrClosed
-	done   chan struct{}
+	mu      sync.Mutex
+	change  sync.Cond     // buf is no longer empty, or err is set
+	drained chan struct{} // closed when buf is taken to be sent, or err is set
+	buf     []byte
+	err     error // of a write that failed, or net.ErrClosed
+	done    chan struct{}
 }
 
-func coalesce(conn net.Conn) *coalescing {
-	c := &coalescing{Conn: conn, done: make(chan struct{})}
+func coalesce(conn net.Conn, timeout time.Duration) *coalescing {
+	c := &coalescing{Conn: conn, timeout: timeout, drained: make(chan struct{}), done: make(chan struct{})}
 	c.change.L = &c.mu
 	go c.run()
 	return c
+}
+
+// room waits until what is to be written is below the limit. It returns nil as well when the connection has failed,
+// which the next Write reports, and the cause when ctx ends.
+func (c *coalescing) room(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		free := c.err != nil || len(c.buf) <= coalesceLimit
+		drained := c.drained
+		c.mu.Unlock()
+		if free {
+			return nil
+		}
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // Write takes p and returns before it is sent. An error is that of an earlier write.
 func (c *coalescing) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.err == nil && len(c.buf) > coalesceLimit {
-		c.change.Wait()
-	}
 	if c.err != nil {
 		return 0, c.err
 	}
 	if len(c.buf) == 0 {
-		c.change.Broadcast()
+		c.change.Signal()
 	}
 	c.buf = append(c.buf, p...)
 	return len(p), nil
@@ -57,11 +85,19 @@ func (c *coalescing) run() {
 			c.mu.Unlock()
 			return
 		}
+		full := len(c.buf) > coalesceLimit
 		sending, c.buf = c.buf, sending[:0]
+		if full {
+			close(c.drained)
+			c.drained = make(chan struct{})
+		}
 		c.mu.Unlock()
-		c.change.Broadcast()
 
-		if _, err := c.Conn.Write(sending); err != nil {
+		err := c.SetWriteDeadline(time.Now().Add(c.timeout))
+		if err == nil {
+			_, err = c.Conn.Write(sending)
+		}
+		if err != nil {
 			c.fail(err)
 			_ = c.Conn.Close() // the reader finds out, and with it amqp091-go
 			return
@@ -77,8 +113,9 @@ func (c *coalescing) fail(err error) {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
+		close(c.drained)
 	}
-	c.change.Broadcast()
+	c.change.Signal()
 }
 
 // Close ends the connection. What has not been sent is not sent.

@@ -2,12 +2,15 @@ package rabbitmq
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +19,7 @@ import (
 func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	const writers, each = 8, 500
 	client, server := net.Pipe()
-	c := coalesce(client)
+	c := coalesce(client, writeTimeout)
 	var group sync.WaitGroup
 	for w := range writers {
 		group.Go(func() {
@@ -41,37 +44,58 @@ func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A peer that reads nothing fills the buffer; then writers wait, until the connection ends.
-func TestCoalescing_CloseReleasesWriters(t *testing.T) {
-	client, server := net.Pipe()
-	defer server.Close()
-	c := coalesce(client)
-	stuck := make(chan error, 1)
-	go func() {
-		for {
-			if _, err := c.Write(make([]byte, 64<<10)); err != nil {
-				stuck <- err
-				return
-			}
+// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock meanwhile;
+// a publisher waits for room, until its own time is over, or the connection's.
+func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer server.Close()
+		c := coalesce(client, writeTimeout)
+		for range 3 { // the first is being sent
+			n, err := c.Write(make([]byte, coalesceLimit))
+			require.NoError(t, err)
+			require.Equal(t, coalesceLimit, n)
+			synctest.Wait()
 		}
-	}()
-	require.Eventually(t, func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.buf) > coalesceLimit
-	}, 5*time.Second, time.Millisecond)
-	require.NoError(t, c.Close())
-	require.ErrorIs(t, <-stuck, net.ErrClosed)
-	_, err := c.Write([]byte("x"))
-	require.ErrorIs(t, err, net.ErrClosed)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.room(ctx), context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(began))
+
+		require.NoError(t, c.room(t.Context()), "the connection is given up")
+		require.Equal(t, writeTimeout, time.Since(began))
+		_, err := c.Write([]byte("x"))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, c.Close())
+	})
 }
 
-// A write that fails, by a deadline say, ends the connection, so that its reader finds out.
+func TestCoalescing_CloseReleasesPublishers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer server.Close()
+		c := coalesce(client, writeTimeout)
+		for range 3 {
+			_, err := c.Write(make([]byte, coalesceLimit))
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		stuck := make(chan error, 1)
+		go func() { stuck <- c.room(t.Context()) }()
+		synctest.Wait()
+		require.NoError(t, c.Close())
+		require.NoError(t, <-stuck)
+		_, err := c.Write([]byte("x"))
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+// A write that fails ends the connection, so that its reader finds out.
 func TestCoalescing_AFailedWriteEndsTheConnection(t *testing.T) {
 	client, server := net.Pipe()
 	defer server.Close()
-	c := coalesce(client)
-	require.NoError(t, c.SetWriteDeadline(time.Now()))
+	c := coalesce(client, -time.Second)
 	_, err := c.Write(bytes.Repeat([]byte("x"), 100))
 	require.NoError(t, err, "it is taken and fails later")
 	_, err = c.Read(make([]byte, 1))

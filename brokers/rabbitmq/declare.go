@@ -22,6 +22,8 @@ type ArgumentError struct {
 	Argument string // x-message-ttl, type, durable, ...
 	Want     string // what would be declared; none when the argument would not be given, "" when it is empty
 	Have     string // what the broker has, likewise
+
+	haveType string // of AMQP, such as long or longstr; "" where there is none
 }
 
 // Error names the object, the argument and both values, and says the ways out.
@@ -36,7 +38,7 @@ func (e *ArgumentError) Error() string {
 //
 //	inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received the value '5000' of type 'long' but current is none
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exchange) '(.*)' in vhost '.*': ` +
-	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)`)
+	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: of type '([^']*)')?$`)
 
 // explain makes an ArgumentError of RabbitMQ's refusal of a declaration.
 func explain(err error) error {
@@ -58,7 +60,11 @@ func explain(err error) error {
 			return refusal.Reason[from:to]
 		}
 	}
-	return &ArgumentError{Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5)}
+	haveType := group(6)
+	if haveType == "none" {
+		haveType = ""
+	}
+	return &ArgumentError{Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5), haveType: haveType}
 }
 
 // declarer runs AMQP methods that may be refused, each refusal of which ends its channel.
@@ -91,7 +97,7 @@ func (d *declarer) close(ctx context.Context) {
 	}
 }
 
-// declare makes p exist. It stops at the first fault.
+// declare makes p exist. It looks first, and makes nothing where anything is in the way; then it stops at the first fault.
 func declare(ctx context.Context, l *link, p Plan) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
@@ -102,19 +108,23 @@ func declare(ctx context.Context, l *link, p Plan) error {
 			return adoptError(name, err)
 		}
 	}
-	for _, e := range p.Exchanges {
+	missing, err := p.look(ctx, d)
+	if err != nil {
+		return err // before anything is made: what a start that failed had made would be in the way of the next
+	}
+	for _, e := range missing.Exchanges {
 		if err := d.do(ctx, e.declare); err != nil {
 			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
 		}
 	}
-	for _, q := range p.Queues {
+	for _, q := range missing.Queues {
 		if err := d.do(ctx, q.declare); err != nil {
 			return fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
 		}
 	}
-	for _, b := range p.Bindings {
+	for _, b := range missing.Bindings {
 		if err := d.do(ctx, b.declare); err != nil {
-			return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, err)
+			return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, bindHint(b, err))
 		}
 	}
 	return nil
@@ -122,6 +132,10 @@ func declare(ctx context.Context, l *link, p Plan) error {
 
 func (e Exchange) declare(ch *amqp.Channel) error {
 	return ch.ExchangeDeclare(e.Name, e.Kind, true, false, false, false, e.Args)
+}
+
+func (e Exchange) exists(ch *amqp.Channel) error {
+	return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
 }
 
 func (q Queue) declare(ch *amqp.Channel) error {

@@ -2,10 +2,10 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -15,29 +15,20 @@ import (
 // maxWaitQueues bounds the queues that Depths asks about, each with a question of about a millisecond.
 const maxWaitQueues = 2000
 
-var _ brokers.DepthReporter = (*Broker)(nil)
-
-// Depths implements brokers.DepthReporter, over the queues that this Broker has come to know: those of the consumers that have
-// subscribed on it, with the queues of their retries and dead letters, and the delay queues of the topics it has published delayed
-// messages to (with x-declare=none, only the former). It counts what is delayed, in retry, ready and in dead letter queues, and
-// what the broker has handed out is not ready. It asks for one queue after the other, 2,000 at most, on a connection of its
-// own, and fails while one of them does not answer, such as a quorum queue without a leader.
-//
-// Where a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all count as what
-// this Broker has used these queues for first. With x-transport=plugin messages wait inside the plugin, which does not tell
-// AMQP how many: there is nothing to count.
-func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	if err := b.counting.connectOnce(ctx); err != nil {
+// Depths implements brokers.DepthReporter.
+func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	if err := t.counting.connectOnce(ctx); err != nil {
 		return nil, fmt.Errorf("rabbitmq: depths: %w", err)
 	}
-	d := &declarer{link: b.counting}
+	d := &declarer{link: t.counting}
 	defer d.close(ctx)
 	var found []brokers.Depth
-	for _, q := range b.waits.all() {
-		messages, err := d.count(ctx, q.name)
+	for _, q := range t.waits.due(time.Now()) {
+		messages, there, err := d.count(ctx, q.name)
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: depth of queue %q: %w", q.name, err)
 		}
+		t.waits.seen(q.name, there)
 		of := q.of
 		i := slices.IndexFunc(found, func(f brokers.Depth) bool { f.Messages = 0; return f == of })
 		if i < 0 {
@@ -48,55 +39,85 @@ func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return found, nil
 }
 
-// count asks how many messages are ready in a queue, which in a delay queue are those that wait. A queue that somebody has
-// deleted has none.
-func (d *declarer) count(ctx context.Context, name string) (int64, error) {
+// count asks how many messages are ready in a queue, which in a delay queue are those that wait, and whether the queue
+// is there. A queue that does not exist has none.
+func (d *declarer) count(ctx context.Context, name string) (messages int64, there bool, err error) {
 	n := 0
-	err := d.do(ctx, func(ch *amqp.Channel) error {
+	err = d.do(ctx, func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		n = q.Messages
 		return err
 	})
-	var refusal *amqp.Error
-	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
-		return 0, nil
+	if isNotFound(err) {
+		return 0, false, nil
 	}
-	if err != nil {
-		return 0, err
-	}
-	return int64(n), nil
+	return int64(n), err == nil, err
 }
 
-// waitQueues are the delay queues that a broker knows. It is safe for concurrent use.
+// waitQueues are the queues that a broker knows. It is safe for concurrent use.
 type waitQueues struct {
 	mu    sync.Mutex
-	list  []waitQueue
-	known map[string]bool
+	list  []*waitQueue
+	known map[string]*waitQueue
 }
 
 type waitQueue struct {
-	name string
-	of   brokers.Depth // without messages
+	name  string
+	of    brokers.Depth // without messages
+	later bool          // it is declared when first needed, and has not been seen yet
+	next  time.Time     // when to look for it again
 }
 
-// add notes queues in which messages wait. The first note about a queue stays.
-func (w *waitQueues) add(queues []Queue, of brokers.Depth) {
+// laterEvery is how often a queue is looked for that is declared when first needed: each question about a queue that is
+// not there costs a channel. Those that this process declares are known at once.
+const laterEvery = time.Minute
+
+// add notes queues in which messages wait. The first note about a queue stays, but for whether the queue is there.
+func (w *waitQueues) add(queues []Queue, of brokers.Depth) { w.note(queues, of, false) }
+
+// addLater notes queues that are declared when first needed, by whichever process it is.
+func (w *waitQueues) addLater(queues []Queue, of brokers.Depth) { w.note(queues, of, true) }
+
+func (w *waitQueues) note(queues []Queue, of brokers.Depth, later bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.known == nil {
-		w.known = map[string]bool{}
+		w.known = map[string]*waitQueue{}
 	}
 	for _, q := range queues {
-		if w.known[q.Name] || len(w.list) == maxWaitQueues {
+		if known := w.known[q.Name]; known != nil {
+			known.later = known.later && later
 			continue
 		}
-		w.known[q.Name] = true
-		w.list = append(w.list, waitQueue{q.Name, of})
+		if len(w.list) == maxWaitQueues {
+			continue
+		}
+		added := &waitQueue{name: q.Name, of: of, later: later}
+		w.known[q.Name] = added
+		w.list = append(w.list, added)
 	}
 }
 
-func (w *waitQueues) all() []waitQueue {
+// due returns the queues to ask about now.
+func (w *waitQueues) due(now time.Time) []waitQueue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.list)
+	var list []waitQueue
+	for _, q := range w.list {
+		if q.later && now.Before(q.next) {
+			continue
+		}
+		q.next = now.Add(laterEvery)
+		list = append(list, *q)
+	}
+	return list
+}
+
+// seen notes that a queue that may come later has come.
+func (w *waitQueues) seen(name string, there bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if there {
+		w.known[name].later = false
+	}
 }

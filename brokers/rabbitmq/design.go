@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // design makes names, plans and routes from a configuration. It knows nothing of connections.
@@ -16,31 +17,32 @@ type design struct {
 	naming    brokers.NameScheme
 	transport string // one of the transport... constants
 	ladder    ladder
-	named     []time.Duration
+	named     driver.Steps
 	declare   string // one of the declare... constants
+	single    bool   // every delay is waited for in one queue, from which messages expire by their own time to live
+
+	known sync.Map // times to live of wait queues that exist, in milliseconds by their names: see Plan.learned
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
 	deliveryLimit  int
-	retryTTL       time.Duration
+	retryTTL       atomic.Int64 // a time.Duration
+	ownTTL         bool         // retry-ttl is given, so that nothing else sets retryTTL
 	exchangeType   string
 	intHeaders     []string
-	crashLimit     int
 	maxMessage     int64
 	management     *management // nil when nobody said where it is
-
-	made  sync.Map // names by nameKey: making them reads templates, which is a tenth of a retry's work
-	count atomic.Int64
 }
 
-// nameKey asks for the names of a group on a topic, or with byQueue for those around a queue.
-type nameKey struct {
-	topic, of string
-	byQueue   bool
-}
+// ttl is the time to live of the wait queue of transport reject.
+func (d *design) ttl() time.Duration { return time.Duration(d.retryTTL.Load()) }
 
-// maxNames bounds the names that are kept. Queues are named by messages too.
-const maxNames = 4096
+// expect takes the one wait that the configuration or the pipelines name as the time to live.
+func (d *design) expect(delays []time.Duration) {
+	if !d.ownTTL && len(delays) == 1 {
+		d.retryTTL.Store(int64(delays[0]))
+	}
+}
 
 // Transports of delays.
 const (
@@ -52,9 +54,13 @@ const (
 // What is declared.
 const (
 	declareAll   = "all"   // everything
-	declareAdopt = "adopt" // not the consumer's queue and the producers' exchange, which belong to somebody else
-	declareNone  = "none"  // nothing
+	declareAdopt = "adopt" // what is missing; what exists is taken as it is
+	declareNone  = "none"  // nothing; all must be there
+	declareRead  = "read"  // nothing; only the queue that is read must be there
 )
+
+// makes reports whether anything is declared.
+func (d *design) makes() bool { return d.declare != declareNone && d.declare != declareRead }
 
 // Queue types.
 const (
@@ -66,62 +72,69 @@ const defaultExchange = "redrive"
 
 // names of the consumer group on topic.
 func (d *design) names(topic, group string) brokers.Names {
-	return d.namesFor(nameKey{topic: topic, of: group})
+	return d.withExchange(d.naming.For(topic, group))
 }
 
 // namesOf gives the names around a queue that is known from an envelope.Origin.
 func (d *design) namesOf(topic, queue string) brokers.Names {
-	return d.namesFor(nameKey{topic: topic, of: queue, byQueue: true})
+	return d.withExchange(d.naming.ForQueue(topic, queue))
 }
 
-// namesFor makes names, or finds those made before. The default scheme lets several groups read one topic, for which
-// RabbitMQ needs an exchange, and the scheme's users none of their own: it gets one.
-func (d *design) namesFor(key nameKey) brokers.Names {
-	if n, ok := d.made.Load(key); ok {
-		return n.(brokers.Names)
-	}
-	var n brokers.Names
-	if key.byQueue {
-		n = d.naming.ForQueue(key.topic, key.of)
-	} else {
-		n = d.naming.For(key.topic, key.of)
-	}
+// withExchange completes names: the default scheme lets several groups read one topic, for which RabbitMQ needs an exchange,
+// and the scheme's users none of their own, so it gets one.
+func (d *design) withExchange(n brokers.Names) brokers.Names {
 	if n.Exchange == "" && d.naming.Preset == "default" {
 		n.Exchange = defaultExchange
 	}
-	if d.count.Add(1) <= maxNames {
-		d.made.Store(key, n)
-	}
 	return n
-}
-
-// exchangeFor is where producers publish to topic.
-func (d *design) exchangeFor(topic string) string {
-	if d.naming.Exchange == "" {
-		if d.naming.Preset == "default" {
-			return defaultExchange
-		}
-		return ""
-	}
-	return d.names(topic, "").Exchange
 }
 
 // consumer plans everything that a consumer of topic needs: its queue, where it is bound, where its retries wait and
 // where its dead letters go.
 func (d *design) consumer(topic, group string, patterns []string) Plan {
-	n := d.names(topic, group)
-	var p Plan
-	if d.declare == declareNone {
-		return Plan{Adopted: []string{n.Queue}}
-	}
-	if d.declare == declareAdopt {
-		p.Adopted = append(p.Adopted, n.Queue)
-	} else {
-		p.merge(d.source(n, topic, patterns))
+	return d.consumerOf(d.names(topic, group), topic, patterns)
+}
+
+func (d *design) consumerOf(n brokers.Names, topic string, patterns []string) Plan {
+	p := d.source(n, topic, patterns)
+	if d.declare == declareRead {
+		return d.mode(p)
 	}
 	p.merge(d.waiting(n, topic))
 	p.merge(d.dead(n))
+	return d.mode(p)
+}
+
+// reads plans the queue that the consumer reads and what leads to it.
+func (d *design) reads(n brokers.Names, topic string, patterns []string) Plan {
+	return d.mode(d.source(n, topic, patterns))
+}
+
+// mode makes of what is needed what is declared.
+func (d *design) mode(p Plan) Plan {
+	p.learned, p.policy = d.learn, d.management.effective
+	switch d.declare {
+	case declareAdopt:
+		p.adopt = true
+	case declareNone, declareRead:
+		for _, q := range p.Queues {
+			p.Adopted = append(p.Adopted, q.Name)
+		}
+		p.Exchanges, p.Queues, p.Bindings, p.Later = nil, nil, nil, nil
+	}
 	return p
+}
+
+// learn notes the time to live of a wait queue that exists.
+func (d *design) learn(queue string, ttl int64) { d.known.Store(queue, ttl) }
+
+// ttlOf returns the time to live of a wait queue that is not as it would be declared.
+func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
+	ms, known := d.known.Load(queue)
+	if !known {
+		return 0, false
+	}
+	return time.Duration(ms.(int64)) * time.Millisecond, true
 }
 
 // source plans the queue that the consumer reads and its bindings.
@@ -165,7 +178,10 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 			Bindings:  []Binding{{Exchange: pluginExchange(n), Key: "#", To: n.Queue}},
 		}
 	case transportReject:
-		p := Plan{Queues: []Queue{d.delayQueue(n.Retry(0), d.retryTTL, n.Exchange, n.Queue)}}
+		p := Plan{
+			Queues: []Queue{d.delayQueue(n.Retry(0), d.ttl(), n.Exchange, n.Queue)},
+			ways:   []way{{queue: n.Retry(0), to: n.Queue, key: topic}},
+		}
 		if n.RetryExchange != "" {
 			p.Exchanges = []Exchange{{Name: n.RetryExchange, Kind: d.exchangeType}}
 			p.Bindings = []Binding{{Exchange: n.RetryExchange, Key: topic, To: n.Retry(0)}}
@@ -176,50 +192,61 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 		return p
 	}
 	var p Plan
-	for _, step := range d.ladder.steps {
-		p.Queues = append(p.Queues, d.delayQueue(d.retryName(n, step), step, "", n.Queue))
+	add := func(q Queue, now bool) {
+		p.addDelay(q, now)
+		p.ways = append(p.ways, way{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
 	}
-	if d.loneRetry() && !slices.ContainsFunc(p.Queues, func(q Queue) bool { return q.Name == n.Retry(0) }) {
-		p.Queues = append(p.Queues, d.delayQueue(n.Retry(0), 0, "", n.Queue))
+	if !d.single {
+		for _, step := range d.ladder.steps {
+			add(d.delayQueue(n.Retry(step), step, "", n.Queue), slices.Contains(d.named, step))
+		}
+	}
+	if d.single {
+		add(d.delayQueue(n.Retry(0), 0, "", n.Queue), true)
+		if _, known := d.ttlOf(n.Retry(0)); known { // which may be too short for some delays
+			for _, step := range d.ladder.steps {
+				add(d.delayQueue(n.Retry(step), step, "", n.Queue), false)
+			}
+		}
 	}
 	return p
 }
 
-// retryName is the queue in which retries wait for step. System A knows one retry queue, and as long as there is one
-// delay, it has no number in its name.
-func (d *design) retryName(n brokers.Names, step time.Duration) string {
-	if d.loneRetry() && len(d.named) == 1 && d.named[0] == step {
-		return n.Retry(0)
+// addDelay adds a delay queue: a delay that the configuration names will be needed, one of the grid may never be.
+func (p *Plan) addDelay(q Queue, named bool) {
+	if named {
+		p.Queues = append(p.Queues, q)
+	} else {
+		p.Later = append(p.Later, q)
 	}
-	return n.Retry(step)
 }
-
-// loneRetry tells whether retries wait in one queue {queue}_retry (A3).
-func (d *design) loneRetry() bool { return d.naming.Preset == "laravel" && len(d.named) <= 1 }
 
 // first plans where messages wait for their first delivery to topic.
 func (d *design) first(topic string) Plan {
 	n := d.names(topic, "")
-	if d.declare == declareNone {
+	if !d.makes() {
 		return Plan{}
 	}
 	if n.Exchange == "" || d.transport == transportReject {
-		return d.waiting(n, topic)
+		return d.mode(d.waiting(n, topic))
 	}
 	if d.transport == transportPlugin {
-		return Plan{
+		return d.mode(Plan{
 			Exchanges: []Exchange{{Name: n.Exchange, Kind: d.exchangeType}, delayedExchange(n.Exchange + ".delayed")},
 			Bindings:  []Binding{{Exchange: n.Exchange + ".delayed", Key: "#", To: n.Exchange, ToExchange: true}},
-		}
+		})
 	}
-	p := Plan{}
-	if d.declare == declareAll {
-		p.Exchanges = []Exchange{{Name: n.Exchange, Kind: d.exchangeType}}
-	}
+	p := Plan{Exchanges: []Exchange{{Name: n.Exchange, Kind: d.exchangeType}}}
 	for _, step := range d.ladder.steps {
-		p.Queues = append(p.Queues, d.delayQueue(d.firstName(n, topic, step), step, n.Exchange, topic))
+		if d.single {
+			break
+		}
+		p.addDelay(d.delayQueue(d.firstName(n, topic, step), step, n.Exchange, topic), slices.Contains(d.named, step))
 	}
-	return p
+	if d.single {
+		p.addDelay(d.delayQueue(d.firstName(n, topic, 0), 0, n.Exchange, topic), false)
+	}
+	return d.mode(p)
 }
 
 // firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has its own:
@@ -227,6 +254,9 @@ func (d *design) first(topic string) Plan {
 func (d *design) firstName(n brokers.Names, topic string, step time.Duration) string {
 	if d.naming.Delayed != "" {
 		return n.Delayed(step)
+	}
+	if step == 0 {
+		return n.Exchange + ".delayed." + topic
 	}
 	return n.Exchange + ".delayed." + topic + "." + milliseconds(step)
 }
@@ -249,13 +279,13 @@ func (d *design) dead(n brokers.Names) Plan {
 	return p
 }
 
-// delayQueue plans a queue from which messages go to exchange with key when ttl has passed. It never gets x-expires:
+// delayQueue plans a queue from which messages go to exchange with key when ttl has passed, or, without one, each after its
+// own time to live; then it serves every policy, and a change of the policy changes nothing about it. It never gets x-expires:
 // publishing does not renew that lease, and a queue that expires takes its messages along.
 func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string) Queue {
-	args := amqp.Table{
-		"x-message-ttl":             ttl.Milliseconds(),
-		"x-dead-letter-exchange":    exchange,
-		"x-dead-letter-routing-key": key,
+	args := amqp.Table{"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
+	if ttl > 0 {
+		args["x-message-ttl"] = ttl.Milliseconds()
 	}
 	if d.retryQueueType == quorum {
 		args["x-queue-type"] = quorum

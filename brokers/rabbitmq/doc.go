@@ -13,17 +13,17 @@
 //
 //	parameter         default   meaning
 //	transport         ttl       how delays are waited for: ttl, plugin or reject (default with naming=ttl-cycle)
-//	declare           all       what to declare: all, adopt (not the consumer's queue, not the producers' exchange), none
+//	declare           all       what to declare: all, adopt (what is missing; the rest as it is), none
 //	prefetch          1         messages sent ahead to one subscription, at least its concurrency
 //	queue-type        quorum    type of consumers' queues: quorum or classic
 //	retry-queue-type  quorum    type of delay and dead letter queues
-//	grid              true      delay queues for delays that nobody named, 21 per consumer
+//	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
 //	tolerance         1         how late such a delay may end, in percent; 50 saves hops where delays are jittered anyway
 //	delivery-limit    20        deliveries after which RabbitMQ itself dead-letters, on queues that we declare
-//	crash-limit       5         unanswered deliveries after which a message is dead-lettered; 0 means never
-//	nack-pause        100ms     before a nacked message goes back; doubled by each delivery, at most 5s
-//	retry-ttl         5s        time to live of the waiting queue of transport=reject
-//	max-message       16MiB     largest payload; set it to the broker's max_message_size, 0 leaves it to the broker
+//	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
+//	nack-pause        100ms     before a nacked message is handed out again; doubled by each nack, up to 64 times
+//	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the policy
+//	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size, 0 leaves it to the broker
 //	exchange-type     direct    of the producers' exchange; topic with a naming scheme of patterns
 //	int-headers                 headers sent as integers; retry count and original delay with naming=service-bus, delayed-backoff
 //
@@ -34,21 +34,36 @@
 // # Delivery semantics
 //
 // At least once. Publish, Reschedule and DeadLetter return nil when RabbitMQ has confirmed that a queue has the message:
-// everything is persistent, mandatory and confirmed, many at a time on one channel, and what nobody takes is an
-// *[UnroutableError] that names exchange and routing key. What a lost connection left without a confirm is published
+// everything is persistent, mandatory and confirmed, many at a time on one channel each for what users publish, retries and
+// dead letters, and what no queue takes is an *[UnroutableError] that names exchange and routing key. What a lost connection left without a confirm is published
 // again on the next one, within the publish timeout: that, and a crash between a confirm and an ack, is where
 // duplicates come from.
 //
 // Acks and publishes have a connection each, because RabbitMQ stops reading from connections that publish when it is
 // short of memory. [Broker.Stats] counts connections and channels: two, and one channel plus one per subscription.
 //
-// A message whose deliveries end without an answer, because its handler ends the process, is dead-lettered by the
-// subscriber before it reaches the handler once x-delivery-count has come to crash-limit, with reason crash, to
-// brokers.Config.DeadLetters, and without one, or when it fails, into the dead letter queue. What was prefetched beside
-// it when the process died is counted as well: keep prefetch at 1 for handlers that may do this. Nacks are answers, and
-// are kept from being counted, and so are connections that broke while the process lived: a message that was sent ahead on
-// half as many as delivery-limit allows is published anew, behind the others, before RabbitMQ dead-letters it. Classic
-// queues count nothing.
+// What is above the connections, such as pauses of nacks, crash suspects and the keeping of what cannot be published for now,
+// is the same for every broker: see package brokers. RabbitMQ counts deliveries (x-delivery-count) for crashes, lost
+// connections, restarts and consumer timeouts alike, and for everything that was sent ahead. A message that was counted twice
+// is published again with the header x-suspect and runs apart, behind the others; one that ends its process crash-limit
+// times is dead-lettered with reason crash, to brokers.Config.DeadLetters, and without one, or when it fails, into the dead
+// letter queue. A message that RabbitMQ has counted half as often as delivery-limit allows is published anew before
+// RabbitMQ dead-letters it. Nacks stay in this process and are not counted. Classic queues count nothing.
+//
+// A message that came early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays in hand and
+// is handled when it is due. Others are sent ahead meanwhile, to further consumers on the same channel.
+//
+// Acks share frames: they wait up to 5 ms for others, in places of the prefetch that no handler needs, a quarter of them. A
+// process that dies repeats those messages and the ones that it was handling. A message that was handled and whose ack could
+// not be sent is acked when it comes again to this process; an ack that was lost with the connection on its way is not known.
+//
+// What is deleted while a subscription runs is declared again: its queue at once, delay and dead letter queues by the next
+// message that needs them, exchanges and bindings within 30 s or by a publish of the same process. [Broker.Ping] reports what
+// is missing, as far as AMQP tells.
+//
+// Headers that amqp091-go cannot decode (tables nested deeper than 32, more than 8,192 entries) would end the connection.
+// Such a message is dead-lettered with reason malformed, its payload, and the bytes of its headers in x-undecoded-headers, at
+// most 96 KiB of them.
 //
 // Subscribing is our own and not watermill-amqp's (v2.1.3), which handles one message at a time per Subscribe whatever
 // the prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of
@@ -63,14 +78,16 @@
 // consumer's queue, and no other, when its time to live ends; quorum queues with at-least-once dead-lettering, without
 // x-expires. Config.Delays names the delays that get a queue of their own and are waited for in one go. Any other delay
 // up to 30 days waits in the largest queue of the grid that is not longer, comes to the consumer with x-not-before, and
-// is sent on for the rest, without the handler's knowing: never early, late by at most 1 % or 100 ms. All queues are
-// declared by Subscribe, none at the first failure: RabbitMQ, killed within some seconds after it declared a quorum
-// queue, can come back with that queue out of reach. With naming=laravel and no more than one delay there is one
-// {queue}_retry without a number.
+// is sent on for the rest, without the handler's knowing: never early, late by at most 1 % or 100 ms. Subscribe declares the
+// queues of the named delays. One of the grid is declared when a message first needs it: RabbitMQ, killed within some seconds
+// after it declared a quorum queue, can come back with that queue out of reach until it is restarted, so name the delays of
+// your policy, or apply [Plan.All] beforehand. With naming=laravel and delayed-backoff, and with grid=off where no delay is
+// named, there is one wait queue without a number, from which each message expires on its own: a shorter delay behind a longer
+// one is late by the rest of that one, never early.
 //
-// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>. The
-// first delayed publish to a topic declares these queues, once per process, or Apply(PlanDelayed(topics...)) does
-// beforehand. A program that delays to topics without end makes queues without end.
+// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>, which are
+// declared when first needed, or beforehand by Apply(PlanDelayed(topics...).All()). A program that delays to topics without
+// end makes queues without end.
 //
 // transport=plugin: an x-delayed-message exchange of the queue's name. Opening fails if the broker has none. Its
 // messages exist once, on one node, and are lost with it; RabbitMQ 4.3 no longer runs it. Publications to it cannot be
@@ -90,13 +107,14 @@
 // Published are the properties message id, correlation id, content type and encoding, type, app id, reply-to, timestamp
 // and priority, and all headers but those that the broker made (x-death, x-delivery-count, ...), CC, BCC and x-delay.
 // Expiration and user id are never repeated. Beside envelope's, the driver writes x-not-before and x-delay-rest, both in
-// milliseconds, to messages that wait in more than one step, and x-consumer to retries.
+// milliseconds, to messages that wait in more than one step, x-consumer to retries, and x-stage to every message but dead
+// letters: by its value a copy of a retry is known.
 //
 // # Limits
 //
 // Headers must fit one frame (128 KiB), names and properties 255 bytes: more is brokers.ErrTooLarge, before it can end
-// the connection. A nack by a handler without the pipeline moves the message to the end of its queue from time to time.
-// A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen it. Bindings
-// are not visible through AMQP: [Broker.Check] compares them when management says where to ask. Not tested: clusters, power loss,
-// RabbitMQ 4.
+// the connection, and first publications leave 4 KiB for what a retry adds. A nacked message keeps its place of the prefetch.
+// A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen it. Bindings and
+// policies are not visible through AMQP: [Broker.Check] compares them when management says where to ask. Tested on
+// 3.10 and 4.3; not tested: clusters, power loss.
 package rabbitmq

@@ -1,12 +1,14 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -20,6 +22,9 @@ func init() {
 	brokers.Register(Scheme, Driver{})
 	brokers.Register(SchemeTLS, Driver{})
 }
+
+// defaultRetryTTL is how long a rejected message waits where nothing says how long.
+const defaultRetryTTL = 5 * time.Second
 
 // Driver opens amqp:// and amqps:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of
 // their own register it there.
@@ -37,8 +42,9 @@ func (Driver) Params() []brokers.Param {
 				"ttl unless naming is ttl-cycle",
 		},
 		{
-			Name: "declare", Default: declareAll, OneOf: []string{declareAll, declareAdopt, declareNone},
-			Doc: "what to declare: all, adopt (not the consumers' queues and the producers' exchange) or none",
+			Name: "declare", Default: declareAll, OneOf: []string{declareAll, declareAdopt, declareNone, declareRead},
+			Doc: "what to declare: all, adopt (what is missing; what exists is taken as it is), none (all must be there) or read (none; only " +
+				"the queue that is read must be there, for programs that never retry, such as a collector of dead letters)",
 		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
@@ -55,20 +61,21 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",
-			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the handler; " +
-				"0 means never; needs quorum queues",
+			Doc: "how often a message may end its process before it is dead-lettered; those that were delivered twice without an answer " +
+				"run apart; 0 means never; needs quorum queues",
 		},
 		{
-			Name: "grid", Kind: brokers.Bool, Default: "true",
-			Doc: "declare queues for delays that x-delays does not name, 21 per consumer; transport ttl only",
+			Name: "grid", Default: "on", OneOf: []string{"on", "off", "true", "false"},
+			Doc: "up to 21 queues per consumer, declared when first needed, for delays that delays does not name; off: those that it names serve " +
+				"them too, and where it names none, one queue, in which a shorter delay may wait behind a longer one; transport ttl only",
 		},
 		{
 			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
 			Doc: "how late a delay may end, in percent of itself; more means fewer hops for jittered delays; transport ttl only",
 		},
 		{
-			Name: "retry-ttl", Kind: brokers.Duration, Default: "5s", Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
-			Doc: "time to live of the wait queue; transport reject only",
+			Name: "retry-ttl", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
+			Doc: "time to live of the wait queue; the one delay of the policy, or 5s, unless given; transport reject only",
 		},
 		{
 			Name: "exchange-type", OneOf: []string{"direct", "topic", "fanout", "headers"},
@@ -81,12 +88,12 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
-			Doc: "largest payload, which should be the broker's max_message_size (16 MiB from RabbitMQ 4.0 on, 128 MiB before); " +
-				"0 leaves it to the broker",
+			Doc: "largest message in bytes, payload and headers together, which should be the broker's max_message_size (16 MiB from " +
+				"RabbitMQ 4.0 on, 128 MiB before); 0 leaves it to the broker",
 		},
 		{
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
-			Doc: "pause before a nacked message goes back to its queue; doubled with each delivery, up to 5s",
+			Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
 		},
 		{
 			Name: "management",
@@ -117,30 +124,36 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 	return b, nil
 }
 
+func isOn(value string) bool { return value == "on" || value == "true" }
+
 // newDesign reads the parameters and reports all that do not fit together.
 func newDesign(cfg brokers.Config) (*design, error) {
 	p := cfg.Params
 	d := &design{
 		naming:         cfg.Naming,
 		transport:      p.String("transport"),
-		named:          compactDelays(cfg.Delays),
-		ladder:         newLadder(cfg.Delays, p.Bool("grid"), p.Int("tolerance")),
+		named:          driver.NewSteps(cfg.Delays...),
+		ladder:         newLadder(cfg.Delays, isOn(p.String("grid")), p.Int("tolerance")),
 		declare:        p.String("declare"),
 		queueType:      p.String("queue-type"),
 		retryQueueType: p.String("retry-queue-type"),
 		deliveryLimit:  p.Int("delivery-limit"),
-		retryTTL:       p.Duration("retry-ttl"),
 		exchangeType:   p.String("exchange-type"),
 		intHeaders:     p.Strings("int-headers"),
-		crashLimit:     p.Int("crash-limit"),
 		maxMessage:     p.Bytes("max-message"),
 	}
+	d.ownTTL = p.String("retry-ttl") != ""
+	d.retryTTL.Store(int64(cmp.Or(p.Duration("retry-ttl"), defaultRetryTTL)))
+	d.expect(d.named)
 	preset := cfg.Naming.Preset
 	if d.transport == "" {
 		d.transport = transportTTL
 		if preset == "ttl-cycle" {
 			d.transport = transportReject
 		}
+	}
+	if d.transport == transportTTL && !cfg.Naming.PerDelay() {
+		d.single = preset == "laravel" || preset == "delayed-backoff" || !isOn(p.String("grid")) && len(d.named) == 0
 	}
 	if d.exchangeType == "" {
 		d.exchangeType = "direct"
@@ -158,8 +171,9 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		d.management, err = newManagement(address, cfg.URL)
 		faults = append(faults, err)
 	}
-	if d.queueType == quorum && d.crashLimit >= d.deliveryLimit {
-		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters first", d.crashLimit, d.deliveryLimit))
+	if limit := p.Int("crash-limit"); d.queueType == quorum && limit >= d.deliveryLimit {
+		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters first",
+			limit, d.deliveryLimit))
 	}
 	for _, delay := range cfg.Delays {
 		if delay > envelope.MaxDelay {

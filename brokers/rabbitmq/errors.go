@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // UnroutableError says that RabbitMQ has no queue for a publication, or not even the exchange. Nothing was stored.
@@ -19,6 +20,8 @@ type UnroutableError struct {
 	RoutingKey string
 	// Reason is RabbitMQ's own text.
 	Reason string
+
+	exchangeMissing bool
 }
 
 // Error names what is missing.
@@ -32,7 +35,9 @@ func (e *UnroutableError) Error() string {
 }
 
 // Is makes errors.Is(err, brokers.ErrUnroutable) true.
-func (e *UnroutableError) Is(target error) bool { return target == brokers.ErrUnroutable }
+func (e *UnroutableError) Is(target error) bool {
+	return target == brokers.ErrUnroutable || e.exchangeMissing && target == driver.ErrMissing
+}
 
 var (
 	// ErrRefused says that RabbitMQ refused to store a publication, most often because a queue with
@@ -60,7 +65,7 @@ func deathOf(o *outgoing, e *amqp.Error) error {
 	case e == nil:
 		return errConnectionLost
 	case blames(e, o.exchange) && e.Code == amqp.NotFound:
-		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason}
+		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason, exchangeMissing: true}
 	case blames(e, o.exchange):
 		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):

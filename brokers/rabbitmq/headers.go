@@ -38,12 +38,30 @@ func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
 		}
 		types[escapeKey(key)] = kind
 	}
+	baseFrom(headers, metadata)
 	if types != nil {
 		encoded, err := json.Marshal(types)
 		if err == nil { // a map of strings always encodes
 			metadata[envelope.KeyHeaderTypes] = string(encoded)
 		}
 	}
+}
+
+// baseFrom takes the x-delay of a producer in another language as the original delay, the base of the backoff. A message that
+// has failed or waited here has an x-delay of ours. The plugin turns the sign of the header when the time is over.
+func baseFrom(headers amqp.Table, metadata message.Metadata) {
+	delay, asked := integer(headers[envelope.KeyDelay])
+	if !asked {
+		return
+	}
+	for _, ours := range []string{
+		envelope.KeyOriginalDelay, envelope.KeyRetryCount, envelope.KeyFirstFailure, envelope.KeyDeferredSince, envelope.KeyRedriveID, keyRest,
+	} {
+		if _, has := headers[ours]; has {
+			return
+		}
+	}
+	metadata[envelope.KeyOriginalDelay] = strconv.FormatInt(max(delay, -delay), 10)
 }
 
 // metadataToHeaders makes the headers of a publication, leaving out what skip refuses. A value that no longer fits the

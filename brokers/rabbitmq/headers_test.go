@@ -85,7 +85,7 @@ func TestHeaders_OfTheBrokerAreNotPublished(t *testing.T) {
 		"x-delivery-count": int64(4), "x-acquired-count": int64(4), "CC": []any{"payments"}, "BCC": []any{"payments"},
 		"x-delay": int32(-500), "mine": "stays",
 	})
-	require.Equal(t, amqp.Table{"mine": "stays"}, headers)
+	require.Equal(t, amqp.Table{"mine": "stays", envelope.KeyOriginalDelay: "500"}, headers)
 }
 
 func TestHeaders_SentAsIntegersWhereConsumersReadNumbers(t *testing.T) {

@@ -3,12 +3,14 @@ package rabbitmq
 import (
 	"slices"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// ladder is the sorted list of delays for which a queue stands ready. RabbitMQ can only expire the message at the head
-// of a queue, so that each delay needs its own; a short one behind a long one would wait for it.
+// ladder is the delays for which a queue stands ready. RabbitMQ can only expire the message at the head of a queue, so that
+// each delay needs its own; a short one behind a long one would wait for it.
 type ladder struct {
-	steps   []time.Duration
+	steps   driver.Steps
 	percent int // by how much a delay may be rounded up
 }
 
@@ -19,26 +21,13 @@ const (
 )
 
 func newLadder(named []time.Duration, grid bool, percent int) ladder {
-	steps := compactDelays(named)
+	steps := slices.Clone(named)
 	if grid {
 		for d := gridFirst; d <= gridLast; d *= 2 {
 			steps = append(steps, d)
 		}
 	}
-	slices.Sort(steps)
-	return ladder{steps: slices.Compact(steps), percent: percent}
-}
-
-// compactDelays sorts delays, in whole milliseconds, and drops zeros and doubles.
-func compactDelays(delays []time.Duration) []time.Duration {
-	var out []time.Duration
-	for _, d := range delays {
-		if d > 0 {
-			out = append(out, time.Duration(roundUp(d))*time.Millisecond)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return ladder{steps: driver.NewSteps(steps...), percent: percent}
 }
 
 // slack is how much later than due a message may come because its delay was rounded up: half of what is promised (1 %,
@@ -47,21 +36,7 @@ func (l ladder) slack(delay time.Duration) time.Duration {
 	return max(delay*time.Duration(l.percent)/200, 50*time.Millisecond)
 }
 
-// step chooses the queue for a delay and says how much is left to wait behind it: nothing where a step fits, else the
-// message takes the largest step that is shorter, comes back early, and is sent on for the rest. It reports false when
-// there are no steps.
-func (l ladder) step(delay time.Duration) (step, rest time.Duration, ok bool) {
-	if len(l.steps) == 0 {
-		return 0, 0, false
-	}
-	delay = time.Duration(roundUp(delay)) * time.Millisecond
-	above, exact := slices.BinarySearch(l.steps, delay)
-	switch {
-	case exact:
-		return delay, 0, true
-	case above < len(l.steps) && (above == 0 || l.steps[above]-delay <= l.slack(delay)):
-		return l.steps[above], 0, true
-	}
-	step = l.steps[above-1]
-	return step, delay - step, true
+// step chooses the queue for a delay and says how much is left to wait behind it, for which the message is sent on.
+func (l ladder) step(delay time.Duration) (step, rest time.Duration) {
+	return l.steps.Pick(delay, l.slack(driver.CeilMillis(delay)))
 }

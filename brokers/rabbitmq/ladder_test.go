@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // walk sends a delay through the queues of l and returns when it ends and through how many it went.
 func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, hops int) {
 	t.Helper()
 	for rest := delay; rest > 0; hops++ {
-		step, left, ok := l.step(rest)
-		require.True(t, ok)
+		step, left := l.step(rest)
 		waited += step
 		require.Less(t, left, rest)
 		rest = left
@@ -37,8 +38,7 @@ func TestLadder_NamedDelaysWaitOnce(t *testing.T) {
 	named := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 70 * time.Minute}
 	l := newLadder(named, true, 1)
 	for _, delay := range named {
-		step, rest, ok := l.step(delay)
-		require.True(t, ok)
+		step, rest := l.step(delay)
 		require.Equal(t, delay, step)
 		require.Zero(t, rest)
 	}
@@ -54,8 +54,9 @@ func TestLadder_ToleranceSavesHops(t *testing.T) {
 
 func TestLadder_Steps(t *testing.T) {
 	require.Len(t, newLadder(nil, true, 1).steps, 21)
-	require.Equal(t, []time.Duration{2 * time.Millisecond, time.Second},
+	require.Equal(t, driver.Steps{2 * time.Millisecond, time.Second},
 		newLadder([]time.Duration{time.Second, 0, 1500 * time.Microsecond, time.Second}, false, 1).steps)
-	_, _, ok := newLadder(nil, false, 1).step(time.Second)
-	require.False(t, ok)
+	step, rest := newLadder(nil, false, 1).step(time.Second)
+	require.Zero(t, step)
+	require.Equal(t, time.Second, rest)
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // window is how many publications one channel may have under way. amqp091-go drops a returned message when the buffer
@@ -17,6 +19,8 @@ const window = 1024
 
 // outgoing is one publication.
 type outgoing struct {
+	of            *driver.Outgoing // what it renders
+	index         int              // in the call that it belongs to
 	exchange, key string
 	msg           amqp.Publishing
 	optional      bool // an exchange that finds no queue is no fault
@@ -24,7 +28,9 @@ type outgoing struct {
 
 // lane is a channel in confirm mode with many publications under way. It ends with the channel.
 type lane struct {
+	link    *link
 	conn    *amqp.Connection
+	wire    *coalescing
 	ch      *amqp.Channel
 	places  chan struct{} // one for each publication under way
 	returns chan amqp.Return
@@ -47,16 +53,14 @@ type flight struct {
 }
 
 func openLane(ctx context.Context, l *link) (*lane, error) {
-	conn, err := l.connection(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ch, err := l.channel(ctx)
+	ch, conn, wire, err := l.wiredChannel(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ln := &lane{
+		link:    l,
 		conn:    conn,
+		wire:    wire,
 		ch:      ch,
 		places:  make(chan struct{}, window),
 		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
@@ -96,14 +100,14 @@ func (ln *lane) reserve(ctx context.Context, o *outgoing, wait bool) (bool, erro
 	case <-ln.ended:
 		return false, deathOf(o, ln.cause)
 	case <-ctx.Done():
-		return false, unconfirmed(ctx, o)
+		return false, ln.unconfirmed(ctx, o)
 	}
 }
 
 // post sends o on a reserved place and returns before its confirm. Unless it fails, the caller must settle the flight.
 func (ln *lane) post(ctx context.Context, o *outgoing) (*flight, error) {
-	// The write blocks when the broker stops reading, and then blocks everybody behind it: they wait here, where their
-	// contexts release them.
+	// When the broker stops reading, what is to be written piles up: publishers wait for their turn and for room, where
+	// their contexts release them, and not in the write, where nothing would.
 	select {
 	case <-ln.turn:
 	case <-ln.ended:
@@ -112,9 +116,14 @@ func (ln *lane) post(ctx context.Context, o *outgoing) (*flight, error) {
 	case <-ctx.Done():
 		<-ln.places
 		ln.suspect.Store(true)
-		return nil, unconfirmed(ctx, o)
+		return nil, ln.unconfirmed(ctx, o)
 	}
 	defer func() { ln.turn <- struct{}{} }()
+	if err := ln.wire.room(ctx); err != nil {
+		<-ln.places
+		ln.suspect.Store(true)
+		return nil, ln.unconfirmed(ctx, o)
+	}
 
 	// A return is assigned by looking through pending, so the flight must be there before the broker can answer.
 	f := &flight{outgoing: o}
@@ -148,7 +157,7 @@ func (ln *lane) settle(ctx context.Context, f *flight) error {
 	case <-ctx.Done():
 		ln.suspect.Store(true)
 		ln.forget(f, f.confirm.DeliveryTag)
-		return unconfirmed(ctx, f.outgoing)
+		return ln.unconfirmed(ctx, f.outgoing)
 	}
 	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this
 	// message has been put into ln.returns by now. len comes first, sorting second: whoever empties the channel has set
@@ -170,7 +179,7 @@ func (ln *lane) settle(ctx context.Context, f *flight) error {
 	case <-ln.ended:
 		return deathOf(f.outgoing, ln.cause)
 	case <-ctx.Done():
-		return unconfirmed(ctx, f.outgoing)
+		return ln.unconfirmed(ctx, f.outgoing)
 	}
 }
 
@@ -221,6 +230,15 @@ func (ln *lane) close(ctx context.Context) {
 	if !ln.ch.IsClosed() {
 		_, _ = call(ctx, ln.conn, func() (struct{}, error) { return struct{}{}, ln.ch.Close() }) // it is done with either way
 	}
+}
+
+// unconfirmed makes the error of a publication whose time is over, and names the alarm if there is one.
+func (ln *lane) unconfirmed(ctx context.Context, o *outgoing) error {
+	if p := ln.link.pressing(); p != nil {
+		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w (%s): %w: %w",
+			o.exchange, o.key, ErrBlocked, p.reason, ErrUnconfirmed, context.Cause(ctx))
+	}
+	return unconfirmed(ctx, o)
 }
 
 func unconfirmed(ctx context.Context, o *outgoing) error {

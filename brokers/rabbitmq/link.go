@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,8 +32,9 @@ type link struct {
 
 	mu       sync.Mutex
 	conn     *amqp.Connection
-	attempt  *attempt // the attempt to connect that is under way, if there is one
-	failures int      // in a row
+	wire     *coalescing // what conn writes to
+	attempt  *attempt    // the attempt to connect that is under way, if there is one
+	failures int         // in a row
 	channels map[*amqp.Channel]struct{}
 	pressure *pressure
 }
@@ -121,7 +123,10 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 		case <-l.life.Done():
 		}
 	}
-	conn, err := l.dial()
+	l.mu.Lock()
+	first := l.conn == nil
+	l.mu.Unlock()
+	conn, wire, err := l.dial(first)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,30 +146,57 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 		l.logger.Warn("rabbitmq: cannot connect", "connection", l.name, "failures", l.failures, "error", err)
 	default:
 		l.failures = 0
-		l.conn = conn
+		l.conn, l.wire = conn, wire
 		l.pressure = nil
 		l.tasks.Go(func() { l.watch(conn) })
 	}
 	close(try.done)
 }
 
-func (l *link) dial() (*amqp.Connection, error) {
+// dial connects. It encrypts the connection itself, because what amqp091-go reads has to be sifted after that. first says
+// that there was no connection before, so that the parameters of the URL may be wrong.
+func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
+	uri, err := amqp.ParseURI(l.url)
+	if err != nil {
+		return nil, nil, err
+	}
+	encrypted := uri.Scheme == SchemeTLS
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(l.name)
-	conn, err := amqp.DialConfig(l.url, amqp.Config{
+	var wire *coalescing
+	var in *sieve
+	conn, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.url, uri.Scheme), amqp.Config{
 		Properties: properties,
 		Heartbeat:  10 * time.Second,
 		Locale:     "en_US",
-		Dial: func(network, address string) (net.Conn, error) {
+		Dial: func(network, _ string) (net.Conn, error) {
+			address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(l.life, network, address)
 			if err != nil {
 				return nil, err
 			}
+			wire = coalesce(conn, writeTimeout)
+			conn = wire
 			// amqp091-go removes the deadline when the handshake is over.
-			return coalesce(conn), conn.SetDeadline(time.Now().Add(dialTimeout))
+			if err = conn.SetDeadline(time.Now().Add(dialTimeout)); err == nil && encrypted {
+				conn, err = encrypt(l.life, conn, &uri)
+			}
+			if err != nil {
+				_ = wire.Close() // the error is the one to report
+				return nil, err
+			}
+			in = sift(conn)
+			return in, nil
 		},
 	})
-	return conn, explainHandshake(err, strings.HasPrefix(l.url, SchemeTLS+":"))
+	if err != nil {
+		return nil, nil, explainHandshake(err, handshake{
+			encrypted:   encrypted,
+			answeredTLS: in != nil && in.alert.Load(),
+			anonymous:   first && uri.CertFile == "",
+		})
+	}
+	return conn, wire, nil
 }
 
 // watch follows connection.blocked until conn ends.
@@ -193,12 +225,17 @@ func (l *link) watch(conn *amqp.Connection) {
 	}
 }
 
+// pressing returns why the broker takes no publications, and nil when it takes them.
+func (l *link) pressing() *pressure {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pressure
+}
+
 // awaitRelief waits while the broker has blocked the connection.
 func (l *link) awaitRelief(ctx context.Context) error {
 	for {
-		l.mu.Lock()
-		p := l.pressure
-		l.mu.Unlock()
+		p := l.pressing()
 		if p == nil {
 			return nil
 		}
@@ -212,23 +249,32 @@ func (l *link) awaitRelief(ctx context.Context) error {
 
 // channel opens a channel on the live connection.
 func (l *link) channel(ctx context.Context) (*amqp.Channel, error) {
+	ch, _, _, err := l.wiredChannel(ctx)
+	return ch, err
+}
+
+// wiredChannel is channel with the connection that the channel is on, and what that one writes to.
+func (l *link) wiredChannel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
 	conn, err := l.connection(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	ch, err := call(ctx, conn, conn.Channel)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
+		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.conn != conn {
+		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w", errConnectionLost)
+	}
 	for old := range l.channels {
 		if old.IsClosed() {
 			delete(l.channels, old)
 		}
 	}
 	l.channels[ch] = struct{}{}
-	return ch, nil
+	return ch, conn, l.wire, nil
 }
 
 // counts returns the connections and channels that are open.

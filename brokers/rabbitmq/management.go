@@ -53,6 +53,43 @@ func (m *management) bindings(ctx context.Context, exchange string) ([]Binding, 
 	return list, err
 }
 
+// queuePolicy is what policies make of a queue.
+type queuePolicy struct {
+	Name       string
+	Definition map[string]any
+}
+
+// policy returns the policies in effect on a queue, an operator's policy among them.
+func (m *management) policy(ctx context.Context, queue string) (queuePolicy, error) {
+	var answer struct {
+		Policy         string          `json:"policy"`
+		OperatorPolicy string          `json:"operator_policy"`
+		Effective      json.RawMessage `json:"effective_policy_definition"` // an object, or an empty list
+	}
+	if err := m.get(ctx, &answer, "queues", m.broker.Vhost, queue); err != nil {
+		return queuePolicy{}, err
+	}
+	p := queuePolicy{Name: answer.Policy}
+	if p.Name == "" {
+		p.Name = answer.OperatorPolicy
+	}
+	if len(answer.Effective) > 0 && answer.Effective[0] == '{' {
+		if err := json.Unmarshal(answer.Effective, &p.Definition); err != nil {
+			return queuePolicy{}, fmt.Errorf("ask the management API: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// effective returns what policies make of a queue; nothing where nobody has said where the management API is.
+func (m *management) effective(ctx context.Context, queue string) (map[string]any, error) {
+	if m == nil {
+		return nil, nil
+	}
+	p, err := m.policy(ctx, queue)
+	return p.Definition, err
+}
+
 // get decodes an answer into out and leaves out as it is when there is no such object.
 func (m *management) get(ctx context.Context, out any, path ...string) error {
 	target := m.base.JoinPath("api")

@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"cmp"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -16,7 +18,7 @@ func unmarshal(d *amqp.Delivery) *message.Message {
 
 	uuid := d.MessageId
 	if uuid == "" {
-		uuid = metadata[keyWatermillUUID]
+		uuid = cmp.Or(metadata[keyWatermillUUID], metadata[envelope.KeyMessageID])
 	}
 	m := message.NewMessage(uuid, d.Body)
 	m.Metadata = metadata

@@ -71,7 +71,7 @@ func TestPlan_HasNoneOfTheTraps(t *testing.T) {
 			URL: "amqp://localhost/", Group: "g", Naming: brokers.NameScheme{Preset: preset, Project: "p"},
 		}, "topic")
 		require.NoError(t, err)
-		for _, q := range plan.Queues {
+		for _, q := range plan.All().Queues {
 			require.NotContains(t, q.Args, "x-expires", q.Name)
 			require.Equal(t, "quorum", q.Args["x-queue-type"], q.Name)
 			if limit, ok := q.Args["x-delivery-limit"]; ok {

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -56,7 +57,7 @@ func setProperties(p *amqp.Publishing, m *message.Message) {
 	p.DeliveryMode = amqp.Persistent
 	p.MessageId = m.UUID
 	if p.MessageId == "" {
-		p.MessageId = get(envelope.KeyAMQPMessageID)
+		p.MessageId = cmp.Or(get(envelope.KeyAMQPMessageID), get(envelope.KeyMessageID))
 	}
 	p.CorrelationId = get(envelope.KeyAMQPCorrelationID)
 	if p.CorrelationId == "" {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -87,6 +88,8 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 		"a rest that makes no sense":  {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
 		"a rest that is not a number": {amqp.Table{"x-not-before": at(time.Second), keyRest: "x"}, time.Second},
 	} {
+		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: what a producer wrote counts for nothing", name)
+		tc.headers["x-death"] = []any{amqp.Table{"reason": "expired", "queue": "orders_retry.1000"}}
 		require.Equal(t, tc.want, remaining(tc.headers, now), name)
 	}
 }
@@ -117,4 +120,81 @@ func TestCountRejections(t *testing.T) {
 		countRejections(amqp.Table{"x-death": tc.deaths}, "orders", metadata)
 		require.Equal(t, tc.want, metadata[envelope.KeyRetryCount], name)
 	}
+}
+
+// On a bus every publication names its event in AMQP's type, which is where the PHP consumers look: the first one, retries
+// and dead letters, by the producer's own word where there is one.
+func TestType_OnABus(t *testing.T) {
+	open := func(naming brokers.NameScheme) *transport {
+		cfg, err := brokers.Config{URL: "amqp://localhost/", Naming: naming, Group: "invoice-service"}.Resolve(Driver{}.Params())
+		require.NoError(t, err)
+		d, err := newDesign(cfg)
+		require.NoError(t, err)
+		return &transport{cfg: cfg, design: d}
+	}
+	first := func(tr *transport, topic string, m *message.Message) outgoing {
+		o, err := tr.outgoing(&driver.Outgoing{
+			Message: m, First: true, To: &driver.Destination{Kind: driver.ToTopic, Topic: topic, Names: tr.NamesFor(topic, "")},
+		})
+		require.NoError(t, err)
+		return o
+	}
+	m := func(kv ...string) *message.Message {
+		m := message.NewMessage("1", nil)
+		for i := 0; i < len(kv); i += 2 {
+			m.Metadata[kv[i]] = kv[i+1]
+		}
+		return m
+	}
+	bus := open(brokers.ServiceBus("easyweek"))
+	origin := &envelope.Origin{
+		Topic: "invoice.*", Consumer: "easyweek.invoice-service", Exchange: "easyweek.bus", RoutingKey: "invoice.created",
+	}
+	for name, c := range map[string]struct {
+		message *message.Message
+		want    string
+	}{
+		"the routing key":      {m(), "invoice.created"},
+		"our event header":     {m(envelope.KeyEvent, "invoice.made"), "invoice.made"},
+		"the producer's own":   {m(envelope.KeyAMQPType, "invoice.signed"), "invoice.signed"},
+		"its own before ours":  {m(envelope.KeyAMQPType, "a", envelope.KeyEvent, "b"), "a"},
+		"of a message retried": {m(envelope.KeyRetryCount, "1"), "invoice.created"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, first(bus, "invoice.created", c.message).msg.Type)
+			for _, kind := range []driver.Kind{driver.ToConsumer, driver.ToDeadLetters} {
+				again, err := bus.outgoing(&driver.Outgoing{
+					Message: c.message, Origin: origin, Delay: time.Second, Due: time.Now().Add(time.Second),
+					To: &driver.Destination{Kind: kind, Topic: origin.Topic, Names: bus.NamesOf(origin.Topic, origin.Consumer)},
+				})
+				require.NoError(t, err)
+				require.Equal(t, c.want, again.msg.Type)
+			}
+		})
+	}
+	require.Empty(t, first(open(brokers.Laravel()), "orders", m()).msg.Type)
+}
+
+// The wait that a pipeline announces is the time to live of a TTL cycle's queue, unless the URL names one.
+func TestExpect_TimeToLiveOfACycle(t *testing.T) {
+	ttl := func(params brokers.Params, announced ...time.Duration) time.Duration {
+		cfg := brokers.Config{URL: "amqp://localhost/", Naming: brokers.TTLCycle("sme.sgp.workers"), Params: params}
+		cfg, err := cfg.Resolve(Driver{}.Params())
+		require.NoError(t, err)
+		d, err := newDesign(cfg)
+		require.NoError(t, err)
+		(&transport{cfg: cfg, design: d}).Expect(announced)
+		p := d.consumer("dre", "", nil)
+		for _, q := range p.Queues {
+			if q.Name == "dre.deadletter" {
+				return time.Duration(q.Args["x-message-ttl"].(int64)) * time.Millisecond
+			}
+		}
+		t.Fatal("no wait queue")
+		return 0
+	}
+	require.Equal(t, 5*time.Second, ttl(nil))
+	require.Equal(t, 10*time.Minute, ttl(nil, 10*time.Minute))
+	require.Equal(t, time.Minute, ttl(brokers.Params{"retry-ttl": "1m"}, 10*time.Minute))
+	require.Equal(t, 5*time.Second, ttl(nil, time.Second, time.Minute), "not one wait")
 }

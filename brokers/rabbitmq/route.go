@@ -14,13 +14,14 @@ type route struct {
 	exchange, key string
 	rest          time.Duration // still to wait when the message comes back
 	checked       bool          // the time of delivery travels along, and is checked when the message comes back
+	expiration    int64         // milliseconds after which the message leaves its wait queue on its own; 0: the queue's time to live
 	pluginDelay   int64         // milliseconds for the x-delayed-message plugin
 	unconfirmable bool          // the plugin answers every mandatory publication with "no route"
 }
 
 // maxDelay of a transport; 0 when it cannot delay.
 func (d *design) maxDelay() time.Duration {
-	if d.transport == transportTTL && len(d.ladder.steps) == 0 {
+	if d.transport == transportTTL && len(d.ladder.steps) == 0 && !d.single {
 		return 0
 	}
 	return envelope.MaxDelay
@@ -30,8 +31,8 @@ func (d *design) maxDelay() time.Duration {
 func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Duration) (route, error) {
 	straight := route{key: n.Queue}
 	switch {
-	case d.transport == transportTTL && d.loneRetry() && len(d.named) == 0 && delay <= 0:
-		return route{key: n.Retry(0)}, nil
+	case d.single && d.naming.Preset == "laravel" && len(d.named) == 0 && delay <= 0: // there every failure goes through its queue
+		return route{key: n.Retry(0), expiration: 1}, nil
 	case delay <= 0:
 		return straight, nil
 	case delay > d.maxDelay():
@@ -39,19 +40,60 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 	case d.transport == transportPlugin:
 		return route{exchange: pluginExchange(n), key: originKey(n, origin), pluginDelay: roundUp(delay), unconfirmable: true}, nil
 	case d.transport == transportReject:
-		r := route{key: n.Retry(0), rest: max(0, delay-d.retryTTL), checked: true}
+		r := route{key: n.Retry(0), checked: true}
+		ttl, known := d.ttlOf(n.Retry(0))
+		if !known {
+			ttl = d.ttl()
+		}
+		r.rest = max(0, delay-ttl)
+		if r.rest == 0 {
+			r.expiration = roundUp(delay)
+		}
 		if n.RetryExchange != "" {
 			r.exchange, r.key = n.RetryExchange, originKey(n, origin)
 		}
 		return r, nil
 	}
-	step, rest, _ := d.ladder.step(delay)
-	return route{key: d.retryName(n, step), rest: rest, checked: rest > 0}, nil
+	return d.wait(delay, n.Retry), nil
+}
+
+// maxRounds bounds how often a message passes through a wait queue that was made with a shorter time to live.
+const maxRounds = 50
+
+// wait routes into the queue in which a delay is waited for, of those that name gives.
+func (d *design) wait(delay time.Duration, name func(time.Duration) string) route {
+	if !d.single {
+		step, rest := d.ladder.step(delay)
+		return d.rung(name(step), step, rest)
+	}
+	one := route{key: name(0), expiration: roundUp(delay)}
+	ttl, known := d.ttlOf(one.key)
+	switch {
+	case !known || ttl >= delay:
+		return one
+	case len(d.ladder.steps) > 0 && delay > maxRounds*ttl: // as good as no time to live at all: the queue that has the delay in its name
+		step, rest := d.ladder.step(delay)
+		return d.rung(name(step), step, rest)
+	}
+	one.rest, one.checked = delay-ttl, true
+	return one
+}
+
+// rung routes into the queue of one delay. One that is not of our making may have another time to live, or none.
+func (d *design) rung(queue string, step, rest time.Duration) route {
+	r := route{key: queue, rest: rest, checked: rest > 0}
+	if d.declare == declareAll {
+		return r
+	}
+	r.expiration = roundUp(step)
+	if ttl, known := d.ttlOf(queue); known && ttl < step {
+		r.rest, r.checked = rest+step-ttl, true
+	}
+	return r
 }
 
 // delayed routes to all consumers of topic, after a first-delivery delay.
-func (d *design) delayed(topic string, delay time.Duration) (route, error) {
-	n := d.names(topic, "")
+func (d *design) delayed(n brokers.Names, topic string, delay time.Duration) (route, error) {
 	straight := route{exchange: n.Exchange, key: topic}
 	switch {
 	case delay <= 0:
@@ -63,8 +105,7 @@ func (d *design) delayed(topic string, delay time.Duration) (route, error) {
 	case d.transport == transportPlugin:
 		return route{exchange: n.Exchange + ".delayed", key: topic, pluginDelay: roundUp(delay), unconfirmable: true}, nil
 	}
-	step, rest, _ := d.ladder.step(delay)
-	return route{key: d.firstName(n, topic, step), rest: rest, checked: rest > 0}, nil
+	return d.wait(delay, func(step time.Duration) string { return d.firstName(n, topic, step) }), nil
 }
 
 // originKey is the routing key that the message was first published with (D18).
@@ -77,7 +118,8 @@ func originKey(n brokers.Names, origin *envelope.Origin) string {
 
 func tooLong(delay, longest time.Duration) error {
 	if longest == 0 {
-		return fmt.Errorf("rabbitmq: %w: a delay of %s: there are no delay queues; name the delays (x-delays) or switch x-grid on",
+		return fmt.Errorf("rabbitmq: %w: a delay of %s: there are no delay queues; name the delays (x-delays) "+
+			"or give the retry queue a name without {delay}",
 			brokers.ErrUnsupported, delay)
 	}
 	return fmt.Errorf("rabbitmq: %w: a delay of %s: the longest is %s", brokers.ErrUnsupported, delay, longest)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,61 +14,29 @@ import (
 // safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 % more processor
 // time a message (docs/performance.md).
 type sender struct {
-	link    *link
-	timeout time.Duration
-	late    error // when the timeout is over
-	lane    atomic.Pointer[lane]
-	turn    chan struct{} // holds one token while nobody opens a lane
-
-	mu     sync.Mutex // guards closed, and busy.Add against busy.Wait
-	closed bool
-	busy   sync.WaitGroup
+	link *link
+	lane atomic.Pointer[lane]
+	turn chan struct{} // holds one token while nobody opens a lane
 }
 
-func newSender(l *link, timeout time.Duration) *sender {
-	s := &sender{
-		link:    l,
-		timeout: timeout,
-		late:    fmt.Errorf("waited %s: %w", timeout, context.DeadlineExceeded),
-		turn:    make(chan struct{}, 1),
-	}
+func newSender(l *link) *sender {
+	s := &sender{link: l, turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
 }
 
-// send publishes batch in its order and returns when the broker has confirmed all of it. It waits out a lost
-// connection, and repeats what was not confirmed when it broke, for as long as the timeout allows.
-func (s *sender) send(ctx context.Context, batch ...outgoing) error {
-	return errors.Join(s.sendEach(ctx, batch)...)
-}
-
-// sendEach is send with an error for each publication, nil for those that are confirmed.
+// sendEach publishes batch in its order and returns when the broker has confirmed or refused all of it, with an error for
+// each publication, nil for those that are confirmed. It waits out a lost connection, and repeats what was not confirmed
+// when it broke, until ctx ends.
 func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
-	faults := make([]error, len(batch))
-	fail := func(todo []int, err error) []error {
-		for _, i := range todo {
-			faults[i] = err
-		}
-		return faults
+	if len(batch) == 0 {
+		return nil
 	}
+	faults := make([]error, len(batch))
 	todo := make([]int, len(batch)) // indexes of what is not settled
 	for i := range todo {
 		todo[i] = i
 	}
-	if len(batch) == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return fail(todo, brokers.ErrClosed)
-	}
-	s.busy.Add(1)
-	s.mu.Unlock()
-	defer s.busy.Done()
-
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, s.late)
-	defer cancel()
 	for round := 0; ; round++ {
 		todo = s.round(ctx, batch, todo, faults, round < refusals)
 		if len(todo) == 0 {
@@ -179,7 +146,7 @@ func (s *sender) open(ctx context.Context) (*lane, error) {
 	}
 	if old != nil && !old.ch.IsClosed() {
 		// Its confirms stay away. Whoever waits on it is released by its end, and publishes again on the new one.
-		s.busy.Go(func() {
+		s.link.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
 			old.close(ctx)
@@ -191,17 +158,4 @@ func (s *sender) open(ctx context.Context) (*lane, error) {
 	}
 	s.lane.Store(ln)
 	return ln, nil
-}
-
-// close waits for publishes that are under way, which the timeout bounds, and closes the lanes.
-func (s *sender) close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.busy.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	if ln := s.lane.Load(); ln != nil {
-		ln.close(ctx)
-	}
 }

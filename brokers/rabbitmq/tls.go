@@ -1,17 +1,60 @@
 package rabbitmq
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// explainHandshake says what to do when a server was reached and no connection came of it. The URL's parameters are those
-// of RabbitMQ's own URIs.
-func explainHandshake(err error, encrypted bool) error {
+// encrypt makes a TLS connection of conn with the files and the name of the broker's URL.
+func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error) {
+	cfg := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+	if cfg.ServerName == "" {
+		cfg.ServerName = uri.Host
+	}
+	if uri.CACertFile != "" {
+		pem, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("read cacertfile: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		cfg.RootCAs.AppendCertsFromPEM(pem)
+	}
+	if uri.CertFile != "" && uri.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read certfile and keyfile: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{certificate}
+	}
+	client := tls.Client(conn, cfg)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// handshake is what is known of a connection that failed before it was open.
+type handshake struct {
+	encrypted   bool
+	answeredTLS bool // the server answered with a TLS alert
+	anonymous   bool // the first attempt with this URL, which names no certificate
+}
+
+const certificateHint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, " +
+	"add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log says why"
+
+// explainHandshake adds what to do to the error of a connection that failed before it was open. A broker that is being
+// restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of RabbitMQ's
+// own URIs.
+func explainHandshake(err error, h handshake) error {
 	var (
 		authority x509.UnknownAuthorityError
 		host      x509.HostnameError
@@ -32,15 +75,17 @@ func explainHandshake(err error, encrypted bool) error {
 		hint = "renew the server's certificate, or correct the clock of this machine"
 	case errors.As(err, &record):
 		hint = "this port does not speak TLS: use the broker's TLS port (5671), or amqp:// on this one"
+	case h.answeredTLS:
+		hint = "this port speaks TLS: use amqps:// with it, or the broker's AMQP port (5672)"
+	case h.encrypted && h.anonymous && errors.Is(err, net.ErrClosed):
+		// The client's reader saw the end of the connection first, and closed it under the writer.
+		hint = certificateHint
 	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError && exception.Code != amqp.ChannelError:
 		return err
-	case encrypted:
-		// With TLS 1.3 the server looks at the client's certificate after the handshake. Whether its verdict can still be read
-		// depends on who is faster.
-		hint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, add certfile=<file>&keyfile=<file> " +
-			"of one that it trusts to the URL; its log says why"
-	case exception.Code == amqp.FrameError:
-		hint = "this port does not answer in AMQP: use amqps:// if it is the broker's TLS port, or its AMQP port (5672)"
+	case h.encrypted && (h.anonymous || strings.Contains(exception.Reason, "tls: ")):
+		// With TLS 1.3 the server looks at the client's certificate after the handshake. Its verdict may be lost with the
+		// connection that it ends.
+		hint = certificateHint
 	default:
 		return err
 	}

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,12 +34,35 @@ type Binding struct {
 func (b Binding) String() string { return fmt.Sprintf("%s --%s--> %s", b.Exchange, b.Key, b.To) }
 
 // Plan is what a consumer, or a producer of delayed messages, needs on the broker, in the order of declaration.
-// Adopted queues and exchanges must exist and are never declared.
 type Plan struct {
 	Exchanges []Exchange
 	Queues    []Queue
 	Bindings  []Binding
-	Adopted   []string // queues
+	// Adopted queues must exist and are never declared.
+	Adopted []string
+	// Later are delay queues that are declared when a message first waits in them. A program whose user may not declare
+	// needs them beforehand: see [Plan.All].
+	Later []Queue
+
+	adopt   bool                                                                    // what exists is taken as it is
+	ways    []way                                                                   // of the wait queues among Queues, Later and Adopted
+	learned func(queue string, ttl int64)                                           // notes what a wait queue that exists has
+	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // what policies make of a queue
+}
+
+// way is how messages come back from a wait queue.
+type way struct {
+	queue, to string
+	key       string // with which they were published into it
+	own       bool   // they expire by their own time to live
+}
+
+// All returns the plan with the queues in Later among those to be declared.
+func (p Plan) All() Plan {
+	all := p.empties()
+	all.merge(p)
+	all.Queues, all.Later = append(all.Queues, all.Later...), nil
+	return all
 }
 
 // String shows the plan, one object a line, sorted arguments, as it would be declared.
@@ -47,17 +71,27 @@ func (p Plan) String() string {
 	for _, name := range p.Adopted {
 		fmt.Fprintf(&out, "queue    %s  (adopted: must exist, is not declared)\n", name)
 	}
+	taken := ""
+	if p.adopt {
+		taken = "  (where it is missing; else as it is)"
+	}
 	for _, e := range p.Exchanges {
-		fmt.Fprintf(&out, "exchange %s  %s%s\n", e.Name, e.Kind, formatArgs(e.Args))
+		fmt.Fprintf(&out, "exchange %s  %s%s%s\n", e.Name, e.Kind, formatArgs(e.Args), taken)
 	}
 	for _, q := range p.Queues {
-		fmt.Fprintf(&out, "queue    %s%s\n", q.Name, formatArgs(q.Args))
+		fmt.Fprintf(&out, "queue    %s%s%s\n", q.Name, formatArgs(q.Args), taken)
 	}
 	for _, b := range p.Bindings {
 		fmt.Fprintf(&out, "binding  %s\n", b)
 	}
+	for _, q := range p.Later {
+		fmt.Fprintf(&out, "queue    %s%s  (declared when first needed)\n", q.Name, formatArgs(q.Args))
+	}
 	return out.String()
 }
+
+// empties is a plan with nothing in it, in the mode of p.
+func (p Plan) empties() Plan { return Plan{adopt: p.adopt, learned: p.learned, policy: p.policy} }
 
 func formatArgs(args amqp.Table) string {
 	var out strings.Builder
@@ -69,15 +103,25 @@ func formatArgs(args amqp.Table) string {
 
 // merge adds what other has and p has not.
 func (p *Plan) merge(other Plan) {
+	p.adopt = p.adopt || other.adopt
+	if p.learned == nil {
+		p.learned, p.policy = other.learned, other.policy
+	}
+	for _, w := range other.ways {
+		if !slices.Contains(p.ways, w) {
+			p.ways = append(p.ways, w)
+		}
+	}
 	for _, e := range other.Exchanges {
 		if !slices.ContainsFunc(p.Exchanges, func(x Exchange) bool { return x.Name == e.Name }) {
 			p.Exchanges = append(p.Exchanges, e)
 		}
 	}
 	for _, q := range other.Queues {
-		if !slices.ContainsFunc(p.Queues, func(x Queue) bool { return x.Name == q.Name }) {
-			p.Queues = append(p.Queues, q)
-		}
+		p.Queues = addQueue(p.Queues, q)
+	}
+	for _, q := range other.Later {
+		p.Later = addQueue(p.Later, q)
 	}
 	for _, b := range other.Bindings {
 		if !slices.Contains(p.Bindings, b) {
@@ -89,4 +133,11 @@ func (p *Plan) merge(other Plan) {
 			p.Adopted = append(p.Adopted, name)
 		}
 	}
+}
+
+func addQueue(list []Queue, q Queue) []Queue {
+	if slices.ContainsFunc(list, func(x Queue) bool { return x.Name == q.Name }) {
+		return list
+	}
+	return append(list, q)
 }

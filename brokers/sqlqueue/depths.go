@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
 const (
@@ -15,24 +14,6 @@ const (
 	// maxDepthQueues bounds the queues that are asked about.
 	maxDepthQueues = 1000
 )
-
-var _ brokers.DepthReporter = (*Broker)(nil)
-
-// Depths implements brokers.DepthReporter, over all queues in the database. It counts what is delayed, in retry, ready and in
-// dead letter queues. It reads only rows that wait, along the index, and 100,000 of them at most: where more wait, the numbers are
-// lower than the truth and add up to that. A message that was
-// rescheduled while it was being handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
-func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	done, err := b.enter()
-	if err == nil {
-		defer done()
-		var found []brokers.Depth
-		if found, err = b.store.depths(ctx, maxDepth); err == nil {
-			return depths.DeadLetters(found, b.cfg.Naming), nil
-		}
-	}
-	return nil, fmt.Errorf("sqlqueue: depths: %w", err)
-}
 
 // depths counts the rows that wait, up to limit.
 func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error) {
@@ -66,9 +47,9 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 // depth counts the rows of a queue that wait. A lease ends in the future too, and is no wait. Rows that nothing has
 // happened to but their publishing have no lease, not even 0.
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
-	err = s.db.QueryRowContext(ctx, s.bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
+	err = s.db.QueryRowContext(ctx, s.name().Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
 		SELECT lease FROM redrive_queue_messages
-		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.now(), limit)), queue).
+		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.name().Now(), limit)), queue).
 		Scan(&waiting, &retries)
 	return waiting, retries, err
 }
@@ -76,7 +57,7 @@ func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries
 // ready counts the rows of a queue that are due and that nobody has.
 func (s *store) ready(ctx context.Context, queue, limit int64) (ready int64, err error) {
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT id FROM redrive_queue_messages"+
-		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.now(), s.free(queue), limit)).Scan(&ready)
+		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name().Now(), s.free(queue), limit)).Scan(&ready)
 	return ready, err
 }
 

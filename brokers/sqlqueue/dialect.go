@@ -4,20 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Dialect names the kind of database behind a *sql.DB.
-type Dialect string
+type Dialect = sqldb.Dialect
 
 // The databases that [New] takes.
 const (
-	PostgreSQL Dialect = "postgres" // 12 and later
-	MySQL      Dialect = "mysql"    // MariaDB 10.6 and later; MySQL 8.0 should do, and is not tested
-	SQLite     Dialect = "sqlite"   // 3.42 and later
+	PostgreSQL = sqldb.PostgreSQL // 12 and later
+	MySQL      = sqldb.MySQL      // MariaDB 10.6 and later; MySQL 8.0 should do, and is not tested
+	SQLite     = sqldb.SQLite     // 3.42 and later
 )
 
 // DB is the part of *sql.DB, *sql.Tx and *sql.Conn that a statement needs. [Broker.TxPublisher] takes one, so that
@@ -29,15 +28,11 @@ type DB interface {
 
 // dialect is what differs between the databases. Everything else is in store.
 type dialect interface {
-	// now is the SQL for the time in microseconds since 1970. It does not change within a statement.
-	now() string
-	// bind rewrites ? into the placeholders of the database.
-	bind(query string) string
-	// insertIgnore makes an INSERT that does nothing when a unique key is taken already.
-	insertIgnore(insert string) string
-	// publish inserts rows once for every group of topic, and reports whether it has any. notify asks the database to
-	// wake consumers at commit, where it can.
-	publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error)
+	// name is the database's; what every package knows about it follows from that.
+	name() Dialect
+	// publish inserts rows once for every group of topic, and reports whether it has any. own means that db is a connection of
+	// the broker's. notify asks the database to wake consumers at commit, where it can.
+	publish(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) (bool, error)
 	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of them.
 	byID(table string) string
 	deleteFrom(table string) string
@@ -47,6 +42,9 @@ type dialect interface {
 	claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error)
 	// limit is the size of the largest claim that n allows.
 	limit(n int) int
+	// byIDs selects rows by their ids. locks is how statements on rows treat those that another session has locked.
+	byIDs(ids []int64) (where string, args []any)
+	locks() lockHabit
 	// held selects those of rows that worker has the lease of.
 	held(worker int64, rows []leased) (where string, args []any)
 	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends none
@@ -56,8 +54,11 @@ type dialect interface {
 	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
 	next() string
-	// move gives leased rows a new due time and content, and drops their leases. It reports the ids of rows it moved.
-	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error)
+	// firsts is the query for the queues between two ids, its parameters, that have rows, and the time until the first of each is due,
+	// leased or not.
+	firsts() string
+	// move gives leased rows a new due time and content, and drops their leases. It notes the ids of the rows it moved.
+	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error
 	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
 	// tend keeps the database's plans right when the table grows fast. It is called every few seconds.
@@ -65,15 +66,18 @@ type dialect interface {
 	// probe asks the database how it is set up, and how large a message may be.
 	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
-	write(change func() error) error
+	write(ctx context.Context, change func() error) error
 }
 
 // moved is a leased row on its way back to its queue.
 type moved struct {
 	row
-	leased
-	queue int64
+	*delivery
+
+	place int // in the call of Publish
 }
+
+func (m moved) id() int64 { return m.delivery.row.id }
 
 // leased names a row that a worker has, and the lease that it shares with others, or 0.
 type leased struct{ id, batch int64 }
@@ -85,9 +89,10 @@ func dialectOf(name Dialect) (dialect, error) {
 	case MySQL:
 		return mysql{}, nil
 	case SQLite:
-		return new(sqlite), nil
+		return sqlite{writer: make(chan struct{}, 1)}, nil
+	default:
+		return nil, name.Validate()
 	}
-	return nil, fmt.Errorf("unknown dialect %q: known are %s, %s, %s", name, PostgreSQL, MySQL, SQLite)
 }
 
 // columns of a claimed row, in the order that scan reads, after its position in the index.
@@ -134,62 +139,22 @@ func queryInts(ctx context.Context, db DB, query string, args ...any) (list []in
 	return list, rows.Err()
 }
 
-// inTx runs fn in a transaction.
-func inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, opts)
-	if err != nil {
-		return err
-	}
-	if err := fn(tx); err != nil {
-		_ = tx.Rollback() // the first error says what went wrong
-		return err
-	}
-	return tx.Commit()
-}
-
-// joinIDs writes ids as 1,2,3. They are integers of ours: nothing in them needs quoting.
-func joinIDs(ids []int64) string {
-	b := make([]byte, 0, len(ids)*8)
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, id, 10)
-	}
-	return string(b)
-}
-
-// tuples repeats a group of placeholders n times.
-func tuples(tuple string, n int) string {
-	return strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
-}
-
-// numbered rewrites each ? into $1, $2, ... The statements here hold no literal question marks.
-func numbered(query string) string {
-	var b strings.Builder
-	b.Grow(len(query) + 32)
-	n := 0
-	for {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		n++
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
-}
-
 // firstDue is next where every row has a lease of its own.
 func firstDue(now string) string {
 	return "SELECT visible_at - " + now + " FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"
 }
 
+// firstOfEach is firsts where a GROUP BY would read all rows: it goes from one queue to the next in the index.
+func firstOfEach(d Dialect) string {
+	return d.Bind(`WITH RECURSIVE q(id) AS (SELECT min(queue_id) FROM redrive_queue_messages WHERE queue_id >= ?
+		UNION ALL SELECT (SELECT min(m.queue_id) FROM redrive_queue_messages m WHERE m.queue_id > q.id) FROM q WHERE q.id < ?)
+		SELECT id, (SELECT m.visible_at FROM redrive_queue_messages m WHERE m.queue_id = q.id ORDER BY m.queue_id, m.visible_at LIMIT 1) - ` +
+		d.Now() + ` FROM q WHERE id IS NOT NULL`)
+}
+
 // heldEach is held where every row has a lease of its own.
 func heldEach(worker int64, rows []leased) (where string, args []any) {
-	return " WHERE id IN (" + joinIDs(idsOf(rows)) + ") AND lease = ?", []any{worker}
+	return " WHERE id IN (" + sqldb.IDs(idsOf(rows)) + ") AND lease = ?", []any{worker}
 }
 
 func idsOf(rows []leased) []int64 {

@@ -27,10 +27,11 @@
 //	x-poll             poll             75ms      longest pause between two looks at an idle queue
 //	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
-//	x-nack-delay       nack-delay       100ms     pause after a nack; doubles with each delivery, up to 10 s
+//	x-nack-pause       nack-pause       100ms     pause after a nack; doubles with each delivery, up to 64 times
 //	x-crash-limit      crash-limit      5         leases in a row without an answer that make a dead letter; 0 for never
 //	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
 //	x-max-connections  max-connections  8         size of the pool
+//	x-conn-lifetime    conn-lifetime    30m       how long a connection is used; 0 is forever
 //
 // # Delivery semantics
 //
@@ -41,16 +42,21 @@
 // A worker leases rows in a statement of its own: no transaction is open while a handler runs, and no open transaction
 // anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take its
 // rows over after x-lease; when it is out of touch with the database for that long, its handler's context is cancelled with
-// [ErrLeaseLost], and what it still does to the message has no effect.
+// [ErrLeaseLost], and what it still does to the message has no effect. An ack that came too late counts when the message
+// comes to the same process again, which then does not handle it a second time.
 //
 // On MySQL and SQLite each row has a lease of its own. On PostgreSQL new rows are leased up to 490 at a time by one row of
 // redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much as
 // reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
 // rescheduled, renewed or taken over has a lease of its own from then on.
 //
-// An ack deletes the row. Acks gather for up to 5 ms; a crash in that time delivers the messages again. A nack makes the row
-// visible again after x-nack-delay. Rescheduling changes the row itself, in one statement that also ends the lease: there is
-// no moment in which a crash delivers a retry twice. DeliveryCount counts leases since the message was last rescheduled.
+// An ack deletes the row. Answers gather for up to 5 ms; a crash in that time delivers the messages again. While the
+// database cannot store them they are tried again, and the leases kept. A row that another session has locked delays
+// no answer but its own. A nack makes the row visible again after x-nack-pause. Rescheduling changes the row itself,
+// in one statement that also ends the lease: there is no moment in which a crash delivers a retry twice. The messages
+// of one Publish are one transaction, which callers share that publish to one topic at the same time; where the
+// database refuses it, each caller's are tried apart. DeliveryCount counts leases since the message was last
+// rescheduled.
 //
 // A message whose handler ends the process gives no answer. Once x-crash-limit of its leases in a row have run out, the
 // subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters, and without
@@ -65,7 +71,8 @@
 // A row has a due time in microseconds since 1970, computed and compared by the database's clock. No session's time zone and
 // no client's clock can shift it. The index on (queue, due time) holds due rows at its beginning, so that a million waiting
 // ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken earlier by NOTIFY on
-// PostgreSQL with pgx; elsewhere it looks after 2, 4, 8 ... ms, at most x-poll. Either way a message comes within 100 ms of
+// PostgreSQL with pgx; elsewhere the broker looks after 2, 4, 8 ... ms, at most x-poll, with one statement for all of its idle
+// subscriptions. Either way a message comes within 100 ms of
 // its due time, and never before.
 //
 // # Headers
@@ -77,7 +84,9 @@
 // # Limits
 //
 //   - Topics and groups have up to 255 bytes.
-//   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB.
+//   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB. 20 KiB of that are for what a retry or a dead letter
+//     adds to the headers of a message that has just fitted.
+//   - There are no topic patterns: Subscribe refuses a topic with the word * or #.
 //   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those with
 //     its id in redrive_queue_messages.
 //   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
@@ -87,6 +96,9 @@
 //     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.
 //   - On PostgreSQL the claims of one queue come one after the other, for about a millisecond each.
 //   - PostgreSQL keeps one connection for LISTEN. With max-connections below 3 the queue polls.
+//   - Behind a pooler such as pgbouncer, also in transaction mode, which is recognised at Open, statements are not prepared under names
+//     (default_query_exec_mode=cache_describe, unless the URL says another), and the queue polls where it does not hear its own
+//     notification. A pool for [New] needs that parameter in its DSN.
 //
 // # Why this is not watermill-sql
 //

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/crash"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 func init() {
@@ -42,8 +43,8 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
 		{
-			Name: "nack-delay", Kind: brokers.Duration, Default: "100ms",
-			Doc: "Pause before a nacked message comes back; it doubles with each delivery, up to 10 s.",
+			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
+			Doc: "pause before a nacked message comes back; doubled at each further nack, up to 64 times",
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
@@ -57,6 +58,10 @@ func (urlDriver) Params() []brokers.Param {
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,
 			Doc: "Most connections to the database.",
 		},
+		{
+			Name: "conn-lifetime", Kind: brokers.Duration, Default: "30m",
+			Doc: "How long a connection is used; 0 is forever.",
+		},
 		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
 	}
 }
@@ -67,18 +72,31 @@ func (d urlDriver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker
 	if err != nil {
 		return nil, errors.New("sqlqueue: the URL cannot be parsed")
 	}
-	src, err := sourceOf(u)
+	b, err := openURL(ctx, u, d.scheme, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("sqlqueue: open %s: %w", redactURL(u), err)
+		return nil, fmt.Errorf("sqlqueue: open %s: %w", brokers.Redact(u.String()), err)
 	}
-	db, err := src.open(cfg.Params.String("driver"), cfg.Params.Int("max-connections"))
+	return b, nil
+}
+
+// openURL opens the database of a resolved URL, one without our parameters.
+func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config) (*Broker, error) {
+	src, err := sqldb.ReadURL(u, u.Query())
 	if err != nil {
-		return nil, fmt.Errorf("sqlqueue: open %s: %w", redactURL(u), err)
+		return nil, err
 	}
-	b, err := open(ctx, db, src.dialect, d.scheme, cfg)
+	if src.InMemory() {
+		return nil, errors.New("a database in memory is a different one on each connection: name a file, or use mem://")
+	}
+	conns := cfg.Params.Int("max-connections")
+	db, err := src.Connect(ctx, sqldb.Pool{Driver: cfg.Params.String("driver"), Max: conns, Lifetime: cfg.Params.Duration("conn-lifetime")})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("sqlqueue: open %s: %w", redactURL(u), err), db.Close())
+		return nil, err
 	}
-	b.ownsDB = true
+	b, err := open(ctx, db, src.Dialect, scheme, cfg)
+	if err != nil {
+		return nil, errors.Join(src.Hide(err), db.Close())
+	}
+	b.t.ownsDB = true
 	return b, nil
 }

@@ -13,7 +13,7 @@ import (
 // there is no room is refused and its message kept, and once the file may grow all of it is handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
-	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-delay=5ms"
+	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-pause=5ms"
 	payload := make([]byte, 50_000)
 	full := openURL(t, path+"&_pragma=max_page_count(300)")
 	messages := subscribe(t, full, "jobs")

@@ -2,15 +2,12 @@ package sqlqueue
 
 import (
 	"maps"
-	"net/url"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,103 +28,6 @@ func FuzzHeaders(f *testing.F) {
 		require.NoError(t, decodeHeaders(encodeHeaders(headers), got))
 		require.True(t, maps.Equal(headers, got), "%q became %q", headers, got)
 		_ = decodeHeaders(foreign, message.Metadata{}) // any text may be in the column
-	})
-}
-
-func TestSourceOf(t *testing.T) {
-	for raw, want := range map[string]string{
-		"postgres://u:p@h:1/d?sslmode=disable":                   "postgres://u:p@h:1/d?sslmode=disable",
-		"mysql://u:p%40%2F:@h/d?tls=true":                        "u:p@/:@tcp(h:3306)/d?tls=true",
-		"mariadb://root@[::1]:3307/d":                            "root@tcp([::1]:3307)/d",
-		"mysql://u@h/d?socket=%2Frun%2Fm.sock":                   "u@unix(/run/m.sock)/d",
-		"sqlite:///var/q.db":                                     "file:/var/q.db?_txlock=immediate",
-		"sqlite://q.db?_pragma=synchronous(off)":                 "file:q.db?_pragma=synchronous%28off%29&_txlock=immediate",
-		"sqlite://dir/q%3F.db":                                   "file:dir/q%3F.db?_txlock=immediate",
-		"postgresql://h/d":                                       "postgresql://h/d",
-		"mysql://u@h:3306/d?time_zone=%27%2B09%3A00%27&x=%26%20": "u@tcp(h:3306)/d?time_zone=%27%2B09%3A00%27&x=%26+",
-	} {
-		u, err := url.Parse(raw)
-		require.NoError(t, err)
-		s, err := sourceOf(u)
-		require.NoError(t, err)
-		require.Equal(t, want, s.dsn)
-	}
-}
-
-// What the URL says about SQLite is not said over again.
-func TestSourceOf_PragmasOfTheURLWin(t *testing.T) {
-	u, err := url.Parse("sqlite://q.db?_pragma=synchronous(off)&_pragma=busy_timeout=1")
-	require.NoError(t, err)
-	s, err := sourceOf(u)
-	require.NoError(t, err)
-	require.Equal(t, []string{"PRAGMA journal_mode = WAL"}, s.pragmas)
-}
-
-// Processes that start together all turn the journal of a new file into a write-ahead log. One that meets another there waits, also
-// when the driver runs pragmas of the URL before there is a busy_timeout.
-func TestSource_OpenedTogether(t *testing.T) {
-	t.Parallel()
-	for range 40 {
-		u := &url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "queue.db"), RawQuery: "_pragma=synchronous(off)"}
-		s, err := sourceOf(u)
-		require.NoError(t, err)
-		var opening sync.WaitGroup
-		start := make(chan struct{})
-		for range 8 {
-			opening.Go(func() {
-				<-start
-				db, err := s.open("", 1)
-				if assert.NoError(t, err) {
-					assert.NoError(t, db.PingContext(t.Context()))
-					assert.NoError(t, db.Close())
-				}
-			})
-		}
-		close(start)
-		opening.Wait()
-	}
-}
-
-// What is added while a flush runs is flushed together.
-func TestBatcher_GathersDuringAFlush(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var batches [][]int
-		b := &batcher[int]{max: 3}
-		b.flush = func(batch []int) {
-			batches = append(batches, batch)
-			time.Sleep(time.Second) // virtual: the database
-		}
-		b.add(1)
-		synctest.Wait()
-		for i := 2; i <= 6; i++ {
-			b.add(i)
-		}
-		time.Sleep(10 * time.Second) // virtual
-		synctest.Wait()
-		require.Equal(t, [][]int{{1}, {2, 3, 4}, {5, 6}}, batches)
-	})
-}
-
-// The first item goes at once; those that follow wait for company, but not for ever.
-func TestBatcher_Lingers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		var at []time.Duration
-		b := &batcher[int]{max: 3, linger: time.Second}
-		first := make(chan struct{})
-		b.flush = func([]int) {
-			at = append(at, time.Since(began))
-			if len(at) == 1 {
-				<-first
-			}
-		}
-		b.add(1)
-		synctest.Wait()
-		b.add(2)
-		close(first)
-		time.Sleep(5 * time.Second) // virtual
-		synctest.Wait()
-		require.Equal(t, []time.Duration{0, time.Second}, at)
 	})
 }
 
@@ -244,24 +144,23 @@ func (*withoutWait) WaitForNotification() error { return nil }
 
 // A row that is claimed while it is being given back is a new delivery; one whose handler still runs is not.
 func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
-	sub := new(subscription)
-	hold := func() *delivery { return &delivery{row: claimed{id: 1}, subscription: sub} }
+	hold := func() *delivery { return &delivery{row: claimed{id: 1}} }
 	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
-	sub.unsettled.Add(2)
 
 	running := hold()
 	require.Len(t, l.take([]*delivery{running}), 1)
 	lapsed := hold()
 	lapsed.expires = time.Now().Add(time.Hour)
 	require.Empty(t, l.take([]*delivery{lapsed}), "its handler goes on")
-	require.Equal(t, lapsed.expires, running.leaseEnd())
+	ends, ours := running.lease()
+	require.True(t, ours)
+	require.Equal(t, lapsed.expires, ends)
 
-	require.True(t, running.settle())
-	running.leave()
+	require.Equal(t, fateOpen, running.decide(true))
 	again := hold()
 	require.Len(t, l.take([]*delivery{again}), 1, "it has been given back")
-	require.Equal(t, []leased{{id: 1}}, l.current([]*delivery{again}))
-	require.Empty(t, l.current([]*delivery{running}), "it may not decide on the row any more")
+	require.Equal(t, []leased{{id: 1}}, l.current([]answer{{delivery: again}}))
+	require.Empty(t, l.current([]answer{{delivery: running}}), "it may not decide on the row any more")
 	l.drop(running)
 	require.Same(t, again, l.get(1))
 	l.drop(again)

@@ -15,6 +15,7 @@ type leases struct {
 	mu      sync.Mutex
 	held    map[int64]*delivery
 	batches map[int64]int // how many rows that share a lease have not been answered
+	locked  int           // rows that the last renewal left out
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
 
@@ -42,41 +43,46 @@ func (l *leases) take(list []*delivery) []*delivery {
 // drop forgets deliveries: the database knows how they ended, or they are lost.
 func (l *leases) drop(list ...*delivery) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, d := range list {
 		if l.held[d.row.id] == d {
 			delete(l.held, d.row.id)
 		}
-	}
-	l.leave(list)
-	l.mu.Unlock()
-	for _, d := range list {
-		if d.stored != nil {
-			close(d.stored)
-		}
-		d.subscription.unsettled.Done()
+		l.leave(d)
 	}
 }
 
-// leave counts answers to rows that share leases.
-func (l *leases) leave(list []*delivery) {
-	for _, d := range list {
-		batch := d.row.batch
-		if batch == 0 || d.left {
-			continue
+// forget drops what a stream has not settled: its leases run out.
+func (l *leases) forget(s *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, d := range l.held {
+		if d.stream == s {
+			delete(l.held, id)
 		}
-		d.left = true
-		if l.batches[batch]--; l.batches[batch] == 0 {
-			delete(l.batches, batch)
-			l.over = append(l.over, batch)
-		}
+	}
+}
+
+// leave counts the answer to a row that shares its lease.
+func (l *leases) leave(d *delivery) {
+	batch := d.row.batch
+	if batch == 0 || d.left {
+		return
+	}
+	d.left = true
+	if l.batches[batch]--; l.batches[batch] == 0 {
+		delete(l.batches, batch)
+		l.over = append(l.over, batch)
 	}
 }
 
 // ending returns the leases that a statement may end which stores the last answers to list. One that nothing ends runs out.
-func (l *leases) ending(list []*delivery) []int64 {
+func (l *leases) ending(list []answer) []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leave(list)
+	for _, a := range list {
+		l.leave(a.delivery)
+	}
 	over := l.over
 	l.over = nil
 	return over
@@ -84,13 +90,13 @@ func (l *leases) ending(list []*delivery) []int64 {
 
 // current returns the rows of those deliveries that have not been followed by another one of the same row: the lease is
 // this process's for both, and only the last one may decide.
-func (l *leases) current(list []*delivery) []leased {
+func (l *leases) current(list []answer) []leased {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rows := make([]leased, 0, len(list))
-	for _, d := range list {
-		if l.held[d.row.id] == d {
-			rows = append(rows, d.leased())
+	for _, a := range list {
+		if l.held[a.row.id] == a.delivery {
+			rows = append(rows, a.leased())
 		}
 	}
 	return rows
@@ -124,7 +130,7 @@ func (l *leases) renew(ctx context.Context) {
 	var rows []leased
 	l.mu.Lock()
 	for _, d := range l.held {
-		if d.leaseEnd().Before(aging) && !d.isLost() {
+		if ends, ours := d.lease(); ours && ends.Before(aging) {
 			rows = append(rows, d.leased())
 		}
 	}
@@ -139,7 +145,15 @@ func (l *leases) renew(ctx context.Context) {
 func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased) {
 	timeout, cancel := context.WithTimeout(ctx, l.store.lease/4)
 	defer cancel()
-	lost, err := l.store.renew(timeout, rows)
+	rows, locked, err := l.store.unlocked(timeout, rows)
+	var lost map[int64]bool
+	if err == nil && len(rows) > 0 {
+		lost, err = l.store.renew(timeout, rows)
+	}
+	if had := l.locked; len(locked) > 0 && had == 0 {
+		l.log.WarnContext(ctx, "sqlqueue: another session has locked rows; their leases may run out", "messages", len(locked))
+	}
+	l.locked = len(locked)
 	if err != nil {
 		l.log.WarnContext(ctx, "sqlqueue: leases could not be renewed", "messages", len(rows), "error", err)
 	}
@@ -153,10 +167,12 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 			d.extend(began.Add(l.store.lease))
 		case lost[id]:
 			l.lose(ctx, d)
-		case d.leaseEnd().Before(now):
-			// The database is out of reach, and may be in another worker's. The handler is told to stop; if nobody took the
-			// row, its ack still counts.
-			d.end(ErrLeaseLost)
+		default:
+			// The database is out of reach, and may be in another worker's. The handler is told to stop; if no other worker took
+			// the row, its ack still counts.
+			if ends, _ := d.lease(); ends.Before(now) {
+				d.end(ErrLeaseLost)
+			}
 		}
 	}
 }
@@ -165,6 +181,6 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 func (l *leases) lose(ctx context.Context, d *delivery) {
 	if d.lose() {
 		l.log.WarnContext(ctx, "sqlqueue: a lease was lost, another worker has the message",
-			"topic", d.subscription.topic, "group", d.subscription.group, "id", d.row.id)
+			"topic", d.stream.q.Topic, "group", d.stream.q.Group, "id", d.row.id)
 	}
 }

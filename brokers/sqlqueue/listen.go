@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // listener receives PostgreSQL's notifications on a connection of its own. Consumers poll while it is not up.
@@ -21,6 +24,15 @@ type listener struct {
 	log    *slog.Logger
 	up     atomic.Bool
 }
+
+// errNotHeard says that a notification of this process has not come back to it.
+var errNotHeard = errors.New("this process does not hear its own notification, as behind a pooler in transaction mode")
+
+// Bounds of hearing, and of the time until it is tried again.
+const (
+	hearTimeout = 5 * time.Second
+	hearAgain   = 10 * time.Minute
+)
 
 // errCannotListen says that the driver offers no way to wait for notifications.
 var errCannotListen = errors.New("the driver cannot wait for notifications")
@@ -36,10 +48,16 @@ func (l *listener) run(ctx context.Context) {
 			return
 		}
 		l.log.WarnContext(ctx, "sqlqueue: listening was interrupted, polling meanwhile", "error", err)
+		if errors.Is(err, errNotHeard) {
+			if wait.For(ctx, hearAgain) != nil {
+				return
+			}
+			continue
+		}
 		if time.Since(began) > time.Minute {
 			pause = 100 * time.Millisecond
 		}
-		if wait(ctx, pause) != nil {
+		if wait.For(ctx, pause) != nil {
 			return
 		}
 		pause = min(2*pause, 5*time.Second)
@@ -79,6 +97,9 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 	if err != nil {
 		return err
 	}
+	if err := l.hear(ctx, next); err != nil {
+		return err
+	}
 	l.up.Store(true)
 	l.wakeup.wakeAll() // for what was published before LISTEN
 	for {
@@ -99,6 +120,33 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 	}
 }
 
+// hear waits for its own notification, sent on another connection: LISTEN succeeds also where none ever comes.
+func (l *listener) hear(ctx context.Context, next func(context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, hearTimeout)
+	defer cancel()
+	token := "hear " + strconv.FormatInt(rand.Int64(), 36) //nolint:gosec // G404: no secret
+	sent := make(chan error, 1)
+	go func() {
+		_, err := l.db.ExecContext(ctx, "SELECT pg_notify('"+channel+"', '"+token+"')") //nolint:gosec // G202: a constant and a number of ours
+		sent <- err
+	}()
+	var err error
+	for heard := ""; heard != token && err == nil; {
+		heard, err = next(ctx)
+	}
+	late := ctx.Err() != nil
+	cancel()
+	failed := <-sent
+	switch {
+	case err == nil:
+		return nil
+	case late:
+		return errNotHeard
+	default:
+		return errors.Join(err, failed)
+	}
+}
+
 // notifications finds pgx's WaitForNotification behind a database/sql connection. It goes by the methods' shapes, not
 // their types, because naming the types would make every program that imports this package link pgx:
 //
@@ -111,11 +159,11 @@ func notifications(raw any) (func(ctx context.Context) (payload string, err erro
 	if !unwrap.IsValid() || unwrap.Type().NumIn() != 0 || unwrap.Type().NumOut() != 1 {
 		return nil, errCannotListen
 	}
-	wait := unwrap.Call(nil)[0].MethodByName("WaitForNotification")
-	if !wait.IsValid() {
+	receive := unwrap.Call(nil)[0].MethodByName("WaitForNotification")
+	if !receive.IsValid() {
 		return nil, errCannotListen
 	}
-	shape := wait.Type()
+	shape := receive.Type()
 	if shape.NumIn() != 1 || shape.In(0) != reflect.TypeFor[context.Context]() ||
 		shape.NumOut() != 2 || shape.Out(1) != reflect.TypeFor[error]() ||
 		shape.Out(0).Kind() != reflect.Pointer || shape.Out(0).Elem().Kind() != reflect.Struct {
@@ -126,7 +174,7 @@ func notifications(raw any) (func(ctx context.Context) (payload string, err erro
 		return nil, errCannotListen
 	}
 	return func(ctx context.Context) (string, error) {
-		out := wait.Call([]reflect.Value{reflect.ValueOf(ctx)})
+		out := receive.Call([]reflect.Value{reflect.ValueOf(ctx)})
 		if err, _ := reflect.TypeAssert[error](out[1]); err != nil {
 			return "", fmt.Errorf("wait for notification: %w", err)
 		}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/redrive-go/redrive/internal/sqlmigrate"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 //go:embed migrations
@@ -21,7 +21,7 @@ const schemaTable = "redrive_queue_schema"
 func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
 	dir, err := fs.Sub(migrations, "migrations/"+string(name))
 	if err == nil {
-		err = sqlmigrate.Up(ctx, db, string(name), dir, schemaTable)
+		err = sqldb.Schema{Dialect: name, Files: dir, Table: schemaTable}.Up(ctx, db)
 	}
 	if err != nil {
 		return fmt.Errorf("sqlqueue: migrate: %w", err)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // mysql serves MySQL and MariaDB, which return no rows from an UPDATE: a claim is a short transaction.
@@ -15,10 +17,7 @@ type mysql struct{}
 
 var _ dialect = mysql{}
 
-// UNIX_TIMESTAMP goes through the session's time zone, and is an hour off when clocks are set back. UTC_TIMESTAMP is not.
-func (mysql) now() string { return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" }
-
-func (mysql) bind(query string) string { return query }
+func (mysql) name() Dialect { return MySQL }
 
 // byID names the key. The planner takes a table that has just been filled for an empty one, and reads it whole. A statement then locks rows that are
 // not its own, or waits for them, and claims skip what it has locked: messages come out of order.
@@ -26,12 +25,9 @@ func (mysql) byID(table string) string { return table + " FORCE INDEX (PRIMARY)"
 
 func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FROM " + m.byID(table) }
 
-// insertIgnore keeps every error but the duplicate key, which INSERT IGNORE does not.
-func (mysql) insertIgnore(insert string) string { return insert + " ON DUPLICATE KEY UPDATE id = id" }
+func (mysql) write(_ context.Context, change func() error) error { return change() }
 
-func (mysql) write(change func() error) error { return change() }
-
-func (m mysql) publish(ctx context.Context, db DB, topic string, rows []row, _ bool) (bool, error) {
+func (m mysql) publish(ctx context.Context, db DB, _ bool, topic string, rows []row, _ bool) (bool, error) {
 	return publishInto(ctx, db, m, topic, rows)
 }
 
@@ -58,7 +54,7 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 	}
 	return `INSERT INTO redrive_queue_messages
 		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES ` +
-		tuples("(?, "+m.now()+" + ?, "+m.now()+" + ?, "+m.now()+", ?, ?, ?)", len(rows)), args
+		sqldb.Tuples("(?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+", ?, ?, ?)", len(rows)), args
 }
 
 // claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would go on to the record behind
@@ -67,7 +63,7 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
 	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE READ would
 	// lock the gaps between them, and every publish into one would wait.
-	err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
 		list, err = m.lock(ctx, tx, queue, from, n)
 		if err != nil || len(list) == 0 {
 			return err
@@ -79,7 +75,7 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 		}
 		//nolint:gosec // G202: the ids are integers of ours
 		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+`, deliveries = deliveries + 1,
-			started = 0, lease = ?, visible_at = `+m.now()+` + ? WHERE id IN (`+joinIDs(ids)+`)`, worker, lease.Microseconds())
+			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, worker, lease.Microseconds())
 		return err
 	})
 	if err != nil {
@@ -95,14 +91,14 @@ const claimTries = 4
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) ([]claimed, error) {
 	for try := range claimTries {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+m.now()+` ORDER BY visible_at, id
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.MySQL.Now()+` ORDER BY visible_at, id
 			LIMIT `+strconv.Itoa(n)+` OFFSET `+strconv.Itoa(try*n), queue, from)
 		if err != nil || len(found) == 0 {
 			return nil, err
 		}
 		// Without parameters, because a text that is never the same again is not worth preparing.
 		list, err := queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
-			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+joinIDs(found)+`) AND visible_at <= `+m.now()+` FOR UPDATE SKIP LOCKED`)
+			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(found)+`) AND visible_at <= `+sqldb.MySQL.Now()+` FOR UPDATE SKIP LOCKED`)
 		if err != nil {
 			return nil, err
 		}
@@ -115,31 +111,42 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) (
 }
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.
-func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
-	done := make(map[int64]bool, len(moves))
-	err := inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		return moveEach(ctx, tx, m.now(), worker, moves, 0, done)
-	})
-	return done, err
+func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
+	return moveEach(ctx, db, MySQL, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, worker, moves, 0, done)
 }
 
-func moveEach(ctx context.Context, db DB, now string, worker int64, moves []moved, pad time.Duration, done map[int64]bool) error {
-	for _, r := range moves {
-		delay := r.delay
-		if delay > 0 {
-			delay += pad
+// moveEach moves rows in one transaction, or none of them.
+func moveEach(
+	ctx context.Context, db *sql.DB, d Dialect, opts *sql.TxOptions, worker int64, moves []moved, pad time.Duration, done map[int64]bool,
+) error {
+	var ids []int64
+	err := sqldb.InTx(ctx, db, opts, func(tx *sql.Tx) error {
+		ids = ids[:0]
+		for _, r := range moves {
+			delay := r.delay
+			if delay > 0 {
+				delay += pad
+			}
+			//nolint:gosec // G202: the dialect's clock
+			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+d.Now()+` + ?, due_at = `+d.Now()+` + ?,
+				headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
+				delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id(), worker)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil {
+				return err
+			} else if n > 0 {
+				ids = append(ids, r.id())
+			}
 		}
-		result, err := db.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+now+` + ?, due_at = `+now+` + ?,
-			headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
-			delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id, worker)
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil {
-			return err
-		} else if n > 0 {
-			done[r.id] = true
-		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		done[id] = true
 	}
 	return nil
 }
@@ -150,6 +157,12 @@ func (mysql) tend(context.Context, *sql.DB) error { return nil }
 
 func (mysql) limit(n int) int { return claimSize(n) }
 
+func (mysql) byIDs(ids []int64) (where string, args []any) {
+	return " WHERE id IN (" + sqldb.IDs(ids) + ")", nil
+}
+
+func (mysql) locks() lockHabit { return lookFirst }
+
 func (mysql) held(worker int64, rows []leased) (where string, args []any) {
 	return heldEach(worker, rows)
 }
@@ -159,7 +172,13 @@ func (mysql) over([]int64, []leased) (with string, args []any) { return "", nil 
 // free says nothing: whoever has a row has moved it out of what is due.
 func (mysql) free(int64) string { return "1 = 1" }
 
-func (m mysql) next() string { return firstDue(m.now()) }
+// firsts reads the first row of each queue in the index.
+func (mysql) firsts() string {
+	return "SELECT queue_id, MIN(visible_at) - " + sqldb.MySQL.Now() + ` FROM redrive_queue_messages
+		FORCE INDEX (redrive_queue_messages_visible) WHERE queue_id >= ? AND queue_id <= ? GROUP BY queue_id`
+}
+
+func (m mysql) next() string { return firstDue(sqldb.MySQL.Now()) }
 
 // probe leaves room for the other rows' statement text: one row may fill a packet nearly alone.
 func (mysql) probe(ctx context.Context, db *sql.DB) (int64, error) {

@@ -18,8 +18,8 @@ import (
 // Every fault of a URL is an error that says what to do, and none shows the password.
 func TestOpen_FaultsAreClear(t *testing.T) {
 	for name, c := range map[string]struct{ url, want string }{
-		"MissingDriver":    {"postgres://app:s3cret@localhost/app", `try _ "github.com/jackc/pgx/v5/stdlib"`},
-		"MissingMySQL":     {"mysql://app:s3cret@localhost/app", `try _ "github.com/go-sql-driver/mysql"`},
+		"MissingDriver":    {"postgres://app:s3cret@localhost/app", `add _ "github.com/jackc/pgx/v5/stdlib"`},
+		"MissingMySQL":     {"mysql://app:s3cret@localhost/app", `add _ "github.com/go-sql-driver/mysql"`},
 		"NamedDriver":      {"postgres://app:s3cret@localhost/app?x-driver=cloudsql", "cloudsql"},
 		"NoDatabase":       {"mysql://app:s3cret@localhost", "names no database"},
 		"NoFile":           {"sqlite://", "names no file"},
@@ -96,4 +96,8 @@ func TestSubscriber_PatternsAreUnsupported(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	_, err := b.Subscriber(brokers.WithPatterns("invoice.*")).Subscribe(t.Context(), "orders")
 	require.ErrorIs(t, err, brokers.ErrUnsupported)
+	for _, pattern := range []string{"invoice.*", "#", "*.created"} {
+		_, err := b.Subscriber().Subscribe(t.Context(), pattern)
+		require.ErrorIs(t, err, brokers.ErrUnsupported, "it would receive nothing: %s", pattern)
+	}
 }

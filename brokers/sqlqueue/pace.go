@@ -1,9 +1,10 @@
 package sqlqueue
 
-import (
-	"context"
-	"time"
-)
+import "time"
+
+// lookAhead is how much work a subscription leases beyond what its handlers are doing, in time: enough to hide the round
+// trip of a claim, and so little that a slow handler keeps no message from an idle worker.
+const lookAhead = 50 * time.Millisecond
 
 // pace measures how fast handlers are. The zero value is ready for use.
 type pace struct {
@@ -51,16 +52,4 @@ func (i *idleness) next(listening bool) time.Duration {
 	}
 	i.pause = min(max(shortestPause, 2*i.pause), longest)
 	return i.pause
-}
-
-// wait pauses for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // channel is where PostgreSQL's NOTIFY tells consumers that a queue has something for them: "<queue id> <delay in µs>".
@@ -15,35 +17,30 @@ const channel = "redrive_queue"
 
 // postgres needs one round trip for each operation.
 type postgres struct {
-	explicit bool    // transactions are not READ COMMITTED by themselves
-	arrays   *sql.DB // takes Go's slices for arrays; nil where the driver cannot
+	explicit bool // transactions are not READ COMMITTED by themselves
+	arrays   bool // the driver takes Go's slices for arrays
 }
 
 var _ dialect = (*postgres)(nil)
 
-// statement_timestamp is stable, which lets an index condition use it, and does not stand still in a long transaction.
-func (*postgres) now() string { return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint" }
-
-func (*postgres) bind(query string) string { return numbered(query) }
+func (*postgres) name() Dialect { return PostgreSQL }
 
 func (*postgres) byID(table string) string { return table }
 
 func (*postgres) deleteFrom(table string) string { return "DELETE FROM " + table }
 
-func (*postgres) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
-
-func (*postgres) write(change func() error) error { return change() }
+func (*postgres) write(_ context.Context, change func() error) error { return change() }
 
 // publish inserts the rows for the groups that exist at this moment, in one statement, so that a group which has
 // subscribed before the call misses nothing.
-func (p *postgres) publish(ctx context.Context, db DB, topic string, rows []row, notify bool) (bool, error) {
+func (p *postgres) publish(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) (bool, error) {
 	args := make([]any, 0, 8)
 	args = append(args, []byte(topic))
 	if notify {
 		args = append(args, strconv.FormatInt(shortest(rows).Microseconds(), 10))
 	}
 	var insert string
-	if own, ok := db.(*sql.DB); ok && own == p.arrays {
+	if own && p.arrays {
 		insert = insertPostgres(unnested(len(args) + 1))
 		args = append(args, columnsOf(rows)...)
 	} else { // the caller's transaction, of whatever driver
@@ -70,14 +67,14 @@ func (p *postgres) publish(ctx context.Context, db DB, topic string, rows []row,
 func insertPostgres(values string) string {
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
-		(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us OFFSET 0) t, ` +
+		(SELECT ` + sqldb.PostgreSQL.Clock() + ` AS us OFFSET 0) t, ` +
 		values + " AS v(delay, uuid, headers, payload) WHERE q.topic = $1"
 }
 
 func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = append(make([]any, 0, 8), queue)
 	values := listed(2, len(rows))
-	if p.arrays != nil {
+	if p.arrays {
 		values = unnested(2)
 		args = append(args, columnsOf(rows)...)
 	} else {
@@ -87,7 +84,7 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 	}
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT $1::bigint, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM
-		(SELECT ` + p.now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
+		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
 }
 
 // unnested yields rows from four arrays, the first of which is the parameter first. Beside listed, which every driver can,
@@ -144,7 +141,7 @@ func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from in
 		return err
 	}
 	if p.explicit {
-		err = inTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error { return query(tx) })
+		err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error { return query(tx) })
 	} else {
 		err = query(db)
 	}
@@ -162,17 +159,23 @@ func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from in
 	return list, nil
 }
 
+func (*postgres) byIDs(ids []int64) (where string, args []any) {
+	return " WHERE id = ANY ($1::bigint[])", []any{"{" + sqldb.IDs(ids) + "}"}
+}
+
+func (*postgres) locks() lockHabit { return lookLate }
+
 // held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number of
 // them; every driver passes text for an array. Rows without a lease of their own are held as long as all the leases that
 // they share are there: should one be lost, callers ask again for each.
 func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
-	ids := "{" + joinIDs(idsOf(rows)) + "}"
+	ids := "{" + sqldb.IDs(idsOf(rows)) + "}"
 	batches := batchesOf(rows)
 	if len(batches) == 0 {
 		return " WHERE id = ANY (?::bigint[]) AND lease = ?", []any{ids, worker}
 	}
 	return " WHERE id = ANY (?::bigint[]) AND (lease = ? OR lease IS NULL AND " + sharedHeld + ")",
-		[]any{ids, worker, "{" + joinIDs(batches) + "}", len(batches)}
+		[]any{ids, worker, "{" + sqldb.IDs(batches) + "}", len(batches)}
 }
 
 // sharedHeld tells whether all of the leases in an array are there. It reads them once for a statement.
@@ -182,22 +185,24 @@ func (*postgres) over(batches []int64, rows []leased) (with string, args []any) 
 	if len(batches) == 0 {
 		return "", nil
 	}
-	with, args = "DELETE FROM redrive_queue_leases WHERE id = ANY (?::bigint[])", []any{"{" + joinIDs(batches) + "}"}
+	with, args = "DELETE FROM redrive_queue_leases WHERE id = ANY (?::bigint[])", []any{"{" + sqldb.IDs(batches) + "}"}
 	if shared := batchesOf(rows); len(shared) > 0 {
 		with += " AND " + sharedHeld
-		args = append(args, "{"+joinIDs(shared)+"}", len(shared))
+		args = append(args, "{"+sqldb.IDs(shared)+"}", len(shared))
 	}
 	return "WITH over AS (" + with + ") ", args
 }
 
 func (p *postgres) free(queue int64) string {
 	return fmt.Sprintf(`(lease IS NOT NULL OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases
-		WHERE queue_id = %d AND until > %s))))`, queue, p.now())
+		WHERE queue_id = %d AND until > %s))))`, queue, sqldb.PostgreSQL.Now())
 }
 
+func (*postgres) firsts() string { return firstOfEach(PostgreSQL) }
+
 func (p *postgres) next() string {
-	return "SELECT visible_at - " + p.now() + ` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
-		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` + p.now() + `))))
+	return "SELECT visible_at - " + sqldb.PostgreSQL.Now() + ` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
+		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` + sqldb.PostgreSQL.Now() + `))))
 		ORDER BY visible_at, id LIMIT 1`
 }
 
@@ -211,14 +216,13 @@ func batchesOf(rows []leased) (batches []int64) {
 	return batches
 }
 
-func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
+func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
 	rows := make([]leased, len(moves))
 	byID := make(map[int64]moved, len(moves))
 	for i, m := range moves {
-		rows[i] = m.leased
-		byID[m.id] = m
+		rows[i] = m.leased()
+		byID[m.id()] = m
 	}
-	done := make(map[int64]bool, len(moves))
 	_, err := eachLease(rows, func(rows []leased) (int64, error) {
 		var some []moved
 		for _, r := range rows {
@@ -235,29 +239,26 @@ func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []m
 		}
 		return int64(len(ids)), err
 	})
-	if err != nil {
-		return nil, err
-	}
 	due := map[int64]time.Duration{}
 	for _, m := range moves {
-		if d, ok := due[m.queue]; done[m.id] && (!ok || m.delay < d) {
-			due[m.queue] = m.delay
+		if d, ok := due[m.stream.queue]; done[m.id()] && (!ok || m.delay < d) {
+			due[m.stream.queue] = m.delay
 		}
 	}
 	for queue, delay := range due {
 		_ = p.wake(ctx, db, queue, delay) // the rows are moved: consumers that are not woken find them by looking
 	}
-	return done, nil
+	return err
 }
 
 func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []moved, batches []int64) ([]int64, error) {
-	args := []any{worker, "{" + joinIDs(batches) + "}", len(batches)}
+	args := []any{worker, "{" + sqldb.IDs(batches) + "}", len(batches)}
 	for _, m := range moves {
-		args = append(args, m.id, m.delay.Microseconds(), m.headers, m.payload)
+		args = append(args, m.id(), m.delay.Microseconds(), m.headers, m.payload)
 	}
-	values := strings.Replace(tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
-	return queryInts(ctx, db, p.bind(`WITH w AS (SELECT ?::bigint AS worker, `+sharedHeld+` AS shared), v(id, delay, headers, payload) AS (VALUES `+
-		values+`) UPDATE redrive_queue_messages m SET visible_at = `+p.now()+` + v.delay, due_at = `+p.now()+` + v.delay,
+	values := strings.Replace(sqldb.Tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
+	return queryInts(ctx, db, sqldb.PostgreSQL.Bind(`WITH w AS (SELECT ?::bigint AS worker, `+sharedHeld+` AS shared), v(id, delay, headers, payload) AS (VALUES `+
+		values+`) UPDATE redrive_queue_messages m SET visible_at = `+sqldb.PostgreSQL.Now()+` + v.delay, due_at = `+sqldb.PostgreSQL.Now()+` + v.delay,
 		headers = v.headers, payload = v.payload, crashes = 0, started = 0, deliveries = 0, lease = 0
 		FROM v, w WHERE m.id = v.id AND (m.lease = w.worker OR m.lease IS NULL AND w.shared) RETURNING m.id`), args...)
 }
@@ -297,9 +298,7 @@ func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err
 		return 0, err
 	}
 	p.explicit = len(committed) == 1 && committed[0] == 0
-	if takesArrays(ctx, db) {
-		p.arrays = db
-	}
+	p.arrays = takesArrays(ctx, db)
 	return 256 << 20, nil
 }
 

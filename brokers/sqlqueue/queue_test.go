@@ -3,15 +3,19 @@ package sqlqueue_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
@@ -151,7 +155,7 @@ func TestReschedule_UnknownGroupIsUnroutable(t *testing.T) {
 
 // DeliveryCount grows with each delivery that ended without an answer, so that a crash loop can be seen.
 func TestDeliveryCount_CountsLeases(t *testing.T) {
-	b := openURL(t, fileURL(t, "x-nack-delay=1ms"))
+	b := openURL(t, fileURL(t, "x-nack-pause=1ms"))
 	messages := subscribe(t, b, "orders")
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
 	for n := 1; n <= 3; n++ {
@@ -221,13 +225,13 @@ func TestTransactions(t *testing.T) {
 // A slow handler keeps the rest of the queue for others: nothing beyond the message it works on is leased.
 func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	b, db := openFile(t)
-	slow := subscribe(t, b, "orders")
+	slow := subscribe(t, b, "orders", brokers.WithGroup("workers"))
 	for range 20 {
 		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)))
 	}
 	m := receive(t, slow)
 	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL"))
-	others := subscribe(t, b, "orders", brokers.WithConcurrency(19))
+	others := subscribe(t, b, "orders", brokers.WithGroup("workers"), brokers.WithConcurrency(19))
 	for range 19 {
 		receive(t, others).Ack()
 	}
@@ -238,7 +242,7 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 // be taken for a row whose lease had run out, and waited for the end of the new lease.
 func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
-	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-delay=0s"))
+	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=0s"))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(16))
 	for range n {
 		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)))
@@ -287,43 +291,114 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	}
 }
 
+// refuses reports, for a trigger, whether an update of a message is to fail.
+var refuses atomic.Pointer[func(uuid string) bool]
+
+func init() {
+	sqlite.MustRegisterScalarFunction("refuses", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		uuid, _ := args[0].(string)
+		return (*refuses.Load())(uuid), nil
+	})
+}
+
+// Retries of several handlers share a transaction. When the database refuses one of them, the others are tried apart: those
+// that are stored then are, and the messages of the others stay with their handlers, also of one that the transaction had
+// had before it was rolled back.
+func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("x-poll=1h")
+		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(5))
+		publish(w.T, b, "orders", "first", "a", "refused", "b", "c")
+		ofA := 0
+		hook := func(uuid string) bool {
+			if uuid == "a" {
+				ofA++
+			}
+			return uuid == "refused" || uuid == "a" && ofA > 1
+		}
+		refuses.Store(&hook)
+		w.exec(`CREATE TRIGGER refuse BEFORE UPDATE OF headers ON redrive_queue_messages WHEN refuses(NEW.uuid)
+			BEGIN SELECT RAISE(ABORT, 'refused by the test'); END`)
+		held := map[string]*message.Message{}
+		for range 5 {
+			m := now(w.T, messages)
+			held[m.UUID] = m
+		}
+		release := b.HoldWrites()
+		faults := map[string]error{}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for _, id := range []string{"first", "a", "refused", "b", "c"} { // the first one waits, and the others gather behind it
+			all.Go(func() {
+				retry := held[id].Copy()
+				retry.Metadata.Set("again", "yes")
+				err := b.Reschedule(held[id].Context(), origin(w.T, held[id]), retry, time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
+				faults[id] = err
+			})
+			synctest.Wait()
+		}
+		release()
+		all.Wait()
+		for id, err := range faults {
+			if id == "refused" || id == "a" {
+				require.ErrorContains(w, err, "refused by the test")
+				continue
+			}
+			require.NoError(w, err)
+			held[id].Ack()
+		}
+		require.Equal(w, 2, ofA, "it was not moved together with the one that is refused: the test shows nothing")
+		require.Equal(w, 3, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 0 AND headers LIKE '%again%'"))
+		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease <> 0"))
+		held["a"].Ack()
+		held["refused"].Ack()
+		w.sleep(time.Second)
+		require.Equal(w, 3, w.count("SELECT count(*) FROM redrive_queue_messages"))
+	})
+}
+
 // Publishes of several callers share a statement. When the database refuses one of their messages, only its caller fails.
 func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
-	const callers = 32
-	b, db := openFile(t)
-	messages := subscribe(t, b, "orders", brokers.WithConcurrency(callers))
-	b.BreakInserts(t, "uuid = 'refused'")
-	busy, err := db.BeginTx(t.Context(), nil) // the first publish waits for it, and the others gather behind the first
-	require.NoError(t, err)
-	var (
-		mu      sync.Mutex
-		refused []string
-		all     sync.WaitGroup
-	)
-	publish := func(id string) {
-		if err := b.Publisher().Publish("orders", message.NewMessage(id, nil)); err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			refused = append(refused, id)
+	inVirtualTime(t, func(w world) {
+		const callers = 32
+		b := w.process("")
+		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(callers))
+		b.BreakInserts(w.T, "uuid = 'refused'")
+		release := b.HoldWrites() // the first publish waits for it, and the others gather behind the first
+		var (
+			mu      sync.Mutex
+			refused []string
+			all     sync.WaitGroup
+		)
+		send := func(id string) {
+			all.Go(func() {
+				if err := b.Publisher().Publish("orders", message.NewMessage(id, nil)); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					refused = append(refused, id)
+				}
+			})
 		}
-	}
-	all.Go(func() { publish("m") })
-	require.Eventually(t, func() bool { running, _ := b.Lane("orders"); return running }, 10*time.Second, time.Millisecond)
-	for i := range callers - 1 {
-		id := "m"
-		if i == callers/2 {
-			id = "refused"
+		send("m")
+		w.sleep(time.Millisecond)
+		for i := range callers - 1 {
+			id := "m"
+			if i == callers/2 {
+				id = "refused"
+			}
+			send(id)
 		}
-		all.Go(func() { publish(id) })
-	}
-	require.Eventually(t, func() bool { _, waiting := b.Lane("orders"); return waiting == callers-1 }, 10*time.Second, time.Millisecond)
-	require.NoError(t, busy.Rollback())
-	all.Wait()
-	require.Equal(t, []string{"refused"}, refused)
-	require.ErrorContains(t, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused", "alone in its statement")
-	for range callers - 1 {
-		m := receive(t, messages)
-		require.Equal(t, "m", m.UUID)
-		m.Ack()
-	}
+		w.sleep(time.Millisecond)
+		release()
+		all.Wait()
+		require.Equal(w, []string{"refused"}, refused)
+		require.ErrorContains(w, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused", "alone in its statement")
+		for range callers - 1 {
+			m := now(w.T, messages)
+			require.Equal(w, "m", m.UUID)
+			m.Ack()
+		}
+	})
 }

@@ -2,14 +2,14 @@ package sqlqueue
 
 import (
 	"fmt"
+	"maps"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 const (
@@ -28,36 +28,20 @@ type row struct {
 	delay   time.Duration // until the first delivery, or until the retry
 }
 
-// newRow copies m. Its headers lose what a broker made of them, and the request for a delay, which the row carries.
-func newRow(m *message.Message, delay time.Duration) row {
-	uuid, headers := m.UUID, m.Metadata
-	if storable := storableUUID(uuid); !storable || anyBrokerMade(headers) {
-		clean := make(message.Metadata, len(headers)+1)
-		for k, v := range headers {
-			if !envelope.IsBrokerMade(k) {
-				clean[k] = v
-			}
-		}
-		if !storable {
-			clean[rawUUIDKey] = uuid
-			uuid = ""
-		}
-		headers = clean
+// newRow makes the row of a publication.
+func newRow(o *driver.Outgoing) row {
+	r := row{uuid: o.Message.UUID, payload: o.Message.Payload, delay: o.Delay}
+	headers := o.Metadata()
+	if !storableUUID(r.uuid) {
+		clean := message.Metadata{rawUUIDKey: r.uuid}
+		maps.Copy(clean, headers)
+		headers, r.uuid = clean, ""
 	}
-	payload := []byte(m.Payload)
-	if payload == nil {
-		payload = []byte{} // nil would be NULL
+	r.headers = encodeHeaders(headers)
+	if r.payload == nil {
+		r.payload = []byte{} // nil would be NULL
 	}
-	return row{uuid: uuid, headers: encodeHeaders(headers), payload: payload, delay: delay}
-}
-
-func anyBrokerMade(headers message.Metadata) bool {
-	for k := range headers {
-		if envelope.IsBrokerMade(k) {
-			return true
-		}
-	}
-	return false
+	return r
 }
 
 // size is what the row adds to a statement, roughly.
@@ -121,18 +105,6 @@ func checkName(what, name string) error {
 		return fmt.Errorf("the %s of %d bytes is too long: %d are the limit", what, len(name), maxName)
 	case !plainText(name):
 		return fmt.Errorf("the %s %q holds control characters or is not UTF-8", what, name)
-	}
-	return nil
-}
-
-// checkSize refuses a message that the database would refuse after reading all of it.
-func checkSize(m *message.Message, limit int64) error {
-	size := int64(len(m.Payload)) + int64(len(m.UUID))
-	for k, v := range m.Metadata {
-		size += int64(len(k) + len(v))
-	}
-	if size > limit {
-		return fmt.Errorf("%w: %d bytes with headers, the limit is %d", brokers.ErrTooLarge, size, limit)
 	}
 	return nil
 }

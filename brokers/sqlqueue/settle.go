@@ -2,106 +2,115 @@ package sqlqueue
 
 import (
 	"context"
-	"log/slog"
+	"slices"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// ackLinger lets acks gather while they come fast: a statement for a few rows costs the database nearly as much as one for
-// hundreds. A crash in this time delivers the messages again.
-const ackLinger = 5 * time.Millisecond
-
-// outcome is how a delivery ended.
-type outcome struct {
+// answer is a settlement and where its fault goes.
+type answer struct {
 	*delivery
-	kind  outcomeKind
-	delay time.Duration // of a nack
+
+	fault *error
 }
 
-type outcomeKind int
-
-const (
-	acked outcomeKind = iota
-	nacked
-	released // never reached a handler
-)
-
-// settler tells the database how deliveries ended, many at a time, and does not stop trying: until it has succeeded the
-// leases are renewed, so that a message which was handled is not handled again.
-type settler struct {
-	batcher[outcome]
-	ctx    context.Context // ends when the broker has waited long enough
-	store  *store
-	leases *leases
-	wakeup *wakeups
-	log    *slog.Logger
-}
-
-func (s *settler) settle(batch []outcome) {
-	acks := make([]*delivery, 0, len(batch))
-	var releases []*delivery
-	nacks := map[time.Duration][]*delivery{}
-	for _, o := range batch {
-		switch o.kind {
-		case acked:
-			acks = append(acks, o.delivery)
-		case nacked:
-			nacks[o.delay] = append(nacks[o.delay], o.delivery)
-		case released:
-			releases = append(releases, o.delivery)
+// Settle implements driver.Stream. It returns driver.ErrBusy for rows that another session has locked, and for those
+// that a transaction or a retry is deciding on.
+func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []error {
+	faults := make([]error, len(settled))
+	var acks, releases []answer
+	nacks := map[time.Duration][]answer{}
+	for i := range settled {
+		d := settled[i].Delivery.Token.(*delivery)
+		d.answered()
+		switch d.decide(settled[i].Outcome != driver.Ack) {
+		case fateDecided: // rescheduled, or acked in a transaction
+			continue
+		case fateDeciding:
+			faults[i] = driver.ErrBusy
+			continue
+		case fateLost:
+			s.t.leases.drop(d)
+			faults[i] = ErrLeaseLost
+			continue
+		case fateOpen:
+		}
+		a := answer{delivery: d, fault: &faults[i]}
+		switch settled[i].Outcome {
+		case driver.Ack:
+			acks = append(acks, a)
+		case driver.Nack:
+			nacks[settled[i].Pause] = append(nacks[settled[i].Pause], a)
+		case driver.Release:
+			releases = append(releases, a)
 		}
 	}
-	over := s.leases.ending(acks)
-	s.apply(acks, func(ctx context.Context, rows []leased) error {
-		n, err := s.store.ack(ctx, rows, over)
-		if lost := int64(len(rows)) - n; err == nil && lost > 0 {
-			s.log.WarnContext(ctx, "sqlqueue: acks came after their leases were lost; these messages are delivered again", "messages", lost)
-		}
+	s.ack(ctx, acks)
+	for pause, list := range nacks {
+		s.apply(ctx, list, func(ctx context.Context, rows, _ []leased) error { return s.t.store.nack(ctx, rows, pause) })
+		s.wake(ctx, pause)
+	}
+	if len(releases) > 0 {
+		s.apply(ctx, releases, func(ctx context.Context, rows, _ []leased) error { return s.t.store.release(ctx, rows) })
+		s.wake(ctx, 0)
+	}
+	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+		return faults
+	}
+	return nil
+}
+
+// ack removes rows, and with them the leases that they were the last to share.
+func (s *stream) ack(ctx context.Context, acks []answer) {
+	if len(acks) == 0 {
+		return
+	}
+	over := s.t.leases.ending(acks)
+	var others map[int64]bool // rows that another worker has
+	s.apply(ctx, acks, func(ctx context.Context, rows, locked []leased) (err error) {
+		shared := batchesOf(locked) // a lease that a row which was left out needs ends when its time is over
+		ending := slices.DeleteFunc(slices.Clone(over), func(id int64) bool { return slices.Contains(shared, id) })
+		others, err = s.t.store.ack(ctx, rows, ending)
 		return err
 	})
-	for delay, list := range nacks {
-		s.apply(list, func(ctx context.Context, rows []leased) error { return s.store.nack(ctx, rows, delay) })
-		s.wake(list, delay)
+	for _, a := range acks {
+		if *a.fault == nil && others[a.row.id] {
+			*a.fault = ErrLeaseLost
+		}
 	}
-	s.apply(releases, s.store.release)
-	s.wake(releases, 0)
 }
 
-// apply runs change on the rows of list until it succeeds or there is no more time.
-func (s *settler) apply(list []*delivery, change func(ctx context.Context, rows []leased) error) {
-	if len(list) == 0 {
-		return
+// apply runs change on the rows of list. Those that have been followed by another delivery of the same row are left
+// alone.
+func (s *stream) apply(ctx context.Context, list []answer, change change) {
+	leases := s.t.leases
+	var locked []leased
+	var err error
+	if rows := leases.current(list); len(rows) > 0 {
+		locked, err = s.t.store.changeFree(ctx, rows, change)
 	}
-	defer s.leases.drop(list...)
-	rows := s.leases.current(list)
-	if len(rows) == 0 {
-		return
-	}
-	pause := 20 * time.Millisecond
-	for {
-		ctx, cancel := context.WithTimeout(s.ctx, s.store.lease)
-		err := change(ctx, rows)
-		cancel()
-		if err == nil {
-			return
+	done := make([]*delivery, 0, len(list))
+	for _, a := range list {
+		switch {
+		case err != nil:
+			*a.fault = err
+			a.turn(fateOpen)
+		case len(locked) > 0 && slices.Contains(locked, a.leased()):
+			*a.fault = driver.ErrBusy
+			a.turn(fateOpen)
+		default:
+			a.turn(fateDecided)
+			done = append(done, a.delivery)
 		}
-		s.log.WarnContext(s.ctx, "sqlqueue: acks could not be stored", "messages", len(rows), "error", err)
-		if wait(s.ctx, pause) != nil {
-			return
-		}
-		pause = min(2*pause, time.Second)
 	}
+	leases.drop(done...)
 }
 
 // wake tells consumers in this process, and in others where the database can, that rows are theirs to take.
-func (s *settler) wake(list []*delivery, delay time.Duration) {
-	queues := map[int64]bool{}
-	for _, d := range list {
-		queues[d.subscription.queue] = true
-	}
-	for queue := range queues {
-		s.wakeup.wake(queue, delay)
-		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
-		_ = s.store.wake(ctx, s.store.db, queue, delay) // they also poll
-		cancel()
-	}
+func (s *stream) wake(ctx context.Context, delay time.Duration) {
+	s.t.wakeups.wake(s.queue, delay)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = s.t.store.wake(ctx, s.t.db, s.queue, delay) // they also look
 }

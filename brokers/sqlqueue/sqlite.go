@@ -4,58 +4,59 @@ import (
 	"context"
 	"database/sql"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // sqlite has one writer at a time, whatever the number of workers.
 type sqlite struct {
-	writer sync.Mutex
+	writer chan struct{} // capacity 1
 }
 
-var _ dialect = (*sqlite)(nil)
+var _ dialect = sqlite{}
 
 // sqliteTick is the resolution of SQLite's clock.
-const sqliteTick = time.Millisecond
+const sqliteTick = sqldb.Tick * time.Microsecond
 
-func (*sqlite) now() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000" }
+func (sqlite) name() Dialect { return SQLite }
 
-func (*sqlite) bind(query string) string { return query }
+func (sqlite) byID(table string) string { return table }
 
-func (*sqlite) byID(table string) string { return table }
+func (sqlite) deleteFrom(table string) string { return "DELETE FROM " + table }
 
-func (*sqlite) deleteFrom(table string) string { return "DELETE FROM " + table }
-
-func (*sqlite) insertIgnore(insert string) string { return insert + " ON CONFLICT DO NOTHING" }
-
-func (s *sqlite) write(change func() error) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
+func (s sqlite) write(ctx context.Context, change func() error) error {
+	select {
+	case s.writer <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.writer }()
 	return change()
 }
 
-func (s *sqlite) publish(ctx context.Context, db DB, topic string, rows []row, _ bool) (bool, error) {
+func (s sqlite) publish(ctx context.Context, db DB, _ bool, topic string, rows []row, _ bool) (bool, error) {
 	return publishInto(ctx, db, s, topic, rows)
 }
 
 // insertInto asks for the time once. SQLite parses a statement each time: one that asks for it in each row takes three times
 // as long.
-func (s *sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
+func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = make([]any, 0, 1+4*len(rows))
 	for _, r := range rows {
 		args = append(args, padded(r.delay).Microseconds(), r.uuid, r.headers, r.payload)
 	}
-	return `WITH t(us) AS MATERIALIZED (SELECT ` + s.now() + `), v(delay, uuid, headers, payload) AS (VALUES ` +
-		tuples("(?,?,?,?)", len(rows)) + `)
+	return `WITH t(us) AS MATERIALIZED (SELECT ` + sqldb.SQLite.Now() + `), v(delay, uuid, headers, payload) AS (VALUES ` +
+		sqldb.Tuples("(?,?,?,?)", len(rows)) + `)
 		INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT ?, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM t, v`, append(args, queue)
 }
 
-func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
-	err = s.write(func() error {
+func (s sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
+	err = s.write(ctx, func() error {
 		list, err = queryClaimed(ctx, db, n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
-			lease = ?, visible_at = `+s.now()+` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+s.now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`)
+			lease = ?, visible_at = `+sqldb.SQLite.Now()+` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`)
 			RETURNING 0`+columns, worker, lease.Microseconds(), queue, from)
 		return err
 	})
@@ -63,32 +64,36 @@ func (s *sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int6
 	return list, err
 }
 
-func (s *sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (map[int64]bool, error) {
-	done := make(map[int64]bool, len(moves))
-	err := s.write(func() error {
-		return inTx(ctx, db, nil, func(tx *sql.Tx) error {
-			return moveEach(ctx, tx, s.now(), worker, moves, sqliteTick, done)
-		})
+func (s sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
+	return s.write(ctx, func() error {
+		return moveEach(ctx, db, SQLite, nil, worker, moves, sqliteTick, done)
 	})
-	return done, err
 }
 
-func (*sqlite) wake(context.Context, DB, int64, time.Duration) error { return nil }
+func (sqlite) wake(context.Context, DB, int64, time.Duration) error { return nil }
 
-func (*sqlite) tend(context.Context, *sql.DB) error { return nil }
+func (sqlite) tend(context.Context, *sql.DB) error { return nil }
 
-func (*sqlite) limit(n int) int { return claimSize(n) }
+func (sqlite) limit(n int) int { return claimSize(n) }
 
-func (*sqlite) held(worker int64, rows []leased) (where string, args []any) {
+func (sqlite) byIDs(ids []int64) (where string, args []any) {
+	return " WHERE id IN (" + sqldb.IDs(ids) + ")", nil
+}
+
+func (sqlite) locks() lockHabit { return neverLocked }
+
+func (sqlite) held(worker int64, rows []leased) (where string, args []any) {
 	return heldEach(worker, rows)
 }
 
-func (*sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
+func (sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
 
 // free says nothing: whoever has a row has moved it out of what is due.
-func (*sqlite) free(int64) string { return "1 = 1" }
+func (sqlite) free(int64) string { return "1 = 1" }
 
-func (s *sqlite) next() string { return firstDue(s.now()) }
+func (sqlite) firsts() string { return firstOfEach(SQLite) }
+
+func (s sqlite) next() string { return firstDue(sqldb.SQLite.Now()) }
 
 // probe stays below SQLITE_MAX_LENGTH, which a build of SQLite may lower but not below this.
-func (*sqlite) probe(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }
+func (sqlite) probe(context.Context, *sql.DB) (int64, error) { return 256 << 20, nil }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // store runs the queue's statements. It is safe for concurrent use.
@@ -16,12 +18,13 @@ type store struct {
 	worker    int64         // identifies this process's leases
 	lease     time.Duration // how long a row belongs to a worker that shows no sign of life
 	retention time.Duration // how long acked rows are kept; 0 removes them
+	careful   atomic.Int64  // until when statements look for locks first, in nanoseconds since 1970
 }
 
 // exec runs a change and returns the number of rows it changed.
 func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = s.write(func() error {
-		result, err := s.db.ExecContext(ctx, s.bind(query), args...)
+	err = s.write(ctx, func() error {
+		result, err := s.db.ExecContext(ctx, s.name().Bind(query), args...)
 		if err != nil {
 			return err
 		}
@@ -31,16 +34,20 @@ func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, e
 	return n, err
 }
 
+// insertQueueRow makes a row of redrive_queues for a topic and a group, unless another one has its place.
+func (s *store) insertQueueRow(first string) string {
+	return s.name().InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")", "id")
+}
+
 // ensureTopic makes the row that keeps messages until a group subscribes.
 func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
-	_, err := db.ExecContext(ctx, s.bind(s.insertIgnore(
-		"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, 1)")), []byte(topic), []byte{})
+	_, err := db.ExecContext(ctx, s.name().Bind(s.insertQueueRow("1")), []byte(topic), []byte{})
 	return err
 }
 
 // queue returns the id of a group's queue, and whether it exists.
 func (s *store) queue(ctx context.Context, topic, group string) (id int64, found bool, err error) {
-	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),
+	ids, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),
 		[]byte(topic), []byte(group))
 	if err != nil || len(ids) == 0 {
 		return 0, false, err
@@ -55,8 +62,7 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
 			return id, err
 		}
-		if n, err := s.exec(ctx, s.insertIgnore(
-			"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, 1)"), []byte(topic), []byte(group)); err != nil {
+		if n, err := s.exec(ctx, s.insertQueueRow("1"), []byte(topic), []byte(group)); err != nil {
 			return 0, err
 		} else if n > 0 {
 			continue
@@ -72,65 +78,11 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		if _, err := s.exec(ctx, s.insertIgnore(
-			"INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, NULL)"), []byte(topic), []byte(group)); err != nil {
+		if _, err := s.exec(ctx, s.insertQueueRow("NULL"), []byte(topic), []byte(group)); err != nil {
 			return 0, err
 		}
 	}
 	return 0, fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
-}
-
-// insert publishes rows to every group of topic.
-func (s *store) insert(ctx context.Context, topic string, rows []row, notify bool) error {
-	return s.write(func() error { return s.insertWith(ctx, s.db, topic, rows, notify) })
-}
-
-func (s *store) insertWith(ctx context.Context, db DB, topic string, rows []row, notify bool) error {
-	for range 3 {
-		if found, err := s.publish(ctx, db, topic, rows, notify); err != nil || found {
-			return err
-		}
-		if err := s.ensureTopic(ctx, db, topic); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("the topic %q keeps disappearing", topic)
-}
-
-// insertQueue puts one row into one group's queue.
-func (s *store) insertQueue(ctx context.Context, queue int64, r row) error {
-	_, err := s.exec(ctx, `INSERT INTO redrive_queue_messages
-		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
-		VALUES (?, `+s.now()+` + ?, `+s.now()+` + ?, `+s.now()+`, ?, ?, ?)`,
-		queue, padded(r.delay).Microseconds(), padded(r.delay).Microseconds(), r.uuid, r.headers, r.payload)
-	if err == nil {
-		_ = s.wake(ctx, s.db, queue, r.delay) // it is stored: consumers that are not woken find it by polling
-	}
-	return err
-}
-
-// insertQueues puts rows that are due now into their queues, all of them or none.
-func (s *store) insertQueues(ctx context.Context, queues map[int64][]row) error {
-	err := s.write(func() error {
-		return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
-			for _, queue := range slices.Sorted(maps.Keys(queues)) {
-				for rows := range chunks(queues[queue]) {
-					query, args := s.insertInto(queue, rows)
-					if _, err := tx.ExecContext(ctx, query, args...); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return err
-	}
-	for queue := range queues {
-		_ = s.wake(ctx, s.db, queue, 0) // they are stored: consumers that are not woken find them by polling
-	}
-	return nil
 }
 
 // padded makes up for a clock of whole milliseconds.
@@ -151,22 +103,47 @@ func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some b
 	return time.Duration(us[0]) * time.Microsecond, true, nil
 }
 
-// ack removes rows that are still ours, and the leases of many rows that end with them. It returns how many rows there were.
-func (s *store) ack(ctx context.Context, rows []leased, over []int64) (n int64, err error) {
-	if s.retention > 0 {
-		err = s.write(func() error {
-			return inTx(ctx, s.db, nil, func(tx *sql.Tx) error {
+// firstDue returns the time until the first row of each queue between two ids is due, leased or not.
+func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.Duration, error) {
+	rows, err := s.db.QueryContext(ctx, s.firsts(), low, high)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has said it
+	first := map[int64]time.Duration{}
+	for rows.Next() {
+		var queue int64
+		var us sql.NullInt64 // NULL when the row went in between
+		if err := rows.Scan(&queue, &us); err != nil {
+			return nil, err
+		}
+		if us.Valid {
+			first[queue] = time.Duration(us.Int64) * time.Microsecond
+		}
+	}
+	return first, rows.Err()
+}
+
+// ack removes rows that are still ours, and the leases of many rows that end with them. It returns those that are there
+// and another worker's.
+func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others map[int64]bool, err error) {
+	var n int64
+	err = s.write(ctx, func() error {
+		if s.retention > 0 {
+			return sqldb.InTx(ctx, s.db, nil, func(tx *sql.Tx) error {
 				n, err = s.ackWith(ctx, tx, rows, over)
 				return err
 			})
-		})
-		return n, err
-	}
-	err = s.write(func() error {
+		}
 		n, err = s.ackWith(ctx, s.db, rows, over)
 		return err
 	})
-	return n, err
+	if err != nil || n == int64(len(rows)) {
+		return nil, err
+	}
+	where, args := s.byIDs(idsOf(rows))
+	there, err := queryInts(ctx, s.db, "SELECT id FROM "+s.byID("redrive_queue_messages")+where, args...)
+	return set(there), err
 }
 
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
@@ -174,15 +151,15 @@ func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64)
 	return eachLease(rows, func(rows []leased) (int64, error) {
 		where, args := s.held(s.worker, rows)
 		if s.retention > 0 {
-			_, err := db.ExecContext(ctx, s.bind(`INSERT INTO redrive_queue_archive
+			_, err := db.ExecContext(ctx, s.name().Bind(`INSERT INTO redrive_queue_archive
 			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
-			SELECT id, queue_id, published_at, `+s.now()+`, deliveries, uuid, headers, payload
+			SELECT id, queue_id, published_at, `+s.name().Now()+`, deliveries, uuid, headers, payload
 			FROM `+s.byID("redrive_queue_messages")+where), args...)
 			if err != nil {
 				return 0, err
 			}
 		}
-		result, err := db.ExecContext(ctx, s.bind(with+s.deleteFrom("redrive_queue_messages")+where), append(prefix, args...)...)
+		result, err := db.ExecContext(ctx, s.name().Bind(with+s.deleteFrom("redrive_queue_messages")+where), append(prefix, args...)...)
 		with, prefix = "", nil
 		if err != nil {
 			return 0, err
@@ -229,7 +206,7 @@ func (s *store) update(ctx context.Context, rows []leased, set string, args ...a
 // nack makes rows visible again after delay, as rows that have failed. It was an answer: no crash.
 func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) error {
 	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, "+
-		"lease = 0, visible_at = "+s.now()+" + ?", delay.Microseconds())
+		"lease = 0, visible_at = "+s.name().Now()+" + ?", delay.Microseconds())
 	return err
 }
 
@@ -250,14 +227,14 @@ func (s *store) start(ctx context.Context, row leased) (bool, error) {
 // are the slow ones of their batch. Nobody can take a row over between the two statements: its lease has just been
 // extended.
 func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, err error) {
-	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, visible_at = "+s.now()+" + ?",
+	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, visible_at = "+s.name().Now()+" + ?",
 		s.worker, s.lease.Microseconds())
 	if err != nil || n == int64(len(rows)) {
 		return nil, err
 	}
 	ids := idsOf(rows)
 	where, args := s.held(s.worker, ownLease(rows))
-	ours, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queue_messages"+where), args...)
+	ours, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queue_messages"+where), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -279,12 +256,20 @@ func ownLease(rows []leased) []leased {
 
 // purge deletes a batch of archived rows whose time is over, and returns how many there were.
 func (s *store) purge(ctx context.Context) (int64, error) {
-	ids, err := queryInts(ctx, s.db, s.bind("SELECT id FROM redrive_queue_archive WHERE acked_at < "+s.now()+
+	ids, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queue_archive WHERE acked_at < "+s.name().Now()+
 		" - ? ORDER BY acked_at LIMIT 500"), s.retention.Microseconds())
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+joinIDs(ids)+")")
+	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+sqldb.IDs(ids)+")")
+}
+
+// isolation of the broker's own transactions: each statement sees what is committed by then.
+func (s *store) isolation() *sql.TxOptions {
+	if s.name() == SQLite {
+		return nil // there is one
+	}
+	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
 // ping asks for a sign of life, and that the tables are there.

@@ -26,7 +26,7 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 		m := now(w.T, messages)
 		crash := func() {
 			w.exec(die)
-			m.Ack() // of a worker that has lost it: nothing happens
+			m.Nack() // of a worker that has lost it: nothing happens
 			w.sleep(31 * time.Second)
 		}
 		for range 2 {

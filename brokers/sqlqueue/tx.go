@@ -28,25 +28,23 @@ func InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if !ok {
 		return fmt.Errorf("sqlqueue: transaction: %w", ErrNoDelivery)
 	}
-	if err := d.subscription.broker.ackInTx(ctx, d, fn); err != nil {
+	if err := d.stream.t.ackInTx(ctx, d, fn); err != nil {
 		return fmt.Errorf("sqlqueue: transaction: %w", err)
 	}
 	return nil
 }
 
-func (b *Broker) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) error) (err error) {
-	if !d.settle() {
+func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) error) (err error) {
+	if d.decide(false) != fateOpen {
 		return ErrNoDelivery
 	}
-	committed := false
+	outcome := fateOpen
 	defer func() { // also when fn panics
-		if committed {
-			b.leases.drop(d)
-		} else if o := d.unsettle(); o != nil {
-			b.settler.add(*o)
+		if d.turn(outcome); outcome == fateDecided {
+			t.leases.drop(d)
 		}
 	}()
-	tx, err := b.db.BeginTx(ctx, nil)
+	tx, err := t.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -55,7 +53,7 @@ func (b *Broker) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) e
 		return err
 	}
 	// Last, so that renewing the lease waits for no more than the commit.
-	n, err := b.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
+	n, err := t.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
 	if err != nil {
 		return err
 	}
@@ -65,6 +63,6 @@ func (b *Broker) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) e
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	committed = true
+	outcome = fateDecided
 	return nil
 }

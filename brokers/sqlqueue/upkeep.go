@@ -9,7 +9,7 @@ import (
 const tendInterval = 3 * time.Second
 
 // tend looks after the table's statistics.
-func (b *Broker) tend(ctx context.Context) {
+func (t *transport) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendInterval)
 	defer ticker.Stop()
 	for {
@@ -18,15 +18,15 @@ func (b *Broker) tend(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if err := b.store.tend(ctx, b.db); err != nil && ctx.Err() == nil {
-			b.log.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
+		if err := t.store.tend(ctx, t.db); err != nil && ctx.Err() == nil {
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
 		}
 	}
 }
 
 // purge removes archived messages when their time is over.
-func (b *Broker) purge(ctx context.Context) {
-	ticker := time.NewTicker(min(max(b.store.retention/10, 100*time.Millisecond), time.Minute))
+func (t *transport) purge(ctx context.Context) {
+	ticker := time.NewTicker(min(max(t.store.retention/10, 100*time.Millisecond), time.Minute))
 	defer ticker.Stop()
 	for {
 		select {
@@ -35,9 +35,9 @@ func (b *Broker) purge(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for {
-			n, err := b.store.purge(ctx)
+			n, err := t.store.purge(ctx)
 			if err != nil && ctx.Err() == nil {
-				b.log.WarnContext(ctx, "sqlqueue: acked messages could not be purged", "error", err)
+				t.cfg.Logger.WarnContext(ctx, "sqlqueue: acked messages could not be purged", "error", err)
 			}
 			if err != nil || n == 0 {
 				break

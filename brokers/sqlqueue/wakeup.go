@@ -8,7 +8,13 @@ import (
 // wakeups tells the subscriptions of this process that a queue has something due. It is safe for concurrent use.
 type wakeups struct {
 	mu     sync.Mutex
-	queues map[int64]map[*alarm]struct{}
+	queues map[int64]*readers
+}
+
+// readers are the subscriptions to a queue.
+type readers struct {
+	topic  string
+	alarms map[*alarm]struct{}
 }
 
 // alarm rings at the earliest of the times it was set to. Its owner waits on c, and takes what is due.
@@ -64,25 +70,26 @@ func (a *alarm) stop() {
 	}
 }
 
-func (w *wakeups) join(queue int64, a *alarm) {
+func (w *wakeups) join(queue int64, topic string, a *alarm) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.queues == nil {
-		w.queues = map[int64]map[*alarm]struct{}{}
+		w.queues = map[int64]*readers{}
 	}
 	if w.queues[queue] == nil {
-		w.queues[queue] = map[*alarm]struct{}{}
+		w.queues[queue] = &readers{topic: topic, alarms: map[*alarm]struct{}{}}
 	}
-	w.queues[queue][a] = struct{}{}
+	w.queues[queue].alarms[a] = struct{}{}
 }
 
 func (w *wakeups) leave(queue int64, a *alarm) {
 	a.stop()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.queues[queue], a)
-	if len(w.queues[queue]) == 0 {
-		delete(w.queues, queue)
+	if r := w.queues[queue]; r != nil {
+		if delete(r.alarms, a); len(r.alarms) == 0 {
+			delete(w.queues, queue)
+		}
 	}
 }
 
@@ -90,8 +97,17 @@ func (w *wakeups) leave(queue int64, a *alarm) {
 func (w *wakeups) wake(queue int64, after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for a := range w.queues[queue] {
-		a.set(after)
+	w.queues[queue].wake(after)
+}
+
+// wakeTopic sets the alarms of the subscriptions to topic, whatever their group.
+func (w *wakeups) wakeTopic(topic string, after time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.queues {
+		if r.topic == topic {
+			r.wake(after)
+		}
 	}
 }
 
@@ -99,9 +115,16 @@ func (w *wakeups) wake(queue int64, after time.Duration) {
 func (w *wakeups) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, alarms := range w.queues {
-		for a := range alarms {
-			a.ring()
-		}
+	for _, r := range w.queues {
+		r.wake(0)
+	}
+}
+
+func (r *readers) wake(after time.Duration) {
+	if r == nil {
+		return
+	}
+	for a := range r.alarms {
+		a.set(after)
 	}
 }

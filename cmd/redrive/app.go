@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/redrive-go/redrive/config"
@@ -30,7 +31,9 @@ type app struct {
 	cfg     *config.Config // once read
 	letters *dlq.Letters   // once opened
 	metrics *metrics       // of a server; nil without
-	closers []func() error // of what was opened, in that order
+
+	makesStore bool           // a store that is not there is made
+	closers    []func() error // of what was opened, in that order
 }
 
 // root makes the command tree.
@@ -46,9 +49,11 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 		Example: `  redrive demo
   redrive dlq groups --store dead-letters.db
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
-		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
+		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Flags().Bool("version", false, "print version, commit, its date and Go version")
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&a.flags.config, "config", "", "YAML file with store, brokers, sources and server ($REDRIVE_CONFIG)")
 	f.StringVar(&a.flags.server, "server", "", "work through the API of a redrive server at this URL ($REDRIVE_SERVER; token from $REDRIVE_TOKEN)")
@@ -65,10 +70,42 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
-	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.serveCommand(), a.demoCommand(),
+	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
 		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+	root.SetFlagErrorFunc(flagError)
 	return root
+}
+
+// knownCommand is for commands that have commands below them: a word that is none of those may be a slip.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant(args[0], names, cmd.CommandPath()+" "))
+}
+
+// flagError adds to a flag that is not there the one that was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return usagef("%v", err)
+	}
+	return usagef("%v%s", err, meant(name, names, "--"))
+}
+
+func meant(word string, names []string, before string) string {
+	if name := nearest(word, names); name != "" {
+		return "; did you mean " + before + name + "?"
+	}
+	return ""
 }
 
 // must is for faults of this program that no input causes.

@@ -89,6 +89,34 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 	return cmd
 }
 
+func (a *app) releaseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "release ID...", Short: "End the wait for the outcome of a redrive that will not come", Args: cobra.MinimumNArgs(1),
+		Long: `End the wait for the outcome of a redrive before its time: the dead letter is PENDING again, or PARKED when its
+redrives are used up. For a message that went where no consumer reads, or whose consumer is gone. --note is required. Should the
+message be handled after all, its outcome still counts.`,
+		Example:           `  redrive dlq release 7 --note "the queue has no consumer any more"`,
+		ValidArgsFunction: a.completeIDs(dlq.Retrying),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(a.flags.note) == "" {
+				return usagef("--note is required: say why no outcome will come")
+			}
+			ids, err := parseIDs(args)
+			if err != nil {
+				return err
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.each(cmd.Context(), ids, "released", func(ctx context.Context, id int64) error {
+				_, err := manager.Release(context.WithoutCancel(ctx), id, a.by())
+				return err
+			})
+		},
+	}
+}
+
 // oneOf wants ids or a filter, and never takes all because nothing was said.
 func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
 	switch given := filter.given(cmd); {
@@ -123,10 +151,10 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 		return err
 	})
 	for _, conflict := range done.Conflicts {
-		_, _ = fmt.Fprintln(a.err, conflict)
+		_, _ = fmt.Fprintln(a.err, errorText(conflict))
 	}
 	if ctx.Err() != nil {
-		a.hint("interrupted: %d %s; the same command goes on with the rest", done.Changed, v.past)
+		a.hint("interrupted: %d %s; the same command continues with the rest", done.Changed, v.past)
 		return ctx.Err()
 	}
 	if err != nil {
@@ -197,12 +225,12 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 		b.add(1)
 		if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			b.end()
-			a.hint("interrupted: %d of %d %s; the same command goes on with the rest, whose first is %d", done, len(ids), past, id)
+			a.hint("interrupted: %d of %d %s; the same command continues with the rest, whose first is %d", done, len(ids), past, id)
 			return err
 		}
 		if err != nil {
 			faults = append(faults, err)
-			_, _ = fmt.Fprintf(a.err, "%v\n", err)
+			_, _ = fmt.Fprintln(a.err, errorText(err))
 			continue
 		}
 		done++
@@ -263,7 +291,7 @@ func (a *app) purgeCommand() *cobra.Command {
 			}
 			purged, err := manager.Purge(cmd.Context(), p)
 			if cmd.Context().Err() != nil {
-				a.hint("interrupted: %d purged; the same command goes on with the rest", purged)
+				a.hint("interrupted: %d purged; the same command continues with the rest", purged)
 				return cmd.Context().Err()
 			}
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 
 func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "config", Short: "Check, show and describe the configuration file", Args: cobra.NoArgs,
+		Use: "config", Short: "Check, show and describe the configuration file", Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
 
@@ -68,7 +69,8 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 		Collector: config.Collector{
 			Sources: []config.Source{{Broker: demoBroker, Topic: shippingErrors}}, Concurrency: config.DefaultConcurrency,
 		},
-		Server: config.Server{Address: address}, Metrics: config.Metrics{LegacyNames: true},
+		Redrive: config.Redrive{ApprovalAbove: new(int64(demoAlone))},
+		Server:  config.Server{Address: address}, Metrics: config.Metrics{LegacyNames: true},
 	}
 	var err error
 	if a.metrics, err = newMetrics(&a.cfg.Metrics); err != nil {
@@ -92,22 +94,32 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 		return err
 	}
 	a.metrics.registry.MustRegister(pipelines)
-	shop, err := newShop(broker, letters, pipelines, a.logger())
+	monitor, err := live.New(live.Config{Service: "shop", Store: letters.Store(), Interval: time.Second, Logger: a.logger()})
 	if err != nil {
 		return err
+	}
+	shop, err := newShop(broker, letters, pipelines, monitor, a.logger())
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(a.out, "A week of history is written first.")
+	if err := history(ctx, letters, server.Runner, time.Now()); err != nil {
+		return ended(ctx, err)
 	}
 	a.introduce(path, server.listener.Addr().String())
 
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.run(ctx) })
 	running.Go(func() error { return shop.run(ctx, speed) })
-	running.Go(func() error { return a.report(ctx, shop, server.manager) })
+	running.Go(func() error { return monitor.Run(ctx) })
+	running.Go(func() error { return a.report(ctx, shop, server.Manager) })
 	return running.Wait()
 }
 
 // introduce says what is there and what can be tried.
 func (a *app) introduce(path, address string) {
-	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute.
+	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week that has
+passed, a run that stops because its orders die again, and one that waits for a second person.
 
   look     http://%[2]s/
   store    %[1]s
@@ -117,16 +129,27 @@ func (a *app) introduce(path, address string) {
 
 In another terminal:
 
-  export REDRIVE_STORE=%[1]s
-  redrive dlq groups
-  redrive dlq tail
-  redrive dlq show 1
-  redrive dlq redrive --error bank --canary 1,10 --detach --yes
-  redrive runs watch ID
+  export REDRIVE_SERVER=http://%[2]s
+  %[3]s dlq groups
+  %[3]s dlq show 1
+  %[3]s dlq redrive --error bank --limit 50 --canary 1,10 --id mine --yes
+  %[3]s runs show mine
+  %[3]s runs show without-a-card
+  %[3]s runs approve last-evening
+  %[3]s dlq tail
 
 Ctrl-C ends it.
 
-`, path, address)
+`, path, address, programName())
+}
+
+// programName is what to type for this program in another terminal.
+func programName() string {
+	path, err := os.Executable()
+	if err == nil && strings.Contains(path, "go-build") {
+		return "go run ./cmd/redrive"
+	}
+	return os.Args[0]
 }
 
 // reportEvery is how often demo prints its numbers.

@@ -12,11 +12,11 @@ import (
 // dlqCommand is what is done with entries.
 func (a *app) dlqCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: cobra.NoArgs,
+		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(), a.redriveCommand(),
-		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand())
+		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand())
 	cmd.AddCommand(a.verbCommands()...)
 	return cmd
 }

@@ -12,8 +12,11 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/brokers/watermill"
+	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Severities of findings.
@@ -166,7 +169,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 		d.warn("dead letters", fmt.Sprintf("%d were redriven and their outcome never came", overdue),
 			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive with --close-on-publish")
 	}
-	runs, _, err := manager.Runs(ctx, dlq.RunFilter{States: []dlq.RunState{dlq.RunStopped, dlq.RunAwaitingApproval, dlq.RunPaused}}, dlq.Page{})
+	runs, _, err := manager.Runs(ctx, redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval, redrive.Paused}}, dlq.Page{})
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 			text += ": " + r.Cause
 		}
 		remedy := "redrive runs resume " + r.ID + ", or cancel it"
-		if r.State == dlq.RunAwaitingApproval {
+		if r.State == redrive.AwaitingApproval {
 			remedy = "redrive runs approve " + r.ID + ", by somebody else than " + r.CreatedBy
 		}
 		d.warn("run "+r.ID, text, remedy)
@@ -199,8 +202,8 @@ func overdueEntries(ctx context.Context, m operator, now time.Time) (int, error)
 
 func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name string, b *config.Broker) {
 	what := "broker " + name
-	if b.Scheme() == memory.Scheme {
-		d.warn(what, "mem:// holds nothing that another process has sent", "name a broker that your services use")
+	if scheme := b.Scheme(); scheme == memory.Scheme || scheme == gochannel.Scheme {
+		d.warn(what, scheme+":// holds nothing that another process has sent", "name a broker that your services use")
 		return
 	}
 	operating := b.Operating()
@@ -221,6 +224,10 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 		return
 	}
 	d.ok(what, "answers (%s)", b.Scheme())
+	if broker.Capabilities().MaxDelay == 0 {
+		d.warn(what, "it cannot delay: its services can retry nothing, and a redrive cannot reach one consumer alone",
+			"set "+watermill.DelaysEnv+" to the URL of a broker that keeps what must wait, such as postgres://")
+	}
 	var topics []string
 	for _, s := range cfg.Collector.Sources {
 		if s.Broker == name {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
 )
 
 func (a *app) editCommand() *cobra.Command {
@@ -96,7 +97,7 @@ func (a *app) bytesOf(text string) ([]byte, error) {
 	}
 }
 
-func (a *app) printDiff(diff dlq.Diff) error {
+func (a *app) printDiff(diff payload.Diff) error {
 	if diff.Empty() {
 		a.hint("nothing differs")
 		return nil

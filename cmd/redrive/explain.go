@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/brokers/watermill"
+	watermillamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
+	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -76,7 +80,7 @@ it passes. Nothing is opened and nothing is changed.`,
 
 // explain computes the timeline with the pipeline's own code.
 func (p *policyFlags) explain() (explained, error) {
-	cfg := middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: middleware.FromOriginalDelay(time.Second)}}
+	cfg := middleware.Config{MaxAttempts: 4, Backoff: middleware.FromOriginalDelay(time.Second)}
 	switch p.preset {
 	case "":
 	case "laravel":
@@ -130,10 +134,37 @@ func (a *app) explainBroker(x *explained, name string, topics []string) error {
 	x.Broker = name
 	for _, topic := range topics {
 		n := resolved.Naming.For(topic, resolved.Group)
-		x.Consumers = append(x.Consumers, consumerView{topic, resolved.Group, n.Queue, n.Retry(0), n.Dead})
+		view := consumerView{topic, resolved.Group, n.Queue, n.Retry(0), n.Dead}
+		if onWatermill(b.Scheme()) {
+			view = watermillView(&resolved, topic, n)
+		}
+		x.Consumers = append(x.Consumers, view)
 	}
 	x.Topology, err = planText(b, topics)
 	return err
+}
+
+// onWatermill reports whether a scheme opens one of Watermill's own adapters.
+func onWatermill(scheme string) bool {
+	return strings.HasPrefix(scheme, watermill.Scheme) || scheme == gochannel.Scheme
+}
+
+// watermillView names what watermill-amqp reads by the naming scheme, the topic itself elsewhere, and the place in the second
+// broker where retries wait.
+func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerView {
+	view := consumerView{topic, b.Group, topic, watermill.RetryTopic(b.URL, topic, b.Group), n.Dead}
+	if strings.HasPrefix(b.URL, watermillamqp.Scheme) {
+		view.Queue = n.Queue
+	}
+	if env, ok := b.Params["delays-env"]; ok {
+		switch url := os.Getenv(env); url {
+		case "":
+			view.Retry = "nowhere: " + env + " is not set, so nothing can be delayed"
+		default:
+			view.Retry += " of " + brokers.Redact(url)
+		}
+	}
+	return view
 }
 
 // planText plans what consumers of topics need, on brokers that have to be told.
@@ -152,7 +183,7 @@ func planText(b *config.Broker, topics []string) (string, error) {
 
 // brokerNamed finds a broker of the configuration.
 func (a *app) brokerNamed(name string) (*config.Broker, error) {
-	cfg, err := a.configuration()
+	cfg, err := a.read(config.LoadBrokers) // a store has nothing to do with it
 	if err != nil {
 		return nil, err
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Ctrl-C in the middle of a run pauses it and says how to go on; that goes on with the rest, and sends nothing twice.
+// Ctrl-C in the middle of a run pauses it and says how to go on; that continues with the rest, and sends nothing twice.
 func TestRedrive_InterruptAndResume(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -29,15 +30,17 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()
 	manager := letters.Manager(nil)
+	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store()})
+	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		run, err := manager.Run(t.Context(), "slow")
+		run, err := runner.Run(t.Context(), "slow")
 		return err == nil && run.Counts.Succeeded > 0
 	}, 10*time.Second, 5*time.Millisecond, stderr)
 	require.Equal(t, exitInterrupted, stop(), stderr)
-	require.Contains(t, stderr.String(), "interrupted: run slow is paused; redrive runs resume slow goes on")
-	run, err := manager.Run(t.Context(), "slow")
+	require.Contains(t, stderr.String(), "interrupted: run slow is paused; to continue: redrive runs resume slow")
+	run, err := runner.Run(t.Context(), "slow")
 	require.NoError(t, err)
-	require.Equal(t, dlq.RunPaused, run.State)
+	require.Equal(t, redrive.Paused, run.State)
 	require.Positive(t, run.Counts.Waiting)
 
 	var out, faults bytes.Buffer
@@ -66,7 +69,7 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 		return err == nil && e.Status == dlq.Retrying && e.Version == 3
 	}, 10*time.Second, 5*time.Millisecond)
 	require.Equal(t, exitInterrupted, stop())
-	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command goes on with the rest, whose first is 2")
+	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command continues with the rest, whose first is 2")
 }
 
 func play1(t *testing.T, args []string, out, faults *bytes.Buffer) int {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 const defaultConfig = "redrive.yaml"
@@ -22,6 +25,12 @@ func (a *app) configuration() (*config.Config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
 	}
+	cfg, err := a.read(config.Load)
+	a.cfg = cfg
+	return cfg, err
+}
+
+func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, error) {
 	path := firstOf(a.flags.config, os.Getenv("REDRIVE_CONFIG"))
 	store := firstOf(a.flags.store, os.Getenv("REDRIVE_STORE"))
 	if path == "" && store == "" {
@@ -32,7 +41,7 @@ func (a *app) configuration() (*config.Config, error) {
 	cfg := &config.Config{Brokers: map[string]config.Broker{}}
 	if path != "" {
 		var err error
-		if cfg, err = config.Load(path); err != nil {
+		if cfg, err = load(path); err != nil {
 			return nil, usagef("%v", err)
 		}
 	}
@@ -42,7 +51,6 @@ func (a *app) configuration() (*config.Config, error) {
 	if err := a.addBrokers(cfg); err != nil {
 		return nil, err
 	}
-	a.cfg = cfg
 	return cfg, nil
 }
 
@@ -72,8 +80,23 @@ func (a *app) addBrokers(cfg *config.Config) error {
 	return nil
 }
 
-// open opens the store. Nothing here takes dead letters of a pipeline, so there is no spool.
+// open opens the store, which it makes or brings up to date. Nothing here takes dead letters of a pipeline, so there is no spool.
 func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
+	return a.openStore(ctx, func(url string) string { return url })
+}
+
+// withoutMigration adds migrate=false to a store's URL, unless it says itself.
+func withoutMigration(url string) string {
+	if strings.Contains(url, "migrate=") {
+		return url
+	}
+	if strings.Contains(url, "?") {
+		return url + "&migrate=false"
+	}
+	return url + "?migrate=false"
+}
+
+func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq.Letters, error) {
 	if a.letters != nil {
 		return a.letters, nil
 	}
@@ -88,7 +111,7 @@ func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	if a.metrics != nil {
 		opts = append(opts, dlq.WithObserver(a.metrics.letters))
 	}
-	letters, err := dlq.Open(ctx, cfg.Store.URL, opts...)
+	letters, err := dlq.Open(ctx, edit(cfg.Store.URL), opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -97,16 +120,46 @@ func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	return letters, nil
 }
 
+// openExisting is open for commands that look and change: an empty store made for a name that was mistyped would answer that nothing
+// has died, and a newer command would change the tables under a service. serve, demo, migrate and dlq import make and change them.
+func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
+	cfg, err := a.configuration()
+	if err != nil || a.makesStore {
+		return a.open(ctx)
+	}
+	if path, ok := sqliteFile(cfg.Store.URL); ok {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, &codedError{exitNotFound, fmt.Sprintf("there is no store %s; redrive migrate makes one", path)}
+		}
+	}
+	return a.openStore(ctx, withoutMigration)
+}
+
+// sqliteFile is the path in the URL of a store that is a SQLite file.
+func sqliteFile(url string) (path string, ok bool) {
+	scheme, rest, found := strings.Cut(url, ":")
+	switch {
+	case url == "":
+		return "", false
+	case !found || len(scheme) == 1: // a path, on Windows with a drive
+		rest = url
+	case scheme != "sqlite" && scheme != "sqlite3":
+		return "", false
+	}
+	path, _, _ = strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+	return path, path != "" && !strings.Contains(rest, ":memory:")
+}
+
 // manager is what to work with for everything but redriving: a server where one is named, else the store.
 func (a *app) manager(ctx context.Context) (operator, error) {
 	if p, err := a.profile(); err != nil || p != nil {
 		return a.connected(p, err)
 	}
-	letters, err := a.open(ctx)
+	letters, err := a.openExisting(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return letters.Manager(nil, a.managerOptions()...), nil
+	return a.local(letters, nil)
 }
 
 // connected is a server's operator.
@@ -122,7 +175,7 @@ func (a *app) redriver(ctx context.Context) (operator, error) {
 	if p, err := a.profile(); err != nil || p != nil {
 		return a.connected(p, err)
 	}
-	letters, err := a.open(ctx)
+	letters, err := a.openExisting(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -137,24 +190,33 @@ func (a *app) redriver(ctx context.Context) (operator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return letters.Manager(router, a.managerOptions()...), nil
+	return a.local(letters, router)
 }
 
-func (a *app) managerOptions() []dlq.ManagerOption {
-	var opts []dlq.ManagerOption
-	if d := a.cfg.Redrive.OutcomeTimeout; d > 0 {
-		opts = append(opts, dlq.WithOutcomeTimeout(d))
+// local is what works on a store itself.
+type local struct {
+	*dlq.Manager
+	*redrive.Runner
+}
+
+// local makes what works on the store, with what the configuration says of redrives. A nil redriver does everything but redrive.
+func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error) {
+	r, log := &a.cfg.Redrive, a.logger()
+	manager, err := dlq.NewManager(dlq.ManagerConfig{
+		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
+		Approval: r.Approval(),
+	})
+	if err != nil {
+		return nil, err
 	}
-	if d := a.cfg.Redrive.PublishTimeout; d > 0 {
-		opts = append(opts, dlq.WithPublishTimeout(d))
+	runner, err := redrive.NewRunner(redrive.Config{
+		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
+		Lease: r.RunLease, Approval: r.Approval(),
+	})
+	if err != nil {
+		return nil, err
 	}
-	if d := a.cfg.Redrive.RunLease; d > 0 {
-		opts = append(opts, dlq.WithRunLease(d))
-	}
-	if above := a.cfg.Redrive.ApprovalAbove; above != nil {
-		opts = append(opts, dlq.WithApproval(*above))
-	}
-	return opts
+	return &local{manager, runner}, nil
 }
 
 // openBrokers opens every broker of the configuration, by name.

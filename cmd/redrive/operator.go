@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// operator is what the commands work with: a dlq.Manager on the store itself, or a server's API.
+// operator is what the commands work with: the store itself, or a server's API.
 type operator interface {
 	List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error)
 	Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error)
@@ -24,33 +26,34 @@ type operator interface {
 	Discard(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	Restore(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
+	Release(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	ResolveAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
 	DiscardAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
 	RestoreAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
 	ParkAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
-	PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (dlq.Diff, error)
-	Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, dlq.Diff, error)
+	PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (payload.Diff, error)
+	Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, payload.Diff, error)
 
 	Export(ctx context.Context, w io.Writer, f dlq.Filter) (int64, error)
 	Import(ctx context.Context, r io.Reader, by dlq.By) (dlq.Imported, error)
 	Purge(ctx context.Context, p dlq.Purge) (int, error)
 
-	PreviewRun(ctx context.Context, spec dlq.RunSpec, sample int) (*dlq.RunPreview, error)
-	StartRun(ctx context.Context, spec dlq.RunSpec, by dlq.By) (*dlq.Run, error)
-	Run(ctx context.Context, id string) (*dlq.Run, error)
-	Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error)
-	RunItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error)
-	PauseRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error)
-	ResumeRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error)
-	CancelRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error)
-	ApproveRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error)
-	RejectRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error)
-	WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*dlq.Run, error]
+	PreviewRun(ctx context.Context, spec redrive.Spec, sample int) (*redrive.Preview, error)
+	StartRun(ctx context.Context, spec redrive.Spec, by dlq.By) (*redrive.Run, error)
+	Run(ctx context.Context, id string) (*redrive.Run, error)
+	Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error)
+	RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error)
+	PauseRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	ResumeRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	CancelRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	ApproveRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error]
 	// Drive carries a run on until it ends or needs a person; on a server it waits while the server does.
-	Drive(ctx context.Context, id string) (*dlq.Run, error)
+	Drive(ctx context.Context, id string) (*redrive.Run, error)
 }
 
 var (
-	_ operator = (*dlq.Manager)(nil)
+	_ operator = (*local)(nil)
 	_ operator = (*remote)(nil)
 )

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/itchyny/gojq"
@@ -39,10 +40,10 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 		if len(items) == 0 {
 			return nil // a header alone says nothing, and whoever counts lines counts it
 		}
-		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide")))
+		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide", a.columns(format))))
 		return err
 	case "csv":
-		w := newTable(items, columns, true)
+		w := newTable(items, cells(columns), true, 0)
 		_, err := fmt.Fprintln(a.out, w.RenderCSV())
 		return err
 	case "jsonl":
@@ -56,7 +57,33 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	return a.printValue(items)
 }
 
-func newTable[T any](items []T, columns []column[T], wide bool) table.Writer {
+// cells are columns whose values no spreadsheet takes for a formula: what begins like one gets an apostrophe in front. Messages come from
+// anybody.
+func cells[T any](columns []column[T]) []column[T] {
+	safe := slices.Clone(columns)
+	for i := range safe {
+		value := safe[i].value
+		safe[i].value = func(item T) string {
+			text := value(item)
+			if strings.ContainsAny(text[:min(len(text), 1)], "=+-@\t\r") {
+				return "'" + text
+			}
+			return text
+		}
+	}
+	return safe
+}
+
+// columns is what a table has to fit into: the terminal, unless everything is asked for or a program reads.
+func (a *app) columns(format string) int {
+	if format == "wide" {
+		return 0
+	}
+	return width(a.out)
+}
+
+// newTable makes a table that fits into so many columns; 0 is any number.
+func newTable[T any](items []T, columns []column[T], wide bool, fit int) table.Writer {
 	w := table.NewWriter()
 	columns = slices.DeleteFunc(slices.Clone(columns), func(c column[T]) bool { return c.wide && !wide })
 	header := make(table.Row, len(columns))
@@ -67,15 +94,20 @@ func newTable[T any](items []T, columns []column[T], wide bool) table.Writer {
 			configs = append(configs, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
 		}
 	}
-	w.AppendHeader(header)
 	w.SetColumnConfigs(configs)
+	rows := []table.Row{header}
 	for _, item := range items {
 		row := make(table.Row, len(columns))
 		for i, c := range columns {
 			row[i] = c.value(item)
 		}
-		w.AppendRow(row)
+		rows = append(rows, row)
 	}
+	if fit > 0 {
+		forPeople(rows, fit, time.Now())
+	}
+	w.AppendHeader(header)
+	w.AppendRows(rows[1:])
 	return w
 }
 

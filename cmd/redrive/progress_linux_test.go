@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -15,6 +16,13 @@ import (
 
 // terminal is a pseudo terminal: what is written to the file, and a function that closes it and returns what stood on the screen.
 func terminal(t *testing.T) (file *os.File, screen func() string) {
+	t.Helper()
+	file, _, screen = keyboard(t)
+	return file, screen
+}
+
+// keyboard is terminal, and where to type.
+func keyboard(t *testing.T) (file, keys *os.File, screen func() string) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	require.NoError(t, err, "this test needs pseudo terminals (/dev/ptmx)")
@@ -29,7 +37,7 @@ func terminal(t *testing.T) (file *os.File, screen func() string) {
 		_, _ = io.Copy(&out, master) // ends with an error when the other side is closed
 		read <- out.String()
 	}()
-	return file, func() string {
+	return file, master, func() string {
 		require.NoError(t, file.Close())
 		text := <-read
 		require.NoError(t, master.Close())
@@ -77,4 +85,76 @@ func TestProgress(t *testing.T) {
 	file, screen := terminal(t)
 	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "export", "--quiet", "--store", store}, strings.NewReader(""), io.Discard, file))
 	require.Empty(t, screen())
+}
+
+// In a terminal of 80 columns no line of a table is wider, and times are relative; -o wide and programs get everything.
+func TestTerminal_TablesFit(t *testing.T) {
+	hermetic(t)
+	store := filepath.Join(t.TempDir(), "dead.db")
+	seed(t, store)
+	t.Setenv("TERM", "dumb")
+	onScreen := func(columns uint16, args ...string) string {
+		file, screen := terminal(t)
+		require.NoError(t, unix.IoctlSetWinsize(int(file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: 24}))
+		require.Equal(t, exitOK, runContext(t.Context(), append(args, "--store", store), strings.NewReader(""), file, io.Discard))
+		return strings.ReplaceAll(screen(), "\r\n", "\n")
+	}
+	for _, command := range [][]string{{"dlq", "list"}, {"dlq", "groups"}, {"dlq", "stats"}} {
+		for _, columns := range []uint16{80, 120} {
+			text := onScreen(columns, command...)
+			for line := range strings.Lines(text) {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), int(columns), "%v\n%s", command, text)
+			}
+		}
+	}
+	narrow := onScreen(80, "dlq", "list")
+	require.Contains(t, narrow, " ago")
+	require.Contains(t, narrow, "…")
+	require.Contains(t, onScreen(80, "dlq", "list", "-o", "wide"), "2025-11-20 07:31:00Z")
+	var out bytes.Buffer
+	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "list", "--store", store}, strings.NewReader(""), &out, io.Discard))
+	require.Contains(t, out.String(), "2025-11-20 07:31:00Z")
+}
+
+// A person who redrives a filter is told what, why, where to and how fast before the question, and what happened after a no.
+func TestTerminal_RedriveAsks(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	t.Setenv("TERM", "dumb")
+	file, keys, screen := keyboard(t)
+	a := &app{in: file, out: io.Discard, err: file}
+	root := a.root()
+	root.SetArgs([]string{"dlq", "redrive", "--handler", "pay", "--rate", "20", "--canary", "1,10", "--store", store, "--broker", "sqlite:" + queue})
+	answered := make(chan error, 1)
+	go func() { answered <- root.ExecuteContext(t.Context()) }()
+	_, err := keys.WriteString("n\n") // it is read when it is asked for
+	require.NoError(t, err)
+	require.ErrorContains(t, <-answered, "nothing was done")
+	require.NoError(t, a.close())
+	text := screen()
+	require.Contains(t, text, "orders")
+	require.Contains(t, text, "because  bank: timeout after ?")
+	require.Contains(t, text, "where each came from, at most 20 a second, in first steps of [1 10]")
+	require.Contains(t, text, "redrive 5 dead letters? [y/N]")
+}
+
+// A slip of the fingers is answered with what was meant, and a store that is not there is not made.
+func TestTerminal_Slips(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	for line, want := range map[string]string{
+		"dql list":                     `unknown command "dql" for "redrive"; did you mean redrive dlq?`,
+		"dlq redrve 1":                 `unknown command "redrve" for "redrive dlq"; did you mean redrive dlq redrive?`,
+		"dlq list --tpic orders":       "unknown flag: --tpic; did you mean --topic?",
+		"dlq list --store missing.db":  "there is no store missing.db; redrive migrate makes one",
+		"runs show x --store other.db": "there is no store other.db",
+	} {
+		var faults bytes.Buffer
+		require.NotEqual(t, exitOK, runContext(t.Context(), strings.Fields(line), strings.NewReader(""), io.Discard, &faults))
+		require.Contains(t, faults.String(), want)
+	}
+	require.NoFileExists(t, "missing.db")
 }

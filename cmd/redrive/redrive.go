@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // redriveFlags are those of a redrive run.
@@ -36,7 +38,7 @@ PENDING again when it dies again. Entries that were collected from a broker are 
 
 A filter makes a redrive run: what matches now is frozen, what dies later is not taken. Look at it with --dry-run. It asks before it
 begins (--yes answers), shows its progress, waits for the outcomes, and stops by itself when too many messages die again. Ctrl-C
-pauses it; redrive runs resume goes on. --detach leaves the work to redrive serve.`,
+pauses it; redrive runs resume continues it. --detach leaves the work to redrive serve.`,
 		Example: `  redrive dlq redrive 7 9 --config redrive.yaml
   redrive dlq redrive --topic orders --dry-run
   redrive dlq redrive --topic orders --rate 50 --canary 1,10,100 --config redrive.yaml
@@ -119,9 +121,9 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	if err != nil {
 		return err
 	}
-	spec := dlq.RunSpec{
+	spec := redrive.Spec{
 		ID:     f.id,
-		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary, Stop: dlq.StopRule{Share: f.stop}, JQ: f.transform,
+		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary, Stop: redrive.StopRule{Share: f.stop}, JQ: f.transform,
 		Target: f.target, CloseOnPublish: f.onPublish, OutcomeTimeout: f.outcomeTimeout,
 	}
 	preview, err := looker.PreviewRun(ctx, spec, 0)
@@ -139,6 +141,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 		a.hint("no dead letters match")
 		return nil
 	}
+	a.announce(ctx, looker, preview, &spec)
 	if err := a.confirm("redrive", count); err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 		return err
 	}
 	switch {
-	case run.State == dlq.RunAwaitingApproval:
+	case run.State == redrive.AwaitingApproval:
 		a.hint("run %s waits for a second person: redrive runs approve %s", run.ID, run.ID)
 		return a.printRun(run)
 	case f.detach:
@@ -162,6 +165,40 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	return a.drive(ctx, manager, run.ID)
 }
+
+// announce shows a person who will be asked what is meant: the topics, the most frequent causes, and how it is sent.
+func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec *redrive.Spec) {
+	if a.flags.yes || !a.interactive() {
+		return
+	}
+	for _, t := range p.Topics {
+		a.hint("  %7d  %s", t.Count, oneLine(t.Topic, 60))
+	}
+	if list, err := m.List(ctx, spec.Filter, dlq.Page{Limit: announced}); err == nil { // a question needs no answer here to be asked
+		causes, order := map[string]int{}, []string{}
+		for i := range list.Entries {
+			cause := oneLine(list.Entries[i].Cause, 60)
+			if causes[cause]++; causes[cause] == 1 {
+				order = append(order, cause)
+			}
+		}
+		slices.SortStableFunc(order, func(x, y string) int { return causes[y] - causes[x] })
+		for _, cause := range order[:min(len(order), 3)] {
+			a.hint("  because  %s (%d of the last %d)", cause, causes[cause], len(list.Entries))
+		}
+	}
+	how := "as fast as it goes"
+	if spec.Rate > 0 {
+		how = fmt.Sprintf("at most %g a second", spec.Rate)
+	}
+	if len(spec.Canary) > 0 {
+		how += fmt.Sprintf(", in first steps of %v", spec.Canary)
+	}
+	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
+}
+
+// announced is from how many dead letters the causes of a question are taken.
+const announced = 200
 
 // previewView is a preview as programs see it.
 type previewView struct {
@@ -177,7 +214,7 @@ type sampleView struct {
 	Diff    string    `json:"diff,omitempty"`
 }
 
-func previewOf(p *dlq.RunPreview) previewView {
+func previewOf(p *redrive.Preview) previewView {
 	v := previewView{Count: p.Count, Topics: map[string]int64{}, NeedsApproval: p.NeedsApproval, Sample: []sampleView{}}
 	for _, t := range p.Topics {
 		v.Topics[t.Topic] = t.Count
@@ -193,7 +230,7 @@ func previewOf(p *dlq.RunPreview) previewView {
 	return v
 }
 
-func (a *app) writePreview(w io.Writer, p *dlq.RunPreview, count int64) error {
+func (a *app) writePreview(w io.Writer, p *redrive.Preview, count int64) error {
 	v := previewOf(p)
 	if _, err := fmt.Fprintf(w, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count)); err != nil {
 		return err
@@ -215,7 +252,7 @@ func (a *app) writePreview(w io.Writer, p *dlq.RunPreview, count int64) error {
 	for i := range v.Sample {
 		entries = append(entries, v.Sample[i].Entry)
 	}
-	if _, err := fmt.Fprintf(w, "\n%s\n", a.render(newTable(entries, entryColumns, false))); err != nil {
+	if _, err := fmt.Fprintf(w, "\n%s\n", a.render(newTable(entries, entryColumns, false, width(a.out)))); err != nil {
 		return err
 	}
 	for i := range v.Sample {

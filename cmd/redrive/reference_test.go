@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +21,9 @@ func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# The redrive command\n\n" +
 		"This page is made from the command's own help: `go test ./cmd/redrive -run TestReference -update`.\n\n" +
-		root.Long + "\n\n```\n" + examples(root) + "```\n\nFlags of every command:\n\n```\n" + root.PersistentFlags().FlagUsages() + "```\n")
+		root.Long + "\n\n```\n" + examples(root) + "```\n\nFlags of every command:\n\n```\n" + root.PersistentFlags().FlagUsages() +
+		"```\n\nFlags that choose dead letters, which each command below with FILTER in its line has (what it takes without --status " +
+		"stands with the command):\n\n```\n" + choosing().FlagUsages() + "```\n")
 	reference(t, &b, root)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
@@ -49,8 +52,12 @@ func reference(t *testing.T, b *strings.Builder, parent *cobra.Command) {
 		if long := strings.TrimSpace(cmd.Long); long != "" && cmd.Name() != "completion" {
 			text = long
 		}
-		b.WriteString(text + "\n\n```\n" + cmd.UseLine() + "\n```\n")
-		if flags := cmd.LocalNonPersistentFlags().FlagUsages(); flags != "" {
+		line, own := cmd.UseLine(), cmd.LocalNonPersistentFlags()
+		if shared := choosing(); has(own, shared) {
+			line, own = strings.Replace(line, "[flags]", "[FILTER] [flags]", 1), without(own, shared)
+		}
+		b.WriteString(text + "\n\n```\n" + line + "\n```\n")
+		if flags := own.FlagUsages(); flags != "" {
 			b.WriteString("\n```\n" + flags + "```\n")
 		}
 		if list := examples(cmd); list != "" {
@@ -58,6 +65,41 @@ func reference(t *testing.T, b *strings.Builder, parent *cobra.Command) {
 		}
 		reference(t, b, cmd)
 	}
+}
+
+// choosing are the flags that choose dead letters, which many commands have.
+func choosing() *pflag.FlagSet {
+	var f filterFlags
+	cmd := &cobra.Command{}
+	f.add(&app{}, cmd)
+	return without(cmd.Flags(), pick(cmd.Flags(), "status")) // its default is the command's own
+}
+
+// pick returns the flags of these names.
+func pick(flags *pflag.FlagSet, names ...string) *pflag.FlagSet {
+	picked := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, name := range names {
+		picked.AddFlag(flags.Lookup(name))
+	}
+	return picked
+}
+
+// has reports whether all of the shared flags are among flags.
+func has(flags, shared *pflag.FlagSet) bool {
+	all := true
+	shared.VisitAll(func(f *pflag.Flag) { all = all && flags.Lookup(f.Name) != nil })
+	return all
+}
+
+// without returns flags but for those that are shared, word for word.
+func without(flags, shared *pflag.FlagSet) *pflag.FlagSet {
+	rest := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if same := shared.Lookup(f.Name); same == nil || same.Usage != f.Usage {
+			rest.AddFlag(f)
+		}
+	})
+	return rest
 }
 
 // examples are a command's examples as lines of a shell.

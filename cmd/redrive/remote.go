@@ -1,35 +1,31 @@
-//nolint:bodyclose // read, and Export, close the body of every answer; the linter does not look into them.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqclient"
+	"github.com/redrive-go/redrive/dlq/client"
+	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // remote is the operator of a server, over its API.
-type remote struct{ api *dlqclient.Client }
+type remote struct{ api *client.Client }
 
 func newRemote(p *profile) (*remote, error) {
 	web, err := p.client()
 	if err != nil {
 		return nil, err
 	}
-	opts := []dlqclient.ClientOption{dlqclient.WithHTTPClient(web), dlqclient.WithToken(p.Token)}
-	if p.Token == "" && p.User != "" {
-		opts = append(opts, dlqclient.WithPassword(p.User, p.Password))
-	}
-	api, err := dlqclient.NewClient(strings.TrimSuffix(p.Server, "/")+"/api/v1", opts...)
+	api, err := client.New(client.Config{Server: p.Server, Token: p.Token, User: p.User, Password: p.Password, HTTP: web})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +34,7 @@ func newRemote(p *profile) (*remote, error) {
 
 // refusal is an answer that is no success: it is what the manager's error was, in the server's words.
 type refusal struct {
-	cause  *dlqclient.Error
+	cause  *client.Error
 	is     error
 	prefix string
 }
@@ -49,47 +45,27 @@ func (r *refusal) Error() string { return r.prefix + r.cause.Error() }
 // Unwrap is the error of dlq that it stands for.
 func (r *refusal) Unwrap() error { return r.is }
 
-// maxAnswer bounds what is read of an answer.
-const maxAnswer = 1 << 30
+var errServer = errors.New("the server could not do it")
 
-// read takes an answer in.
-func read[T any](response *http.Response, err error) (*T, error) {
-	if err != nil {
-		return nil, unreachable(err)
-	}
-	defer func() { _ = response.Body.Close() }() // it was read
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return nil, unreachable(err)
-	}
-	if err := refused(response, body); err != nil {
-		return nil, err
-	}
-	into := new(T)
-	if err := json.Unmarshal(body, into); err != nil {
-		return nil, fmt.Errorf("the server answered what its API does not: is it a redrive server, and its URL right? %w", err)
-	}
-	return into, nil
-}
-
-func refused(response *http.Response, body []byte) error {
-	cause, ok := errors.AsType[*dlqclient.Error](dlqclient.ErrorOf(response, body))
+// refused is an error of the client as what the manager's error was.
+func refused(err error) error {
+	cause, ok := errors.AsType[*client.Error](err)
 	if !ok {
-		return nil
+		return err
 	}
 	r := &refusal{cause: cause}
 	switch cause.Status {
 	case http.StatusNotFound:
-		if cause.Problem.Status == nil {
+		if !cause.Ours() {
 			return errors.New("the server answered 404: is it a redrive server, and its URL right?")
 		}
 		r.is = dlq.ErrNotFound
 	case http.StatusConflict, http.StatusPreconditionFailed:
 		r.is = dlq.ErrConflict
 	case http.StatusUnauthorized:
-		r.is, r.prefix = dlq.ErrForbidden, "the server does not know who you are (set REDRIVE_TOKEN, or --profile): "
+		r.is, r.prefix = redrive.ErrForbidden, "the server does not know who you are (set REDRIVE_TOKEN, or --profile): "
 	case http.StatusForbidden:
-		r.is = dlq.ErrForbidden
+		r.is = redrive.ErrForbidden
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		r.is = dlq.ErrInvalid
 	default:
@@ -98,200 +74,187 @@ func refused(response *http.Response, body []byte) error {
 	return r
 }
 
-var errServer = errors.New("the server could not do it")
+// as is how a change is made.
+func as(by dlq.By) client.By { return client.By{Actor: by.Actor, Note: by.Note, Version: by.Version} }
 
-// unreachable takes the URL out of an error, which says the same at twice the length.
-func unreachable(err error) error {
-	if wrapped, ok := errors.AsType[*url.Error](err); ok && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("the server does not answer: %w", wrapped.Err)
-	}
-	return err
+func pageOf(p dlq.Page) client.Page {
+	return client.Page{Limit: p.Limit, Order: string(p.Order), Cursor: p.After}
 }
 
-// as says who does it, to a server that asks nobody.
-func as(by dlq.By) dlqclient.RequestEditorFn {
-	return func(_ context.Context, r *http.Request) error {
-		r.Header.Set("X-Redrive-Actor", by.Actor)
-		if by.Version != 0 {
-			r.Header.Set("If-Match", fmt.Sprintf("%q", dlq.FormatID(by.Version)))
-		}
+// read is what a call of the API returned, as the command's own type.
+func read[W, T any](w *W, err error, set func(*T, *W) error) (*T, error) {
+	if err != nil {
+		return nil, refused(err)
+	}
+	into := new(T)
+	return into, set(into, w)
+}
+
+// always is for what every form can be read as.
+func always[T, W any](set func(*T, *W)) func(*T, *W) error {
+	return func(into *T, w *W) error {
+		set(into, w)
 		return nil
 	}
 }
 
-func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
-	params, err := paramsOf[dlqclient.ListEntriesParams](&f, pageOf(p))
-	if err != nil {
-		return dlq.Listing{}, err
-	}
-	list, err := read[dlqclient.EntryList](r.api.ListEntries(ctx, params))
-	if err != nil {
-		return dlq.Listing{}, err
-	}
-	listing := dlq.Listing{Next: value(list.Next)}
-	for i := range list.Entries {
-		e, err := entryFrom(&list.Entries[i])
-		if err != nil {
-			return listing, err
+// list reads a list of them.
+func list[W, T any](items []W, set func(*T, *W) error) ([]T, error) {
+	var all []T
+	for i := range items {
+		var into T
+		if err := set(&into, &items[i]); err != nil {
+			return nil, err
 		}
-		listing.Entries = append(listing.Entries, *e)
+		all = append(all, into)
 	}
-	return listing, nil
+	return all, nil
+}
+
+func entry(w *wire.Entry, err error) (*dlq.Entry, error) {
+	return read(w, err, always((*dlq.Entry).SetWire))
+}
+
+func ran(w *wire.Run, err error) (*redrive.Run, error) { return read(w, err, (*redrive.Run).SetWire) }
+
+func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+	page, err := r.api.ListEntries(ctx, f.Wire(), pageOf(p))
+	if err != nil {
+		return dlq.Listing{}, refused(err)
+	}
+	entries, err := list(page.Entries, always((*dlq.Entry).SetWire))
+	return dlq.Listing{Entries: entries, Next: page.Next}, err
 }
 
 func (r *remote) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
-	params, err := paramsOf[dlqclient.CountEntriesParams](&f, map[string]any{"up_to": limit})
-	if err != nil {
-		return 0, err
-	}
-	count, err := read[dlqclient.Count](r.api.CountEntries(ctx, params))
-	if err != nil {
-		return 0, err
-	}
-	return count.Count, nil
+	n, err := r.api.CountEntries(ctx, f.Wire(), limit)
+	return n, refused(err)
 }
 
 func (r *remote) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
-	detail, err := read[dlqclient.EntryDetail](r.api.GetEntry(ctx, id, nil))
-	if err != nil {
-		return nil, err
-	}
-	return detailFrom(detail)
+	detail, err := r.api.GetEntry(ctx, id, 0)
+	return read(detail, err, (*dlq.Entry).SetDetail)
 }
 
 func (r *remote) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
-	params := &dlqclient.ListGroupsParams{
-		Handler: given(q.Handler), ErrorClass: given(q.ErrorClass), Cause: given(q.CauseText), Limit: given(int64(q.Limit)),
-		Status: given(dlqclient.ListGroupsParamsStatus(q.Status)), Fingerprint: given(q.Fingerprint), TrendSince: given(q.TrendSince),
-	}
-	list, err := read[dlqclient.GroupList](r.api.ListGroups(ctx, params))
+	groups, err := r.api.ListGroups(ctx, client.GroupQuery{
+		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit, Fingerprint: q.Fingerprint,
+		TrendSince: q.TrendSince,
+	})
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
-	return groupsFrom(list.Groups), nil
+	return list(groups.Groups, always((*dlq.Group).SetWire))
 }
 
 func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
-	params := &dlqclient.GetStatsParams{Since: given(q.Since), TopCauses: given(int64(q.TopCauses))}
-	stats, err := read[dlqclient.Stats](r.api.GetStats(ctx, params))
+	w, err := r.api.GetStats(ctx, client.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
 	if err != nil {
-		return dlq.Stats{}, err
+		return dlq.Stats{}, refused(err)
 	}
-	return statsFrom(stats), nil
+	var stats dlq.Stats
+	stats.SetWire(w)
+	return stats, nil
 }
 
 // Recurrence is the server's report, which ends when it answers.
 func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error) {
-	return read[dlq.Recurrence](r.api.GetReport(ctx, &dlqclient.GetReportParams{Hours: given(int64(q.Period / time.Hour))}))
+	report, err := r.api.GetReport(ctx, int(q.Period/time.Hour))
+	return read(report, err, always((*dlq.Recurrence).SetWire))
 }
 
 func (r *remote) Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error) {
-	list, err := read[dlqclient.AuditList](r.api.GetEntryAudit(ctx, id))
+	records, err := r.api.GetEntryAudit(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
-	return auditFrom(list.Records), nil
+	return list(records.Records, always((*dlq.AuditRecord).SetWire))
 }
 
 func (r *remote) Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
-	return changed(r.api.RedriveEntry(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+	return entry(r.api.RedriveEntry(ctx, id, as(by)))
 }
 
 func (r *remote) Resolve(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
-	return changed(r.api.ResolveEntry(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+	return entry(r.api.ResolveEntry(ctx, id, as(by)))
 }
 
 func (r *remote) Discard(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
-	return changed(r.api.DiscardEntry(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+	return entry(r.api.DiscardEntry(ctx, id, as(by)))
 }
 
 func (r *remote) Restore(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
-	return changed(r.api.RestoreEntry(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+	return entry(r.api.RestoreEntry(ctx, id, as(by)))
+}
+
+func (r *remote) Release(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
+	return entry(r.api.ReleaseEntry(ctx, id, as(by)))
 }
 
 func (r *remote) Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
-	return changed(r.api.ParkEntry(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
-}
-
-func changed(response *http.Response, err error) (*dlq.Entry, error) {
-	entry, err := read[dlqclient.Entry](response, err)
-	if err != nil {
-		return nil, err
-	}
-	return entryFrom(entry)
+	return entry(r.api.ParkEntry(ctx, id, as(by)))
 }
 
 func (r *remote) ResolveAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, dlqclient.Resolve, f, by)
+	return r.bulk(ctx, "resolve", f, by)
 }
 
 func (r *remote) DiscardAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, dlqclient.Discard, f, by)
+	return r.bulk(ctx, "discard", f, by)
 }
 
 func (r *remote) RestoreAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, dlqclient.Restore, f, by)
+	return r.bulk(ctx, "restore", f, by)
 }
 
 func (r *remote) ParkAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, dlqclient.Park, f, by)
+	return r.bulk(ctx, "park", f, by)
 }
 
-func (r *remote) bulk(ctx context.Context, action dlqclient.BulkRequestAction, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	done, err := read[dlqclient.BulkResult](r.api.ChangeEntries(ctx, nil, dlqclient.BulkRequest{
-		Action: action, Filter: filterTo(&f), Note: given(by.Note),
-	}, as(by)))
+func (r *remote) bulk(ctx context.Context, action string, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
+	done, err := r.api.ChangeEntries(ctx, action, f.Wire(), as(by))
 	if err != nil {
-		return dlq.Bulk{}, err
+		return dlq.Bulk{}, refused(err)
 	}
 	bulk := dlq.Bulk{Changed: done.Changed, Refused: done.Refused}
-	for _, c := range done.Conflicts {
-		bulk.Conflicts = append(bulk.Conflicts, &dlq.ConflictError{
-			ID: value(c.EntryId), Action: dlq.Action(c.Action), Status: dlq.Status(c.Status), Version: c.Version, By: c.By, At: c.At,
-			LeaseUntil: value(c.LeaseUntil),
-		})
+	for i := range done.Conflicts {
+		conflict := &dlq.ConflictError{}
+		conflict.SetWire(&done.Conflicts[i])
+		bulk.Conflicts = append(bulk.Conflicts, conflict)
 	}
 	return bulk, nil
 }
 
-func (r *remote) PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (dlq.Diff, error) {
-	diff, err := read[dlqclient.Diff](r.api.PreviewEdit(ctx, id, editTo(&edit)))
-	if err != nil {
-		return dlq.Diff{}, err
+func (r *remote) PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (payload.Diff, error) {
+	var diff payload.Diff
+	w, err := r.api.PreviewEdit(ctx, id, edit.Wire())
+	if err == nil {
+		diff.SetWire(w)
 	}
-	return diffFrom(diff), nil
+	return diff, refused(err)
 }
 
-func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, dlq.Diff, error) {
-	e := editTo(&edit)
-	edited, err := read[dlqclient.Edited](r.api.EditEntry(ctx, id, nil, dlqclient.EditRequest{
-		Jq: e.Jq, Payload: e.Payload, PayloadBase64: e.PayloadBase64, SetHeaders: e.SetHeaders, RemoveHeaders: e.RemoveHeaders, Note: given(by.Note),
-	}, as(by)))
+func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, payload.Diff, error) {
+	var diff payload.Diff
+	edited, err := r.api.EditEntry(ctx, id, edit.Wire(), false, as(by))
 	if err != nil {
-		return nil, dlq.Diff{}, err
+		return nil, diff, refused(err)
 	}
-	entry, err := entryFrom(&edited.Entry)
-	return entry, diffFrom(&edited.Diff), err
+	diff.SetWire(&edited.Diff)
+	e, err := entry(&edited.Entry, nil)
+	return e, diff, err
 }
 
 // Export copies what the server sends. A connection that breaks off is an error.
 func (r *remote) Export(ctx context.Context, w io.Writer, f dlq.Filter) (int64, error) {
-	params, err := paramsOf[dlqclient.ExportEntriesParams](&f, nil)
+	from, err := r.api.ExportEntries(ctx, f.Wire())
 	if err != nil {
-		return 0, err
+		return 0, refused(err)
 	}
-	response, err := r.api.ExportEntries(ctx, params)
-	if err != nil {
-		return 0, unreachable(err)
-	}
-	defer func() { _ = response.Body.Close() }() // it was read
-	if response.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // what is there of the reason
-		return 0, refused(response, body)
-	}
+	defer func() { _ = from.Close() }() // it was read
 	lines := &lineCounter{w: w}
-	if _, err := io.Copy(lines, response.Body); err != nil {
-		return lines.n, fmt.Errorf("the export broke off: %w", unreachable(err))
+	if _, err := io.Copy(lines, from); err != nil {
+		return lines.n, fmt.Errorf("the export broke off: %w", err)
 	}
 	return lines.n, nil
 }
@@ -308,112 +271,79 @@ func (l *lineCounter) Write(p []byte) (int, error) {
 }
 
 func (r *remote) Import(ctx context.Context, from io.Reader, by dlq.By) (dlq.Imported, error) {
-	params := &dlqclient.ImportEntriesParams{Note: given(by.Note)}
-	imported, err := read[dlqclient.Imported](r.api.ImportEntriesWithBody(ctx, params, "application/jsonl", from, as(by)))
+	imported, err := r.api.ImportEntries(ctx, from, as(by))
 	if err != nil {
-		return dlq.Imported{}, err
+		return dlq.Imported{}, refused(err)
 	}
-	return dlq.Imported{Stored: imported.Stored, Seen: imported.Seen}, nil
+	return dlq.Imported(*imported), nil
 }
 
 func (r *remote) Purge(ctx context.Context, p dlq.Purge) (int, error) {
-	var statuses []dlqclient.PurgeRequestStatuses
+	scope := wire.PurgeScope{ClosedBefore: p.ClosedBefore}
 	for _, s := range p.Statuses {
-		statuses = append(statuses, dlqclient.PurgeRequestStatuses(s))
+		scope.Statuses = append(scope.Statuses, string(s))
 	}
-	purged, err := read[dlqclient.Purged](r.api.PurgeEntries(ctx, nil, dlqclient.PurgeRequest{
-		ClosedBefore: p.ClosedBefore, Statuses: some(statuses), SkipArchive: given(p.SkipArchive), Note: given(p.Note),
-	}, as(dlq.By{Actor: p.Actor})))
-	if err != nil {
-		return 0, err
-	}
-	return int(purged.Purged), nil
+	n, err := r.api.PurgeEntries(ctx, scope, p.SkipArchive, client.By{Actor: p.Actor, Note: p.Note})
+	return n, refused(err)
 }
 
-func (r *remote) PreviewRun(ctx context.Context, spec dlq.RunSpec, sample int) (*dlq.RunPreview, error) {
-	s := specTo(&spec)
-	preview, err := read[dlqclient.RunPreview](r.api.PreviewRun(ctx, dlqclient.RunPreviewRequest{
-		Id: s.Id, Filter: s.Filter, Limit: s.Limit, Rate: s.Rate, MaxOut: s.MaxOut, Canary: s.Canary, Stop: s.Stop, Jq: s.Jq, Target: s.Target,
-		CloseOnPublish: s.CloseOnPublish, OutcomeTimeoutSeconds: s.OutcomeTimeoutSeconds, Paused: s.Paused, Sample: given(int64(sample)),
-	}))
-	if err != nil {
-		return nil, err
-	}
-	return previewFrom(preview)
+func (r *remote) PreviewRun(ctx context.Context, spec redrive.Spec, sample int) (*redrive.Preview, error) {
+	preview, err := r.api.PreviewRun(ctx, spec.Wire(), sample)
+	return read(preview, err, (*redrive.Preview).SetWire)
 }
 
-func (r *remote) StartRun(ctx context.Context, spec dlq.RunSpec, by dlq.By) (*dlq.Run, error) {
-	s := specTo(&spec)
-	return ran(r.api.StartRun(ctx, nil, dlqclient.RunRequest{
-		Id: s.Id, Filter: s.Filter, Limit: s.Limit, Rate: s.Rate, MaxOut: s.MaxOut, Canary: s.Canary, Stop: s.Stop, Jq: s.Jq, Target: s.Target,
-		CloseOnPublish: s.CloseOnPublish, OutcomeTimeoutSeconds: s.OutcomeTimeoutSeconds, Paused: s.Paused, Note: given(by.Note),
-	}, as(by)))
+func (r *remote) StartRun(ctx context.Context, spec redrive.Spec, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.StartRun(ctx, spec.Wire(), as(by)))
 }
 
-func ran(response *http.Response, err error) (*dlq.Run, error) {
-	run, err := read[dlqclient.Run](response, err)
-	if err != nil {
-		return nil, err
-	}
-	return runFrom(run), nil
-}
-
-func (r *remote) Run(ctx context.Context, id string) (*dlq.Run, error) {
+func (r *remote) Run(ctx context.Context, id string) (*redrive.Run, error) {
 	return ran(r.api.GetRun(ctx, id))
 }
 
-func (r *remote) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error) {
-	var states []dlqclient.ListRunsParamsState
+func (r *remote) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
+	q := client.RunQuery{CreatedBy: f.CreatedBy, Active: f.Active}
 	for _, s := range f.States {
-		states = append(states, dlqclient.ListRunsParamsState(s))
+		q.State = append(q.State, string(s))
 	}
-	list, err := read[dlqclient.RunList](r.api.ListRuns(ctx, &dlqclient.ListRunsParams{
-		State: some(states), CreatedBy: given(f.CreatedBy), Active: given(f.Active), Limit: given(int64(p.Limit)),
-		Order: given(dlqclient.ListRunsParamsOrder(p.Order)), Cursor: given(p.After),
-	}))
+	page, err := r.api.ListRuns(ctx, q, pageOf(p))
 	if err != nil {
-		return nil, "", err
+		return nil, "", refused(err)
 	}
-	var runs []dlq.Run
-	for i := range list.Runs {
-		runs = append(runs, *runFrom(&list.Runs[i]))
-	}
-	return runs, value(list.Next), nil
+	runs, err := list(page.Runs, (*redrive.Run).SetWire)
+	return runs, page.Next, err
 }
 
-func (r *remote) RunItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error) {
-	list, err := read[dlqclient.ItemList](r.api.ListRunItems(ctx, id, &dlqclient.ListRunItemsParams{
-		State: given(dlqclient.ListRunItemsParamsState(f.State)), After: given(f.After), Limit: given(int64(f.Limit)),
-	}))
+func (r *remote) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
+	page, err := r.api.ListRunItems(ctx, id, client.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit})
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
-	return itemsFrom(list.Items), nil
+	return list(page.Items, always((*redrive.Item).SetWire))
 }
 
-func (r *remote) PauseRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
-	return ran(r.api.PauseRun(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+func (r *remote) PauseRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.PauseRun(ctx, id, as(by)))
 }
 
-func (r *remote) ResumeRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
-	return ran(r.api.ResumeRun(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+func (r *remote) ResumeRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.ResumeRun(ctx, id, as(by)))
 }
 
-func (r *remote) CancelRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
-	return ran(r.api.CancelRun(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+func (r *remote) CancelRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.CancelRun(ctx, id, as(by)))
 }
 
-func (r *remote) ApproveRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
-	return ran(r.api.ApproveRun(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+func (r *remote) ApproveRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.ApproveRun(ctx, id, as(by)))
 }
 
-func (r *remote) RejectRun(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
-	return ran(r.api.RejectRun(ctx, id, nil, dlqclient.Note{Note: given(by.Note)}, as(by)))
+func (r *remote) RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.RejectRun(ctx, id, as(by)))
 }
 
 // WatchRun asks now and then; a stream would need a connection that no proxy on the way cuts.
-func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*dlq.Run, error] {
-	return func(yield func(*dlq.Run, error) bool) {
+func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error] {
+	return func(yield func(*redrive.Run, error) bool) {
 		ticker := time.NewTicker(max(every, askEvery))
 		defer ticker.Stop()
 		for {
@@ -435,13 +365,13 @@ func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) i
 const askEvery = 500 * time.Millisecond
 
 // Drive waits while the server carries the run on, until it ends or needs a person.
-func (r *remote) Drive(ctx context.Context, id string) (*dlq.Run, error) {
-	var last *dlq.Run
+func (r *remote) Drive(ctx context.Context, id string) (*redrive.Run, error) {
+	var last *redrive.Run
 	for run, err := range r.WatchRun(ctx, id, askEvery) {
 		if err != nil {
 			return last, err
 		}
-		if last = run; run.State != dlq.RunPreparing && run.State != dlq.RunRunning && run.Counts.Open() == 0 {
+		if last = run; run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0 {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // every broker
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // every store
 )
 
@@ -83,7 +85,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.Is(err, dlq.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, dlq.ErrConflict), errors.Is(err, dlq.ErrForbidden):
+	case errors.Is(err, dlq.ErrConflict), errors.Is(err, redrive.ErrForbidden):
 		return exitRefused
 	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme), isCobraUsage(err):
 		return exitUsage
@@ -111,5 +113,8 @@ func errorText(err error) string {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return ""
 	}
-	return strings.TrimSpace(err.Error())
+	return packages.ReplaceAllString(strings.TrimSpace(err.Error()), "$1")
 }
+
+// packages are the names of packages before a part of an error, which say nothing to somebody who types commands.
+var packages = regexp.MustCompile(`(?m)(^|: )(?:(?:dlq|sqlstore|sqldb|sqlqueue|brokers|brokerconfig|config|collector|envelope|middleware|wire|client): )+`)

@@ -11,32 +11,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 func (a *app) runsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "runs", Short: "Watch and steer redrive runs", Args: cobra.NoArgs,
+		Use: "runs", Short: "Watch and steer redrive runs", Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what became of its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends", nil, (*app).watchRun),
-		a.runCommand("pause ID", "Pause a run; what is out goes on", []dlq.RunState{dlq.RunRunning}, steer(operator.PauseRun)),
-		a.runCommand("resume ID", "Carry on a run that was paused, interrupted, or has stopped by itself",
-			[]dlq.RunState{dlq.RunPaused, dlq.RunStopped, dlq.RunRunning}, (*app).resumeRun),
+		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running}, steer(operator.PauseRun)),
+		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
+			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; what waits stays as it was",
-			[]dlq.RunState{dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}, steer(operator.CancelRun)),
+			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer(operator.CancelRun)),
 		a.runCommand("approve ID", "Let a run begin that somebody else has asked for",
-			[]dlq.RunState{dlq.RunAwaitingApproval}, steer(operator.ApproveRun)),
+			[]redrive.State{redrive.AwaitingApproval}, steer(operator.ApproveRun)),
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
-			[]dlq.RunState{dlq.RunAwaitingApproval}, steer(operator.RejectRun)),
+			[]redrive.State{redrive.AwaitingApproval}, steer(operator.RejectRun)),
 	)
 	return cmd
 }
 
 // runCommand is a command for one run.
-func (a *app) runCommand(use, short string, states []dlq.RunState, do func(*app, context.Context, string) error) *cobra.Command {
+func (a *app) runCommand(use, short string, states []redrive.State, do func(*app, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeRuns(states...),
@@ -44,10 +45,10 @@ func (a *app) runCommand(use, short string, states []dlq.RunState, do func(*app,
 	}
 }
 
-func (a *app) completeRuns(states ...dlq.RunState) cobra.CompletionFunc {
+func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
-			runs, _, err := m.Runs(ctx, dlq.RunFilter{States: states}, dlq.Page{})
+			runs, _, err := m.Runs(ctx, redrive.RunFilter{States: states}, dlq.Page{})
 			var ids []string
 			for i := range runs {
 				r := &runs[i]
@@ -66,9 +67,9 @@ func (a *app) runsListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var filter dlq.RunFilter
+			var filter redrive.RunFilter
 			for _, s := range states {
-				filter.States = append(filter.States, dlq.RunState(s))
+				filter.States = append(filter.States, redrive.State(s))
 			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
@@ -89,20 +90,20 @@ func (a *app) runsListCommand() *cobra.Command {
 	return cmd
 }
 
-var runColumns = []column[dlq.Run]{
-	{title: "Run", value: func(r dlq.Run) string { return r.ID }},
-	{title: "State", value: func(r dlq.Run) string { return string(r.State) }},
-	{title: "Done", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Done()) }},
-	{title: "Of", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Total()) }},
-	{title: "Succeeded", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Succeeded) }},
-	{title: "Failed", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Failed + r.Counts.Lost) }},
-	{title: "Skipped", right: true, value: func(r dlq.Run) string { return dlq.FormatID(r.Counts.Skipped) }},
-	{title: "By", value: func(r dlq.Run) string { return oneLine(r.CreatedBy, 30) }},
-	{title: "Started", value: func(r dlq.Run) string { return stampOf(r.CreatedAt) }},
-	{title: "Note", wide: true, value: func(r dlq.Run) string { return oneLine(r.Note, 60) }},
+var runColumns = []column[redrive.Run]{
+	{title: "Run", value: func(r redrive.Run) string { return r.ID }},
+	{title: "State", value: func(r redrive.Run) string { return string(r.State) }},
+	{title: "Done", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Done()) }},
+	{title: "Of", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Total()) }},
+	{title: "Succeeded", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Succeeded) }},
+	{title: "Failed", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Failed + r.Counts.Lost) }},
+	{title: "Skipped", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Skipped) }},
+	{title: "By", value: func(r redrive.Run) string { return oneLine(r.CreatedBy, 30) }},
+	{title: "Started", value: func(r redrive.Run) string { return stampOf(r.CreatedAt) }},
+	{title: "Note", wide: true, value: func(r redrive.Run) string { return oneLine(r.Note, 60) }},
 }
 
-func (a *app) printRun(run *dlq.Run) error {
+func (a *app) printRun(run *redrive.Run) error {
 	return a.printOne(run, func(w io.Writer) error {
 		c := &run.Counts
 		var out strings.Builder
@@ -136,9 +137,9 @@ func (a *app) showRun(ctx context.Context, id string) error {
 	if err := a.printRun(run); err != nil || a.flags.output != "table" || a.flags.jq != "" {
 		return err
 	}
-	var troubled []dlq.RunItem
-	for _, state := range []dlq.ItemState{dlq.ItemFailed, dlq.ItemLost, dlq.ItemSkipped} {
-		items, err := manager.RunItems(ctx, id, dlq.ItemFilter{State: state, Limit: 20})
+	var troubled []redrive.Item
+	for _, state := range []redrive.ItemState{redrive.ItemFailed, redrive.ItemLost, redrive.ItemSkipped} {
+		items, err := manager.RunItems(ctx, id, redrive.ItemFilter{State: state, Limit: 20})
 		if err != nil {
 			return err
 		}
@@ -147,16 +148,16 @@ func (a *app) showRun(ctx context.Context, id string) error {
 	if len(troubled) == 0 {
 		return nil
 	}
-	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[dlq.RunItem]{
-		{title: "Entry", right: true, value: func(i dlq.RunItem) string { return dlq.FormatID(i.EntryID) }},
-		{title: "State", value: func(i dlq.RunItem) string { return string(i.State) }},
-		{title: "Why", value: func(i dlq.RunItem) string { return oneLine(i.Detail, 100) }},
-	}, false)))
+	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[redrive.Item]{
+		{title: "Entry", right: true, value: func(i redrive.Item) string { return dlq.FormatID(i.EntryID) }},
+		{title: "State", value: func(i redrive.Item) string { return string(i.State) }},
+		{title: "Why", value: func(i redrive.Item) string { return oneLine(i.Detail, 100) }},
+	}, false, width(a.out))))
 	return err
 }
 
 // steer makes a command of a change to a run.
-func steer(do func(operator, context.Context, string, dlq.By) (*dlq.Run, error)) func(*app, context.Context, string) error {
+func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run, error)) func(*app, context.Context, string) error {
 	return func(a *app, ctx context.Context, id string) error {
 		manager, err := a.manager(ctx)
 		if err != nil {
@@ -166,7 +167,7 @@ func steer(do func(operator, context.Context, string, dlq.By) (*dlq.Run, error))
 		if err != nil {
 			return err
 		}
-		if run.State == dlq.RunRunning { // approved: nothing here sends it
+		if run.State == redrive.Running { // approved: nothing here sends it
 			a.hint("redrive serve carries it on; where there is none, redrive runs resume %s does", id)
 		}
 		return a.printRun(run)
@@ -182,7 +183,7 @@ func (a *app) resumeRun(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if run.State != dlq.RunRunning && run.State != dlq.RunPreparing {
+	if run.State != redrive.Running && run.State != redrive.Preparing {
 		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil {
 			return err
 		}
@@ -230,22 +231,23 @@ func (a *app) interrupted(ctx context.Context, m operator, id string, cause erro
 	if _, err := m.PauseRun(ctx, id, by); err != nil && !errors.Is(err, dlq.ErrConflict) {
 		return errors.Join(cause, err)
 	}
-	a.hint("interrupted: run %s is paused; redrive runs resume %s goes on", id, id)
+	a.hint("interrupted: run %s is paused; to continue: redrive runs resume %s", id, id)
 	return cause
 }
 
 // finish prints how a run ended and makes the exit code of it.
-func (a *app) finish(run *dlq.Run) error {
+func (a *app) finish(run *redrive.Run) error {
 	if err := a.printRun(run); err != nil {
 		return err
 	}
 	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
 	switch {
-	case run.State == dlq.RunStopped:
-		return &codedError{exitPartial, "the run has stopped by itself; redrive runs resume " + run.ID + " goes on"}
-	case run.State == dlq.RunCompleted && bad == 0:
+	case run.State == redrive.Stopped:
+		return &codedError{exitPartial, "the run has stopped: " + firstOf(oneLine(run.Cause, 200), "too many died again") +
+			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID}
+	case run.State == redrive.Completed && bad == 0:
 		return nil
-	case run.State == dlq.RunCompleted:
+	case run.State == redrive.Completed:
 		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(), run.ID)}
 	default:
 		return nil
@@ -253,11 +255,11 @@ func (a *app) finish(run *dlq.Run) error {
 }
 
 // follow shows the progress of a run, to people only, until it ends or ctx does. It returns the run as it was last.
-func (a *app) follow(ctx context.Context, m operator, id string) (*dlq.Run, error) {
-	var last *dlq.Run
+func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, error) {
+	var last *redrive.Run
 	b := a.startBar("redriving", 0)
 	defer b.end()
-	show := func(run *dlq.Run) {
+	show := func(run *redrive.Run) {
 		last = run
 		b.set(run.Counts.Done(), run.Counts.Total(), fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
 	}

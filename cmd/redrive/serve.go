@@ -39,11 +39,11 @@ answered. Ctrl-C, or SIGTERM, drains: what was read is stored or given back, and
 
 // server is everything that serve runs.
 type server struct {
-	app       *app
-	cfg       *config.Config
-	letters   *dlq.Letters
-	brokers   map[string]brokers.Broker
-	manager   *dlq.Manager
+	app     *app
+	cfg     *config.Config
+	letters *dlq.Letters
+	brokers map[string]brokers.Broker
+	*local
 	collector *collector.Collector // nil without sources
 	handler   *dlqhttp.Handler
 	listener  net.Listener
@@ -87,7 +87,10 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 		}
 		redriver = router
 	}
-	s.manager = letters.Manager(redriver, a.managerOptions()...)
+	var err error
+	if s.local, err = a.local(letters, redriver); err != nil {
+		return nil, err
+	}
 	if err := s.makeCollector(); err != nil {
 		return nil, err
 	}
@@ -146,10 +149,10 @@ func (s *server) run(ctx context.Context) error {
 		running.Go(func() error { return s.collector.Run(ctx) })
 	}
 	if len(s.brokers) > 0 {
-		running.Go(func() error { return ended(ctx, s.manager.Work(ctx)) })
+		running.Go(func() error { return ended(ctx, s.Work(ctx)) })
 	}
 	if rules := rulesOf(s.cfg); len(rules) > 0 {
-		running.Go(func() error { return ended(ctx, s.manager.Automate(ctx, rules...)) })
+		running.Go(func() error { return ended(ctx, s.Automate(ctx, rules...)) })
 	}
 	if s.cfg.Retention != (config.Retention{}) {
 		running.Go(func() error { return s.retain(ctx) })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -179,10 +180,43 @@ func TestDemo(t *testing.T) {
 		_, body := get(t, "http://"+address+"/readyz")
 		return strings.Contains(body, `"collected"`)
 	}, 20*time.Second, 50*time.Millisecond, stderr)
-	require.Contains(t, stdout.String(), "REDRIVE_STORE="+store)
 	require.Contains(t, stdout.String(), "http://"+address+"/readyz")
 
+	// What it says to try is pasted into another terminal.
 	var out, faults bytes.Buffer
+	pasted := 0
+	for line := range strings.Lines(stdout.String()) {
+		line = strings.TrimSpace(line)
+		if name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "="); ok && strings.HasPrefix(line, "export ") {
+			t.Setenv(name, value)
+		}
+		command, ok := strings.CutPrefix(line, programName()+" ")
+		if !ok {
+			continue
+		}
+		pasted++
+		args := strings.Fields(command)
+		if command == "dlq tail" {
+			args = append(args, "--follow=false")
+		}
+		code := run(args, strings.NewReader(""), &out, &faults)
+		if strings.HasPrefix(command, "dlq redrive") && code == exitPartial { // the bank is down for a third of the time
+			require.Contains(t, faults.String(), "to continue:     redrive runs resume mine")
+			code = exitOK
+		}
+		require.Equal(t, exitOK, code, "%s\n%s", command, &faults)
+	}
+	require.Equal(t, 7, pasted)
+	state := func(id, want string) {
+		require.Eventually(t, func() bool {
+			var shown bytes.Buffer
+			return run([]string{"runs", "show", id}, strings.NewReader(""), &shown, io.Discard) == exitOK &&
+				strings.HasPrefix(shown.String(), "run "+id+": "+want)
+		}, 30*time.Second, 50*time.Millisecond, "%s: %s", id, want)
+	}
+	state("without-a-card", "stopped")
+	t.Setenv("REDRIVE_SERVER", "")
+	faults.Reset()
 	require.Equal(t, exitOK, run([]string{
 		"dlq", "redrive", "--error", "No carrier", "--store", store, "--detach", "--yes", "--id", "parcels",
 	}, strings.NewReader(""), &out, &faults), faults.String())

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -44,13 +45,13 @@ type order struct {
 // bankIsDown makes an outage that an operator can watch, and redrive after.
 func bankIsDown(now time.Time) bool { return now.Second() < 20 }
 
-func newShop(broker *memory.Broker, letters *dlq.Letters, observer middleware.Observer, logger *slog.Logger) (*shop, error) {
+func newShop(
+	broker *memory.Broker, letters *dlq.Letters, observer middleware.Observer, monitor *live.Monitor, logger *slog.Logger,
+) (*shop, error) {
 	s := &shop{broker: broker}
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: broker, DeadLetters: letters, Observer: observer,
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: middleware.Retries(2), Backoff: middleware.Steps(200*time.Millisecond, time.Second),
-		},
+		Rescheduler: broker, DeadLetters: letters, Observer: middleware.Observers{observer, monitor},
+		MaxAttempts: middleware.Retries(2), Backoff: middleware.Steps(200*time.Millisecond, time.Second),
 		Logger: slog.New(slog.DiscardHandler), // it would report each of the failures that are wanted here
 	})
 	if err != nil {
@@ -61,7 +62,7 @@ func newShop(broker *memory.Broker, letters *dlq.Letters, observer middleware.Ob
 		return nil, err
 	}
 	s.router.AddMiddleware(pipeline.Middleware)
-	s.router.AddConsumerHandler("charge", orderTopic, broker.Subscriber(), s.charge)
+	s.router.AddConsumerHandler("charge", orderTopic, monitor.Subscriber(broker.Subscriber()), s.charge)
 	return s, nil
 }
 

@@ -120,10 +120,10 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 		columns = append(columns, column[namedView]{title: string(s), right: true, value: counts(strings.ToLower(string(s)))})
 	}
 	if len(v.ByTopic) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.ByTopic, columns, true)))
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.ByTopic, columns, true, width(a.out))))
 	}
 	if len(v.TopCauses) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.TopCauses, groupColumns, false)))
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.TopCauses, groupColumns, false, width(a.out))))
 	}
 	if len(v.Hourly) > 0 {
 		hours := []column[hourView]{
@@ -131,7 +131,7 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 			{title: "Died", right: true, value: func(h hourView) string { return dlq.FormatID(h.Count) }},
 			{title: "Closed", right: true, value: func(h hourView) string { return dlq.FormatID(h.Closed) }},
 		}
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false)))
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false, width(a.out))))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

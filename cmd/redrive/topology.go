@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ import (
 
 func (a *app) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "topology", Short: "Plan, check and make the queues and topics that consumers need", Args: cobra.NoArgs,
+		Use: "topology", Short: "Plan, check and make the queues and topics that consumers need", Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	sub := func(use, short string, do func(context.Context, string, []string) error) *cobra.Command {
@@ -53,6 +54,7 @@ func (a *app) topologyPlan(_ context.Context, name string, topics []string) erro
 // topology is what a broker says of a plan, whichever driver it is.
 type topology struct {
 	note  string // what check leaves out
+	none  bool   // it declares nothing
 	plan  string
 	check func(context.Context) ([]string, error)
 	apply func(context.Context) error
@@ -79,13 +81,14 @@ func (a *app) openTopology(ctx context.Context, name string, topics []string) (*
 			note = "bindings are not compared, AMQP does not tell of them: add x-management=http://<host>:15672 to the broker's URL"
 		}
 		return &topology{
-			note, p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			note, cfg.Params["declare"] == "none" || strings.Contains(cfg.URL, "declare=none"), p.String(),
+			func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
 			func(ctx context.Context) error { return driver.Apply(ctx, p) },
 		}, nil
 	case *kafka.Broker:
 		p := driver.Plan(topics...)
 		return &topology{
-			"", p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
+			"", false, p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
 			func(ctx context.Context) error { return driver.Apply(ctx, p) },
 		}, nil
 	default:
@@ -119,7 +122,11 @@ func (a *app) topologyCheck(ctx context.Context, name string, topics []string) e
 		}
 	}
 	if len(findings) > 0 {
-		return &codedError{exitPartial, plural(len(findings), "difference") + ": redrive topology apply makes what is missing"}
+		makes := ": redrive topology apply makes what is missing"
+		if t.none {
+			makes = ": the broker's URL says declare=none, by which nothing is made; redrive topology apply makes it with declare=adopt"
+		}
+		return &codedError{exitPartial, plural(len(findings), "difference") + makes}
 	}
 	a.hint("the broker is as planned")
 	return nil
@@ -129,6 +136,9 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 	t, err := a.openTopology(ctx, name, topics)
 	if err != nil {
 		return err
+	}
+	if t.none {
+		return usagef("broker %s: its URL says declare=none, by which nothing is made: apply it with declare=adopt", name)
 	}
 	if _, err := fmt.Fprint(a.out, t.plan); err != nil {
 		return err

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
 func (a *app) exportCommand() *cobra.Command {
@@ -85,6 +90,7 @@ func (a *app) importCommand() *cobra.Command {
 					size = stat.Size()
 				}
 			}
+			a.makesStore = true
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
@@ -94,7 +100,7 @@ func (a *app) importCommand() *cobra.Command {
 			b.end()
 			a.hint("%d stored, %d were there", imported.Stored, imported.Seen)
 			if cmd.Context().Err() != nil {
-				a.hint("interrupted: the same command goes on with the rest")
+				a.hint("interrupted: the same command continues with the rest")
 				return cmd.Context().Err()
 			}
 			if err != nil && imported.Stored > 0 {
@@ -106,11 +112,22 @@ func (a *app) importCommand() *cobra.Command {
 }
 
 func (a *app) migrateCommand() *cobra.Command {
-	return &cobra.Command{
+	var table string
+	cmd := &cobra.Command{
 		Use: "migrate", Short: "Make the store's tables, or bring them up to date", Args: cobra.NoArgs,
-		Long: `Make the store's tables, or bring them up to date. Every command does so when it opens the store; this one does nothing else, for
-a step of a deployment that has the rights to change tables when the others have not.`,
+		Long: `Make the store's tables, or bring them up to date, as services, "redrive serve" and an import do when they open the store; this
+command does nothing else, for a step of a deployment that has the rights to change tables when the others have not. Commands that read or
+change entries never do: a store that is not there, or of another version, is an error.
+
+With --from-table it also takes over the rows of a dead letter table that services have kept themselves in the same PostgreSQL database
+(id, event_id, event_type, event_payload, error_message, status, created_at, ...). A table, an archive and indexes that have names of ours
+are renamed; nothing of them is changed or removed. It may be repeated. Stop what inserts into the table first.`,
+		Example: `  redrive migrate --store postgres://redrive@db/app
+  redrive migrate --store postgres://redrive@db/app --from-table dlq_events`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if table != "" {
+				return a.takeOver(cmd.Context(), table)
+			}
 			letters, err := a.open(cmd.Context())
 			if err != nil {
 				return err
@@ -122,4 +139,26 @@ a step of a deployment that has the rights to change tables when the others have
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&table, "from-table", "", "take over the rows of this table, such as dlq_events")
+	return cmd
+}
+
+// takeOver makes a store where a dead letter table is already.
+func (a *app) takeOver(ctx context.Context, table string) error {
+	cfg, err := a.configuration()
+	if err != nil {
+		return err
+	}
+	if cfg.Store.URL == "" {
+		return usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
+	}
+	done, err := sqlstore.TakeOver(ctx, cfg.Store.URL, table, a.by())
+	if err != nil {
+		return err
+	}
+	for _, status := range slices.Sorted(maps.Keys(done.Before)) {
+		_, _ = fmt.Fprintf(a.out, "%-10s %d before, %d after\n", status, done.Before[status], done.After[status])
+	}
+	a.hint("%d taken over, %d were there already; the rows as they were are in table %s", done.Stored, done.Seen, done.Kept)
+	return nil
 }

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print version, commit and Go version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print version, commit, its date and Go version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "redrive "+version())
 			return err
@@ -17,23 +20,25 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// version is what the Go command wrote into the binary.
+// What the linker writes into the binaries of a release.
+var released, commit, date string
+
+// version is version, commit and its date: of a release, or as far as the go command wrote them into the binary.
 func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	text := info.Main.Version
-	if text == "" {
-		text = "(devel)"
-	}
-	commit := ""
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			commit = " " + s.Value[:12]
+	number, revision, when, compiler := released, commit, date, runtime.Version()
+	if info, ok := debug.ReadBuildInfo(); ok {
+		number = cmp.Or(number, info.Main.Version)
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				revision = cmp.Or(revision, s.Value)
+			case "vcs.time":
+				when = cmp.Or(when, s.Value)
+			}
 		}
 	}
-	return text + commit + " " + info.GoVersion
+	revision = revision[:min(len(revision), 12)]
+	return strings.Join(strings.Fields(cmp.Or(number, "(devel)")+" "+revision+" "+when+" "+compiler), " ")
 }
 
 // exitCodesTopic is help without a command.
@@ -48,6 +53,6 @@ func exitCodesTopic() *cobra.Command {
     3  not found: no such entry, run or group
     4  partial: some of it was done, some was not; stderr says which
     5  refused: somebody else was faster, the state does not allow it, or --yes is missing
-  130  interrupted; stderr says how to go on`,
+  130  interrupted; stderr says how to continue`,
 	}
 }

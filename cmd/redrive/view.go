@@ -110,11 +110,14 @@ func plural[N int | int64](n N, thing string) string {
 
 func deadLetters(n int64) string { return plural(n, "dead letter") }
 
+// stampLayout is how tables write times; forPeople makes them relative.
+const stampLayout = "2006-01-02 15:04:05Z"
+
 func stampOf(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
+	return t.UTC().Format(stampLayout)
 }
 
 // oneLine makes text fit for a cell: no control characters, which would rule the terminal, and at most so many runes.

@@ -7,15 +7,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/config"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // makeHandler makes what answers over HTTP.
@@ -24,7 +25,22 @@ func (s *server) makeHandler() error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	if err := dlqhttp.CheckAddress(s.cfg.Server.Address, auth); err != nil {
+	if s.cfg.Server.Auth.Stored {
+		stored, err := dlqhttp.Stored(s.letters.Store(), s.logger)
+		if err != nil {
+			return usagef("server.auth.stored: %v", err)
+		}
+		auth = append([]dlqhttp.Authenticator{stored}, auth...)
+	}
+	login, err := s.cfg.Server.Login(s.letters.Store())
+	if err != nil {
+		return usagef("server.auth.oidc: %v", err)
+	}
+	known := auth
+	if login != nil {
+		known = append(slices.Clone(auth), login)
+	}
+	if err := dlqhttp.CheckAddress(s.cfg.Server.Address, known); err != nil {
 		return usagef("%v", err)
 	}
 	rules, reveal, err := s.cfg.Redaction.Rules()
@@ -41,8 +57,10 @@ func (s *server) makeHandler() error {
 	}
 	c := &s.cfg.Server
 	s.handler, err = dlqhttp.New(dlqhttp.Config{
-		Manager: s.manager, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins, ReadOnly: c.ReadOnly,
-		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Settings: settings, Rules: rulesOf(s.cfg),
+		Manager: s.Manager, Runner: s.Runner, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins,
+		ReadOnly: c.ReadOnly, AuditReads: c.AuditReads, Login: login, PublicURL: c.PublicURL,
+		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Depths: s.depths, Settings: settings, Rules: rulesOf(s.cfg),
+		Rate:      s.cfg.Redrive.Rate,
 		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
 	})
 	if err != nil {
@@ -51,8 +69,8 @@ func (s *server) makeHandler() error {
 	return nil
 }
 
-func rulesOf(cfg *config.Config) []dlq.Rule {
-	rules := make([]dlq.Rule, 0, len(cfg.Redrive.Rules))
+func rulesOf(cfg *config.Config) []redrive.Rule {
+	rules := make([]redrive.Rule, 0, len(cfg.Redrive.Rules))
 	for i := range cfg.Redrive.Rules {
 		rules = append(rules, cfg.Redrive.Rules[i].Rule())
 	}
@@ -185,6 +203,37 @@ func (s *server) topology(context.Context) (any, error) {
 	return map[string]any{"brokers": views}, nil
 }
 
+// depths counts what waits in the brokers that can count, all at once.
+func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
+	type answer struct {
+		broker string
+		depths []brokers.Depth
+		err    error
+	}
+	answers, asked := make(chan answer, len(s.brokers)), 0
+	for name, b := range s.brokers {
+		if counter, ok := b.(brokers.DepthReporter); ok {
+			asked++
+			go func() {
+				depths, err := counter.Depths(ctx)
+				answers <- answer{name, depths, err}
+			}()
+		}
+	}
+	var found []dlqhttp.Depth
+	var errs []error
+	for range asked {
+		a := <-answers
+		if a.err != nil {
+			errs = append(errs, fmt.Errorf("broker %s: %w", a.broker, a.err))
+		}
+		for _, d := range a.depths {
+			found = append(found, dlqhttp.Depth{Broker: a.broker, Topic: d.Topic, Group: d.Group, Kind: string(d.Kind), Messages: d.Messages})
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
 // retainEvery is how often old entries are looked for.
 const retainEvery = time.Hour
 
@@ -193,7 +242,7 @@ func (s *server) retain(ctx context.Context) error {
 	ticker := time.NewTicker(retainEvery)
 	defer ticker.Stop()
 	for {
-		n, err := s.manager.Retain(ctx, s.cfg.Retention.Retention())
+		n, err := s.Retain(ctx, s.cfg.Retention.Retention())
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -53,7 +53,7 @@ func BenchmarkCollector(b *testing.B) {
 		_ = c.Run(ctx) // never an error
 	}()
 	for c.Stats()[0].Collected < int64(b.N) {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // real time: looks for the end of a benchmark
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")

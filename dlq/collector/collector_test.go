@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -133,7 +134,7 @@ func TestCollector_SeveralBrokersAndBack(t *testing.T) {
 		require.Equal(t, e.EventID, back[0].Metadata[envelope.KeyMessageID])
 		require.Equal(t, "acme", back[0].Metadata["tenant"])
 		require.Equal(t, dlq.FormatID(e.ID), back[0].Metadata[envelope.KeyRedriveID])
-		require.NotContains(t, back[0].Metadata, collector.KeyBroker)
+		require.NotContains(t, back[0].Metadata, "x-collected-broker")
 		require.NotContains(t, back[0].Metadata, envelope.KeyDeadLetterReason)
 
 		closed, err := manager.Get(t.Context(), e.ID)
@@ -161,7 +162,9 @@ func TestRouter_OutcomeReported(t *testing.T) {
 	e, err := manager.Redrive(t.Context(), entries(t, letters)[0].ID, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	require.Equal(t, dlq.Retrying, e.Status)
-	require.NoError(t, letters.Redriven(t.Context(), dlq.FormatID(e.ID), e.EventID, time.Now()))
+	require.NoError(t, letters.Redriven(t.Context(), envelope.Redriven{
+		EntryID: dlq.FormatID(e.ID), Number: 1, MessageID: e.EventID, At: time.Now(),
+	}))
 	e, err = manager.Get(t.Context(), e.ID)
 	require.NoError(t, err)
 	require.Equal(t, dlq.Resolved, e.Status)
@@ -430,7 +433,7 @@ func TestRouter_Refuses(t *testing.T) {
 			t.Parallel()
 			m := message.NewMessage("1", nil)
 			if test.broker != "" {
-				m.Metadata[collector.KeyBroker] = test.broker
+				m.SetContext(driver.WithCollected(m.Context(), envelope.Collected{Broker: test.broker}))
 			}
 			require.ErrorContains(t, router.Reschedule(t.Context(), test.origin, m, 0), test.want)
 		})

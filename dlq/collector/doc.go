@@ -36,12 +36,14 @@
 //	spring-kafka  kafka_dlt-*, and x-original-topic     kafka_dlt-original-topic, -consumer-group
 //	spring-amqp   x-exception-*, x-original-routingKey  the queue of x-death, else of the routing key
 //	watermill     *_poisoned                            topic_poisoned
+//	envelope      x-retry-count, consumer_error, or an  as plain; error and retry_count of the body
+//	              envelope's JSON body
 //	rabbitmq      x-death, x-first-death-*              the queue whose consumer rejected it
 //	plain         nothing                               the queue's own name without _dlq, .DLT, .failed, .limbo, ...
 //
 // Numbers that Java writes as 4 or 8 bytes are read as such. What a message says wrongly or not at all, [Source].Origin says. A
 // header that cannot be read is left out of the entry's columns and never stops the message; the stored headers are exactly those
-// that came, with three of [KeyBroker], [KeyFrom] and [KeyFormat] beside them.
+// that came. Where the collector found the message is kept apart from them (driver.Body.Collected): a header could be its producer's.
 //
 // # Redriving what was collected
 //

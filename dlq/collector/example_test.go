@@ -62,7 +62,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	go func() {
 		for ctx.Err() == nil && c.Stats()[0].Collected == 0 {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // real time: an example as a program writes it
 		}
 		cancel()
 	}()

@@ -13,7 +13,7 @@ import (
 
 // Format reads the dead letters of one system.
 type Format struct {
-	// Name stands in [KeyFormat]. Required.
+	// Name stands in envelope.Collected. Required.
 	Name string
 	// Read fills in what the message says of its death, and reports false when it is none of this system's. It must not change
 	// the message, and must not fail: what cannot be read is left out. Required.
@@ -40,19 +40,25 @@ type Death struct {
 	// FirstFailure and At are when it failed first, and when it was given up.
 	FirstFailure, At time.Time
 
+	incarnation string // of the topic that Partition and Offset are of
+
 	lay string // the topic that Partition and Offset are of, when it is not Topic
 }
 
-// Formats lists the built-in formats in the order in which they are asked. A message of none of them is plain.
+// Formats lists the built-in formats in the order in which they are consulted. A message of none of them is plain.
+//
+// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is later than what its
+// producer has, who may write headers like ours.
 func Formats() []Format {
 	return []Format{
-		{Name: "redrive", Read: readRedrive, Owns: ownedByRedrive},
 		{Name: "nservicebus", Read: readNServiceBus, Owns: ownedByNServiceBus},
 		{Name: "masstransit", Read: readMassTransit, Owns: ownedByMassTransit},
 		{Name: "connect", Read: readConnect, Owns: prefixed("__connect.errors.")},
 		{Name: "spring-kafka", Read: readSpringKafka, Owns: ownedBySpring},
 		{Name: "spring-amqp", Read: readSpringAMQP, Owns: ownedBySpring},
+		{Name: "redrive", Read: readRedrive, Owns: ownedByRedrive},
 		{Name: "watermill", Read: readWatermill, Owns: ownedByWatermill},
+		{Name: "envelope", Read: readEnvelope, Owns: ownedByEnvelope},
 		{Name: "rabbitmq", Read: readRabbitMQ, Owns: envelope.IsBrokerMade},
 	}
 }

@@ -67,6 +67,16 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	return true
 }
 
+// rejected reports whether RabbitMQ says that a consumer has given the message up.
+func rejected(m *message.Message) bool {
+	var deaths []xDeath
+	if json.Unmarshal([]byte(m.Metadata["x-death"]), &deaths) != nil || len(deaths) == 0 {
+		return false
+	}
+	reason := failure(deaths).Reason
+	return reason == "rejected" || reason == "delivery_limit"
+}
+
 // failure picks the event that tells whose message it is: the latest in which a consumer gave up. A message that waited in a retry
 // queue has expired there on its way, which is nobody's failure; only where there is nothing else, it is what happened.
 func failure(deaths []xDeath) xDeath {

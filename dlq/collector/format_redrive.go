@@ -12,6 +12,7 @@ const (
 	kafkaOffset    = "x-kafka-offset"
 	kafkaTimestamp = "x-kafka-timestamp"
 	kafkaSource    = "x-kafka-topic"
+	kafkaTopicID   = "x-kafka-topic-id"
 )
 
 // readRedrive reads dead letters that a pipeline of ours, in any of its two modes, or a driver of ours has written.
@@ -19,6 +20,12 @@ func readRedrive(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if h[envelope.KeyDeadLetterReason] == "" && h[envelope.KeyTopic] == "" {
 		return false
+	}
+	if poisoned := h[envelope.KeyPoisonTopic]; poisoned != "" && h[envelope.KeyTopic] != "" && poisoned != h[envelope.KeyTopic] {
+		return false // ours say the same in both: it died in another consumer of Watermill's
+	}
+	if rejected(m) {
+		return false // a dead letter that ours has published has never been rejected by a consumer
 	}
 	e, _ := envelope.FromMessage(m) // with an error it is the foreign view, which has the headers
 	if err := e.Err(); err != nil {
@@ -28,7 +35,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 	d.Consumer = h[envelope.KeyConsumer]
 	d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	d.Partition, d.Offset = partition(h[kafkaPartition]), offset(h[kafkaOffset])
-	d.Published, d.lay = millis(h[kafkaTimestamp]), h[kafkaSource]
+	d.Published, d.lay, d.incarnation = millis(h[kafkaTimestamp]), h[kafkaSource], h[kafkaTopicID]
 	d.Reason = envelope.Reason(h[envelope.KeyDeadLetterReason])
 	d.Class, d.Rule = h[envelope.KeyErrorClass], h[envelope.KeyDeadLetterRule]
 	d.Handler = h[envelope.KeyPoisonHandler]
@@ -40,7 +47,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 // ownedByRedrive lists what envelope.PrepareRedrive leaves: where the message was says nothing once it is back there.
 func ownedByRedrive(header string) bool {
 	switch header {
-	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource:
+	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource, kafkaTopicID:
 		return true
 	default:
 		return false

@@ -281,6 +281,18 @@ func systems() map[string]foreign {
 			},
 			trace: "goroutine 1",
 		},
+		"the service bus of PHP": {
+			source: "easyweek.invoice-service.failed",
+			headers: map[string]string{
+				"x-retry-count": "3", "consumer_error": "invoice 7 has no customer",
+				"x-death": `[{"count":1,"exchange":"","queue":"easyweek.invoice-service","reason":"rejected","routing-keys":["invoice.created"]}]`,
+			},
+			own: map[string]string{"amqp-type": "invoice.created"},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "easyweek.invoice-service"},
+				ErrorMessage: "invoice 7 has no customer", Attempts: 3, Reason: envelope.ReasonExhausted,
+			},
+		},
 		"headers that are nonsense": {
 			source: "orders_dlq", topic: true,
 			headers: map[string]string{
@@ -294,11 +306,45 @@ func systems() map[string]foreign {
 		"no headers": {
 			source: "orders_dlq", topic: true,
 			want: dlq.Entry{
-				Origin: envelope.Origin{Topic: "orders"}, ErrorMessage: "dead-lettered to orders_dlq without a word why",
+				Origin: envelope.Origin{Topic: "orders"}, ErrorMessage: "dead-lettered to orders_dlq without a reason",
 				Reason: envelope.ReasonExhausted,
 			},
 		},
 	}
+}
+
+// What PHP has written into orders_dlq says in its body why it is there and how often it was tried: different errors are
+// different groups, and a redrive begins at 0.
+func TestFormats_BodyOfALaravelQueue(t *testing.T) {
+	t.Parallel()
+	letters := newLetters(t)
+	queue := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	t.Cleanup(func() { require.NoError(t, queue.Close()) })
+	body := func(id, message string) []byte {
+		return []byte(`{"message_id":"` + id + `","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout","queue":"orders",` +
+			`"data":{"order_id":77},"metadata":[],"error":{"message":"` + message + `","code":"500","trace":"#0 Order.php"},"retry_count":5}`)
+	}
+	for id, text := range map[string]string{"m-1": "no stock", "m-2": "the bank is down"} {
+		require.NoError(t, queue.Publish("orders_dlq", message.NewMessage(id, body(id, text))))
+	}
+	c, _ := start(t, collector.Config{Sink: letters, Sources: []collector.Source{
+		{Broker: "main", Topic: "orders_dlq", Subscriber: queue, Origin: envelope.Origin{Broker: "amqp"}},
+	}})
+	collected(t, c, 2)
+	groups := map[string]bool{}
+	for _, listed := range entries(t, letters) {
+		e, err := letters.Store().Get(t.Context(), listed.ID)
+		require.NoError(t, err)
+		require.Contains(t, []string{"no stock", "the bank is down"}, e.ErrorMessage)
+		require.Equal(t, "500", e.ErrorCode)
+		require.Equal(t, 5, e.Attempts)
+		require.Equal(t, "orders", e.Origin.Topic)
+		groups[e.Fingerprint] = true
+		again, err := envelope.FromMessage(envelope.PrepareRedrive(message.NewMessage("m", body("m", "x")), envelope.Redrive{ID: "1", Count: 1}))
+		require.NoError(t, err)
+		require.Zero(t, again.RetryCount())
+	}
+	require.Len(t, groups, 2)
 }
 
 // Dead letters of other systems are read as these write them, stored, and go back to where they came from with their headers intact

@@ -11,16 +11,6 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Headers that a collected message has beside its own, in the store only: a redrive removes them.
-const (
-	// KeyBroker is the name of the broker that the dead letter lay on: [Source].Broker.
-	KeyBroker = "x-collected-broker"
-	// KeyFrom is the queue or topic that it lay in: [Source].Topic.
-	KeyFrom = "x-collected-from"
-	// KeyFormat is the name of the format that it had.
-	KeyFormat = "x-collected-format"
-)
-
 type deadLetter = envelope.DeadLetter
 
 // read makes a dead letter of a message as it lay in a dead letter queue. It never fails.
@@ -43,8 +33,8 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 
 	origin := death.origin(s, lay)
 	return &deadLetter{
-		Message: keepable(m, origin, lay, s, format),
-		Reason:  death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
+		Message: keepable(m, origin, lay), Collected: envelope.Collected{Broker: s.Broker, From: s.Topic, Format: format},
+		Reason: death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
 		Origin: origin, Attempts: death.Attempts, FirstFailure: death.FirstFailure, At: death.At,
 	}
 }
@@ -71,7 +61,7 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 		d.Reason = envelope.ReasonExhausted
 	}
 	if d.Err.Message == "" {
-		d.Err.Message = "dead-lettered to " + s.Topic + " without a word why"
+		d.Err.Message = "dead-lettered to " + s.Topic + " without a reason"
 		if d.Class != "" {
 			d.Err.Message = d.Class
 		}
@@ -96,7 +86,7 @@ func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 		Exchange:   firstOf(s.Origin.Exchange, d.Exchange),
 		RoutingKey: firstOf(s.Origin.RoutingKey, d.RoutingKey),
 		Key:        lay.Key,
-		Partition:  d.Partition, Offset: d.Offset, Timestamp: d.Published,
+		Partition:  d.Partition, Offset: d.Offset, Timestamp: d.Published, Incarnation: d.incarnation,
 	}
 	if d.Partition != nil && d.Offset != nil {
 		o.Position = strconv.FormatInt(int64(*d.Partition), 10) + "/" + strconv.FormatInt(*d.Offset, 10)
@@ -107,11 +97,11 @@ func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 	return o
 }
 
-// keepable copies the message with an id that it keeps, and with where it was collected.
+// keepable copies the message with an id that it keeps.
 //
 // A record without an id has got one of its place in the dead letter topic from the driver. Its place in the topic that it came
 // from is better: it is the same when the service dead-letters it twice, and the one that its consumers would see.
-func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin, s *Source, format string) *message.Message {
+func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) *message.Message {
 	id := m.UUID
 	if made := envelope.StableID(lay); made != "" && (id == made || id == "") {
 		id = made
@@ -131,7 +121,6 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin, 
 			out.UUID = envelope.NewID()
 		}
 	}
-	out.Metadata[KeyBroker], out.Metadata[KeyFrom], out.Metadata[KeyFormat] = s.Broker, s.Topic, format
 	return out
 }
 

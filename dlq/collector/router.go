@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -64,7 +66,7 @@ type Router struct {
 	logger  *slog.Logger
 }
 
-var _ dlq.BatchRedriver = (*Router)(nil)
+var _ redrive.BatchRedriver = (*Router)(nil)
 
 // NewRouter makes a Router. It reports every fault of the configuration.
 func NewRouter(cfg RouterConfig) (*Router, error) {
@@ -105,11 +107,11 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 
 // Reschedule implements dlq.Redriver. It returns nil when the broker has confirmed the message.
 func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-	w, err := r.way(origin, m)
+	w, err := r.way(origin, m) //nolint:contextcheck // of the message
 	if err != nil {
 		return err
 	}
-	if err := w.redriver().Reschedule(ctx, origin, r.strip(m), delay); err != nil {
+	if err := w.redriver().Reschedule(ctx, origin, r.strip(m), delay); err != nil { //nolint:contextcheck // of the message
 		return err
 	}
 	r.close(ctx, []*message.Message{m})
@@ -166,13 +168,9 @@ func (r *Router) names() []string {
 
 // strip copies the message without the headers of its dead letter.
 func (r *Router) strip(m *message.Message) *message.Message {
-	owns := r.owns[m.Metadata[KeyFormat]]
+	owns := r.owns[driver.CollectedFrom(m.Context()).Format]
 	out := m.Copy()
 	maps.DeleteFunc(out.Metadata, func(key, _ string) bool {
-		switch key {
-		case KeyBroker, KeyFrom, KeyFormat:
-			return true
-		}
 		return envelope.IsBrokerMade(key) || owns != nil && owns(key)
 	})
 	return out

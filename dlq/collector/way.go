@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -24,15 +26,15 @@ type way struct {
 
 // way finds the way of a message.
 func (r *Router) way(origin envelope.Origin, m *message.Message) (way, error) {
-	target, err := r.target(m.Metadata[KeyBroker], origin.Broker)
+	collected := driver.CollectedFrom(m.Context())
+	target, err := r.target(collected.Broker, origin.Broker)
 	if err != nil {
 		return way{}, err
 	}
 	if origin.Topic == "" && origin.Consumer == "" {
 		return way{}, errors.New("collector: redrive: nothing says where the message came from: set the origin of the source it was collected from")
 	}
-	format := m.Metadata[KeyFormat]
-	foreign := format != "" && format != "redrive"
+	foreign := collected.Format != "" && collected.Format != "redrive"
 	return way{target, foreign && target.Publisher != nil}, nil
 }
 
@@ -55,13 +57,13 @@ func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message
 	return nil
 }
 
-// RescheduleAll implements dlq.BatchRedriver: messages of different ways are sent at the same time, and the entries of those that need
+// RescheduleAll implements redrive.BatchRedriver: messages of different ways are sent at the same time, and the entries of those that need
 // no outcome are closed together.
 func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	errs := make([]error, len(messages))
 	byWay := map[way][]int{}
 	for i, m := range messages {
-		w, err := r.way(origins[i], m)
+		w, err := r.way(origins[i], m) //nolint:contextcheck // of the message
 		if err != nil {
 			errs[i] = err
 			continue
@@ -73,9 +75,9 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 		sending.Go(func() {
 			to, copies := make([]envelope.Origin, len(indexes)), make([]*message.Message, len(indexes))
 			for n, i := range indexes {
-				to[n], copies[n] = origins[i], r.strip(messages[i])
+				to[n], copies[n] = origins[i], r.strip(messages[i]) //nolint:contextcheck // of the message
 			}
-			for n, err := range dlq.RescheduleAll(ctx, w.redriver(), to, copies, calls) {
+			for n, err := range redrive.RescheduleAll(ctx, w.redriver(), to, copies, calls) {
 				errs[indexes[n]] = err
 			}
 		})
@@ -98,7 +100,7 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 		Action: dlq.ActionSucceed, Actor: "redrive", At: time.Now(), Note: "confirmed by the broker; its consumer does not report",
 	}
 	for _, m := range confirmed {
-		name := m.Metadata[KeyBroker]
+		name := driver.CollectedFrom(m.Context()).Broker //nolint:contextcheck // of the message
 		id, err := dlq.ParseID(m.Metadata[envelope.KeyRedriveID])
 		if name == "" || err != nil { // dead-lettered by its own service, or not the redrive of an entry
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -64,20 +65,21 @@ func TestRouter_Run(t *testing.T) {
 			}
 		}
 	}()
-	manager := letters.Manager(router)
-	for topic, want := range map[string]dlq.RunCounts{
+	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: router})
+	require.NoError(t, err)
+	for topic, want := range map[string]redrive.Counts{
 		"orders": {Succeeded: each, Out: each, Skipped: each}, "Sales": {Out: each},
 	} {
-		run, err := manager.StartRun(t.Context(), dlq.RunSpec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: dlq.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
+		run, err := runner.StartRun(t.Context(), redrive.Spec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: redrive.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
 		require.NoError(t, err)
 		require.Equal(t, want.Total(), run.Counts.Waiting)
-		driveUntil(t, manager, topic, want)
+		driveUntil(t, runner, topic, want)
 	}
 	require.Equal(t, each, <-back)
 	require.Len(t, east.Peek("orders", "billing"), each)
 	require.Len(t, west.Peek("orders", "billing"), each)
 	require.Empty(t, north.Peek("orders", "billing"))
-	skipped, err := manager.RunItems(t.Context(), "orders", dlq.ItemFilter{State: dlq.ItemSkipped})
+	skipped, err := runner.RunItems(t.Context(), "orders", redrive.ItemFilter{State: redrive.ItemSkipped})
 	require.NoError(t, err)
 	require.Contains(t, skipped[0].Detail, `broker "north", which is not configured`)
 	for _, e := range entries(t, letters) {
@@ -98,7 +100,7 @@ func TestRouter_Run(t *testing.T) {
 }
 
 // driveUntil drives a run until its entries are where they are expected: those that are out stay so.
-func driveUntil(t *testing.T, m *dlq.Manager, id string, want dlq.RunCounts) {
+func driveUntil(t *testing.T, m *redrive.Runner, id string, want redrive.Counts) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	driven := make(chan error, 1)

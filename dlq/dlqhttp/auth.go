@@ -3,8 +3,10 @@ package dlqhttp
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // How somebody says who they are.
@@ -26,6 +28,12 @@ func Basic(users ...User) (Authenticator, error) { return access.Basic(users...)
 
 // Proxy authenticates by the headers of a reverse proxy, which are believed only on connections from its addresses.
 func Proxy(cfg ProxyConfig) (Authenticator, error) { return access.Proxy(cfg) }
+
+// Stored authenticates by the tokens that a store keeps, which redrive token creates and revokes. A token that was
+// revoked lets nobody in after five seconds. Give it before [Bearer], which refuses tokens that it does not know.
+func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
+	return access.Stored(store, logger)
+}
 
 // HashToken is the digest of a token, as [Token] takes it.
 func HashToken(token string) string { return access.HashToken(token) }

@@ -1,24 +1,37 @@
 package dlqhttp_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/redrive-go/redrive/dlq/redrive"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqclient"
+	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// client is the generated client with somebody's token.
-func (s *server) client(t *testing.T, name string) *dlqclient.ClientWithResponses {
+// client is the client with somebody's token.
+func (s *server) client(t *testing.T, name string) *client.Client {
 	t.Helper()
-	c, err := dlqclient.NewClientWithResponses(s.url+"/api/v1", dlqclient.WithToken(tokens[name]))
+	c, err := client.New(client.Config{Server: s.url, Token: tokens[name]})
 	require.NoError(t, err)
 	return c
+}
+
+// problem is what the server said of a request that it refused.
+func problem(t *testing.T, err error, status int) wire.Problem {
+	t.Helper()
+	var refused *client.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, status, refused.Status, err)
+	return refused.Problem
 }
 
 // Two operators send the same group back in the same second: every message goes out once, and the one who comes second is told who
@@ -30,27 +43,26 @@ func TestTwoOperators(t *testing.T) {
 	type outcome struct {
 		who      string
 		won      bool
-		conflict *dlqclient.Conflict
+		conflict *wire.Conflict
 	}
 	outcomes := make([][]outcome, n+1)
 	var mu sync.Mutex
 	var racing sync.WaitGroup
 	begin := make(chan struct{})
 	for _, who := range []string{"ana", "bo"} {
-		client := s.client(t, who)
+		c := s.client(t, who)
 		for id := int64(1); id <= n; id++ {
 			racing.Go(func() {
 				<-begin
-				answer, err := client.RedriveEntryWithResponse(t.Context(), id, nil, dlqclient.Note{})
+				_, err := c.RedriveEntry(t.Context(), id, client.By{})
 				mu.Lock()
 				defer mu.Unlock()
-				if err != nil {
+				o := outcome{who: who, won: err == nil}
+				if refused, ok := errors.AsType[*client.Error](err); ok {
+					o.conflict = refused.Problem.Conflict
+				} else if err != nil {
 					t.Errorf("%s: entry %d: %v", who, id, err)
 					return
-				}
-				o := outcome{who: who, won: answer.JSON202 != nil}
-				if answer.ApplicationproblemJSONDefault != nil {
-					o.conflict = answer.ApplicationproblemJSONDefault.Conflict
 				}
 				outcomes[id] = append(outcomes[id], o)
 			})
@@ -74,15 +86,11 @@ func TestTwoOperators(t *testing.T) {
 	}
 
 	// The same with the group as a run: the second finds nothing left, or is refused by the run's id.
-	id := "the-group"
-	request := dlqclient.RunRequest{Id: &id, Filter: dlqclient.Filter{Topic: new("orders")}, CloseOnPublish: new(true)}
-	first, err := s.client(t, "ana").StartRunWithResponse(t.Context(), nil, request)
+	spec := wire.RunSpec{ID: "the-group", Filter: wire.Filter{Topic: "orders"}, CloseOnPublish: true}
+	_, err := s.client(t, "ana").StartRun(t.Context(), spec, client.By{})
 	require.NoError(t, err)
-	require.NotNil(t, first.JSON202, string(first.Body))
-	second, err := s.client(t, "bo").StartRunWithResponse(t.Context(), nil, request)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusConflict, second.StatusCode())
-	require.Contains(t, *second.ApplicationproblemJSONDefault.Detail, "ana")
+	_, err = s.client(t, "bo").StartRun(t.Context(), spec, client.By{})
+	require.Contains(t, problem(t, err, http.StatusConflict).Detail, "ana")
 }
 
 // A second click changes nothing; a version that was looked at and is not the latest is refused with who changed it.
@@ -183,7 +191,7 @@ func TestIdempotencyKey_RunOutlivesTheServer(t *testing.T) {
 	require.Equal(t, first.at(t, "id"), again.at(t, "id"))
 	differs := other.restarted(t).ask(t, http.MethodPost, "/api/v1/runs", strings.Replace(body, "5", "6", 1), header...)
 	require.Equal(t, http.StatusUnprocessableEntity, differs.status, differs.body)
-	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
 }

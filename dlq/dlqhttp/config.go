@@ -8,22 +8,32 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Config says what a [Handler] serves, and to whom. The zero value of everything but Manager is the safe default.
+// Config specifies what a [Handler] serves, and to whom. The zero value of everything but Manager and Runner is the safe default.
 type Config struct {
 	// Manager is what is served. Required.
 	Manager *dlq.Manager
+	// Runner starts, shows and changes redrive runs. Required.
+	Runner *redrive.Runner
 	// Prefix is the path below which everything is, such as /ops. Defaults to none.
 	Prefix string
 	// Auth are asked in their order who sends a request. None serves this machine only, whose users may do everything.
 	Auth []Authenticator
+	// Login lets people log in with an OpenID provider, alongside Auth. Nil is no login.
+	Login *Login
+	// PublicURL is where people reach this server. With https, browsers are told to come by nothing else; so they are where the server itself
+	// speaks TLS.
+	PublicURL string
 	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback addresses are always
 	// among them; with Auth, an empty list allows any.
 	Hosts []string
@@ -33,16 +43,23 @@ type Config struct {
 	ReadOnly bool
 	// Redaction hides what not everybody may see. Nil hides nothing.
 	Redaction *redact.Rules
+	// AuditReads records in the audit log who has looked at the message of which entry. What cannot be recorded is not shown.
+	AuditReads bool
 	// RevealTo is the least role that sees what Redaction hides. The zero Role is nobody.
 	RevealTo Role
 	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within its context.
 	Health func(context.Context) Health
 	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil has no such route's answer but 404.
 	Topology func(context.Context) (any, error)
+	// Depths counts what waits in the queues of the brokers, for the live screen. Nil counts nothing. An error may come with the numbers of
+	// those brokers that did answer.
+	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
+	// Rate is what the dashboard's form of a new run begins with, in messages a second. 0 is as fast as it goes.
+	Rate float64
 	// Rules are the redrive rules that the program applies, to be shown.
-	Rules []dlq.Rule
+	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
 	// Metrics is served at /metrics to viewers. Nil serves none.
@@ -63,11 +80,14 @@ type Limits struct {
 	// Rate is no bound.
 	Rate  float64
 	Burst int
-	// Streams is how many progress streams may be open at once. Defaults to 100.
+	// Streams is how many progress streams may be open at once: a tenth of them for one caller, and a tenth for admins only. Defaults to 100.
 	Streams int
 	// Timeout is how long a request may take, but for exports, imports, purges and streams. Defaults to 30 s.
 	Timeout time.Duration
 }
+
+// Depth is how many messages of one kind wait in a queue: a brokers.Depth, and the name of its broker.
+type Depth = dashboard.Depth
 
 // Who asks, and what they may do.
 type (
@@ -100,6 +120,9 @@ const (
 func (c *Config) setDefaults() {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
+	if c.Login != nil {
+		c.Auth = append(slices.Clone(c.Auth), c.Login)
+	}
 	l := &c.Limits
 	l.Body, l.Import = cmp.Or(l.Body, 4<<20), cmp.Or(l.Import, 1<<30)
 	l.Rate, l.Burst = cmp.Or(l.Rate, 50), cmp.Or(l.Burst, 200)
@@ -112,6 +135,9 @@ func (c *Config) validate() error {
 	if c.Manager == nil {
 		bad("Manager: required")
 	}
+	if c.Runner == nil {
+		bad("Runner: required")
+	}
 	if c.Prefix != "" && (c.Prefix[0] != '/' || path.Clean(c.Prefix) != c.Prefix || strings.ContainsAny(c.Prefix, "{}?#% ")) {
 		bad("Prefix %q: a path such as /ops", c.Prefix)
 	}
@@ -119,6 +145,9 @@ func (c *Config) validate() error {
 		if a == nil {
 			bad("Auth[%d]: nil", i)
 		}
+	}
+	if !(c.Rate >= 0) {
+		bad("Rate %v: must not be negative", c.Rate)
 	}
 	l := &c.Limits
 	if l.Body < 0 || l.Import < 0 || l.Burst < 1 || l.Streams < 1 || l.Timeout < 0 {

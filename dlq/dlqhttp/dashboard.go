@@ -2,30 +2,31 @@ package dlqhttp
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
 // dashboard is everything that is no API.
-func (h *Handler) dashboard() http.Handler {
+func (h *Handler) dashboard() *access.Mux {
 	return dashboard.New(dashboard.Config{
-		Manager: h.cfg.Manager, Prefix: h.cfg.Prefix, ReadOnly: h.cfg.ReadOnly, Visible: h.visible, Health: h.components,
-		Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
+		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Prefix: h.cfg.Prefix, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,
+		Refused: h.trail.refused, Read: h.trail.read, Health: h.components,
+		Topology: h.cfg.Topology, Depths: h.cfg.Depths, Settings: h.cfg.Settings, Rules: h.cfg.Rules,
+		Retention: h.cfg.Retention, Rate: h.cfg.Rate,
 		Body: h.cfg.Limits.Body, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
 	})
 }
 
-// visible are the rules that hold for who asks: nil, which hides nothing, for who may see.
-func (h *Handler) visible(ctx context.Context) *redact.Rules {
+// visible is what the caller may see.
+func (h *Handler) visible(ctx context.Context) visible.View {
 	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
-		return nil
+		return visible.View{}
 	}
-	return h.cfg.Redaction
+	return visible.New(h.cfg.Redaction, h.cfg.RevealTo.String(), h.cfg.Manager.Groups)
 }
 
 // components are the health as the dashboard lists it: what fails first.

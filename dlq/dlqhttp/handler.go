@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
@@ -18,6 +19,11 @@ type Handler struct {
 	cfg  Config
 	api  *rest.API
 	root http.Handler
+	// table are the routes of root.
+	table []access.Route
+	trail *trail
+	// public is the health that callers without credentials see.
+	public publicHealth
 }
 
 // New makes a Handler. The error names everything that is wrong with the configuration.
@@ -26,14 +32,15 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg}
+	h := &Handler{cfg: cfg, trail: newTrail(&cfg)}
 	guard, err := access.NewGuard(access.GuardConfig{
 		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst, Logger: cfg.Logger,
+		Unauthorized: h.unauthorized,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dlqhttp: %w", err)
 	}
-	h.root = h.recovered(secured(h.routes(guard)))
+	h.root = h.recovered(h.secured(h.routes(guard)))
 	return h, nil
 }
 
@@ -46,20 +53,24 @@ func (h *Handler) EndStreams() { h.api.EndStreams() }
 
 // routes puts everything where it is served.
 func (h *Handler) routes(guard *access.Guard) http.Handler {
-	prefix, mux := h.cfg.Prefix, http.NewServeMux()
-	mux.Handle(prefix+"/livez", problem.Get(http.HandlerFunc(h.livez)))
-	mux.Handle(prefix+"/readyz", problem.Get(guard.Recognize(http.HandlerFunc(h.readyz))))
+	prefix, mux := h.cfg.Prefix, &access.Mux{}
+	mux.Route(prefix+"/livez", access.None, false, problem.Get(http.HandlerFunc(h.livez)))
+	mux.Route(prefix+"/readyz", access.None, false, problem.Get(guard.Recognize(http.HandlerFunc(h.readyz))))
 	if h.cfg.Metrics != nil {
-		mux.Handle(prefix+"/metrics", problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
+		mux.Route(prefix+"/metrics", access.Viewer, false, problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
 	}
-	api := http.NewServeMux()
+	h.loginRoutes(mux, guard)
+	api := &access.Mux{}
 	h.api = rest.New(api, rest.Config{
-		Manager: h.cfg.Manager, Path: prefix + rest.Base, ReadOnly: h.cfg.ReadOnly, Redaction: h.cfg.Redaction, RevealTo: h.cfg.RevealTo,
+		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Path: prefix + rest.Base, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,
+		Refused: h.trail.refused, Read: h.trail.read, AuditReads: h.cfg.AuditReads,
 		Health: h.health, Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
 		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
 	})
-	mux.Handle(prefix+rest.Base+"/", guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
-	mux.Handle(prefix+"/", guard.Protect(h.dashboard()))
+	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api), guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
+	pages := h.dashboard()
+	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(pages))
+	h.table = mux.Routes()
 	return problem.Mux(mux)
 }
 
@@ -82,7 +93,7 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 }
 
 // secured sets the headers that every answer has. The dashboard widens the policy for its pages.
-func secured(next http.Handler) http.Handler {
+func (h *Handler) secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
@@ -90,6 +101,9 @@ func secured(next http.Handler) http.Handler {
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		header.Set("Cache-Control", "no-store")
+		if r.TLS != nil || strings.HasPrefix(h.cfg.PublicURL, "https:") {
+			header.Set("Strict-Transport-Security", "max-age=31536000")
+		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -104,11 +118,11 @@ const healthTimeout = 3 * time.Second
 
 // readyz says whether the program can do its work: to everybody the status of each component, to viewers why.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
-	report := h.health(r.Context())
-	if !access.From(r.Context()).Role.Allows(access.Viewer) {
-		for name, c := range report.Components {
-			report.Components[name] = Component{Status: c.Status}
-		}
+	var report Health
+	if access.From(r.Context()).Role.Allows(access.Viewer) {
+		report = h.health(r.Context())
+	} else {
+		report = h.public.report(r.Context(), h.health)
 	}
 	status := http.StatusOK
 	if report.Status != StatusOK {

@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // What is hidden is hidden on every route that shows anything, from everybody but the role that may see it, and in the log.
@@ -25,7 +26,7 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		Payload: []byte(`{"customer":{"cpf":"999.888.777-66"},"order":1}`), SetHeaders: map[string]string{"authorization": "secret"},
 	}, by)
 	require.NoError(t, err)
-	_, err = s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
+	_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
 		IDs: []int64{1, 2}, ErrorText: "111.222.333-44", CauseText: "111.222.333-44", PayloadText: "999.888.777-66", PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
 	}}, by)
 	require.NoError(t, err)

@@ -8,55 +8,54 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redrive-go/redrive/dlq/redrive"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqclient"
+	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// A run through the generated client, from the dry run over a second person's approval to its end, watched as it goes.
+// A run through the client, from the dry run over a second person's approval to its end, watched as it goes.
 func TestRun_ThroughTheClient(t *testing.T) {
-	s := newServerWith(t, []dlq.ManagerOption{dlq.WithApproval(2)}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s := newServerWith(t, redrive.Config{Approval: &dlq.Approval{Above: 2}}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	s.seed(t, 6)
 	ctx, stop := context.WithCancel(t.Context())
 	worked := make(chan error, 1)
-	go func() { worked <- s.manager.Work(ctx) }()
+	go func() { worked <- s.runner.Work(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		require.ErrorIs(t, <-worked, context.Canceled)
 	})
 	ana, approver := s.client(t, "ana"), s.client(t, "approver")
-	filter := dlqclient.Filter{Topic: new("orders")}
+	spec := wire.RunSpec{Filter: wire.Filter{Topic: "orders"}, JQ: `.currency //= "EUR"`}
 
-	preview, err := ana.PreviewRunWithResponse(t.Context(), dlqclient.RunPreviewRequest{Filter: filter, Jq: new(`.currency //= "EUR"`), Sample: new(int64(2))})
+	preview, err := ana.PreviewRun(t.Context(), spec, 2)
 	require.NoError(t, err)
-	require.NotNil(t, preview.JSON200, string(preview.Body))
-	require.Equal(t, int64(6), preview.JSON200.Count)
-	require.True(t, preview.JSON200.NeedsApproval)
-	require.Len(t, preview.JSON200.Sample, 2)
-	require.Contains(t, string(preview.Body), `\"currency\": \"EUR\"`)
+	require.Equal(t, int64(6), preview.Count)
+	require.True(t, preview.NeedsApproval)
+	require.Len(t, preview.Sample, 2)
+	require.Contains(t, preview.Sample[0].Diff.Lines, wire.DiffLine{Op: "+", Text: `  "currency": "EUR"`})
 	require.Equal(t, 0, s.sent.count())
 
-	started, err := ana.StartRunWithResponse(t.Context(), nil, dlqclient.RunRequest{
-		Filter: filter, Jq: new(`.currency //= "EUR"`), CloseOnPublish: new(true), Canary: &[]int64{1}, Note: new("the bank is open"),
-	})
+	spec.CloseOnPublish, spec.Canary = true, []int{1}
+	started, err := ana.StartRun(t.Context(), spec, client.By{Note: "the bank is open"})
 	require.NoError(t, err)
-	require.NotNil(t, started.JSON202, string(started.Body))
-	id := started.JSON202.Id
-	require.Equal(t, dlqclient.RunStateAwaitingApproval, started.JSON202.State)
+	id := started.ID
+	require.Equal(t, string(redrive.AwaitingApproval), started.State)
+	require.Equal(t, "the bank is open", started.Note)
 
 	events := s.watch(t, id)
 	require.Equal(t, "awaiting_approval", (<-events).state)
 	for name, who := range map[string]string{"the same person": "ana", "a viewer": "viewer"} {
-		refused, err := s.client(t, who).ApproveRunWithResponse(t.Context(), id, nil, dlqclient.Note{})
-		require.NoError(t, err)
-		require.Equal(t, http.StatusForbidden, refused.StatusCode(), name)
+		_, err := s.client(t, who).ApproveRun(t.Context(), id, client.By{})
+		require.NotEmpty(t, problem(t, err, http.StatusForbidden).Detail, name)
 	}
-	approved, err := approver.ApproveRunWithResponse(t.Context(), id, nil, dlqclient.Note{Note: new("looks right")})
+	approved, err := approver.ApproveRun(t.Context(), id, client.By{Note: "looks right"})
 	require.NoError(t, err)
-	require.NotNil(t, approved.JSON200, string(approved.Body))
-	require.Equal(t, "approver", *approved.JSON200.ApprovedBy)
+	require.Equal(t, "approver", approved.ApprovedBy)
 
 	var last event
 	for e := range events {
@@ -66,20 +65,18 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	require.Equal(t, 6, s.sent.count())
 	require.Contains(t, string(s.sent.messages[0].Payload), `"currency":"EUR"`)
 
-	items, err := ana.ListRunItemsWithResponse(t.Context(), id, &dlqclient.ListRunItemsParams{Limit: new(int64(4))})
+	items, err := ana.ListRunItems(t.Context(), id, client.ItemQuery{Limit: 4})
 	require.NoError(t, err)
-	require.Len(t, items.JSON200.Items, 4)
-	items, err = ana.ListRunItemsWithResponse(t.Context(), id, &dlqclient.ListRunItemsParams{After: items.JSON200.Next})
+	require.Len(t, items.Items, 4)
+	items, err = ana.ListRunItems(t.Context(), id, client.ItemQuery{After: items.Next})
 	require.NoError(t, err)
-	require.Len(t, items.JSON200.Items, 2)
-	require.Nil(t, items.JSON200.Next)
-	over, err := ana.CancelRunWithResponse(t.Context(), id, nil, dlqclient.Note{})
+	require.Len(t, items.Items, 2)
+	require.Zero(t, items.Next)
+	_, err = ana.CancelRun(t.Context(), id, client.By{})
+	require.Equal(t, id, problem(t, err, http.StatusConflict).Conflict.Run)
+	diff, err := ana.DiffRevisions(t.Context(), 1, 0, -1)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusConflict, over.StatusCode())
-	require.Equal(t, id, *over.ApplicationproblemJSONDefault.Conflict.Run)
-	diff, err := ana.DiffRevisionsWithResponse(t.Context(), 1, nil)
-	require.NoError(t, err)
-	require.True(t, diff.JSON200.PayloadChanged)
+	require.True(t, diff.PayloadChanged)
 }
 
 // event is what a progress stream says.
@@ -108,12 +105,12 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 				e = event{name: name}
 			}
 			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-				var run dlqclient.Run
+				var run wire.Run
 				if err := json.Unmarshal([]byte(data), &run); err != nil {
 					t.Errorf("%s: %v", data, err)
 					return
 				}
-				e.state, e.succeeded = string(run.State), run.Counts.Succeeded
+				e.state, e.succeeded = run.State, run.Counts.Succeeded
 				events <- e
 			}
 		}
@@ -125,7 +122,7 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 func TestStreams(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Limits.Streams = bearer(t), 1 })
 	s.seed(t, 2)
-	_, err := s.manager.StartRun(t.Context(), dlq.RunSpec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true}, dlq.By{Actor: "ana"})
+	_, err := s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	events := s.watch(t, "slow")
 	require.Equal(t, "paused", (<-events).state)
@@ -166,4 +163,48 @@ func TestPages(t *testing.T) {
 	require.Len(t, a.at(t, "entries"), 4)
 	a = s.ask(t, http.MethodGet, "/api/v1/entries/count?ids=1,2,99", "")
 	require.InDelta(t, 2, a.at(t, "count"), 0)
+}
+
+// One person sends no more alone than they may, whichever route or page they use; a refusal has changed nothing. Who approves sees
+// what it is about on the page too.
+func TestApproval_EveryRoute(t *testing.T) {
+	limit := &dlq.Approval{Above: 1}
+	s := newServerWith(t, redrive.Config{Approval: limit}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	var err error
+	s.cfg.Manager, err = dlq.NewManager(dlq.ManagerConfig{Store: s.letters.Store(), Redriver: s.sent, Approval: limit})
+	require.NoError(t, err)
+	s = s.restarted(t)
+	s.seed(t, 6)
+	form := append(as("ana"), "Content-Type", "application/x-www-form-urlencoded")
+	body := append(as("ana"), "Content-Type", "application/json")
+	require.Equal(t, http.StatusAccepted, s.ask(t, http.MethodPost, "/api/v1/entries/1/redrive", "", as("ana")...).status)
+	before := s.dump(t)
+	for name, a := range map[string]*answer{
+		"redrive":      s.ask(t, http.MethodPost, "/api/v1/entries/2/redrive", "", as("ana")...),
+		"edit":         s.ask(t, http.MethodPost, "/api/v1/entries/2/edit", `{"payload":"{}","redrive":true}`, body...),
+		"page":         s.ask(t, http.MethodPost, "/entries/2", "do=redrive", form...),
+		"page of edit": s.ask(t, http.MethodPost, "/entries/2/edit", "do=redrive&payload=%7B%7D", form...),
+	} {
+		require.Equal(t, http.StatusForbidden, a.status, "%s: %s", name, a.body)
+		require.Contains(t, a.body, "alone", name)
+	}
+	require.Equal(t, before, s.dump(t))
+	a := s.ask(t, http.MethodPost, "/api/v1/runs", `{"id":"one","filter":{"ids":[2]},"note":"the bank is open"}`, body...)
+	require.Equal(t, "awaiting_approval", a.at(t, "state"), a.body)
+	a = s.ask(t, http.MethodPatch, "/api/v1/runs/one", `{"stop":{"share":1,"min_sample":1}}`, body...)
+	require.Equal(t, http.StatusConflict, a.status, a.body)
+	a = s.ask(t, http.MethodGet, "/api/v1/runs/one/review", "", as("approver")...)
+	require.Equal(t, "the bank is open", a.at(t, "run.note"))
+	var review wire.RunReview
+	a.json(t, &review)
+	require.Equal(t, []wire.TopicCount{{Topic: "orders", Count: 1}}, review.Topics)
+	require.Equal(t, int64(1), review.Causes[0].Count)
+	require.Contains(t, review.Causes[0].Cause, "timeout")
+	require.Len(t, review.Sample, 1)
+	page := s.ask(t, http.MethodGet, "/runs/one", "", as("approver")...)
+	for _, part := range []string{"the bank is open", "What would be sent", review.Causes[0].Cause, "orders"} {
+		require.Contains(t, page.body, part)
+	}
+	require.Equal(t, http.StatusForbidden, s.ask(t, http.MethodPost, "/api/v1/runs/one/approve", "", as("ana")...).status)
+	require.Equal(t, http.StatusOK, s.ask(t, http.MethodPost, "/api/v1/runs/one/approve", "", as("approver")...).status)
 }

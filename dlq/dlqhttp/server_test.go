@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
@@ -32,6 +33,7 @@ import (
 type server struct {
 	handler *dlqhttp.Handler
 	manager *dlq.Manager
+	runner  *redrive.Runner
 	letters *dlq.Letters
 	url     string
 	cfg     dlqhttp.Config
@@ -95,10 +97,10 @@ func bearer(t *testing.T) []dlqhttp.Authenticator {
 // newServer starts a server; change makes its configuration another one.
 func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
-	return newServerWith(t, nil, change...)
+	return newServerWith(t, redrive.Config{}, change...)
 }
 
-func newServerWith(t *testing.T, opts []dlq.ManagerOption, change ...func(*dlqhttp.Config)) *server {
+func newServerWith(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
 	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
@@ -106,8 +108,11 @@ func newServerWith(t *testing.T, opts []dlq.ManagerOption, change ...func(*dlqht
 	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(logger))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
-	s.letters, s.manager = letters, letters.Manager(s.sent, opts...)
-	cfg := dlqhttp.Config{Manager: s.manager, Logger: logger, Limits: dlqhttp.Limits{Rate: -1}}
+	s.letters, s.manager = letters, letters.Manager(s.sent)
+	runs.Store, runs.Redriver, runs.Logger = letters.Store(), s.sent, logger
+	s.runner, err = redrive.NewRunner(runs)
+	require.NoError(t, err)
+	cfg := dlqhttp.Config{Manager: s.manager, Runner: s.runner, Logger: logger, Limits: dlqhttp.Limits{Rate: -1}}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -213,7 +218,7 @@ func (s *server) dump(t *testing.T) string {
 	require.NoError(t, err)
 	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{}, dlq.Page{Limit: dlq.MaxPage})
 	require.NoError(t, err)
-	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{Limit: dlq.MaxPage})
+	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{Limit: dlq.MaxPage})
 	require.NoError(t, err)
 	fmt.Fprintf(&out, "%+v\n%+v\n%d sent", records, runs, s.sent.count())
 	return out.String()

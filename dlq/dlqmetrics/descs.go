@@ -28,7 +28,8 @@ func newDescs(labels prometheus.Labels) descs {
 		spoolLimit:  desc("redrive_dlq_spool_limit_bytes", "Bytes that the spool may take."),
 		spoolOldest: desc("redrive_dlq_spool_oldest_age_seconds", "Time since the oldest waiting file was written; 0 when none waits."),
 		spoolRecords: desc("redrive_dlq_spool_records_total",
-			"Records of the spool: appended, imported into the store, damaged, refused by the store.", "result"),
+			"Records of the spool: appended, imported into the store, damaged, refused by the store; torn ends of files, "+
+				"and files that are missing.", "result"),
 		spoolActive: desc("redrive_dlq_spool_active", "1 while the store does not answer and dead letters go to the spool, else 0."),
 
 		subscribed:    desc("redrive_collector_subscribed", "1 while messages of the source can arrive, else 0.", "broker", "source"),

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // answer is what the store has said.
@@ -17,8 +19,8 @@ type answer struct {
 	stats dlq.Stats
 	// oldest are the longest waiting entries of the topics that have series of their own, where any waits.
 	oldest map[string]time.Time
-	runs   map[dlq.RunState]int
-	items  dlq.RunCounts
+	runs   map[redrive.State]int
+	items  redrive.Counts
 }
 
 // refresh asks the store when the last answer is too old.
@@ -38,7 +40,7 @@ func (m *Metrics) refresh() {
 }
 
 func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
-	a := answer{ok: true, oldest: map[string]time.Time{}, runs: map[dlq.RunState]int{}}
+	a := answer{ok: true, oldest: map[string]time.Time{}, runs: map[redrive.State]int{}}
 	now := time.Now()
 	var err error
 	if a.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
@@ -57,20 +59,24 @@ func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 			a.oldest[topic.Name] = first.Entries[0].CreatedAt
 		}
 	}
-	var open []dlq.RunState
-	for _, state := range dlq.RunStates() {
+	keeper, ok := driver.As[redrive.Store](store)
+	if !ok {
+		return a, nil
+	}
+	var open []redrive.State
+	for _, state := range redrive.States() {
 		if !state.Ended() {
 			open = append(open, state)
 		}
 	}
 	for page := (dlq.Page{Limit: dlq.MaxPage}); ; {
-		runs, next, err := store.Runs(ctx, dlq.RunFilter{States: open}, page)
+		runs, next, err := keeper.Runs(ctx, redrive.RunFilter{States: open}, page)
 		if err != nil {
 			return a, err
 		}
 		for i := range runs {
 			a.runs[runs[i].State]++
-			for _, state := range dlq.ItemStates() {
+			for _, state := range redrive.ItemStates() {
 				a.items.Add(state, runs[i].Counts.Of(state))
 			}
 		}
@@ -133,12 +139,12 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 		}
 	}
 	m.collectOldest(ch)
-	for _, state := range dlq.RunStates() {
+	for _, state := range redrive.States() {
 		if !state.Ended() {
 			gauge(ch, d.runs, float64(a.runs[state]), string(state))
 		}
 	}
-	for _, state := range dlq.ItemStates() {
+	for _, state := range redrive.ItemStates() {
 		gauge(ch, d.runEntries, float64(a.items.Of(state)), string(state))
 	}
 	if m.cfg.LegacyNames {
@@ -177,6 +183,8 @@ func (m *Metrics) collectSpool(ch chan<- prometheus.Metric, s dlq.SpoolStats) {
 	counter(ch, d.spoolRecords, s.Imported, "imported")
 	counter(ch, d.spoolRecords, s.Damaged, "damaged")
 	counter(ch, d.spoolRecords, s.Refused, "refused")
+	counter(ch, d.spoolRecords, s.Torn, "torn")
+	counter(ch, d.spoolRecords, s.Missing, "missing")
 }
 
 func (m *Metrics) collectSources(ch chan<- prometheus.Metric, sources []collector.SourceStats) {

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -29,13 +30,14 @@ type world struct {
 	store    *sometimes
 	letters  *dlq.Letters
 	manager  *dlq.Manager
+	runner   *redrive.Runner
 	refused  error
 	sent     []*message.Message
 }
 
 // sometimes is a store that can be taken away.
 type sometimes struct {
-	dlq.Store
+	*sqlstore.Store
 
 	away  error
 	asked int
@@ -67,12 +69,15 @@ func newWorld(t *testing.T, cfg dlqmetrics.Config) *world {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.letters.Close()) })
 	var mu sync.Mutex // a run sends several at once
-	w.manager = w.letters.Manager(dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+	redriver := dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
 		mu.Lock()
 		defer mu.Unlock()
 		w.sent = append(w.sent, m)
 		return w.refused
-	}))
+	})
+	w.manager = w.letters.Manager(redriver)
+	w.runner, err = redrive.NewRunner(redrive.Config{Store: w.letters.Store(), Redriver: redriver})
+	require.NoError(t, err)
 	w.metrics.Watch(dlqmetrics.Sources{Letters: w.letters})
 	w.registry.MustRegister(w.metrics)
 	return w
@@ -112,7 +117,7 @@ func TestMetrics(t *testing.T) {
 	w.die(t, 3) // the same delivery once more
 	_, err := w.manager.Redrive(t.Context(), 1, by)
 	require.NoError(t, err)
-	require.NoError(t, w.letters.Redriven(t.Context(), "1", w.sent[0].Metadata[envelope.KeyMessageID], time.Now()))
+	require.NoError(t, w.letters.Redriven(t.Context(), envelope.RedrivenBy(w.sent[0], envelope.Origin{}, time.Now())))
 	_, err = w.manager.Redrive(t.Context(), 2, by)
 	require.NoError(t, err)
 	again := letter(1)
@@ -266,17 +271,17 @@ func TestMetrics_Runs(t *testing.T) {
 		w.die(t, n)
 	}
 	all := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
-	_, err := w.manager.StartRun(t.Context(), dlq.RunSpec{Filter: all, Paused: true}, by)
+	_, err := w.runner.StartRun(t.Context(), redrive.Spec{Filter: all, Paused: true}, by)
 	require.NoError(t, err)
 	waiting := gather(t, w.registry)
 	require.InDelta(t, 1, waiting["redrive_dlq_runs{paused}"], 0)
 	require.InDelta(t, 5, waiting["redrive_dlq_run_entries{waiting}"], 0)
 
-	run, err := w.manager.StartRun(t.Context(), dlq.RunSpec{Filter: all, CloseOnPublish: true}, by)
+	run, err := w.runner.StartRun(t.Context(), redrive.Spec{Filter: all, CloseOnPublish: true}, by)
 	require.NoError(t, err)
-	run, err = w.manager.Drive(t.Context(), run.ID)
+	run, err = w.runner.Drive(t.Context(), run.ID)
 	require.NoError(t, err)
-	require.Equal(t, dlq.RunCompleted, run.State)
+	require.Equal(t, redrive.Completed, run.State)
 	done := gather(t, w.registry)
 	require.InDelta(t, 5, done["redrive_dlq_redrives_total{published}"], 0)
 	require.InDelta(t, 5, done["redrive_dlq_redrives_total{succeeded}"], 0)

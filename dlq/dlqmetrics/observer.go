@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Put implements dlq.Observer.
@@ -54,7 +55,7 @@ func (m *Metrics) Changed(c dlq.Change, results []dlq.Result) {
 }
 
 // Stepped implements dlq.Observer.
-func (m *Metrics) Stepped(s dlq.RunStep) {
+func (m *Metrics) Stepped(s redrive.Step) {
 	m.redrives.WithLabelValues("published").Add(float64(len(s.Published)))
 	m.redrives.WithLabelValues("refused").Add(float64(len(s.Released)))
 	if s.ClosePublished {

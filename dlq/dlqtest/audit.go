@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -121,7 +122,7 @@ func testPurge(t *testing.T, db Database) {
 func testUnarchive(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
-	s, ok := store.(dlq.ArchiveStore)
+	s, ok := driver.As[driver.ArchiveStore](store)
 	if !ok {
 		t.Skip("this store has no archive")
 	}
@@ -172,18 +173,64 @@ func testUnarchive(t *testing.T, db Database) {
 	require.Empty(t, back, "what came back was left in the archive too")
 }
 
+// The message that died first is there again when its entry was edited, purged and brought back, and what was brought back stays for as long
+// again as it stayed after it was closed.
+func testUnarchiveRevisions(t *testing.T, db Database) {
+	t.Helper()
+	store := db.open(t)
+	s, ok := driver.As[driver.ArchiveStore](store)
+	if !ok {
+		t.Skip("this store has no archive")
+	}
+	list := putMany(t, s, 0, 2)
+	first, err := s.Body(t.Context(), list[0], 0)
+	require.NoError(t, err)
+	for _, payload := range []string{"second", "third"} {
+		e := get(t, s, list[0])
+		_, err := s.Revise(t.Context(), dlq.Revision{
+			EntryID: list[0], Version: e.Version, Body: &dlq.Body{UUID: "u", Payload: []byte(payload)}, Actor: "ana", At: noon,
+		})
+		require.NoError(t, err)
+	}
+	closed := noon.Add(time.Hour)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list, At: closed})
+	purge := dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}
+	for round := range 2 {
+		n, err := s.Purge(t.Context(), purge)
+		require.NoError(t, err)
+		require.Equal(t, 2-round, n)
+		back := closed.Add(time.Duration(round+1) * time.Hour)
+		ids, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, back, list[0])
+		require.NoError(t, err)
+		require.Equal(t, list[:1], ids)
+		body, err := s.Body(t.Context(), list[0], 0)
+		require.NoError(t, err)
+		require.Equal(t, first, body)
+		for i, payload := range []string{"second", "third"} {
+			body, err := s.Body(t.Context(), list[0], i+1)
+			require.NoError(t, err)
+			require.Equal(t, payload, string(body.Payload))
+		}
+		n, err = s.Purge(t.Context(), purge)
+		require.NoError(t, err)
+		require.Zero(t, n, "the next round of the retention leaves it alone")
+		purge.ClosedBefore = back.Add(time.Minute)
+	}
+}
+
 // Retention keeps each status for its own time, and what waits for ever.
 func testRetention(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	m := dlq.NewManager(s, nil)
+	m, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
+	require.NoError(t, err)
 	list := putMany(t, s, 0, 5)
 	now := time.Now()
 	for i, age := range []time.Duration{100, 10} {
 		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
 		mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour)})
 	}
-	_, err := m.Retain(t.Context(), dlq.Retention{Resolved: -1})
+	_, err = m.Retain(t.Context(), dlq.Retention{Resolved: -1})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	n, err := m.Retain(t.Context(), dlq.Retention{})
 	require.NoError(t, err)

@@ -37,13 +37,14 @@ func testTransitions(t *testing.T, db Database) {
 		},
 		dlq.Retrying: {
 			dlq.ActionPublished: dlq.Retrying, dlq.ActionRelease: dlq.Pending, dlq.ActionSucceed: dlq.Resolved,
+			dlq.ActionReleaseByHand: dlq.Pending,
 		},
 		dlq.Resolved:  {dlq.ActionRestore: dlq.Pending},
 		dlq.Discarded: {dlq.ActionRestore: dlq.Pending},
 	}
 	actions := []dlq.Action{
 		dlq.ActionRedrive, dlq.ActionPublished, dlq.ActionRelease, dlq.ActionSucceed,
-		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore, dlq.ActionPark,
+		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore, dlq.ActionPark, dlq.ActionReleaseByHand,
 	}
 	n := 0
 	for _, from := range dlq.Statuses() {
@@ -57,7 +58,7 @@ func testTransitions(t *testing.T, db Database) {
 				}
 				before := get(t, s, id)
 				require.Equal(t, from, before.Status)
-				after, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Actor: "second", At: at.Add(time.Second)})
+				after, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Actor: "second", Note: "why", At: at.Add(time.Second)})
 				to, ok := legal[from][action]
 				stored := get(t, s, id)
 				if !ok {

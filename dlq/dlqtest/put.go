@@ -101,6 +101,33 @@ func testHostileText(t *testing.T, db Database) {
 	require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.Seen}, put(t, s, e)[0])
 }
 
+// An entry that no capture of ours has made, from a spool, an export or another program, is made fit on its way in.
+func testHostileEntry(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	hostile := func(n int) *dlq.Entry {
+		e, long := letter(n), "\x00\xff"+strings.Repeat("é", 40_000)
+		for _, text := range []*string{
+			&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason), &e.ErrorMessage, &e.ErrorCode,
+			&e.ErrorClass, &e.Rule, &e.Cause, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position, &e.ChangedBy,
+			&e.Body.ContentType, &e.Body.Trace,
+		} {
+			*text = long
+		}
+		return e
+	}
+	e := hostile(1)
+	trace := e.Body.Trace
+	id := put(t, s, e)[0].ID
+	require.Equal(t, trace, e.Body.Trace, "the caller's entry is not changed")
+	got := get(t, s, id)
+	require.Equal(t, e.Body.Payload, got.Body.Payload)
+	require.True(t, strings.HasPrefix(got.Handler, `\0`), got.Handler)
+	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon, dlq.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}})
+	require.NoError(t, err)
+	require.Equal(t, dlq.Stored, receipts[0].Outcome)
+}
+
 // Every column of an entry is stored and read back.
 func testEveryField(t *testing.T, db Database) {
 	t.Helper()

@@ -1,12 +1,14 @@
 package dlqtest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -25,13 +27,28 @@ func testSuccess(t *testing.T, db Database) {
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
 	succeeded := dlq.Change{
-		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour), MessageID: sent.EventID,
+		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour),
+		Reports: []driver.Report{{MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer, Number: 1}},
 	}
-	wrong := succeeded
-	wrong.MessageID = "of another store"
-	_, err := change(t, s, wrong)
-	require.ErrorIs(t, err, dlq.ErrInvalid)
-	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
+	for name, edit := range map[string]func(*driver.Report){
+		"another message":  func(r *driver.Report) { r.MessageID = "of another store" },
+		"another topic":    func(r *driver.Report) { r.Topic = "invoices" },
+		"another consumer": func(r *driver.Report) { r.Consumer = "mail" },
+		"another number":   func(r *driver.Report) { r.Number = 7 },
+	} {
+		wrong := succeeded
+		wrong.Reports = slices.Clone(succeeded.Reports)
+		edit(&wrong.Reports[0])
+		_, err := change(t, s, wrong)
+		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		require.Equal(t, dlq.Retrying, get(t, s, id).Status, name)
+	}
+	fresh := put(t, s, letter(2))[0].ID
+	forged := succeeded
+	forged.IDs, forged.Reports = []int64{fresh}, []driver.Report{{MessageID: "message-2", Number: 1}}
+	_, err := change(t, s, forged)
+	require.ErrorIs(t, err, dlq.ErrInvalid, "it was never redriven")
+	require.Equal(t, dlq.Pending, get(t, s, fresh).Status)
 
 	mustChange(t, s, succeeded)
 	got := get(t, s, id)
@@ -119,6 +136,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 		"topic":    func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" },
 		"consumer": func(d *envelope.DeadLetter) { d.Origin.Consumer = "mail" },
 		"message":  func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
+		"redrive":  func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveCount] = "2147483647" },
 		"no entry": func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveID] = "4711" },
 	} {
 		receipt := put(t, s, redriven(sent, noon.Add(2*time.Hour), edit))[0]
@@ -176,4 +194,47 @@ func testLease(t *testing.T, db Database) {
 	first.RedriveCount = 1
 	require.Equal(t, dlq.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
 	require.Equal(t, dlq.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
+}
+
+// An admin ends the wait for an outcome: the redrive still counts, and so does its outcome when it comes after all.
+func testReleaseByHand(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	for n, late := range []string{"success", "death"} {
+		id := put(t, s, letter(n))[0].ID
+		sent := claim(t, s, id, noon.Add(time.Hour))
+		at := noon.Add(2 * time.Hour)
+		_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana", At: at})
+		require.ErrorIs(t, err, dlq.ErrInvalid, "it needs a note")
+		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana", Note: "no reader"})
+		got := get(t, s, id)
+		require.Equal(t, []any{dlq.Pending, 1, true}, []any{got.Status, got.RedriveCount, got.LeaseUntil.IsZero()})
+		if late == "success" {
+			mustChange(t, s, dlq.Change{
+				Action: dlq.ActionSucceed, IDs: []int64{id}, At: at.Add(time.Hour), Reports: []driver.Report{{MessageID: sent.EventID, Number: 1}},
+			})
+			require.Equal(t, dlq.Resolved, get(t, s, id).Status)
+			continue
+		}
+		receipt := put(t, s, redriven(sent, at.Add(time.Hour)))[0]
+		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, receipt)
+	}
+}
+
+// The audit log says of which run a success, a death and a release are; of a single redrive it says none.
+func testAuditOfRun(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	for n, run := range []string{"run-1", ""} {
+		id := put(t, s, letter(n))[0].ID
+		mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})
+		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute), Note: "no reader"})
+		mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour)})
+		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, records, 3)
+		for _, record := range records {
+			require.Equal(t, run, record.Run, string(record.Action))
+		}
+	}
 }

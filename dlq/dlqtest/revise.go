@@ -1,12 +1,15 @@
 package dlqtest
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Edits: a new revision by compare-and-set; every revision stays.
@@ -47,4 +50,52 @@ func testRevise(t *testing.T, db Database) {
 		_, err = s.Revise(t.Context(), bad)
 		require.ErrorIs(t, err, dlq.ErrInvalid)
 	}
+}
+
+// Where a collector found a message stays with it, through an edit, a second death, an export and the archive, and is no header.
+func testCollected(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	where := envelope.Collected{Broker: "west \xff", From: "orders_dlq", Format: "spring-kafka"}
+	id := put(t, s, letter(1, func(d *envelope.DeadLetter) { d.Collected = where }))[0].ID
+	check := func(s dlq.Store, id int64, revision int, when string) {
+		t.Helper()
+		body, err := s.Body(t.Context(), id, revision)
+		require.NoError(t, err)
+		require.Equal(t, where, body.Collected, when)
+		require.NotContains(t, body.Headers, driver.CollectedHeaders[0], when)
+	}
+	check(s, id, 0, "stored")
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
+	require.NoError(t, err)
+	_, _, err = manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	check(s, id, 1, "edited")
+	forged := dlq.Edit{SetHeaders: map[string]string{driver.CollectedHeaders[0]: "east"}}
+	_, _, err = manager.Edit(t.Context(), id, forged, dlq.By{Actor: "ana"})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	require.Equal(t, where, driver.CollectedFrom(dlq.RedriveMessage(get(t, s, id)).Context()), "redriven")
+
+	var export bytes.Buffer
+	_, err = manager.Export(t.Context(), &export, dlq.Filter{})
+	require.NoError(t, err)
+	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, At: noon})
+	_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)})
+	require.NoError(t, err)
+	if archive, ok := driver.As[driver.ArchiveStore](s); ok {
+		back, err := archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id)
+		require.NoError(t, err)
+		require.Equal(t, []int64{id}, back)
+		check(s, id, 0, "from the archive")
+		check(s, id, 1, "from the archive")
+		later := noon.Add(24 * time.Hour)
+		_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, SkipArchive: true, Actor: "ana", At: later})
+		require.NoError(t, err)
+		if _, err := s.Get(t.Context(), id); err == nil {
+			return // what was brought back is kept for a while, and an import would find it
+		}
+	}
+	_, err = manager.Import(t.Context(), &export, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	check(s, all(t, s, dlq.Filter{})[0].ID, 1, "imported")
 }

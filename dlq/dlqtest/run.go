@@ -3,7 +3,7 @@
 //	func TestStore(t *testing.T) {
 //		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 //			url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db")
-//			return func(t *testing.T) dlq.Store { ... open url ... }
+//			return func(t *testing.T) dlqtest.Store { ... open url ... }
 //		})
 //	}
 package dlqtest
@@ -14,10 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
+// Store is what the suite is about: a store of dead letters that keeps redrive runs too.
+type Store interface {
+	dlq.Store
+	redrive.Store
+}
+
 // Database is one database. Each call opens one more store on it, as another process would; the suite closes them.
-type Database func(t *testing.T) dlq.Store
+type Database func(t *testing.T) Store
 
 // Run runs the suite. fresh is called for each test and gives it an empty database.
 func Run(t *testing.T, fresh func(t *testing.T) Database) {
@@ -28,6 +35,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 	}{
 		{"ExactBytes", testExactBytes},
 		{"HostileText", testHostileText},
+		{"HostileEntry", testHostileEntry},
 		{"EveryField", testEveryField},
 		{"PutTwiceIsOneEntry", testPutTwice},
 		{"PutTwiceInOneCall", testPutTwiceInOneCall},
@@ -45,6 +53,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"CopiedRedriveHeaders", testCopiedHeaders},
 		{"ChangedBodyIsKept", testChangedBody},
 		{"LeaseRunsOut", testLease},
+		{"ReleaseByHand", testReleaseByHand},
+		{"AuditOfRun", testAuditOfRun},
 		{"Filters", testFilters},
 		{"PayloadFields", testPayloadFields},
 		{"FilterRefusesNonsense", testFilterRefuses},
@@ -59,13 +69,16 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Stats", testStats},
 		{"Trend", testTrend},
 		{"StatsEqualRecount", testRecount},
+		{"Services", testServices},
 		{"Audit", testAudit},
 		{"Purge", testPurge},
 		{"PurgeRefusesWhatWaits", testPurgeRefuses},
 		{"Unarchive", testUnarchive},
+		{"UnarchiveRevisions", testUnarchiveRevisions},
 		{"Retention", testRetention},
 		{"IDsAreNotReused", testIDsNotReused},
 		{"Revise", testRevise},
+		{"Collected", testCollected},
 		{"Import", testImport},
 		{"RunResource", testRunResource},
 		{"RunSameID", testRunSameID},
@@ -78,6 +91,13 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"RunLargePayload", testRunLargePayload},
 		{"RunSteps", testRunSteps},
 		{"RunSettle", testRunSettle},
+		{"RunSplit", testSplitRun},
+		{"Record", testRecord},
+		{"Tokens", testTokens},
+		{"Sessions", testSessions},
+		{"Ledger", testLedger},
+		{"LedgerConcurrent", testLedgerConcurrent},
+		{"LedgerRun", testLedgerRun},
 		{"NotFound", testNotFound},
 		{"CancelledContext", testCancelled},
 		{"SurvivesReopen", testReopen},
@@ -92,7 +112,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 }
 
 // open opens a store and closes it when the test ends.
-func (db Database) open(t *testing.T) dlq.Store {
+func (db Database) open(t *testing.T) Store {
 	t.Helper()
 	s := db(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })

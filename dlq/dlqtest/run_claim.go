@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // A claim is a redrive of each entry, all or nothing with its record; what has changed since is skipped, and says by whom.
@@ -14,7 +15,7 @@ func testRunClaim(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 70)
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[5:6], Actor: "bob"})
 	at := noon.Add(time.Hour)
 	claimed := claimAll(t, s, r.ID, at, 100)
@@ -26,10 +27,10 @@ func testRunClaim(t *testing.T, db Database) {
 	}
 	require.Equal(t, []any{dlq.Retrying, 1, "run-1", "ana", at, at.Add(time.Hour)},
 		[]any{claimed[0].Status, claimed[0].RedriveCount, claimed[0].Run, claimed[0].ChangedBy, claimed[0].LastRedriveAt, claimed[0].LeaseUntil})
-	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Len(t, skipped, 1)
 	require.Contains(t, skipped[0].Detail, "by bob")
-	items := itemsOf(t, s, r.ID, dlq.ItemClaimed)
+	items := itemsOf(t, s, r.ID, redrive.ItemClaimed)
 	require.Equal(t, []any{claimed[0].Version, 1, at.Add(time.Minute)}, []any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: dlq.ActionRedrive}, dlq.Page{Limit: dlq.MaxPage})
 	require.NoError(t, err)
@@ -38,10 +39,10 @@ func testRunClaim(t *testing.T, db Database) {
 	requireCounts(t, s, dlq.Counts{Retrying: 69, Resolved: 1})
 
 	// Of two runs over the same entries one gets each.
-	other := newRun(t, s, dlq.RunSpec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
+	other := newRun(t, s, redrive.Spec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
 	require.Equal(t, int64(69), other.Counts.Waiting)
 	require.Empty(t, claimAll(t, s, other.ID, at, 100))
-	require.Contains(t, itemsOf(t, s, other.ID, dlq.ItemSkipped)[0].Detail, "by ana")
+	require.Contains(t, itemsOf(t, s, other.ID, redrive.ItemSkipped)[0].Detail, "by ana")
 	requireCounts(t, s, dlq.Counts{Retrying: 69, Resolved: 1})
 }
 
@@ -50,14 +51,14 @@ func testRunSteps(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 10)
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
 	require.Len(t, claimAll(t, s, r.ID, at, 6), 6)
 	step := stepOf(r.ID, at.Add(time.Second))
 	step.Published = list[0:3]
-	step.Released = []dlq.RunRefusal{{EntryID: list[3], Detail: "broker is away"}}
-	step.Skipped = []dlq.RunRefusal{{EntryID: list[4], Detail: "too large"}, {EntryID: list[8], Detail: "no JSON"}, {EntryID: list[8], Detail: "no JSON"}}
-	want := dlq.RunCounts{Waiting: 4, Claimed: 1, Out: 3, Skipped: 2}
+	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is away"}}
+	step.Skipped = []redrive.Refusal{{EntryID: list[4], Detail: "too large"}, {EntryID: list[8], Detail: "no JSON"}, {EntryID: list[8], Detail: "no JSON"}}
+	want := redrive.Counts{Waiting: 4, Claimed: 1, Out: 3, Skipped: 2}
 	for range 2 {
 		require.Equal(t, want, mustStep(t, s, step).Run.Counts)
 	}
@@ -67,13 +68,13 @@ func testRunSteps(t *testing.T, db Database) {
 		require.Equal(t, status, get(t, s, id).Status)
 	}
 	require.Zero(t, get(t, s, list[3]).RedriveCount, "what was not sent does not count")
-	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Equal(t, []string{"too large", "no JSON"}, []string{skipped[0].Detail, skipped[1].Detail})
 	require.Len(t, claimAll(t, s, r.ID, at.Add(time.Minute), 100), 4, "what was given back is claimed again")
 	closing := stepOf(r.ID, at.Add(2*time.Minute))
 	closing.Published, closing.ClosePublished = append([]int64{list[3]}, list[5:8]...), true
 	for range 2 {
-		require.Equal(t, dlq.RunCounts{Claimed: 1, Out: 3, Succeeded: 4, Skipped: 2}, mustStep(t, s, closing).Run.Counts)
+		require.Equal(t, redrive.Counts{Claimed: 1, Out: 3, Succeeded: 4, Skipped: 2}, mustStep(t, s, closing).Run.Counts)
 	}
 	e := get(t, s, list[6])
 	require.Equal(t, []any{dlq.Resolved, "ana", at.Add(2 * time.Minute)}, []any{e.Status, e.ResolvedBy, e.ResolvedAt})
@@ -90,11 +91,11 @@ func testRunClaimWithBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 2)
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[1:2]})
 	step := stepOf(r.ID, noon.Add(time.Hour))
 	for _, id := range list {
-		step.Claims = append(step.Claims, dlq.RunClaim{EntryID: id, Version: 1, Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}}})
+		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: 1, Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}}})
 	}
 	stepped := mustStep(t, s, step)
 	require.Len(t, stepped.Claimed, 1)
@@ -106,5 +107,5 @@ func testRunClaimWithBody(t *testing.T, db Database) {
 	require.Equal(t, `{"n":0}`, string(original.Payload))
 	_, err = s.Body(t.Context(), list[1], 1)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	require.Zero(t, itemsOf(t, s, r.ID, dlq.ItemClaimed)[0].Revision, "the item remembers what it found")
+	require.Zero(t, itemsOf(t, s, r.ID, redrive.ItemClaimed)[0].Revision, "the item remembers what it found")
 }

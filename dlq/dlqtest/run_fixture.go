@@ -7,17 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // newRun creates a run and freezes its set, in the name of a holder whose lease lasts.
-func newRun(t *testing.T, s dlq.Store, spec dlq.RunSpec, chunk int) *dlq.Run {
+func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	t.Helper()
 	spec, err := spec.Resolve()
 	require.NoError(t, err)
-	r := &dlq.Run{
-		ID: spec.ID, Spec: spec, State: dlq.RunPreparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon, ChangedBy: "ana",
+	r := &redrive.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon, ChangedBy: "ana",
 	}
-	require.NoError(t, s.CreateRun(t.Context(), r, dlq.AuditRecord{At: noon, Actor: "ana", Action: dlq.ActionRunStart, Run: r.ID}))
+	require.NoError(t, s.CreateRun(t.Context(), r, dlq.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
 	r, err = s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour)
 	require.NoError(t, err)
 	for r.FrozenTo < r.FreezeTo {
@@ -32,13 +33,13 @@ func newRun(t *testing.T, s dlq.Store, spec dlq.RunSpec, chunk int) *dlq.Run {
 const holder = "process 1"
 
 // stepOf is a step of the holder at a time.
-func stepOf(run string, at time.Time) dlq.RunStep {
-	return dlq.RunStep{
+func stepOf(run string, at time.Time) redrive.Step {
+	return redrive.Step{
 		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour, ClaimTimeout: time.Minute,
 	}
 }
 
-func mustStep(t *testing.T, s dlq.Store, step dlq.RunStep) dlq.RunStepped {
+func mustStep(t *testing.T, s Store, step redrive.Step) redrive.Stepped {
 	t.Helper()
 	stepped, err := s.StepRun(t.Context(), step)
 	require.NoError(t, err)
@@ -46,27 +47,27 @@ func mustStep(t *testing.T, s dlq.Store, step dlq.RunStep) dlq.RunStepped {
 }
 
 // claimAll claims the next items of a run.
-func claimAll(t *testing.T, s dlq.Store, run string, at time.Time, limit int) []dlq.Entry {
+func claimAll(t *testing.T, s Store, run string, at time.Time, limit int) []dlq.Entry {
 	t.Helper()
 	items, err := s.NextItems(t.Context(), run, 0, limit, 1<<30)
 	require.NoError(t, err)
 	step := stepOf(run, at)
 	for _, item := range items {
-		step.Claims = append(step.Claims, dlq.RunClaim{EntryID: item.EntryID, Version: item.Version})
+		step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})
 	}
 	return mustStep(t, s, step).Claimed
 }
 
-func settled(t *testing.T, s dlq.Store, run string, at time.Time) dlq.RunCounts {
+func settled(t *testing.T, s Store, run string, at time.Time) redrive.Counts {
 	t.Helper()
 	r, _, err := s.SettleRun(t.Context(), run, holder, at, dlq.MaxPage)
 	require.NoError(t, err)
 	return r.Counts
 }
 
-func itemsOf(t *testing.T, s dlq.Store, run string, state dlq.ItemState) []dlq.RunItem {
+func itemsOf(t *testing.T, s Store, run string, state redrive.ItemState) []redrive.Item {
 	t.Helper()
-	items, err := s.RunItems(t.Context(), run, dlq.ItemFilter{State: state, Limit: dlq.MaxPage})
+	items, err := s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: dlq.MaxPage})
 	require.NoError(t, err)
 	return items
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -20,24 +21,24 @@ func testRunFreeze(t *testing.T, db Database) {
 	mustChange(t, s, dlq.Change{Action: dlq.ActionPark, IDs: list[4:5]})
 	orders := dlq.Filter{Topic: "orders"}
 	for i, c := range []struct {
-		spec  dlq.RunSpec
+		spec  redrive.Spec
 		chunk int
 		want  int
 	}{
-		{dlq.RunSpec{Filter: orders}, 1000, 18},
-		{dlq.RunSpec{Filter: orders}, 7, 18},
-		{dlq.RunSpec{Filter: orders, Limit: 5}, 3, 5},
-		{dlq.RunSpec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}}, 10, 24},
-		{dlq.RunSpec{Filter: dlq.Filter{IDs: []int64{list[9], list[2], list[3], list[9], list[19], 4711}}}, 2, 3},
-		{dlq.RunSpec{Filter: dlq.Filter{Topic: "none"}}, 10, 0},
+		{redrive.Spec{Filter: orders}, 1000, 18},
+		{redrive.Spec{Filter: orders}, 7, 18},
+		{redrive.Spec{Filter: orders, Limit: 5}, 3, 5},
+		{redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}}, 10, 24},
+		{redrive.Spec{Filter: dlq.Filter{IDs: []int64{list[9], list[2], list[3], list[9], list[19], 4711}}}, 2, 3},
+		{redrive.Spec{Filter: dlq.Filter{Topic: "none"}}, 10, 0},
 	} {
 		c.spec.ID = fmt.Sprintf("run-%d", i)
 		r := newRun(t, s, c.spec, c.chunk)
-		require.Equal(t, dlq.RunCounts{Waiting: int64(c.want)}, r.Counts, c.spec.ID)
+		require.Equal(t, redrive.Counts{Waiting: int64(c.want)}, r.Counts, c.spec.ID)
 		items := itemsOf(t, s, r.ID, "")
 		require.Len(t, items, c.want, c.spec.ID)
 		for n, item := range items {
-			require.Equal(t, dlq.ItemWaiting, item.State)
+			require.Equal(t, redrive.ItemWaiting, item.State)
 			require.Equal(t, get(t, s, item.EntryID).Version, item.Version)
 			require.True(t, n == 0 || items[n-1].EntryID < item.EntryID)
 		}
@@ -46,8 +47,8 @@ func testRunFreeze(t *testing.T, db Database) {
 	require.Len(t, itemsOf(t, s, "run-0", ""), 18)
 	split, err := s.Split(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
-	require.Equal(t, []dlq.TopicCount{{Topic: "orders", Count: 23}, {Topic: "invoices", Count: 5}}, split)
-	page, err := s.RunItems(t.Context(), "run-0", dlq.ItemFilter{After: list[9], Limit: 2})
+	require.Equal(t, []redrive.TopicCount{{Topic: "orders", Count: 23}, {Topic: "invoices", Count: 5}}, split)
+	page, err := s.RunItems(t.Context(), "run-0", redrive.ItemFilter{After: list[9], Limit: 2})
 	require.NoError(t, err)
 	require.Equal(t, []int64{list[10], list[11]}, []int64{page[0].EntryID, page[1].EntryID})
 }
@@ -65,7 +66,7 @@ func testRunNextItems(t *testing.T, db Database) {
 	}
 	edited, err := s.Revise(t.Context(), dlq.Revision{EntryID: list[3], Body: &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon})
 	require.NoError(t, err)
-	newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	items, err := s.NextItems(t.Context(), "run-1", 0, 10, 1<<20)
 	require.NoError(t, err)
 	require.Len(t, items, 4)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -17,16 +18,16 @@ func testRunKnown(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 70)
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
-	knowing := func(count int, meanwhile func()) dlq.RunStepped {
+	knowing := func(count int, meanwhile func()) redrive.Stepped {
 		items, err := s.NextItems(t.Context(), r.ID, 0, count, 1<<30)
 		require.NoError(t, err)
 		step := stepOf(r.ID, at)
 		step.Known = map[int64]*dlq.Entry{}
 		for _, item := range items {
 			step.Known[item.EntryID] = item.Entry
-			step.Claims = append(step.Claims, dlq.RunClaim{EntryID: item.EntryID, Version: item.Version})
+			step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})
 		}
 		meanwhile()
 		return mustStep(t, s, step)
@@ -43,11 +44,11 @@ func testRunKnown(t *testing.T, db Database) {
 		put(t, s, letter(30)) // was reported before: nothing but a count changes
 	})
 	require.Len(t, second.Claimed, 19, "of those that it knew, one has changed since")
-	skipped := itemsOf(t, s, r.ID, dlq.ItemSkipped)
+	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Len(t, skipped, 1)
 	require.Equal(t, list[25], skipped[0].EntryID)
 	require.Contains(t, skipped[0].Detail, "by bob")
-	require.Equal(t, dlq.RunCounts{Waiting: 30, Claimed: 39, Skipped: 1}, second.Run.Counts)
+	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 39, Skipped: 1}, second.Run.Counts)
 
 	// The answer to the second step was lost, and it is made again by one who knows what there was before.
 	again := stepOf(r.ID, at.Add(time.Second))
@@ -56,7 +57,7 @@ func testRunKnown(t *testing.T, db Database) {
 		read := get(t, s, list[60]) // PENDING, version 1
 		read.ID = id
 		again.Known[id] = read
-		again.Claims = append(again.Claims, dlq.RunClaim{EntryID: id, Version: 1})
+		again.Claims = append(again.Claims, redrive.Claim{EntryID: id, Version: 1})
 	}
 	require.Empty(t, mustStep(t, s, again).Claimed)
 
@@ -67,11 +68,11 @@ func testRunKnown(t *testing.T, db Database) {
 		closing.Published = append(closing.Published, first.Claimed[i].ID)
 	}
 	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
-	require.Equal(t, dlq.RunCounts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, mustStep(t, s, closing).Run.Counts)
+	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, mustStep(t, s, closing).Run.Counts)
 	require.Equal(t, "redrive", get(t, s, list[3]).ResolvedBy, "its consumer was faster")
 	require.Equal(t, "ana", get(t, s, list[4]).ResolvedBy)
 
-	for action, want := range map[dlq.Action]int{dlq.ActionRedrive: 39, dlq.ActionSucceed: 19} {
+	for action, want := range map[dlq.Action]int{dlq.ActionRedrive: 39, dlq.ActionSucceed: 20} {
 		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: dlq.MaxPage})
 		require.NoError(t, err)
 		require.Len(t, records, want, "nothing of a step that was made anew is there twice: %s", action)
@@ -85,13 +86,13 @@ func testRunLargePayload(t *testing.T, db Database) {
 	s := db.open(t)
 	payload := bytes.Repeat([]byte("0123456789"), 250_000)
 	id := put(t, s, letter(0, func(d *envelope.DeadLetter) { d.Message.Payload = payload }))[0].ID
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	items, err := s.NextItems(t.Context(), r.ID, 0, 10, 1<<30)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload), len(payload))
 	step := stepOf(r.ID, noon)
 	edited := append([]byte("edited"), payload...)
-	step.Claims = []dlq.RunClaim{{EntryID: id, Version: items[0].Version, Body: &dlq.Body{Payload: edited}}}
+	step.Claims = []redrive.Claim{{EntryID: id, Version: items[0].Version, Body: &dlq.Body{Payload: edited}}}
 	require.Len(t, mustStep(t, s, step).Claimed, 1)
 	require.True(t, bytes.Equal(edited, get(t, s, id).Body.Payload))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // A run is found as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
@@ -18,17 +19,17 @@ func testRunResource(t *testing.T, db Database) {
 	s := db.open(t)
 	putMany(t, s, 0, 3)
 	redrives := 2
-	spec := dlq.RunSpec{
+	spec := redrive.Spec{
 		ID: "run-0", Limit: 7, Rate: 12.5, Canary: []int{1, 10}, JQ: `.a = "é\u0000"`, OutcomeTimeout: time.Minute,
 		Filter: dlq.Filter{Topic: "orders", From: noon, Redrives: &redrives, IDs: []int64{1, 2}},
 	}
 	spec, err := spec.Resolve()
 	require.NoError(t, err)
-	created := &dlq.Run{
-		ID: spec.ID, Spec: spec, State: dlq.RunPreparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why", ChangedAt: noon,
+	created := &redrive.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why", ChangedAt: noon,
 		ChangedBy: "ana", ApprovalAbove: -1,
 	}
-	audit := dlq.AuditRecord{At: noon, Actor: "ana", Action: dlq.ActionRunStart, Run: created.ID, Note: "why"}
+	audit := dlq.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
 	require.NoError(t, s.CreateRun(t.Context(), created, audit))
 	requireTaken(t, s.CreateRun(t.Context(), created, audit), created)
 	got, err := s.Run(t.Context(), created.ID)
@@ -39,39 +40,39 @@ func testRunResource(t *testing.T, db Database) {
 	require.Equal(t, &want, got)
 
 	changed := *got
-	changed.State, changed.Version, changed.Cause, changed.ChangedBy = dlq.RunPaused, 2, "lunch", "bob"
-	changed.StartedAt, changed.Baseline = noon.Add(time.Second), dlq.RunCounts{Failed: 3}
-	changed.Counts, changed.Holder, changed.FrozenTo = dlq.RunCounts{Out: 99}, "nobody", 99 // not the caller's to change
-	audit.Action = dlq.ActionRunPause
+	changed.State, changed.Version, changed.Cause, changed.ChangedBy = redrive.Paused, 2, "lunch", "bob"
+	changed.StartedAt, changed.Baseline = noon.Add(time.Second), redrive.Counts{Failed: 3}
+	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "nobody", 99 // not the caller's to change
+	audit.Action = redrive.ActionPause
 	require.NoError(t, s.ChangeRun(t.Context(), &changed, audit))
 	err = s.ChangeRun(t.Context(), &changed, audit)
-	var conflict *dlq.RunConflictError
+	var conflict *redrive.ConflictError
 	require.ErrorAs(t, err, &conflict)
-	require.Equal(t, []any{"bob", dlq.RunPaused, int64(2)}, []any{conflict.By, conflict.State, conflict.Version})
+	require.Equal(t, []any{"bob", redrive.Paused, int64(2)}, []any{conflict.By, conflict.State, conflict.Version})
 	got, err = s.Run(t.Context(), created.ID)
 	require.NoError(t, err)
-	changed.Counts, changed.Holder, changed.FrozenTo = dlq.RunCounts{}, "", 0
+	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{}, "", 0
 	require.Equal(t, &changed, got)
 	missing := changed
 	missing.ID = "none"
 	require.ErrorIs(t, s.ChangeRun(t.Context(), &missing, audit), dlq.ErrNotFound)
 	_, err = s.Run(t.Context(), "none")
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = s.RunItems(t.Context(), "none", dlq.ItemFilter{})
+	_, err = s.RunItems(t.Context(), "none", redrive.ItemFilter{})
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = s.RunItems(t.Context(), created.ID, dlq.ItemFilter{State: "lost and found"})
+	_, err = s.RunItems(t.Context(), created.ID, redrive.ItemFilter{State: "lost and found"})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: dlq.OldestFirst})
 	require.NoError(t, err)
 	require.Len(t, records, 2, "the change that was refused did not happen")
 
 	for n := range 5 {
-		newRun(t, s, dlq.RunSpec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
+		newRun(t, s, redrive.Spec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
 	}
 	var ids []string
 	page := dlq.Page{Limit: 2, Order: dlq.OldestFirst}
 	for {
-		runs, next, err := s.Runs(t.Context(), dlq.RunFilter{}, page)
+		runs, next, err := s.Runs(t.Context(), redrive.RunFilter{}, page)
 		require.NoError(t, err)
 		for _, r := range runs {
 			ids = append(ids, r.ID)
@@ -81,8 +82,8 @@ func testRunResource(t *testing.T, db Database) {
 		}
 	}
 	require.Equal(t, []string{"run-0", "run-1", "run-2", "run-3", "run-4", "run-5"}, ids)
-	for want, f := range map[int]dlq.RunFilter{
-		1: {States: []dlq.RunState{dlq.RunPaused, dlq.RunStopped}}, 5: {Active: true}, 0: {CreatedBy: "eve"},
+	for want, f := range map[int]redrive.RunFilter{
+		1: {States: []redrive.State{redrive.Paused, redrive.Stopped}}, 5: {Active: true}, 0: {CreatedBy: "eve"},
 	} {
 		runs, _, err := s.Runs(t.Context(), f, dlq.Page{})
 		require.NoError(t, err)
@@ -93,9 +94,9 @@ func testRunResource(t *testing.T, db Database) {
 // A lease is one holder's at a time, whatever the number of processes, and ends with its time or when it is given back.
 func testRunLease(t *testing.T, db Database) {
 	t.Helper()
-	stores := []dlq.Store{db.open(t), db.open(t)}
+	stores := []Store{db.open(t), db.open(t)}
 	s := stores[0]
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 10)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 10)
 	_, err := s.LeaseRun(t.Context(), r.ID, holder, noon, 0)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -104,7 +105,7 @@ func testRunLease(t *testing.T, db Database) {
 		wg.Go(func() {
 			_, err := stores[i%2].LeaseRun(t.Context(), r.ID, fmt.Sprintf("process %d", i), noon, time.Minute)
 			if won[i] = err == nil; err != nil {
-				assert.ErrorIs(t, err, dlq.ErrLeaseLost)
+				assert.ErrorIs(t, err, redrive.ErrLeaseLost)
 			}
 		})
 	}
@@ -122,14 +123,14 @@ func testRunLease(t *testing.T, db Database) {
 	step := stepOf(r.ID, noon.Add(time.Second))
 	step.Holder = "another"
 	_, err = s.StepRun(t.Context(), step)
-	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	_, _, err = s.SettleRun(t.Context(), r.ID, "another", noon, 10)
-	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	_, err = s.FreezeRun(t.Context(), r.ID, "another", noon, 10)
-	require.ErrorIs(t, err, dlq.ErrLeaseLost)
+	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = s.StepRun(t.Context(), step)
-	require.ErrorIs(t, err, dlq.ErrLeaseLost, "its time is over, though nobody has taken it")
+	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its time is over, though nobody has taken it")
 	_, err = s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute)
 	require.NoError(t, err)
 	_, err = s.LeaseRun(t.Context(), "none", "another", noon, time.Minute)
@@ -137,30 +138,30 @@ func testRunLease(t *testing.T, db Database) {
 }
 
 // requireTaken requires that an error says who has the id of a run.
-func requireTaken(t *testing.T, err error, by *dlq.Run) {
+func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	t.Helper()
 	require.ErrorIs(t, err, dlq.ErrConflict)
-	var conflict *dlq.RunConflictError
+	var conflict *redrive.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.Contains(t, conflict.ID, by.ID)
-	require.Equal(t, []any{dlq.ActionRunStart, by.CreatedBy}, []any{conflict.Action, conflict.By})
+	require.Equal(t, []any{redrive.ActionStart, by.CreatedBy}, []any{conflict.Action, conflict.By})
 	require.WithinDuration(t, by.CreatedAt, conflict.At, 0)
 }
 
 // Processes that start a run with one id at once make one, and the others hear whose it is.
 func testRunSameID(t *testing.T, db Database) {
 	t.Helper()
-	stores := []dlq.Store{db.open(t), db.open(t)}
-	spec, err := dlq.RunSpec{ID: "run"}.Resolve()
+	stores := []Store{db.open(t), db.open(t)}
+	spec, err := redrive.Spec{ID: "run"}.Resolve()
 	require.NoError(t, err)
 	faults := make([]error, 8)
 	var processes sync.WaitGroup
 	for n := range faults {
-		r := &dlq.Run{
-			ID: spec.ID, Spec: spec, State: dlq.RunPreparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n), ChangedAt: noon,
+		r := &redrive.Run{
+			ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n), ChangedAt: noon,
 			ChangedBy: "ana",
 		}
-		audit := dlq.AuditRecord{At: noon, Actor: r.CreatedBy, Action: dlq.ActionRunStart, Run: r.ID}
+		audit := dlq.AuditRecord{At: noon, Actor: r.CreatedBy, Action: redrive.ActionStart, Run: r.ID}
 		processes.Go(func() { faults[n] = stores[n%2].CreateRun(t.Context(), r, audit) })
 	}
 	processes.Wait()

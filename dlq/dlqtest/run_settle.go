@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -15,13 +16,13 @@ func testRunSettle(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	list := putMany(t, s, 0, 8)
-	r := newRun(t, s, dlq.RunSpec{ID: "run-1"}, 100)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
 	claimed := claimAll(t, s, r.ID, at, 100)
 	step := stepOf(r.ID, at)
 	step.Published = list[:6]
 	mustStep(t, s, step)
-	require.Equal(t, dlq.RunCounts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
+	require.Equal(t, redrive.Counts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
 
 	// A success by a consumer whose clock is behind, a death, a death followed by a redrive by hand.
 	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute)})
@@ -39,14 +40,14 @@ func testRunSettle(t *testing.T, db Database) {
 
 	now := at.Add(30 * time.Second)
 	got := settled(t, s, r.ID, now)
-	require.Equal(t, dlq.RunCounts{Claimed: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
-	failed := itemsOf(t, s, r.ID, dlq.ItemFailed)
+	require.Equal(t, redrive.Counts{Claimed: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
+	failed := itemsOf(t, s, r.ID, redrive.ItemFailed)
 	require.Equal(t, []string{"closed", "closed"}, []string{failed[0].Detail, failed[1].Detail})
 	require.Equal(t, now, failed[0].SettledAt)
 
 	// The claim that was never published waits again, with the entry as it is now; its redrive has another number.
 	got = settled(t, s, r.ID, at.Add(time.Minute))
-	require.Equal(t, dlq.RunCounts{Waiting: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
+	require.Equal(t, redrive.Counts{Waiting: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
 	again := claimAll(t, s, r.ID, at.Add(time.Minute), 100)
 	require.Len(t, again, 1)
 	require.Equal(t, []any{list[7], 2, claimed[7].Version + 1}, []any{again[0].ID, again[0].RedriveCount, again[0].Version})

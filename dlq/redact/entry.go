@@ -2,118 +2,137 @@ package redact
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"maps"
+	"reflect"
 	"slices"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Entry is a copy with what may be shown of an entry, body included. Nil stays nil.
-func (r *Rules) Entry(e *dlq.Entry) *dlq.Entry {
-	if e == nil {
-		return nil
-	}
-	shown := *e
-	shown.Body = r.Body(e.Body)
+// Entry is what may be shown of an entry: every text of it without what the patterns match. What a hidden value could be tried against
+// (the key, the size, the group of a hidden cause) is left out or made of what is shown.
+func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	if r.Empty() {
-		return &shown
+		return e
 	}
-	shown.ErrorMessage, shown.Cause = r.Text(e.ErrorMessage), r.Text(e.Cause)
-	return &shown
+	cause := e.Cause + e.Handler + e.ErrorClass
+	for _, field := range reflect.ValueOf(&e).Elem().Fields() {
+		if text, ok := reflect.TypeAssert[*wire.Text](field.Addr()); ok {
+			*text = wire.Text(r.Text(string(*text)))
+		}
+	}
+	if e.Cause+e.Handler+e.ErrorClass != cause {
+		e.Fingerprint = fingerprint(string(e.Handler), string(e.ErrorClass), string(e.Cause))
+	}
+	e.MessageKey = r.Payload("", e.MessageKey)
+	e.Key, e.Size = nil, 0
+	return e
 }
 
-// Body is a copy with what may be shown of a body. Its digest is that of what is shown, so that nobody can try values against the
-// digest of what is hidden. Nil stays nil.
-func (r *Rules) Body(b *dlq.Body) *dlq.Body {
-	if b == nil {
-		return nil
-	}
-	shown := *b
-	shown.Headers = r.Headers(b.Headers)
+// fingerprint stands for that of a group whose cause is hidden: it is made of what is shown, so it is that of no group in the store.
+func fingerprint(handler, class, cause string) string {
+	sum := sha256.Sum256([]byte("hidden\x00" + handler + "\x00" + class + "\x00" + cause))
+	return "h" + hex.EncodeToString(sum[:])[:15]
+}
+
+// Detail is what may be shown of an entry with its body.
+func (r *Rules) Detail(d wire.EntryDetail) wire.EntryDetail {
+	return wire.EntryDetail{Entry: r.Entry(d.Entry), Body: r.Body(d.Body)}
+}
+
+// Body is what may be shown of a body. Its digest is that of what is shown, so that no caller can try values against the digest of what is
+// hidden.
+func (r *Rules) Body(b wire.Body) wire.Body {
 	if r.Empty() {
-		return &shown
+		return b
 	}
-	shown.Payload, shown.Trace = r.Payload(b.ContentType, b.Payload), r.Text(b.Trace)
-	shown.SHA256 = sha256.Sum256(shown.Payload)
-	return &shown
+	b.Headers = r.Headers(b.Headers)
+	b.SetBytes(r.Payload(string(b.ContentType), b.Bytes()))
+	b.StackTrace, b.UUID, b.ContentType = wire.Text(r.Text(string(b.StackTrace))), wire.Text(r.Text(string(b.UUID))), wire.Text(r.Text(string(b.ContentType)))
+	return b
 }
 
-// Diff is what changed between what may be shown of two bodies. Where only hidden values differ, it says that the payload changed and
-// shows no lines.
-func (r *Rules) Diff(before, after *dlq.Body) dlq.Diff {
-	whole := dlq.DiffBodies(before, after)
-	if r.Empty() {
-		return whole
+// Group is what may be shown of a group.
+func (r *Rules) Group(g wire.Group) wire.Group {
+	cause := g.Cause + g.Handler + g.ErrorClass
+	g.Cause, g.Sample, g.Handler, g.ErrorClass = r.Text(g.Cause), r.Text(g.Sample), r.Text(g.Handler), r.Text(g.ErrorClass)
+	if g.Cause+g.Handler+g.ErrorClass != cause {
+		g.Fingerprint = fingerprint(g.Handler, g.ErrorClass, g.Cause)
 	}
-	shown := dlq.DiffBodies(r.Body(before), r.Body(after))
-	shown.PayloadChanged, shown.Before, shown.After = whole.PayloadChanged, whole.Before, whole.After
-	shown.Headers = nil
-	for _, h := range whole.Headers { // a hidden header that changed is still one that changed
-		h.Before, h.After = r.shownHeader(h.Name, h.Before, h.Added), r.shownHeader(h.Name, h.After, h.Removed)
-		shown.Headers = append(shown.Headers, h)
-	}
-	return shown
-}
-
-func (r *Rules) shownHeader(name, value string, absent bool) string {
-	if absent {
-		return ""
-	}
-	return r.Header(name, value)
-}
-
-// Group is a copy with what may be shown of a group.
-func (r *Rules) Group(g dlq.Group) dlq.Group {
-	g.Cause, g.Sample = r.Text(g.Cause), r.Text(g.Sample)
 	return g
 }
 
-// Run is a copy with what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them, come from
-// somebody who sees payloads, and are hidden.
-func (r *Rules) Run(run *dlq.Run) *dlq.Run {
+// Run is what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them, come from a caller
+// that sees payloads, and are hidden.
+func (r *Rules) Run(run wire.Run) wire.Run {
 	if r.Empty() {
 		return run
 	}
-	shown := *run
-	shown.Cause, shown.Note = r.Text(run.Cause), r.Text(run.Note)
-	spec := &shown.Spec
-	spec.Filter.ErrorText, spec.Filter.CauseText = r.Text(spec.Filter.ErrorText), r.Text(spec.Filter.CauseText)
+	run.Cause, run.Note, run.Spec = r.Text(run.Cause), r.Text(run.Note), r.Spec(run.Spec)
+	run.CreatedBy, run.ChangedBy, run.ApprovedBy = r.Text(run.CreatedBy), r.Text(run.ChangedBy), r.Text(run.ApprovedBy)
+	return run
+}
+
+// Spec is what may be shown of what a run is to do.
+func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
+	if r.Empty() {
+		return spec
+	}
+	f := &spec.Filter
+	for _, text := range []*string{
+		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID, &f.CorrelationID,
+		&f.Error, &f.Cause,
+	} {
+		*text = r.Text(*text)
+	}
+	if f.Fingerprint != "" && r.HidesText() {
+		f.Fingerprint = Mask // that of a group whose cause is hidden could be tried
+	}
 	if spec.JQ != "" {
 		spec.JQ = Mask
 	}
-	if spec.Filter.PayloadText != "" {
-		spec.Filter.PayloadText = Mask
+	if spec.Filter.Payload != "" {
+		spec.Filter.Payload = Mask
 	}
 	spec.Filter.PayloadFields = slices.Clone(spec.Filter.PayloadFields)
 	for i := range spec.Filter.PayloadFields {
-		spec.Filter.PayloadFields[i].Value = Mask
+		spec.Filter.PayloadFields[i] = hiddenField
 	}
-	return &shown
+	return spec
 }
 
-// Recurrence is a copy with what may be shown of a report.
-func (r *Rules) Recurrence(report *dlq.Recurrence) *dlq.Recurrence {
-	shown := *report
-	for _, causes := range []*[]dlq.RecurringCause{&shown.New, &shown.Growing, &shown.Returning, &shown.Fixed, &shown.Steady} {
-		copies := make([]dlq.RecurringCause, len(*causes)) // the report of a cache is shared with others
-		for i, c := range *causes {
-			c.Cause = r.Text(c.Cause)
-			copies[i] = c
+// hiddenField stands for a payload field that is looked for.
+const hiddenField = "hidden=" + Mask
+
+// Item is what may be shown of an entry of a run.
+func (r *Rules) Item(item wire.RunItem) wire.RunItem {
+	item.Detail = r.Text(item.Detail)
+	return item
+}
+
+// Recurrence is what may be shown of a report.
+func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
+	for _, causes := range []*[]wire.RecurringCause{&report.New, &report.Growing, &report.Returning, &report.Fixed, &report.Steady} {
+		*causes = slices.Clone(*causes) // the report of a cache is shared with others
+		for i := range *causes {
+			c := &(*causes)[i]
+			shown := r.Group(wire.Group{Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler})
+			c.Fingerprint, c.Cause, c.Handler = shown.Fingerprint, shown.Cause, shown.Handler
 		}
-		*causes = copies
 	}
-	return &shown
+	return report
 }
 
-// Audit is a copy with what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing, so
-// it is hidden as a whole; the difference of the revisions, redacted, is there for who asks (see [Rules.Diff]).
-func (r *Rules) Audit(a dlq.AuditRecord) dlq.AuditRecord {
+// Audit is what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing, so it is hidden as a
+// whole; the difference of the revisions, redacted, is there for the caller.
+func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	if r.Empty() {
 		return a
 	}
-	a.Note, a.Detail = r.Text(a.Note), maps.Clone(a.Detail)
+	a.Note, a.Actor, a.Detail = r.Text(a.Note), r.Text(a.Actor), maps.Clone(a.Detail)
 	for name, value := range a.Detail {
-		if name == "diff" {
+		if name == "diff" || name == "payload_bytes" {
 			a.Detail[name] = Mask
 			continue
 		}
@@ -122,13 +141,10 @@ func (r *Rules) Audit(a dlq.AuditRecord) dlq.AuditRecord {
 	return a
 }
 
-// Exported hides in an entry of an export, in place.
-func (r *Rules) Exported(x *dlq.Exported) {
-	if r.Empty() {
-		return
-	}
-	x.Entry = *r.Entry(&x.Entry)
-	for i := range x.Bodies {
-		x.Bodies[i] = *r.Body(&x.Bodies[i])
+// Letter hides in a line of an export, in place.
+func (r *Rules) Letter(l *wire.Letter) {
+	l.Entry = r.Entry(l.Entry)
+	for i := range l.Bodies {
+		l.Bodies[i] = r.Body(l.Bodies[i])
 	}
 }

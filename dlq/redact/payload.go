@@ -6,39 +6,64 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
+	"strings"
 	"unicode/utf8"
 )
 
 // maxDepth is how deep a payload may be nested to be looked into; what is deeper is hidden.
 const maxDepth = 500
 
-// Payload is what may be shown of a payload. Its content type is not believed: what reads as JSON is JSON. The slice that comes back
-// is the one that was given when nothing is hidden.
+// Payload is what may be shown of a payload. What reads as JSON is JSON, whatever its content type says; patterns apply to what its texts
+// and numbers mean, and then to the document as it is written. The slice that comes back is the one that was given when nothing is hidden.
 func (r *Rules) Payload(contentType string, payload []byte) []byte {
-	if r == nil || len(payload) == 0 {
+	if r.Empty() || len(payload) == 0 {
 		return payload
 	}
-	if len(r.paths) > 0 {
-		masked, err := r.maskJSON(payload)
-		if err != nil {
-			return hidden(contentType, payload)
-		}
+	masked, err := r.maskJSON(payload)
+	switch {
+	case err == nil:
 		payload = masked
+	case len(r.paths) > 0:
+		return hidden("not JSON", contentType)
 	}
-	if len(r.texts) > 0 && utf8.Valid(payload) {
-		if text := r.Text(string(payload)); text != string(payload) {
-			payload = []byte(text)
-		}
+	if !r.HidesText() {
+		return payload
+	}
+	if !readable(contentType, payload) {
+		return hidden("not text in UTF-8", contentType)
+	}
+	if text := r.Text(string(payload)); text != string(payload) {
+		payload = []byte(text)
 	}
 	return payload
 }
 
 // hidden stands for a payload that cannot be looked into.
-func hidden(contentType string, payload []byte) []byte {
+func hidden(why, contentType string) []byte {
 	if contentType == "" {
 		contentType = "no content type"
 	}
-	return fmt.Appendf(nil, "%s: %d bytes that are not JSON (%.80s)", Mask, len(payload), contentType)
+	return fmt.Appendf(nil, "%s: %s (%.80s)", Mask, why, contentType)
+}
+
+// readable reports whether bytes are the text that they seem to be. Text in UTF-16 reads as ASCII with NULs between, and UTF-7 or EBCDIC as
+// other text.
+func readable(contentType string, payload []byte) bool {
+	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
+		return false
+	}
+	_, parameters, err := mime.ParseMediaType(contentType)
+	charset := strings.ToLower(parameters["charset"])
+	if err != nil || charset == "" {
+		return err == nil || !strings.Contains(strings.ToLower(contentType), "charset")
+	}
+	for _, prefix := range []string{"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "latin", "windows-125"} {
+		if strings.HasPrefix(charset, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // masker walks over a JSON text and notes what to replace.
@@ -78,6 +103,7 @@ func (m *masker) value() error {
 			return m.mask()
 		}
 	}
+	before := m.decoder.InputOffset()
 	token, err := m.decoder.Token()
 	if err != nil {
 		return err
@@ -85,11 +111,13 @@ func (m *masker) value() error {
 	switch token {
 	case json.Delim('{'):
 		for m.decoder.More() {
+			before := m.decoder.InputOffset()
 			name, err := m.decoder.Token()
 			if err != nil {
 				return err
 			}
 			text, _ := name.(string) // the decoder takes nothing else there
+			m.scalar(before, text)
 			if err := m.child(element{name: text, index: -1}); err != nil {
 				return err
 			}
@@ -101,6 +129,12 @@ func (m *masker) value() error {
 			}
 		}
 	default:
+		switch scalar := token.(type) {
+		case string:
+			m.scalar(before, scalar)
+		case json.Number:
+			m.scalar(before, scalar.String())
+		}
 		return nil
 	}
 	_, err = m.decoder.Token() // the closing bracket
@@ -112,6 +146,20 @@ func (m *masker) child(e element) error {
 	err := m.value()
 	m.at = m.at[:len(m.at)-1]
 	return err
+}
+
+// scalar hides what the patterns match in a text or a number that was read: it stands between before and where the decoder is.
+func (m *masker) scalar(before int64, means string) {
+	shown := m.rules.Text(means)
+	if shown == means {
+		return
+	}
+	end := m.decoder.InputOffset()
+	start := before + int64(bytes.IndexAny(m.text[before:end], `"-0123456789`)) // in front stand spaces, commas and colons
+	quoted, _ := json.Marshal(shown)                                            // text can be marshalled
+	m.out.Write(m.text[m.copied:start])
+	m.out.Write(quoted)
+	m.copied = end
 }
 
 // mask replaces the value that comes next.

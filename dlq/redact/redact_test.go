@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 func rules(t *testing.T, cfg redact.Config) *redact.Rules {
@@ -44,11 +45,11 @@ func TestPayload_Paths(t *testing.T) {
 		"large numbers":       {"$.s", `{"n":123456789012345678901234567890,"s":1}`, `{"n":123456789012345678901234567890,"s":` + m + `}`},
 		"index of an object":  {"$[0]", `{"0":1}`, `{"0":1}`},
 		"nothing there":       {"$.x.y", `{"a":1}`, `{"a":1}`},
-		"not JSON":            {"$.a", `cpf=1`, "[redacted]: 5 bytes that are not JSON (text/plain)"},
-		"two values":          {"$.a", `{"a":1}{"a":2}`, "[redacted]: 14 bytes that are not JSON (text/plain)"},
-		"cut off":             {"$.b", `{"a":1,"b":2`, "[redacted]: 12 bytes that are not JSON (text/plain)"},
-		"nested without end":  {"$.b", strings.Repeat("[", 5000), "[redacted]: 5000 bytes that are not JSON (text/plain)"},
-		"nested and complete": {"$.b", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "[redacted]: 10000 bytes that are not JSON (text/plain)"},
+		"not JSON":            {"$.a", `cpf=1`, "[redacted]: not JSON (text/plain)"},
+		"two values":          {"$.a", `{"a":1}{"a":2}`, "[redacted]: not JSON (text/plain)"},
+		"cut off":             {"$.b", `{"a":1,"b":2`, "[redacted]: not JSON (text/plain)"},
+		"nested without end":  {"$.b", strings.Repeat("[", 5000), "[redacted]: not JSON (text/plain)"},
+		"nested and complete": {"$.b", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "[redacted]: not JSON (text/plain)"},
 		"empty":               {"$.a", ``, ``},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,37 +118,67 @@ func TestHeadersAndTexts(t *testing.T) {
 	require.Nil(t, r.Headers(nil))
 }
 
+// Patterns apply to what is meant: escapes of JSON, numbers, names of members, other encodings.
+func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
+	t.Parallel()
+	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`, `\d{11}`}})
+	for name, test := range map[string]struct{ contentType, payload, want string }{
+		"plain":            {"", `{"a":"ana@example"}`, `{"a":"[redacted]"}`},
+		"escaped":          {"", `{"a":"ana\u0040example", "b" : 1}`, `{"a":"[redacted]", "b" : 1}`},
+		"escaped letters":  {"", `["\u0061na\u0040example"]`, `["[redacted]"]`},
+		"escaped twice":    {"", `{"inner":"{\"a\":\"ana\\u0040example\"}"}`, `{"inner":"{\"a\":\"[redacted]\"}"}`},
+		"a number":         {"", `{"cpf": 11122233344 ,"n":1}`, `{"cpf": "[redacted]" ,"n":1}`},
+		"a name":           {"", `{"ana\u0040example" : true}`, `{"[redacted]" : true}`},
+		"not JSON":         {"text/plain", `mail ana@example`, `mail [redacted]`},
+		"not JSON escaped": {"text/plain", `mail=ana\u0040example`, `mail=[redacted]`},
+		"bytes":            {"text/plain", "ana@example\xff", "[redacted]: not text in UTF-8 (text/plain)"},
+		"UTF-16":           {"text/plain", "a\x00n\x00a\x00@\x00e\x00", "[redacted]: not text in UTF-8 (text/plain)"},
+		"UTF-7":            {"text/plain; charset=utf-7", "ana+AEA-example", "[redacted]: not text in UTF-8 (text/plain; charset=utf-7)"},
+		"latin":            {"text/plain; charset=iso-8859-1", "ana@example", "[redacted]"},
+		"nothing there":    {"", `{"a":"b\u00e9","n":1.50}`, `{"a":"b\u00e9","n":1.50}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, string(r.Payload(test.contentType, []byte(test.payload))))
+		})
+	}
+	require.Equal(t, "[redacted]", r.Text("ana\xff@example"))
+	require.Equal(t, "mail [redacted]", r.Text(`mail ana\u0040example`))
+}
+
+// Every text of an entry is looked at, also that of a column which does not exist yet; what a guess could be tried against is not there.
+func TestEntry_EveryText(t *testing.T) {
+	t.Parallel()
+	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`}})
+	var e wire.Entry
+	for _, field := range reflect.ValueOf(&e).Elem().Fields() {
+		if field.Type() == reflect.TypeFor[wire.Text]() {
+			field.SetString("for ana@example")
+		}
+	}
+	e.Key, e.MessageKey, e.Size, e.Fingerprint = []byte{1}, []byte("ana@example"), 7, "0123456789abcdef"
+	text, err := json.Marshal(r.Detail(wire.EntryDetail{Entry: e, Body: wire.Body{UUID: "ana@example", ContentType: "ana@example", StackTrace: "ana@example"}}))
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "ana")
+	require.NotContains(t, string(text), e.Fingerprint)
+	require.NotContains(t, string(text), `"key"`)
+	require.NotContains(t, string(text), `"size"`)
+	g := r.Group(wire.Group{Fingerprint: e.Fingerprint, Cause: "for ana@example", Handler: "for ana@example", ErrorClass: "for ana@example"})
+	require.Equal(t, r.Entry(e).Fingerprint, g.Fingerprint, "the entries are still those of the group")
+}
+
 // Nil rules hide nothing and fail nowhere.
 func TestNilRules(t *testing.T) {
 	t.Parallel()
 	var r *redact.Rules
 	require.True(t, r.Empty())
-	e := &dlq.Entry{ErrorMessage: "x", Body: &dlq.Body{Payload: []byte("p"), Headers: map[string]string{"a": "b"}}}
-	require.Equal(t, e, r.Entry(e))
-	require.NotSame(t, e, r.Entry(e))
-	require.Nil(t, r.Entry(nil))
+	e := wire.EntryDetail{Entry: wire.Entry{ErrorMessage: "x", Key: []byte{1}, Size: 1}, Body: wire.Body{Headers: wire.Headers{"a": "b"}}}
+	e.Body.SetBytes([]byte("p"))
+	require.Equal(t, e, r.Detail(e))
 	require.Equal(t, "t", r.Text("t"))
 	require.Equal(t, "v", r.Header("h", "v"))
 	require.Equal(t, []byte("p"), r.Payload("", []byte("p")))
-	require.Equal(t, dlq.AuditRecord{Note: "n"}, r.Audit(dlq.AuditRecord{Note: "n"}))
-}
-
-// A difference shows what changed and not what is hidden, also when only that changed.
-func TestDiff(t *testing.T) {
-	t.Parallel()
-	r := rules(t, redact.Config{Paths: []string{"$.cpf"}, Headers: []string{"auth"}})
-	body := func(payload, auth string) *dlq.Body {
-		return &dlq.Body{Payload: []byte(payload), Headers: map[string]string{"auth": auth, "tenant": "a"}}
-	}
-	d := r.Diff(body(`{"cpf":"111","total":1}`, "old"), body(`{"cpf":"222","total":2}`, "new"))
-	require.NotRegexp(t, "111|222|old|new", d.String())
-	require.Contains(t, d.String(), `+  "total": 2`)
-	require.Contains(t, d.String(), "auth: [redacted]")
-	d = r.Diff(body(`{"cpf":"111"}`, "x"), body(`{"cpf":"222"}`, "x"))
-	require.True(t, d.PayloadChanged)
-	require.Empty(t, d.Lines)
-	added := r.Diff(&dlq.Body{}, body(``, "new"))
-	require.NotContains(t, added.String(), "new")
+	require.Equal(t, wire.AuditRecord{Note: "n"}, r.Audit(wire.AuditRecord{Note: "n"}))
 }
 
 // In the log, attributes are headers by their name, and texts and errors are free text.

@@ -8,7 +8,9 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Mask stands where something was hidden.
@@ -73,15 +75,45 @@ func (r *Rules) Empty() bool {
 	return r == nil || len(r.paths)+len(r.headers)+len(r.texts) == 0
 }
 
-// Text hides what the patterns match.
+// HidesText reports whether there are patterns.
+func (r *Rules) HidesText() bool { return r != nil && len(r.texts) > 0 }
+
+// Text hides what the patterns match, also where it is written with the escapes of JSON. Where there are patterns, what is not text in UTF-8 is
+// hidden as a whole: it may be text in another encoding.
 func (r *Rules) Text(text string) string {
-	if r == nil {
+	if !r.HidesText() {
 		return text
 	}
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return Mask
+	}
+	if meant := unescaped(text); meant != text && r.matched(meant) != meant {
+		text = meant
+	}
+	return r.matched(text)
+}
+
+func (r *Rules) matched(text string) string {
 	for _, pattern := range r.texts {
 		text = pattern.ReplaceAllLiteralString(text, Mask)
 	}
 	return text
+}
+
+var escape = regexp.MustCompile(`\\+u[0-9a-fA-F]{4}`)
+
+// unescaped is what text means that has escapes of JSON in it, however often it was escaped. Halves of surrogate pairs stay as they are.
+func unescaped(text string) string {
+	if !strings.Contains(text, `\u`) {
+		return text
+	}
+	return escape.ReplaceAllStringFunc(text, func(found string) string {
+		code, err := strconv.ParseUint(found[len(found)-4:], 16, 32)
+		if err != nil || !utf8.ValidRune(rune(code)) { //nolint:gosec // 16 bits
+			return found
+		}
+		return string(rune(code)) //nolint:gosec // 16 bits
+	})
 }
 
 // Header is what may be shown of a header's value.

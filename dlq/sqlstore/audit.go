@@ -9,6 +9,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	fit "github.com/redrive-go/redrive/dlq/internal/text"
 )
 
 var auditColumns = []string{
@@ -27,13 +28,26 @@ func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []dlq.Audit
 			detail = string(data)
 		}
 		rows[i] = []any{
-			s.dialect.time(r.At), r.EntryID, null(r.Run), r.Actor, string(r.Action), r.Note, string(r.From), string(r.To), r.Version, detail,
+			s.dialect.time(r.At), r.EntryID, null(r.Run), fit.Clean(r.Actor, fit.MaxName), string(r.Action), fit.Clean(r.Note, fit.MaxError), string(r.From), string(r.To), r.Version, detail,
 		}
 	}
 	if err := s.dialect.insertRows(ctx, s, tx, "dlq_audit", auditColumns, rows); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
+}
+
+// Record appends to the audit log.
+func (s *Store) Record(ctx context.Context, records ...dlq.AuditRecord) error {
+	for i := range records {
+		if r := &records[i]; r.Actor == "" || r.Action == "" || r.At.IsZero() {
+			return fmt.Errorf("sqlstore: record: %w: an audit record needs an actor, an action and a time", dlq.ErrInvalid)
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	return s.inTx(ctx, "record", func(tx *sql.Tx) error { return s.insertAudit(ctx, tx, records) })
 }
 
 // Audit returns a page of the audit log.

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 var bodyColumns = []string{
@@ -23,7 +25,7 @@ const (
 )
 
 func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
-	headers, err := encodeHeaders(b.Headers)
+	headers, err := encodeHeaders(b)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,7 @@ func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body
 	b := &dlq.Body{Revision: revision}
 	var uuid, digest []byte
 	var headers string
-	query := s.dialect.rebind("SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
+	query := s.bind("SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
 		" FROM dlq_bodies WHERE entry_id = ? AND revision = ?")
 	err := s.read.QueryRowContext(ctx, query, id, revision).
 		Scan(&uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
@@ -111,13 +113,12 @@ func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body
 	}
 	b.UUID = string(uuid)
 	copy(b.SHA256[:], digest)
-	b.Headers, err = decodeHeaders(headers)
-	return b, err
+	return b, decodeHeaders(b, headers)
 }
 
 // readParts appends the rest of a long payload.
 func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
-	rows, err := s.read.QueryContext(ctx, s.dialect.rebind(
+	rows, err := s.read.QueryContext(ctx, s.bind(
 		"SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"), id, b.Revision)
 	if err != nil {
 		return err
@@ -137,10 +138,13 @@ func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
 type storedHeaders struct {
 	Text   map[string]string `json:"text"`
 	Binary [][2][]byte       `json:"binary,omitempty"`
+	// Collected is no header: it stands here because the column goes wherever a body goes.
+	Collected *wire.Collected `json:"collected,omitempty"`
 }
 
-func encodeHeaders(headers map[string]string) (string, error) {
-	stored := storedHeaders{Text: headers}
+func encodeHeaders(b *dlq.Body) (string, error) {
+	headers := b.Headers
+	stored := storedHeaders{Text: headers, Collected: b.Wire().Collected}
 	if headers == nil || !validHeaders(headers) {
 		stored.Text = make(map[string]string, len(headers))
 		for key, value := range headers {
@@ -164,19 +168,22 @@ func validHeaders(headers map[string]string) bool {
 	return true
 }
 
-func decodeHeaders(data string) (map[string]string, error) {
+func decodeHeaders(b *dlq.Body, data string) error {
 	var stored storedHeaders
 	if err := json.Unmarshal([]byte(data), &stored); err != nil {
-		return nil, fmt.Errorf("headers: %w", err)
+		return fmt.Errorf("headers: %w", err)
 	}
-	headers := stored.Text
-	if headers == nil {
-		headers = make(map[string]string, len(stored.Binary))
+	b.Headers = stored.Text
+	if b.Headers == nil {
+		b.Headers = make(map[string]string, len(stored.Binary))
 	}
 	for _, pair := range stored.Binary {
-		headers[string(pair[0])] = string(pair[1])
+		b.Headers[string(pair[0])] = string(pair[1])
 	}
-	return headers, nil
+	if c := stored.Collected; c != nil {
+		b.Collected = envelope.Collected{Broker: string(c.Broker), From: string(c.From), Format: string(c.Format)}
+	}
+	return nil
 }
 
 // validJSON reports whether a payload is JSON text, nested at most depth deep.

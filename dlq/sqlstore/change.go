@@ -49,8 +49,12 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		counted.change(before, now)
 		rows[id] = now // should the id be named twice
 		if c.Audited() {
+			run := c.Run
+			if c.Action == dlq.ActionSucceed || c.Action == dlq.ActionReleaseByHand {
+				run = before.Run // the end of that run's redrive, whoever reports it
+			}
 			audit = append(audit, dlq.AuditRecord{
-				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: c.Run,
+				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,
 				From: before.Status, To: after.Status, Version: after.Version,
 			})
 		}

@@ -1,65 +1,231 @@
 package sqlstore
 
 import (
+	"bytes"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
 )
 
-// entryColumns are the columns of dlq_entries but id, in the order of entryValues.
-var entryColumns = []string{
-	"dedup_key", "event_id", "event_type", "source_table", "source_id", "correlation_id",
-	"broker", "topic", "consumer", "handler", "exchange", "routing_key", "message_key",
-	"kafka_partition", "kafka_offset", "position", "broker_time",
-	"reason", "error_message", "error_code", "error_class", "rule", "fingerprint", "attempts",
-	"status", "version", "retry_count", "max_retries", "death_redrive", "seen_count", "lease_until", "run_id",
-	"created_at", "first_failure_at", "died_at", "last_seen_at", "last_retry_at", "succeeded_at",
-	"resolved_at", "resolved_by", "changed_at", "changed_by", "revision", "payload_size",
+// column is a column of dlq_entries: what of a dead letter is in it, how it is read, compared and sent. Everything in this package that
+// names the columns is made of the table below.
+type column struct {
+	name string
+	// archive is its name in dlq_events and in the archive, where that is another.
+	archive string
+	// kind is PostgreSQL's type.
+	kind string
+	// state says that it changes after the first death; counted, that it changes by adding, so that entries may change alike whose
+	// values differ.
+	state, counted bool
+	// derived says that the functions which store new letters on PostgreSQL make it from the others.
+	derived bool
+
+	// value is an entry's as a parameter.
+	value func(d dialect, e *dlq.Entry) any
+	// dest is where Scan writes the value.
+	dest func(e *dlq.Entry) any
+	// same compares without making values, which most columns of most changes can do without.
+	same func(a, b *dlq.Entry) bool
+	newColumn
 }
 
-var selectEntry = "id, " + strings.Join(entryColumns, ", ")
+// columns are those of dlq_entries but id, in the order in which statements have them.
+var columns = []column{
+	{
+		name: "dedup_key", kind: "bytea",
+		value:     func(_ dialect, e *dlq.Entry) any { return e.Key[:] },
+		dest:      func(e *dlq.Entry) any { return keyValue{&e.Key} },
+		newColumn: required("dedup_key", func(r *letterRow) []byte { return r.Key[:] }),
+	},
+	plain("event_id", func(e *dlq.Entry) *string { return &e.EventID }),
+	plain("event_type", func(e *dlq.Entry) *string { return &e.EventType }),
+	textOrNull("source_table", func(e *dlq.Entry) *string { return &e.SourceTable }),
+	textOrNull("source_id", func(e *dlq.Entry) *string { return &e.SourceID }),
+	textOrNull("correlation_id", func(e *dlq.Entry) *string { return &e.CorrelationID }).archivedAs("correlation"),
+	plain("broker", func(e *dlq.Entry) *string { return &e.Origin.Broker }),
+	plain("topic", func(e *dlq.Entry) *string { return &e.Origin.Topic }),
+	plain("consumer", func(e *dlq.Entry) *string { return &e.Origin.Consumer }),
+	plain("handler", func(e *dlq.Entry) *string { return &e.Handler }).changes(),
+	textOrNull("exchange", func(e *dlq.Entry) *string { return &e.Origin.Exchange }),
+	bytesOrNull("routing_key", func(e *dlq.Entry) *string { return &e.Origin.RoutingKey }),
+	bytesOrNull("message_key", func(e *dlq.Entry) *[]byte { return &e.Origin.Key }),
+	integerOrNull("kafka_partition", "integer", func(e *dlq.Entry) **int32 { return &e.Origin.Partition }),
+	integerOrNull("kafka_offset", "bigint", func(e *dlq.Entry) **int64 { return &e.Origin.Offset }),
+	textOrNull("position", func(e *dlq.Entry) *string { return &e.Origin.Position }),
+	timeOrNull("broker_time", func(e *dlq.Entry) *time.Time { return &e.Origin.Timestamp }),
+	plain("reason", func(e *dlq.Entry) *envelope.Reason { return &e.Reason }).changes(),
+	plain("error_message", func(e *dlq.Entry) *string { return &e.ErrorMessage }).changes(),
+	textOrNull("error_code", func(e *dlq.Entry) *string { return &e.ErrorCode }).changes(),
+	textOrNull("error_class", func(e *dlq.Entry) *string { return &e.ErrorClass }).changes(),
+	textOrNull("rule", func(e *dlq.Entry) *string { return &e.Rule }).changes(),
+	plain("fingerprint", func(e *dlq.Entry) *string { return &e.Fingerprint }).changes(),
+	integer("attempts", "integer", func(e *dlq.Entry) *int { return &e.Attempts }).changes(),
+	plain("status", func(e *dlq.Entry) *dlq.Status { return &e.Status }).changes().made(),
+	integer("version", "bigint", func(e *dlq.Entry) *int64 { return &e.Version }).counts().made(),
+	integer("retry_count", "integer", func(e *dlq.Entry) *int { return &e.RedriveCount }).counts().made(),
+	integer("max_retries", "integer", func(e *dlq.Entry) *int { return &e.RedriveBudget }),
+	integer("death_redrive", "integer", func(e *dlq.Entry) *int { return &e.DeathRedrive }).changes().made(),
+	integer("seen_count", "integer", func(e *dlq.Entry) *int { return &e.SeenCount }).counts().made(),
+	timeOrNull("lease_until", func(e *dlq.Entry) *time.Time { return &e.LeaseUntil }).changes().made(),
+	textOrNull("run_id", func(e *dlq.Entry) *string { return &e.Run }).changes().made(),
+	timeOf("created_at", func(e *dlq.Entry) *time.Time { return &e.CreatedAt }),
+	timeOf("first_failure_at", func(e *dlq.Entry) *time.Time { return &e.FirstFailureAt }),
+	timeOf("died_at", func(e *dlq.Entry) *time.Time { return &e.DiedAt }).changes().made(),
+	timeOf("last_seen_at", func(e *dlq.Entry) *time.Time { return &e.LastSeenAt }).changes().made(),
+	timeOrNull("last_retry_at", func(e *dlq.Entry) *time.Time { return &e.LastRedriveAt }).changes().made(),
+	timeOrNull("succeeded_at", func(e *dlq.Entry) *time.Time { return &e.SucceededAt }).changes().made(),
+	timeOrNull("resolved_at", func(e *dlq.Entry) *time.Time { return &e.ResolvedAt }).changes().made(),
+	textOrNull("resolved_by", func(e *dlq.Entry) *string { return &e.ResolvedBy }).changes().made(),
+	timeOf("changed_at", func(e *dlq.Entry) *time.Time { return &e.ChangedAt }).changes().made(),
+	plain("changed_by", func(e *dlq.Entry) *string { return &e.ChangedBy }).changes(),
+	integer("revision", "integer", func(e *dlq.Entry) *int { return &e.Revision }).changes().made(),
+	integer("payload_size", "bigint", func(e *dlq.Entry) *int64 { return &e.Size }).changes().made(),
+}
 
-func entryValues(d dialect, e *dlq.Entry) []any {
-	o := &e.Origin
-	return []any{
-		e.Key[:], e.EventID, e.EventType, null(e.SourceTable), null(e.SourceID), null(e.CorrelationID),
-		o.Broker, o.Topic, o.Consumer, e.Handler, null(o.Exchange), nullBytes([]byte(o.RoutingKey)), nullBytes(o.Key),
-		nullable(o.Partition), nullable(o.Offset), null(o.Position), d.time(o.Timestamp),
-		string(e.Reason), e.ErrorMessage, null(e.ErrorCode), null(e.ErrorClass), null(e.Rule), e.Fingerprint, e.Attempts,
-		string(e.Status), e.Version, e.RedriveCount, e.RedriveBudget, e.DeathRedrive, e.SeenCount, d.time(e.LeaseUntil), null(e.Run),
-		d.time(e.CreatedAt), d.time(e.FirstFailureAt), d.time(e.DiedAt), d.time(e.LastSeenAt), d.time(e.LastRedriveAt),
-		d.time(e.SucceededAt), d.time(e.ResolvedAt), null(e.ResolvedBy), d.time(e.ChangedAt), e.ChangedBy, e.Revision, e.Size,
+func (c column) changes() column { c.state = true; return c }
+
+func (c column) counts() column { c.state, c.counted = true, true; return c }
+
+func (c column) made() column { c.derived = true; return c }
+
+func (c column) archivedAs(name string) column { c.archive = name; return c }
+
+// plain is a text column that is never NULL.
+func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
+	return column{
+		name: name, kind: "text",
+		value:     func(_ dialect, e *dlq.Entry) any { return string(*of(e)) },
+		dest:      func(e *dlq.Entry) any { return of(e) },
+		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
+		newColumn: required(name, func(r *letterRow) string { return string(*of(r.Entry)) }),
 	}
+}
+
+// textOrNull is a column of which empty text is NULL.
+func textOrNull(name string, of func(e *dlq.Entry) *string) column {
+	return column{
+		name: name, kind: "text",
+		value:     func(_ dialect, e *dlq.Entry) any { return null(*of(e)) },
+		dest:      func(e *dlq.Entry) any { return textValue{of(e)} },
+		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
+		newColumn: text(name, func(r *letterRow) *string { return of(r.Entry) }),
+	}
+}
+
+// bytesOrNull is a column of bytes, of which none are NULL.
+func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) column {
+	return column{
+		name: name, kind: "bytea",
+		value:     func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
+		dest:      func(e *dlq.Entry) any { return bytesValue[T]{of(e)} },
+		same:      func(a, b *dlq.Entry) bool { return bytes.Equal([]byte(*of(a)), []byte(*of(b))) },
+		newColumn: binary(name, func(r *letterRow) []byte { return []byte(*of(r.Entry)) }),
+	}
+}
+
+// integer is a column of integers that is never NULL.
+func integer[T int | int64](name, kind string, of func(e *dlq.Entry) *T) column {
+	return column{
+		name: name, kind: kind,
+		value:     func(_ dialect, e *dlq.Entry) any { return *of(e) },
+		dest:      func(e *dlq.Entry) any { return of(e) },
+		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
+		newColumn: required(name, func(r *letterRow) T { return *of(r.Entry) }),
+	}
+}
+
+func integerOrNull[T int32 | int64](name, kind string, of func(e *dlq.Entry) **T) column {
+	return column{
+		name: name, kind: kind,
+		value:     func(_ dialect, e *dlq.Entry) any { return nullable(*of(e)) },
+		dest:      func(e *dlq.Entry) any { return of(e) },
+		same:      func(a, b *dlq.Entry) bool { return nullable(*of(a)) == nullable(*of(b)) },
+		newColumn: optional(name, func(r *letterRow) *T { return *of(r.Entry) }),
+	}
+}
+
+func timeOf(name string, of func(e *dlq.Entry) *time.Time) column {
+	c := timeOrNull(name, of)
+	c.newColumn = required(name, func(r *letterRow) time.Time { return of(r.Entry).UTC() })
+	return c
+}
+
+// timeOrNull is a column of which the zero time is NULL.
+func timeOrNull(name string, of func(e *dlq.Entry) *time.Time) column {
+	return column{
+		name: name, kind: "timestamptz",
+		value: func(d dialect, e *dlq.Entry) any { return d.time(*of(e)) },
+		dest:  func(e *dlq.Entry) any { return timeValue{of(e)} },
+		same:  func(a, b *dlq.Entry) bool { return of(a).Equal(*of(b)) },
+		newColumn: optional(name, func(r *letterRow) *time.Time {
+			if of(r.Entry).IsZero() {
+				return nil
+			}
+			at := of(r.Entry).UTC()
+			return &at
+		}),
+	}
+}
+
+// What follows from the table.
+var (
+	entryColumns = namesOf(columns, func(c *column) string { return c.name })
+	selectEntry  = "id, " + strings.Join(entryColumns, ", ")
+	stateColumns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return !c.state })
+	// archivedColumns are entryColumns as the archive calls them.
+	archivedColumns = namesOf(columns, func(c *column) string {
+		if c.archive != "" {
+			return c.archive
+		}
+		return c.name
+	})
+	// updateState writes every column that may change.
+	updateState = "UPDATE dlq_entries SET " + strings.Join(namesOf(stateColumns, func(c *column) string { return c.name + " = ?" }), ", ") +
+		" WHERE id = ?"
+)
+
+func namesOf(columns []column, name func(*column) string) []string {
+	names := make([]string, len(columns))
+	for i := range columns {
+		names[i] = name(&columns[i])
+	}
+	return names
+}
+
+// entryValues are the values of entryColumns.
+func entryValues(d dialect, e *dlq.Entry) []any {
+	values := make([]any, len(columns))
+	for i := range columns {
+		values[i] = columns[i].value(d, e)
+	}
+	return values
+}
+
+// stateValues are the parameters of updateState.
+func stateValues(d dialect, e *dlq.Entry) []any {
+	values := make([]any, 0, len(stateColumns)+1)
+	for i := range stateColumns {
+		values = append(values, stateColumns[i].value(d, e))
+	}
+	return append(values, e.ID)
 }
 
 // scanEntry reads a row of selectEntry. The cause is not in it: it follows from the error.
 func scanEntry(row interface{ Scan(dest ...any) error }) (dlq.Entry, error) {
 	var e dlq.Entry
-	var key, routingKey, messageKey []byte
-	var partition sql.Null[int32]
-	var offset sql.Null[int64]
-	o := &e.Origin
-	err := row.Scan(
-		&e.ID, &key, &e.EventID, &e.EventType, textValue{&e.SourceTable}, textValue{&e.SourceID}, textValue{&e.CorrelationID},
-		&o.Broker, &o.Topic, &o.Consumer, &e.Handler, textValue{&o.Exchange}, &routingKey, &messageKey,
-		&partition, &offset, textValue{&o.Position}, timeValue{&o.Timestamp},
-		&e.Reason, &e.ErrorMessage, textValue{&e.ErrorCode}, textValue{&e.ErrorClass}, textValue{&e.Rule}, &e.Fingerprint, &e.Attempts,
-		&e.Status, &e.Version, &e.RedriveCount, &e.RedriveBudget, &e.DeathRedrive, &e.SeenCount, timeValue{&e.LeaseUntil}, textValue{&e.Run},
-		timeValue{&e.CreatedAt}, timeValue{&e.FirstFailureAt}, timeValue{&e.DiedAt}, timeValue{&e.LastSeenAt}, timeValue{&e.LastRedriveAt},
-		timeValue{&e.SucceededAt}, timeValue{&e.ResolvedAt}, textValue{&e.ResolvedBy}, timeValue{&e.ChangedAt}, &e.ChangedBy, &e.Revision, &e.Size,
-	)
-	if err != nil {
+	dest := make([]any, 1, len(columns)+1)
+	dest[0] = &e.ID
+	for i := range columns {
+		dest = append(dest, columns[i].dest(&e))
+	}
+	if err := row.Scan(dest...); err != nil {
 		return e, err
-	}
-	copy(e.Key[:], key)
-	o.RoutingKey, o.Key = string(routingKey), messageKey
-	if partition.Valid {
-		o.Partition = &partition.V
-	}
-	if offset.Valid {
-		o.Offset = &offset.V
 	}
 	e.Cause = dlq.Normalize(e.ErrorMessage)
 	return e, nil
@@ -80,6 +246,38 @@ func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
 		entries = append(entries, e)
 	}
 	return entries, rows.Err()
+}
+
+// keyValue reads a key.
+type keyValue struct{ to *dlq.Key }
+
+// Scan reads bytes.
+func (v keyValue) Scan(src any) error {
+	key, ok := src.([]byte)
+	if !ok {
+		return fmt.Errorf("sqlstore: a key cannot be read from %T", src)
+	}
+	copy(v.to[:], key)
+	return nil
+}
+
+// bytesValue reads bytes into a text or a slice; NULL is none.
+type bytesValue[T ~string | ~[]byte] struct{ to *T }
+
+// Scan reads bytes or NULL.
+func (v bytesValue[T]) Scan(src any) error {
+	switch src := src.(type) {
+	case nil:
+		var none T
+		*v.to = none
+	case []byte:
+		*v.to = T(bytes.Clone(src))
+	case string:
+		*v.to = T(src)
+	default:
+		return fmt.Errorf("sqlstore: bytes cannot be read from %T", src)
+	}
+	return nil
 }
 
 func nullBytes(b []byte) any {

@@ -11,16 +11,15 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // dialect is what differs from one database to the other. Everything else in this package is written once.
 type dialect interface {
 	// flavor is for the statements that are put together.
 	flavor() sqlbuilder.Flavor
-	// migrate brings the schema up to date. Any number of processes may do it at once.
-	migrate(ctx context.Context, db *sql.DB) error
-	// rebind turns the ? of a statement that is written by hand into the database's placeholders.
-	rebind(query string) string
+	// name is the database's; what every package knows about it follows from that.
+	name() sqldb.Dialect
 	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction has the whole database.
 	forUpdate() string
 	// idIn are conditions that together pick the rows with these ids, in their order, and their parameters.
@@ -58,8 +57,9 @@ type dialect interface {
 	splits() bool
 	// hasParts reports whether a payload, as it was read, may go on in dlq_parts.
 	hasParts(payload []byte) bool
-	// archive is the table of C35.
+	// archive is the table of purged entries, archivedBodies that of the revisions before an archived entry's last.
 	archive() string
+	archivedBodies() string
 	// archivedProjection makes payload_json of the archive's event_payload.
 	archivedProjection() string
 	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.

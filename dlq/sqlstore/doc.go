@@ -18,9 +18,10 @@
 // postgres://user:password@host:5432/database (or postgresql://) is PostgreSQL 12 or later, mysql://user:password@host:3306/database (or
 // mariadb://) MySQL 8.0, MariaDB 10.6 or later. Parameters, each also with x- before its name:
 //
-//	conn_lifetime  30m     how long a connection is used; 0 is for ever
+//	conn-lifetime  30m     how long a connection is used; 0 is forever
 //	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
-//	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored; for ever
+//	migrate        true    makes the tables and brings them up to date; false refuses a store that is not there or of another version
+//	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored; forever
 //	readers        8       connections that read, at most
 //	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
 //	writers        4       connections that write, at most
@@ -30,8 +31,9 @@
 //
 // sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is not there.
 //
-//	busy_timeout   5s      how long to wait for another process that writes
+//	busy-timeout   5s      how long to wait for another process that writes
 //	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or sqlite3 (mattn)
+//	migrate        true    false refuses a file that is not there or of another version
 //	readers        4       connections that read at once
 //	synchronous    full    normal is ten times faster and may lose the last dead letters when the power fails
 //

@@ -5,30 +5,26 @@ import (
 	"net/url"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// drivers are the URL schemes of this package.
-var drivers = map[string]driverFunc{
-	"sqlite":     openSQLite,
-	"sqlite3":    openSQLite,
-	"postgres":   openPostgres,
-	"postgresql": openPostgres,
-	"mysql":      openMySQL,
-	"mariadb":    openMySQL,
-}
+// schemes are those of this package.
+var schemes = []string{"sqlite", "sqlite3", "postgres", "postgresql", "mysql", "mariadb"}
 
 func init() {
-	for scheme, open := range drivers {
-		dlq.Register(scheme, open)
+	for _, scheme := range schemes {
+		driver.Register(scheme, opener{})
 	}
 }
 
-// driverFunc makes a dlq.Driver of a function that opens a Store.
-type driverFunc func(ctx context.Context, u *url.URL) (*Store, error)
+// opener is the driver.Driver of all of them.
+type opener struct{}
 
-// OpenStore calls f.
-func (f driverFunc) OpenStore(ctx context.Context, u *url.URL) (dlq.Store, error) {
-	s, err := f(ctx, u)
+var _ driver.Driver = opener{}
+
+// OpenStore opens the store that the URL names.
+func (opener) OpenStore(ctx context.Context, u *url.URL) (dlq.Store, error) {
+	s, err := openURL(ctx, u)
 	if err != nil {
 		return nil, err // not s: a nil *Store in an interface is not nil
 	}

@@ -2,61 +2,47 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
-	"github.com/pressly/goose/v3"
-
-	"github.com/redrive-go/redrive/internal/sqlmigrate"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// versionTable is where the migrator notes what it has done; its own, so that it does not meet the application's.
+// versionTable is where the migrator notes what it has done; separate, so that it does not meet the application's.
 const versionTable = "dlq_schema_version"
 
 //go:embed migrations/*/*.sql
 var migrations embed.FS
 
-func migrationsOf(dialect string) fs.FS {
-	dir, err := fs.Sub(migrations, "migrations/"+dialect)
+func schemaOf(d sqldb.Dialect) sqldb.Schema {
+	dir, err := fs.Sub(migrations, "migrations/"+string(d))
 	if err != nil {
 		panic(err) // the directory is embedded above
 	}
-	return dir
+	return sqldb.Schema{Dialect: d, Files: dir, Table: versionTable}
 }
 
-// migrateLocked brings the schema up to date under a lock of the server, which processes take in turn.
-func migrateLocked(ctx context.Context, db *sql.DB, dialect string) error {
-	if err := sqlmigrate.Up(ctx, db, dialect, migrationsOf(dialect), versionTable); err != nil {
-		return fmt.Errorf("migrate: %w", err)
+// migrate brings the schema up to date, or checks that it is. Any number of processes may do it at once.
+func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
+	schema := schemaOf(s.dialect.name())
+	if keepSchema {
+		return remedy(schema.Check(ctx, s.write))
 	}
-	return nil
+	if err := schema.Up(ctx, s.write); err != nil {
+		return fmt.Errorf("migrate: %w", remedy(err))
+	}
+	return s.dialect.ready(ctx, s.write)
 }
 
-// migrateUnlocked brings the schema up to date where there is no such lock. Processes that start at once may all try: each migration
-// is one transaction, so one of them does it, and the others fail on what is there already and find it done when they look again.
-func migrateUnlocked(ctx context.Context, db *sql.DB, dialect goose.Dialect, files fs.FS) error {
-	provider, err := goose.NewProvider(dialect, db, files, goose.WithTableName(versionTable), goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
+// remedy returns what to do about a schema.
+func remedy(err error) error {
+	switch {
+	case errors.Is(err, sqldb.ErrSchemaMissing):
+		return fmt.Errorf("%w: this is no dead letter store yet; \"redrive migrate\" makes one, as does a service that opens it", err)
+	case errors.Is(err, sqldb.ErrSchemaOlder):
+		return fmt.Errorf("%w: \"redrive migrate\" of this version brings them up to date, as does a service that opens the store", err)
 	}
-	const attempts = 20
-	for attempt := 1; ; attempt++ {
-		if _, err = provider.Up(ctx); err == nil {
-			return nil
-		}
-		if attempt == attempts || ctx.Err() != nil {
-			return fmt.Errorf("migrate: %w", err)
-		}
-		timer := time.NewTimer(time.Duration(attempt) * 10 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(ctx.Err(), err)
-		}
-	}
+	return err
 }

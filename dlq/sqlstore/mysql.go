@@ -13,6 +13,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // mysql is the dialect of MySQL 8.0 and MariaDB 10.6 and later, through go-sql-driver/mysql.
@@ -22,7 +23,7 @@ var _ dialect = mysql{}
 
 func (mysql) flavor() sqlbuilder.Flavor { return sqlbuilder.MySQL }
 
-func (mysql) migrate(ctx context.Context, db *sql.DB) error { return migrateLocked(ctx, db, "mysql") }
+func (mysql) name() sqldb.Dialect { return sqldb.MySQL }
 
 // ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators make triggers,
 // unless it is told to trust them: the store works without.
@@ -41,14 +42,12 @@ func (mysql) ready(ctx context.Context, db *sql.DB) error {
 		_, err = db.ExecContext(ctx, "CREATE TRIGGER "+name+" BEFORE "+event+" ON dlq_audit FOR EACH ROW"+
 			" SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dlq_audit is append-only'")
 		// 1359: another process was faster. 1142, 1227, 1419: not allowed.
-		if err != nil && !mysqlError(err, 1359, 1142, 1227, 1419) {
+		if err != nil && !sqldb.IsCode(err, "1359", "1142", "1227", "1419") {
 			return fmt.Errorf("trigger: %w", err)
 		}
 	}
 	return nil
 }
-
-func (mysql) rebind(query string) string { return query }
 
 func (mysql) forUpdate() string { return " FOR UPDATE" }
 
@@ -163,23 +162,10 @@ func (mysql) hasParts(payload []byte) bool { return len(payload) == mysqlPart }
 
 func (mysql) archive() string { return "dlq_events_archive" }
 
+func (mysql) archivedBodies() string { return "dlq_bodies_archive" }
+
 // inTx reads what is committed: at the default level, locks on the gaps between rows make processes wait for each other. Durability is
 // a setting of the server (innodb_flush_log_at_trx_commit = 1, the default).
 func (mysql) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return retryTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, mysqlRetryable, fn)
-}
-
-// mysqlRetryable reports whether a transaction failed only because of another one: a deadlock, of which InnoDB ends one side, or a row
-// that has changed since.
-func mysqlRetryable(err error) bool { return mysqlError(err, 1213, 1020) }
-
-// mysqlError reports whether an error of go-sql-driver has one of the numbers. Its type cannot be named without importing the
-// driver; its text, "Error 1213 (40001): ...", is as old as the driver.
-func mysqlError(err error, numbers ...int) bool {
-	for _, n := range numbers {
-		if strings.Contains(err.Error(), fmt.Sprintf("Error %d (", n)) {
-			return true
-		}
-	}
-	return false
+	return sqldb.MySQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed, fn)
 }

@@ -20,8 +20,8 @@ func TestOpen_Settings(t *testing.T) {
 		synchronous int64
 	}{
 		"defaults": {"", 2},
-		"prefixed": {"?x-busy_timeout=250ms&x-readers=2&x-synchronous=extra", 3},
-		"plain":    {"?busy_timeout=1s&synchronous=normal&driver=sqlite", 1},
+		"prefixed": {"?x-busy-timeout=250ms&x-readers=2&x-synchronous=extra", 3},
+		"plain":    {"?busy-timeout=1s&synchronous=normal&driver=sqlite", 1},
 	} {
 		s, db := newFile(t, c.params)
 		require.Equal(t, [][]any{{"wal"}}, rowsOf(t, db, "PRAGMA journal_mode"), name)
@@ -35,12 +35,12 @@ func TestOpen_Refuses(t *testing.T) {
 	notADatabase := filepath.Join(dir, "text.db")
 	require.NoError(t, os.WriteFile(notADatabase, []byte("this is no database, and long enough to say so in its header"), 0o600))
 	for url, want := range map[string]string{
-		"sqlite:":                               "without a file",
-		"sqlite:a.db?bussy_timeout=5s":          "known are busy_timeout, driver, readers, synchronous",
-		"sqlite:a.db?busy_timeout=5":            "missing unit",
-		"sqlite:a.db?busy_timeout=-5s":          "negative",
+		"sqlite:":                               "names no file",
+		"sqlite:a.db?bussy-timeout=5s":          "known are busy-timeout, driver, migrate, readers, synchronous",
+		"sqlite:a.db?busy-timeout=5":            "must be a duration",
+		"sqlite:a.db?busy-timeout=-5s":          "negative",
 		"sqlite:a.db?synchronous=off":           "may lose the last dead letters",
-		"sqlite:a.db?readers=0":                 "from 1 to 256",
+		"sqlite:a.db?readers=0":                 "from 1 to 1000",
 		"sqlite:a.db?driver=oracle":             `add _ "modernc.org/sqlite"`,
 		"sqlite:" + dir + "/none/dead.db":       "none/dead.db",
 		"sqlite:" + notADatabase:                "not a database",
@@ -100,7 +100,7 @@ func TestPutTx(t *testing.T) {
 // The database is locked by somebody else for longer than the timeout: an error in time, and no harm to what follows.
 func TestPut_Busy(t *testing.T) {
 	t.Parallel()
-	s, db := newFile(t, "?busy_timeout=50ms")
+	s, db := newFile(t, "?busy-timeout=50ms")
 	conn, err := db.Conn(t.Context())
 	require.NoError(t, err)
 	_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
@@ -130,4 +130,53 @@ func TestOpen_InMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, e.SeenCount)
 	require.Empty(t, s.SpoolDir())
+}
+
+// A store in the application's own database, which stays open; reading alone makes and changes nothing.
+func TestNew(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	_, err = sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: "oracle", Monthly: true})
+	require.ErrorContains(t, err, "known are postgres, mysql, sqlite")
+	require.ErrorContains(t, err, "partitions are PostgreSQL's")
+	_, err = sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite, KeepSchema: true})
+	require.ErrorContains(t, err, "the tables are not there")
+	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT count(*) FROM sqlite_master"))
+
+	s, err := sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite, SpoolDir: "spool"})
+	require.NoError(t, err)
+	require.Equal(t, "spool", s.SpoolDir())
+	_, err = s.Put(t.Context(), entry(1, time.Now()))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, db.PingContext(t.Context()))
+	kept := open(t, path+"?migrate=false")
+	n, err := kept.Count(t.Context(), dlq.Filter{}, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n)
+	require.NoError(t, kept.Close())
+}
+
+// A mistyped path is an error and no new store; a store that a newer program has migrated is left alone.
+func TestOpen_WithoutMigration(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	typo := filepath.Join(dir, "daed.db")
+	_, err := sqlstore.Open(t.Context(), typo+"?migrate=false")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoFileExists(t, typo)
+
+	s, db := newFile(t, "")
+	require.NoError(t, s.Close())
+	path := rowsOf(t, db, "SELECT file FROM pragma_database_list")[0][0].(string)
+	_, err = db.ExecContext(t.Context(), "INSERT INTO dlq_schema_version (version_id, is_applied) VALUES (999, 1)")
+	require.NoError(t, err)
+	for _, url := range []string{path, path + "?migrate=false"} {
+		_, err = sqlstore.Open(t.Context(), url)
+		require.ErrorContains(t, err, "newer version of this program: version 999", url)
+		require.ErrorContains(t, err, "use the program that migrated them", url)
+	}
 }

@@ -3,11 +3,12 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). An id then begins with the month in which
@@ -52,28 +53,18 @@ func isPartitioned(ctx context.Context, db *sql.DB) (yes bool, err error) {
 }
 
 // partition makes the store partitioned, unless it is. One process does it, the others wait.
-func (d postgres) partition(ctx context.Context, db *sql.DB) (err error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
-	if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock(hashtext('dlq partition'))"); err != nil {
-		return err
-	}
-	defer func() {
-		_, unlock := conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock(hashtext('dlq partition'))")
-		err = errors.Join(err, unlock)
-	}()
-	yes, err := isPartitioned(ctx, db)
-	if err != nil || yes {
-		return err
-	}
-	now := time.Now()
-	if err := checkBounds(ctx, db, now); err != nil {
-		return err
-	}
-	return d.inTx(ctx, db, func(tx *sql.Tx) error { return partitionTx(ctx, tx, now) })
+func (d postgres) partition(ctx context.Context, db *sql.DB) error {
+	return sqldb.PostgreSQL.WithLock(ctx, db, "dlq partition", func() error {
+		yes, err := isPartitioned(ctx, db)
+		if err != nil || yes {
+			return err
+		}
+		now := time.Now()
+		if err := checkBounds(ctx, db, now); err != nil {
+			return err
+		}
+		return d.inTx(ctx, db, func(tx *sql.Tx) error { return partitionTx(ctx, tx, now) })
+	})
 }
 
 // checkBounds lets the database look, while others work, that all ids are from before this month, so that it need not when it attaches
@@ -197,7 +188,7 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 			err = d.inTx(ctx, db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
 		// 23514: the partition that takes the rest has letters of that month already. 55P03: somebody reads for long; there is time.
-		if err != nil && !sqlState(err, "23514", "55P03") {
+		if err != nil && !sqldb.IsCode(err, "23514", "55P03") {
 			return fmt.Errorf("partition of %d: %w", month, err)
 		}
 	}

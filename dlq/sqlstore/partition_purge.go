@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-var _ dlq.MonthStore = (*Store)(nil)
+var _ driver.MonthStore = (*Store)(nil)
 
 // maxKept is the share of a month that may wait for somebody, one in so many entries, for the month to be dropped: these are copied.
 const maxKept = 10
@@ -80,7 +81,7 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	if many, err := keepsMany(ctx, tx, entries, p); err != nil || many {
 		return 0, err
 	}
-	purged := purgedBy(p)
+	purged := purgedBy(entries, p)
 	counted, gone, stay, err := countMonth(ctx, tx, entries, purged)
 	if err != nil || stay > gone/maxKept {
 		return 0, err
@@ -92,10 +93,14 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 		return 0, err
 	}
 	if !p.SkipArchive && gone > 0 {
-		_, err := tx.ExecContext(ctx, s.dialect.rebind("INSERT INTO "+s.dialect.archive()+" ("+archiveColumns+", archived_at) SELECT "+
-			archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purged), s.dialect.time(p.At), from, to)
+		_, err := tx.ExecContext(ctx, s.bind("INSERT INTO "+s.dialect.archive()+" ("+archiveColumns+", archived_at) SELECT "+
+			archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purgedBy("dlq_events", p)), s.dialect.time(p.At), from, to)
 		if err != nil {
 			return 0, fmt.Errorf("archive: %w", err)
+		}
+		_, err = tx.ExecContext(ctx, archiveRevisions(s.dialect, bodies, entries)+" AND "+purgedBy("e", p))
+		if err != nil {
+			return 0, fmt.Errorf("archive revisions: %w", err)
 		}
 	}
 	statements := []string{
@@ -123,8 +128,9 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 }
 
 // purgedBy is the condition of what is to be purged, never NULL, of names that Resolve has checked and a time.
-func purgedBy(p dlq.Purge) string {
-	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + timeLiteral(p.ClosedBefore)
+func purgedBy(table string, p dlq.Purge) string {
+	before := timeLiteral(p.ClosedBefore)
+	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " + notBrought(table, before)
 }
 
 func statusList(statuses []dlq.Status) string {

@@ -3,17 +3,15 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"iter"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // postgres is the dialect of PostgreSQL 12 and later, through pgx.
@@ -26,9 +24,7 @@ var _ dialect = postgres{}
 
 func (postgres) flavor() sqlbuilder.Flavor { return sqlbuilder.PostgreSQL }
 
-func (postgres) migrate(ctx context.Context, db *sql.DB) error {
-	return migrateLocked(ctx, db, "postgres")
-}
+func (postgres) name() sqldb.Dialect { return sqldb.PostgreSQL }
 
 func (d postgres) ready(ctx context.Context, db *sql.DB) error {
 	if d.monthly {
@@ -49,22 +45,6 @@ func (d postgres) ready(ctx context.Context, db *sql.DB) error {
 		return nil
 	}
 	return makeTrigram(ctx, db)
-}
-
-// rebind numbers the parameters. No statement of this package has a question mark elsewhere.
-func (postgres) rebind(query string) string {
-	var b strings.Builder
-	b.Grow(len(query) + len(query)/8)
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
 }
 
 func (postgres) forUpdate() string { return " FOR UPDATE" }
@@ -156,6 +136,8 @@ func (postgres) projection(payload []byte) any {
 
 func (postgres) archive() string { return "archive.dlq_events_archive" }
 
+func (postgres) archivedBodies() string { return "archive.dlq_bodies_archive" }
+
 // durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server then loses
 // dead letters whose messages were acked.
 func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
@@ -166,20 +148,10 @@ func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
 }
 
 func (d postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return retryTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, postgresRetryable, func(tx *sql.Tx) error {
+	return sqldb.PostgreSQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed, func(tx *sql.Tx) error {
 		if err := d.durable(ctx, tx); err != nil {
 			return err
 		}
 		return fn(tx)
 	})
-}
-
-// postgresRetryable reports whether a transaction failed only because of another one: a deadlock, of which PostgreSQL ends one side, or
-// a conflict of serializable transactions.
-func postgresRetryable(err error) bool { return sqlState(err, "40P01", "40001") }
-
-// sqlState reports whether PostgreSQL said one of the codes.
-func sqlState(err error, codes ...string) bool {
-	var state interface{ SQLState() string } // of pgx's errors, without importing it
-	return errors.As(err, &state) && slices.Contains(codes, state.SQLState())
 }

@@ -39,7 +39,7 @@ var (
 func putStatement(function, array string, columns []newColumn, more []string) string {
 	var args []string
 	for _, c := range columns {
-		args = append(args, "v_"+c.name+" => $"+strconv.Itoa(len(args)+1)+"::"+postgresType(c.name)+array)
+		args = append(args, "v_"+c.parameter+" => $"+strconv.Itoa(len(args)+1)+"::"+postgresType(c.parameter)+array)
 	}
 	for _, name := range more {
 		args = append(args, name+" => $"+strconv.Itoa(len(args)+1)+"::"+postgresType(name)+array)
@@ -87,7 +87,7 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[dlq.Key]int64, error) {
 	args := make([]any, 0, len(newColumns)+2)
 	for i := range newColumns {
-		args = append(args, newColumns[i].value(letter))
+		args = append(args, newColumns[i].single(letter))
 	}
 	args = append(args, letter.Cause, d.time(hourOf(letter.CreatedAt)))
 	var stored sql.Null[int64]

@@ -1,29 +1,26 @@
 package sqlstore
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
-// postgresTypes are the types of the columns that are not text. payload_json is sent as text: there is no array of jsonb in a form that
-// the driver could send without reading it.
+// postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent as text: there is no
+// array of jsonb in a form that the driver could send without reading it.
 var postgresTypes = map[string]string{
-	"dedup_key": "bytea", "routing_key": "bytea", "message_key": "bytea",
-	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea",
-	"kafka_partition": "integer", "kafka_offset": "bigint", "attempts": "integer", "retry_count": "integer", "max_retries": "integer",
-	"death_redrive": "integer", "seen_count": "integer", "revision": "integer", "version": "bigint", "payload_size": "bigint",
-	"entry_id":    "bigint",
-	"broker_time": "timestamptz", "lease_until": "timestamptz", "created_at": "timestamptz", "first_failure_at": "timestamptz",
-	"died_at": "timestamptz", "last_seen_at": "timestamptz", "last_retry_at": "timestamptz", "succeeded_at": "timestamptz",
-	"resolved_at": "timestamptz", "changed_at": "timestamptz", "at": "timestamptz",
+	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
 	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",
 	"group_first": "timestamptz", "group_last": "timestamptz", "hour_at": "timestamptz", "v_hour": "timestamptz",
 	"group_new": "bigint", "count_new": "bigint", "hour_new": "bigint",
 }
 
-func postgresType(column string) string {
-	if kind := postgresTypes[column]; kind != "" {
+func postgresType(name string) string {
+	if kind := postgresTypes[name]; kind != "" {
 		return kind
+	}
+	if i := slices.Index(entryColumns, name); i >= 0 {
+		return columns[i].kind
 	}
 	return "text"
 }

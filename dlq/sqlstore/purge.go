@@ -4,17 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// archiveColumns are the columns of dlq_events, which the archive has too.
-const archiveColumns = "id, event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, retry_count," +
-	" max_retries, status, created_at, last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic," +
-	" correlation_id, correlation, payload, payload_sha256, payload_size, content_type, headers, message_uuid, broker, topic, consumer, handler," +
-	" exchange, routing_key, message_key, position, broker_time, reason, error_class, error_code, rule, fingerprint, attempts," +
-	" version, seen_count, death_redrive, lease_until, run_id, first_failure_at, died_at, last_seen_at, succeeded_at, changed_at," +
-	" changed_by, revision, dedup_key"
+// archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's table had under
+// other names or in another type.
+var archiveColumns = strings.Join(slices.Concat(
+	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"}, bodyColumns[bodyProjection+1:],
+	[]string{"kafka_topic", "correlation_id"},
+), ", ")
 
 // Purge removes closed entries in one transaction: each is copied to the archive before it is deleted (C35).
 func (s *Store) Purge(ctx context.Context, p dlq.Purge) (int, error) {
@@ -37,6 +38,7 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.Select(selectEntry).From("dlq_entries")
 	s.where(b, &dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore})
+	b.Where(notBrought("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
 	b.OrderBy("resolved_at").Limit(p.Limit)
 	query, args := b.Build()
 	rows, err := tx.QueryContext(ctx, query+s.dialect.forUpdate(), args...)
@@ -68,6 +70,20 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	return len(entries), counted.apply(ctx, s, tx)
 }
 
+// notBrought is a condition that an entry of a table was not brought back from the archive since a time, which is a parameter or a literal:
+// what somebody has brought back stays for as long again as it stayed after it was closed.
+func notBrought(table, since string) string {
+	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" + string(dlq.ActionUnarchive) +
+		"' AND a.at >= " + since + ")"
+}
+
+// archiveRevisions copies the revisions that an entry of the archive has no room for: all but the last.
+func archiveRevisions(d dialect, bodies, entries string) string {
+	names := strings.Join(bodyColumns, ", b.")
+	return "INSERT INTO " + d.archivedBodies() + " (" + strings.Join(bodyColumns, ", ") + ") SELECT b." + names + " FROM " + bodies +
+		" b JOIN " + entries + " e ON e.id = b.entry_id WHERE b.revision <> e.revision"
+}
+
 func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Entry, p dlq.Purge) error {
 	ids := make([]any, len(entries))
 	for i := range entries {
@@ -77,8 +93,11 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	if !p.SkipArchive {
 		query := "INSERT INTO " + s.dialect.archive() + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
 			", ? FROM dlq_events WHERE id" + in
-		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.bind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
 			return fmt.Errorf("archive: %w", err)
+		}
+		if _, err := tx.ExecContext(ctx, s.bind(archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in), ids...); err != nil {
+			return fmt.Errorf("archive revisions: %w", err)
 		}
 	}
 	removals := []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in}
@@ -89,7 +108,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // else they belong to the archive
 	}
 	for _, query := range removals {
-		if _, err := tx.ExecContext(ctx, s.dialect.rebind(query), ids...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.bind(query), ids...); err != nil {
 			return err
 		}
 	}

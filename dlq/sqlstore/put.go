@@ -23,6 +23,9 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 	if err := s.open("put"); err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil { // else the batch that takes them may win
+		return nil, fmt.Errorf("sqlstore: put: %w", err)
+	}
 	receipts, err := s.putPieces(ctx, letters)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
@@ -44,7 +47,7 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
-	foreign := &Store{dialect: s.dialect, statements: statements{rebind: s.dialect.rebind, unprepared: true}}
+	foreign := &Store{dialect: s.dialect, statements: statements{dialect: s.dialect.name(), unprepared: true}}
 	var receipts []dlq.Receipt
 	err = savepoint(ctx, tx, func() error {
 		if err := s.dialect.durable(ctx, tx); err != nil {
@@ -96,6 +99,9 @@ func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 	_, short := s.dialect.(newPutter)
 	rows := make([]letterRow, len(letters))
 	for i, e := range letters {
+		clean := *e // e is the caller's
+		clean.Clean()
+		e = &clean
 		body, err := bodyValues(s.dialect, 0, e.Body)
 		if err != nil {
 			return nil, err
@@ -238,6 +244,9 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 // entry in between. MariaDB also gives it to some of the calls that store the same letters at once, where nothing was removed.
 var errRemoved = errors.New("an entry was removed while its message died again: repeat the call")
 
+// removed reports whether a transaction ended with errRemoved.
+func removed(err error) bool { return errors.Is(err, errRemoved) }
+
 // takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago are still to be
 // swept.
 func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
@@ -335,7 +344,7 @@ func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) er
 }
 
 func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
-	return p.tx.QueryRowContext(ctx, p.store.dialect.rebind(query), args...)
+	return p.tx.QueryRowContext(ctx, p.store.bind(query), args...)
 }
 
 // finish writes what changed in entries that were there, and the audit records. The statistics are left to the caller.

@@ -17,7 +17,7 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	if err := s.open("get"); err != nil {
 		return nil, err
 	}
-	e, err := scanEntry(s.read.QueryRowContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id))
+	e, err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id))
 	if err == nil {
 		e.Body, err = s.readBody(ctx, id, e.Revision)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
@@ -17,7 +18,7 @@ const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, f
 
 // runRow is a run and its number, which its items have.
 type runRow struct {
-	dlq.Run
+	redrive.Run
 
 	seq int64
 }
@@ -27,7 +28,7 @@ func scanRun(row interface{ Scan(dest ...any) error }) (*runRow, error) {
 	var id, document, holder string
 	var version, frozenTo, freezeTo int64
 	var lease time.Time
-	var n dlq.RunCounts
+	var n redrive.Counts
 	err := row.Scan(&r.seq, &id, &version, &document, &holder, timeValue{&lease}, &frozenTo, &freezeTo,
 		&n.Waiting, &n.Claimed, &n.Out, &n.Succeeded, &n.Failed, &n.Lost, &n.Skipped)
 	if err != nil {
@@ -41,15 +42,15 @@ func scanRun(row interface{ Scan(dest ...any) error }) (*runRow, error) {
 }
 
 // encodeRun leaves out what has columns and changes with every step.
-func encodeRun(r *dlq.Run) (string, error) {
+func encodeRun(r *redrive.Run) (string, error) {
 	document := *r
-	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = dlq.RunCounts{}, "", time.Time{}, 0, 0
+	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = redrive.Counts{}, "", time.Time{}, 0, 0
 	data, err := json.Marshal(&document)
 	return string(data), err
 }
 
 // CreateRun stores a new run.
-func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord) error {
+func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRecord) error {
 	document, err := encodeRun(r)
 	if err != nil {
 		return fmt.Errorf("sqlstore: create run: %w", err)
@@ -85,18 +86,18 @@ func (s *Store) CreateRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 }
 
 // idTaken says who has the id of a run.
-func idTaken(there *dlq.Run) error {
-	return &dlq.RunConflictError{
-		ID: "run " + there.ID, Action: dlq.ActionRunStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,
+func idTaken(there *redrive.Run) error {
+	return &redrive.ConflictError{
+		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,
 	}
 }
 
 // Run returns a run.
-func (s *Store) Run(ctx context.Context, id string) (*dlq.Run, error) {
+func (s *Store) Run(ctx context.Context, id string) (*redrive.Run, error) {
 	if err := s.open("run"); err != nil {
 		return nil, err
 	}
-	r, err := scanRun(s.read.QueryRowContext(ctx, s.dialect.rebind(selectRun+" WHERE run_id = ?"), id))
+	r, err := scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: run %s: %w", id, notFound(err))
 	}
@@ -104,7 +105,7 @@ func (s *Store) Run(ctx context.Context, id string) (*dlq.Run, error) {
 }
 
 // Runs returns a page of runs.
-func (s *Store) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error) {
+func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
 	if err := s.open("runs"); err != nil {
 		return nil, "", err
 	}
@@ -119,7 +120,7 @@ func (s *Store) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Ru
 	}
 	whereText(b, "created_by", f.CreatedBy)
 	if f.Active {
-		b.Where(b.Or(b.In("state", string(dlq.RunPreparing), string(dlq.RunRunning)), "n_claimed + n_out > 0"))
+		b.Where(b.Or(b.In("state", string(redrive.Preparing), string(redrive.Running)), "n_claimed + n_out > 0"))
 	}
 	if cursor != nil {
 		compare := "<"
@@ -139,7 +140,7 @@ func (s *Store) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Ru
 		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
 	}
 	defer rows.Close()
-	var runs []dlq.Run
+	var runs []redrive.Run
 	next := ""
 	var last *runRow
 	for rows.Next() {
@@ -159,7 +160,7 @@ func (s *Store) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Ru
 }
 
 // ChangeRun replaces a run by compare-and-set.
-func (s *Store) ChangeRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord) error {
+func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRecord) error {
 	document, err := encodeRun(r)
 	if err != nil {
 		return fmt.Errorf("sqlstore: change run: %w", err)
@@ -170,7 +171,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 			return err
 		}
 		if now.Version != r.Version-1 {
-			return &dlq.RunConflictError{
+			return &redrive.ConflictError{
 				ID: r.ID, Action: audit.Action, State: now.State, Version: now.Version, By: now.ChangedBy, At: now.ChangedAt,
 			}
 		}
@@ -179,19 +180,22 @@ func (s *Store) ChangeRun(ctx context.Context, r *dlq.Run, audit dlq.AuditRecord
 		if err != nil {
 			return err
 		}
+		if err := s.settleSends(ctx, tx, &now.Run, r); err != nil {
+			return err
+		}
 		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
 	})
 }
 
 // LeaseRun takes, extends or gives back the lease of a run.
-func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*dlq.Run, error) {
+func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run, error) {
 	var run *runRow
 	err := s.inTx(ctx, "lease run "+id, func(tx *sql.Tx) (err error) {
 		if run, err = s.lockRun(ctx, tx, id); err != nil {
 			return err
 		}
 		if run.Holder != holder && run.LeaseUntil.After(at) {
-			return fmt.Errorf("%w: %s until %s", dlq.ErrLeaseLost, run.Holder, run.LeaseUntil.Format(time.RFC3339))
+			return fmt.Errorf("%w: %s until %s", redrive.ErrLeaseLost, run.Holder, run.LeaseUntil.Format(time.RFC3339))
 		}
 		run.Holder, run.LeaseUntil = holder, at.Add(lease).UTC().Truncate(time.Microsecond)
 		if lease == 0 {
@@ -221,7 +225,7 @@ func (s *Store) heldRun(ctx context.Context, tx *sql.Tx, id, holder string, at t
 		return nil, err
 	}
 	if r.Holder != holder || !r.LeaseUntil.After(at) {
-		return nil, fmt.Errorf("run %s: %w", id, dlq.ErrLeaseLost)
+		return nil, fmt.Errorf("run %s: %w", id, redrive.ErrLeaseLost)
 	}
 	return r, nil
 }
@@ -236,7 +240,7 @@ func (s *Store) saveRun(ctx context.Context, tx *sql.Tx, r *runRow) error {
 }
 
 func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
-	return tx.QueryRowContext(ctx, s.dialect.rebind(query), args...)
+	return tx.QueryRowContext(ctx, s.bind(query), args...)
 }
 
 func notFound(err error) error {

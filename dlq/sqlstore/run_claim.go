@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // entries are the entries as they are before the step. What the caller knows is neither read nor locked: the updates name the version
@@ -85,7 +86,7 @@ func (p *stepping) claim(ctx context.Context) error {
 	if len(p.step.Claims) == 0 {
 		return nil
 	}
-	claims := slices.SortedFunc(slices.Values(p.step.Claims), func(a, b dlq.RunClaim) int { return compareIDs(a.EntryID, b.EntryID) })
+	claims := slices.SortedFunc(slices.Values(p.step.Claims), func(a, b redrive.Claim) int { return compareIDs(a.EntryID, b.EntryID) })
 	ids := make([]int64, len(claims))
 	for i := range claims {
 		ids[i] = claims[i].EntryID
@@ -107,7 +108,7 @@ func (p *stepping) claim(ctx context.Context) error {
 		}
 		after, err := p.claimOne(c, before)
 		if err != nil {
-			if err := p.setItem(ctx, item, dlq.ItemSkipped, err.Error()); err != nil {
+			if err := p.setItem(ctx, item, redrive.ItemSkipped, err.Error()); err != nil {
 				return err
 			}
 			continue
@@ -132,13 +133,13 @@ func (p *stepping) claim(ctx context.Context) error {
 
 // claimable are the claims' items that wait. Nobody but the holder of the run's lease changes them, so that one who knows the entries,
 // which came with their items, need not be asked for these again.
-func (p *stepping) claimable(ctx context.Context, claims []dlq.RunClaim, ids []int64) (map[int64]dlq.RunItem, error) {
+func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
 	if p.step.Known == nil {
-		return p.items(ctx, ids, dlq.ItemWaiting)
+		return p.items(ctx, ids, redrive.ItemWaiting)
 	}
-	items := make(map[int64]dlq.RunItem, len(claims))
+	items := make(map[int64]redrive.Item, len(claims))
 	for i := range claims {
-		items[ids[i]] = dlq.RunItem{EntryID: ids[i], State: dlq.ItemWaiting, Version: claims[i].Version}
+		items[ids[i]] = redrive.Item{EntryID: ids[i], State: redrive.ItemWaiting, Version: claims[i].Version}
 	}
 	return items, nil
 }
@@ -176,7 +177,7 @@ func (p *stepping) claimItems(ctx context.Context) error {
 }
 
 // claimOne asks the state machine. What it makes of the entry is what the update of all claimed ones writes.
-func (p *stepping) claimOne(claim *dlq.RunClaim, before *dlq.Entry) (dlq.Entry, error) {
+func (p *stepping) claimOne(claim *redrive.Claim, before *dlq.Entry) (dlq.Entry, error) {
 	if before == nil {
 		return dlq.Entry{}, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)
 	}

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM dlq_run_items"
 
 // FreezeRun makes items of the next entries that the run's filter picks.
-func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*dlq.Run, error) {
+func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
 	var run *runRow
 	err := s.inTx(ctx, "freeze run "+id, func(tx *sql.Tx) (err error) {
 		if run, err = s.heldRun(ctx, tx, id, holder, at); err != nil {
@@ -73,15 +74,15 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 }
 
 // RunItems returns a page of a run's items.
-func (s *Store) RunItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error) {
+func (s *Store) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
 	if f.Limit == 0 {
 		f.Limit = 50
 	}
 	if f.Limit < 1 || f.Limit > dlq.MaxPage {
 		return nil, fmt.Errorf("sqlstore: run items: %w: limit %d: from 1 to %d", dlq.ErrInvalid, f.Limit, dlq.MaxPage)
 	}
-	if f.State != "" && !slices.Contains(dlq.ItemStates(), f.State) {
-		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State, dlq.ItemStates())
+	if f.State != "" && !slices.Contains(redrive.ItemStates(), f.State) {
+		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State, redrive.ItemStates())
 	}
 	items, err := s.readItems(ctx, id, f)
 	if err != nil {
@@ -90,11 +91,11 @@ func (s *Store) RunItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dl
 	return items, nil
 }
 
-func (s *Store) readItems(ctx context.Context, id string, f dlq.ItemFilter) ([]dlq.RunItem, error) {
+func (s *Store) readItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
 	if err := s.open("run items"); err != nil {
 		return nil, err
 	}
-	run, err := scanRun(s.read.QueryRowContext(ctx, s.dialect.rebind(selectRun+" WHERE run_id = ?"), id))
+	run, err := scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
 	if err != nil {
 		return nil, notFound(err)
 	}
@@ -103,18 +104,18 @@ func (s *Store) readItems(ctx context.Context, id string, f dlq.ItemFilter) ([]d
 		query, args = query+" AND state = ?", append(args, string(f.State))
 	}
 	query += " AND entry_id > ? ORDER BY entry_id LIMIT " + strconv.Itoa(f.Limit)
-	rows, err := s.read.QueryContext(ctx, s.dialect.rebind(query), append(args, f.After)...)
+	rows, err := s.read.QueryContext(ctx, s.bind(query), append(args, f.After)...)
 	if err != nil {
 		return nil, err
 	}
 	return scanItems(rows)
 }
 
-func scanItems(rows *sql.Rows) ([]dlq.RunItem, error) {
+func scanItems(rows *sql.Rows) ([]redrive.Item, error) {
 	defer rows.Close()
-	var items []dlq.RunItem
+	var items []redrive.Item
 	for rows.Next() {
-		var i dlq.RunItem
+		var i redrive.Item
 		err := rows.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil}, timeValue{&i.SettledAt},
 			textValue{&i.Detail})
 		if err != nil {
@@ -126,8 +127,8 @@ func scanItems(rows *sql.Rows) ([]dlq.RunItem, error) {
 }
 
 // NextItems returns waiting items with their entries and bodies.
-func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]dlq.RunItem, error) {
-	items, err := s.readItems(ctx, id, dlq.ItemFilter{State: dlq.ItemWaiting, After: after, Limit: limit})
+func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]redrive.Item, error) {
+	items, err := s.readItems(ctx, id, redrive.ItemFilter{State: redrive.ItemWaiting, After: after, Limit: limit})
 	if err == nil {
 		err = s.readEntries(ctx, items)
 	}
@@ -150,13 +151,13 @@ func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int
 	return items, nil
 }
 
-func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
-	at := make(map[int64]*dlq.RunItem, len(items))
+func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
+	at := make(map[int64]*redrive.Item, len(items))
 	for i := range items {
 		at[items[i].EntryID] = &items[i]
 	}
 	for in, args := range s.dialect.idIn("id", itemIDs(items)) {
-		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...)
+		rows, err := s.read.QueryContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...)
 		if err != nil {
 			return err
 		}
@@ -172,7 +173,7 @@ func (s *Store) readEntries(ctx context.Context, items []dlq.RunItem) error {
 }
 
 // readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim will fail.
-func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
+func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 	byID := make(map[int64]*dlq.Entry, len(items))
 	for i := range items {
 		if items[i].Entry != nil {
@@ -180,7 +181,7 @@ func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
 		}
 	}
 	for in, args := range s.dialect.idIn("entry_id", itemIDs(items)) {
-		rows, err := s.read.QueryContext(ctx, s.dialect.rebind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
+		rows, err := s.read.QueryContext(ctx, s.bind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
 			" content_type, headers, stack_trace FROM dlq_bodies WHERE "+in), args...)
 		if err != nil {
 			return err
@@ -199,7 +200,7 @@ func (s *Store) readBodies(ctx context.Context, items []dlq.RunItem) error {
 	return nil
 }
 
-func itemIDs(items []dlq.RunItem) []int64 {
+func itemIDs(items []redrive.Item) []int64 {
 	ids := make([]int64, len(items))
 	for i := range items {
 		ids[i] = items[i].EntryID
@@ -236,38 +237,5 @@ func scanBody(row interface{ Scan(dest ...any) error }, id *int64) (*dlq.Body, e
 	}
 	b.UUID = string(uuid)
 	copy(b.SHA256[:], digest)
-	b.Headers, err = decodeHeaders(headers)
-	return b, err
-}
-
-// Split counts entries by topic.
-func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]dlq.TopicCount, error) {
-	if err := s.open("split"); err != nil {
-		return nil, err
-	}
-	if err := f.Validate(); err != nil {
-		return nil, fmt.Errorf("sqlstore: split: %w", err)
-	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("topic", "count(*)").From("dlq_entries")
-	s.where(b, &f)
-	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
-	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: split: %w", err)
-	}
-	defer rows.Close()
-	var split []dlq.TopicCount
-	for rows.Next() {
-		var c dlq.TopicCount
-		if err := rows.Scan(&c.Topic, &c.Count); err != nil {
-			return nil, fmt.Errorf("sqlstore: split: %w", err)
-		}
-		split = append(split, c)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("sqlstore: split: %w", err)
-	}
-	return split, nil
+	return b, decodeHeaders(b, headers)
 }

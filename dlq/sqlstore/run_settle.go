@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // SettleRun brings items to the outcomes that their entries tell.
-func (s *Store) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*dlq.Run, int, error) {
+func (s *Store) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int, error) {
 	var run *runRow
 	settled := 0
 	err := s.inTx(ctx, "settle run "+id, func(tx *sql.Tx) (err error) {
@@ -51,20 +51,20 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 	if err != nil {
 		return 0, err
 	}
-	p := &stepping{store: s, tx: tx, run: run, step: &dlq.RunStep{At: at}}
+	p := &stepping{store: s, tx: tx, run: run, step: &redrive.Step{At: at}}
 	settled := 0
-	succeeded := map[dlq.ItemState][]int64{} // by the state before; the others have a detail each
+	succeeded := map[redrive.ItemState][]int64{} // by the state before; the others have a detail each
 	for _, item := range items {
 		state, detail := item.Settle(entries[item.EntryID], at)
 		if state == item.State {
 			continue
 		}
 		settled++
-		if state == dlq.ItemSucceeded {
+		if state == redrive.ItemSucceeded {
 			succeeded[item.State] = append(succeeded[item.State], item.EntryID)
 			continue
 		}
-		if e := entries[item.EntryID]; e != nil && state == dlq.ItemWaiting {
+		if e := entries[item.EntryID]; e != nil && state == redrive.ItemWaiting {
 			item.Version = e.Version
 		}
 		if err := p.setItem(ctx, item, state, detail); err != nil {
@@ -72,7 +72,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 		}
 	}
 	for from, ids := range succeeded {
-		if err := p.moveItems(ctx, ids, from, dlq.ItemSucceeded); err != nil {
+		if err := p.moveItems(ctx, ids, from, redrive.ItemSucceeded); err != nil {
 			return 0, err
 		}
 	}

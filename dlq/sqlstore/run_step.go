@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // maxDetail bounds what an item says of its fate, in bytes; the entry and the audit log have all of it.
@@ -18,7 +19,7 @@ const maxDetail = 1 << 10
 var errStale = errors.New("an entry or an item has changed since it was read")
 
 // StepRun does one step of a run in one transaction, and once more from what is stored when the caller's knowledge is old.
-func (s *Store) StepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, error) {
+func (s *Store) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
 	stepped, err := s.stepRun(ctx, step)
 	if step.Known != nil && errors.Is(err, errStale) {
 		step.Known = nil
@@ -27,8 +28,8 @@ func (s *Store) StepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, 
 	return stepped, err
 }
 
-func (s *Store) stepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, error) {
-	var stepped dlq.RunStepped
+func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
+	var stepped redrive.Stepped
 	err := s.inTx(ctx, "step of run "+step.Run, func(tx *sql.Tx) error {
 		run, err := s.heldRun(ctx, tx, step.Run, step.Holder, step.At)
 		if err != nil {
@@ -47,11 +48,11 @@ func (s *Store) stepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, 
 		if err := s.insertAudit(ctx, tx, p.audit); err != nil {
 			return err
 		}
-		stepped = dlq.RunStepped{Run: &run.Run, Claimed: p.claimed}
+		stepped = redrive.Stepped{Run: &run.Run, Claimed: p.claimed}
 		return p.deltas.apply(ctx, s, tx)
 	})
 	if err != nil {
-		return dlq.RunStepped{}, err
+		return redrive.Stepped{}, err
 	}
 	// Not an error of this step, which is done; it shows again when the statement is used.
 	_ = s.statements.prepare(ctx, s.write)
@@ -62,7 +63,7 @@ func (s *Store) stepRun(ctx context.Context, step dlq.RunStep) (dlq.RunStepped, 
 type stepping struct {
 	store   *Store
 	tx      *sql.Tx
-	step    *dlq.RunStep
+	step    *redrive.Step
 	run     *runRow
 	deltas  deltas
 	audit   []dlq.AuditRecord
@@ -72,7 +73,7 @@ type stepping struct {
 func (p *stepping) published(ctx context.Context) error {
 	ids := slices.Sorted(slices.Values(p.step.Published))
 	if !p.step.ClosePublished {
-		return p.moveItems(ctx, ids, dlq.ItemClaimed, dlq.ItemOut)
+		return p.moveItems(ctx, ids, redrive.ItemClaimed, redrive.ItemOut)
 	}
 	entries, err := p.entries(ctx, ids)
 	if err != nil {
@@ -99,20 +100,20 @@ func (p *stepping) published(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.moveItems(ctx, ids, dlq.ItemClaimed, dlq.ItemSucceeded)
+	return p.moveItems(ctx, ids, redrive.ItemClaimed, redrive.ItemSucceeded)
 }
 
 func (p *stepping) released(ctx context.Context) error {
-	return p.refuse(ctx, p.step.Released, dlq.ItemWaiting)
+	return p.refuse(ctx, p.step.Released, redrive.ItemWaiting)
 }
 
 func (p *stepping) skipped(ctx context.Context) error {
-	return p.refuse(ctx, p.step.Skipped, dlq.ItemSkipped)
+	return p.refuse(ctx, p.step.Skipped, redrive.ItemSkipped)
 }
 
 // refuse gives items up, and the claims on their entries back. An entry that has moved on since its claim is left alone: its item is
 // settled by what happened to it.
-func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq.ItemState) error {
+func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to redrive.ItemState) error {
 	if len(refusals) == 0 {
 		return nil
 	}
@@ -123,7 +124,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	items, err := p.items(ctx, ids, dlq.ItemWaiting, dlq.ItemClaimed)
+	items, err := p.items(ctx, ids, redrive.ItemWaiting, redrive.ItemClaimed)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq
 	}
 	for _, id := range ids {
 		item, e := items[id], entries[id]
-		if item.State == dlq.ItemClaimed && e != nil {
+		if item.State == redrive.ItemClaimed && e != nil {
 			c := p.change(dlq.ActionRelease)
 			c.Version, c.Note = item.Version, details[id]
 			after, err := c.Apply(*e)
@@ -145,7 +146,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []dlq.RunRefusal, to dlq
 			}
 			p.record(c, e, &after)
 			item.Version = after.Version
-		} else if item.State != dlq.ItemWaiting {
+		} else if item.State != redrive.ItemWaiting {
 			continue
 		}
 		if err := p.setItem(ctx, item, to, details[id]); err != nil {
@@ -179,8 +180,8 @@ func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
 
 // items reads items of the run that are in one of the states; the others are not in the map. The states are named, here and below,
 // because a database that has no statistics of a new run's items would read all of them to find a few by their entries alone.
-func (p *stepping) items(ctx context.Context, ids []int64, states ...dlq.ItemState) (map[int64]dlq.RunItem, error) {
-	found := make(map[int64]dlq.RunItem, len(ids))
+func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item, error) {
+	found := make(map[int64]redrive.Item, len(ids))
 	for _, state := range states {
 		for in, args := range p.store.dialect.idIn("entry_id", ids) {
 			rows, err := p.store.statements.query(ctx, p.tx, selectItem+" WHERE run_seq = ? AND state = ? AND "+in,
@@ -201,9 +202,9 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...dlq.ItemSta
 }
 
 // moveItems brings those of the items that are in one state to another.
-func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to dlq.ItemState) error {
+func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to redrive.ItemState) error {
 	var settled any
-	if to == dlq.ItemSucceeded {
+	if to == redrive.ItemSucceeded {
 		settled = p.store.dialect.time(p.step.At)
 	}
 	n, err := p.updateItems(ctx, "state = ?, claimed_until = NULL, settled_at = ?", "state = ?", ids, string(to), settled, string(from))
@@ -213,11 +214,11 @@ func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to dlq.Item
 }
 
 // setItem writes one item's state, version and detail.
-func (p *stepping) setItem(ctx context.Context, item dlq.RunItem, to dlq.ItemState, detail string) error {
+func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.ItemState, detail string) error {
 	p.run.Counts.Add(item.State, -1)
 	p.run.Counts.Add(to, 1)
 	var settled any
-	if to != dlq.ItemWaiting {
+	if to != redrive.ItemWaiting {
 		settled = p.store.dialect.time(p.step.At)
 	}
 	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL,"+

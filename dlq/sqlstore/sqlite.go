@@ -3,149 +3,24 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
-	"fmt"
 	"iter"
-	"net/url"
-	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/huandu/go-sqlbuilder"
-	"github.com/pressly/goose/v3"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/sqliteconn"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// sqliteDrivers are the names under which the known SQLite drivers register themselves, and their import paths.
-var sqliteDrivers = []knownDriver{
-	{"sqlite", "modernc.org/sqlite"},
-	{"sqlite3", "github.com/mattn/go-sqlite3"},
-}
-
-// sqliteConfig is what a sqlite URL says.
-type sqliteConfig struct {
-	path        string
-	driver      string
-	busyTimeout time.Duration
-	synchronous string
-	readers     int
-}
-
-// openSQLite opens a file with one connection that writes and a few that read. SQLite has one writer at a time anyway: a second
-// connection of ours would only wait in its busy handler, which polls, instead of in our queue.
-func openSQLite(ctx context.Context, u *url.URL) (*Store, error) {
-	cfg, err := parseSQLite(u)
-	if err != nil {
-		return nil, err
-	}
-	drv, err := sqliteDriver(cfg.driver)
-	if err != nil {
-		return nil, err
-	}
-	s := &Store{dialect: sqlite{}}
-	s.write, s.read = cfg.pools(drv)
-	if cfg.path != ":memory:" {
-		s.spoolDir = cfg.path + "-spool"
-	}
-	if err := s.start(ctx); err != nil {
-		return nil, fmt.Errorf("sqlstore: open sqlite file %s: %w", cfg.path, err)
-	}
-	return s, nil
-}
-
-// pools makes the pools, which open nothing yet. A database in memory is one connection's: it has one pool.
-func (c *sqliteConfig) pools(drv driver.Driver) (write, read *sql.DB) {
-	memory := c.path == ":memory:"
-	dsn := "file:" + (&url.URL{Path: filepath.ToSlash(c.path)}).EscapedPath() + "?_txlock=immediate"
-	if memory {
-		dsn = ":memory:?_txlock=immediate"
-	}
-	pragmas := []string{
-		"PRAGMA busy_timeout=" + strconv.FormatInt(c.busyTimeout.Milliseconds(), 10),
-		"PRAGMA synchronous=" + c.synchronous,
+// pragmas are run on each connection, before those of its pool.
+func (t *target) pragmas() []string {
+	return []string{
+		"PRAGMA busy_timeout=" + strconv.FormatInt(t.busyTimeout.Milliseconds(), 10),
+		"PRAGMA synchronous=" + t.synchronous,
 		"PRAGMA cache_size=-16000",
 		"PRAGMA wal_autocheckpoint=4000", // small commits write the same pages again and again: copy them home less often
 	}
-	write = sql.OpenDB(sqliteconn.New(drv, dsn, append(slices.Clone(pragmas), "PRAGMA journal_mode=WAL")...))
-	write.SetMaxOpenConns(1)
-	write.SetConnMaxIdleTime(0)
-	if memory {
-		return write, write
-	}
-	read = sql.OpenDB(sqliteconn.New(drv, dsn, append(slices.Clone(pragmas), "PRAGMA query_only=1")...))
-	read.SetMaxOpenConns(c.readers)
-	read.SetMaxIdleConns(c.readers)
-	return write, read
-}
-
-func parseSQLite(u *url.URL) (sqliteConfig, error) {
-	cfg := sqliteConfig{busyTimeout: 5 * time.Second, synchronous: "FULL", readers: 4}
-	raw, query := u.Opaque, u.RawQuery
-	if raw == "" {
-		raw = u.Host + u.Path
-	} else if path, rest, found := strings.Cut(raw, "?"); found { // a path without a scheme is not split yet
-		raw, query = path, rest
-	}
-	cfg.path = raw
-	if cfg.path == "" {
-		return cfg, errors.New("sqlstore: sqlite URL without a file: write sqlite:///var/lib/app/dead.db, or sqlite:dead.db")
-	}
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return cfg, fmt.Errorf("sqlstore: sqlite URL: parameters: %w", err)
-	}
-	return cfg, cfg.read(values)
-}
-
-func (c *sqliteConfig) read(values url.Values) error {
-	var errs []error
-	for name, all := range values {
-		value := all[len(all)-1]
-		var err error
-		switch strings.TrimPrefix(name, "x-") {
-		case "driver":
-			c.driver = value
-		case "busy_timeout":
-			c.busyTimeout, err = time.ParseDuration(value)
-			if err == nil && c.busyTimeout < 0 {
-				err = errors.New("must not be negative")
-			}
-		case "synchronous":
-			c.synchronous = strings.ToUpper(value)
-			if c.synchronous != "FULL" && c.synchronous != "NORMAL" && c.synchronous != "EXTRA" {
-				err = errors.New("must be full, extra or normal; normal may lose the last dead letters on a power loss")
-			}
-		case "readers":
-			c.readers, err = strconv.Atoi(value)
-			if err == nil && (c.readers < 1 || c.readers > 256) {
-				err = errors.New("must be from 1 to 256")
-			}
-		default:
-			err = errors.New("unknown; known are busy_timeout, driver, readers, synchronous, each also with x- before it")
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("sqlstore: sqlite URL: parameter %s: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// sqliteDriver finds the SQL driver that the program imports.
-func sqliteDriver(name string) (driver.Driver, error) {
-	name, err := findDriver(sqliteDrivers, name)
-	if err != nil {
-		return nil, err
-	}
-	db, err := sql.Open(name, ":memory:") // opens nothing yet: it is the way to the registered driver
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: SQL driver %s: %w", name, err)
-	}
-	return db.Driver(), db.Close()
 }
 
 // sqlite is the dialect of SQLite 3.35 and later.
@@ -153,13 +28,9 @@ type sqlite struct{}
 
 func (sqlite) flavor() sqlbuilder.Flavor { return sqlbuilder.SQLite }
 
-func (sqlite) migrate(ctx context.Context, db *sql.DB) error {
-	return migrateUnlocked(ctx, db, goose.DialectSQLite3, migrationsOf("sqlite"))
-}
+func (sqlite) name() sqldb.Dialect { return sqldb.SQLite }
 
 func (sqlite) ready(context.Context, *sql.DB) error { return nil }
-
-func (sqlite) rebind(query string) string { return query }
 
 func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transaction has the write lock from its start
 
@@ -228,8 +99,8 @@ func (sqlite) projection(payload []byte) any {
 
 func (sqlite) archive() string { return "dlq_events_archive" }
 
-func (sqlite) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return runTx(ctx, db, nil, fn)
-}
+func (sqlite) archivedBodies() string { return "dlq_bodies_archive" }
 
-var _ dlq.Driver = driverFunc(nil)
+func (sqlite) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
+	return sqldb.InTx(ctx, db, nil, fn)
+}

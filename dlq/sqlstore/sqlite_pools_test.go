@@ -15,20 +15,18 @@ import (
 func TestSQLite_OpenedTogether(t *testing.T) {
 	t.Parallel()
 	for range 40 {
-		cfg, err := parseSQLite(&url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "dead.db"), RawQuery: "synchronous=normal"})
-		require.NoError(t, err)
-		drv, err := sqliteDriver("")
+		cfg, err := parseURL(&url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "dead.db"), RawQuery: "synchronous=normal"})
 		require.NoError(t, err)
 		var opening sync.WaitGroup
 		start := make(chan struct{})
 		for range 8 {
 			opening.Go(func() {
 				<-start
-				write, read := cfg.pools(drv)
-				assert.NoError(t, write.PingContext(t.Context()))
-				assert.NoError(t, read.PingContext(t.Context()))
-				assert.NoError(t, read.Close())
-				assert.NoError(t, write.Close())
+				var s Store
+				assert.NoError(t, cfg.pools(t.Context(), &s))
+				assert.NoError(t, s.write.PingContext(t.Context()))
+				assert.NoError(t, s.read.PingContext(t.Context()))
+				assert.NoError(t, s.closeDB())
 			})
 		}
 		close(start)

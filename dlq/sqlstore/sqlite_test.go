@@ -21,7 +21,7 @@ func TestSQLite_Conformance(t *testing.T) {
 		t.Helper()
 		// The suite kills no process: so it need not wait for the disk. TestProcess_Killed does, with the default.
 		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal"
-		return func(t *testing.T) dlq.Store {
+		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
 			return open(t, url)
 		}
@@ -39,7 +39,7 @@ func open(t testing.TB, url string) *sqlstore.Store {
 // comes to write would fail, because what it has read is old by then.
 func TestSQLite_TwoWriters(t *testing.T) {
 	t.Parallel()
-	url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy_timeout=1m"
+	url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy-timeout=1m"
 	const changes = 60
 	var wg sync.WaitGroup
 	start := make(chan struct{})

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // statements keeps the prepared statements of the write path, which are few and long and the same all the time.
@@ -13,7 +15,7 @@ import (
 // A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So a new one
 // runs unprepared the first time, and is prepared between two transactions.
 type statements struct {
-	rebind func(query string) string
+	dialect sqldb.Dialect
 	// unprepared is for transactions of a pool that is not ours: a prepared statement belongs to its pool.
 	unprepared bool
 
@@ -22,7 +24,7 @@ type statements struct {
 }
 
 func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
-	query = p.rebind(query)
+	query = p.dialect.Bind(query)
 	if stmt := p.get(query); stmt != nil {
 		return tx.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // the transaction closes it
 	}
@@ -30,7 +32,7 @@ func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ..
 }
 
 func (p *statements) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
-	query = p.rebind(query)
+	query = p.dialect.Bind(query)
 	if stmt := p.get(query); stmt != nil {
 		return tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the transaction closes it
 	}

@@ -179,7 +179,7 @@ func named(counts map[string]dlq.Counts) []dlq.NamedCounts {
 }
 
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
-	query := s.dialect.rebind("SELECT hour, sum(entries), sum(closed) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
+	query := s.bind("SELECT hour, sum(entries), sum(closed) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
 		" GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 ORDER BY hour")
 	rows, err := s.read.QueryContext(ctx, query,
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
@@ -198,7 +198,7 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 }
 
 func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
-	query := s.dialect.rebind("SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1")
+	query := s.bind("SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1")
 	err := s.read.QueryRowContext(ctx, query, string(dlq.Pending)).
 		Scan(timeValue{&stats.OldestPending})
 	if errors.Is(err, sql.ErrNoRows) {

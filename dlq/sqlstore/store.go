@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Store is a [dlq.Store] in a SQL database. It is safe for concurrent use, in any number of processes on one database.
@@ -16,6 +17,7 @@ type Store struct {
 	write    *sql.DB
 	read     *sql.DB // the same as write where one pool does both
 	spoolDir string
+	foreign  bool // the pools are the application's
 
 	statements statements
 	writer     *writer
@@ -29,9 +31,9 @@ var _ dlq.Store = (*Store)(nil)
 
 // Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes it.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
-	var mux dlq.Mux
-	for scheme, open := range drivers {
-		mux.Register(scheme, open)
+	var mux driver.Mux
+	for _, scheme := range schemes {
+		mux.Register(scheme, opener{})
 	}
 	store, err := mux.OpenStore(ctx, rawURL)
 	if err != nil {
@@ -40,16 +42,14 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 	return store.(*Store), nil //nolint:forcetypeassert // our drivers give one
 }
 
-// start checks the connection, brings the schema up to date and starts the writer. On an error it closes what was opened.
-func (s *Store) start(ctx context.Context) error {
+// start checks the connection, brings the schema up to date, unless it is to be kept as it is, and starts the writer. On an error it
+// closes what was opened.
+func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
-	s.statements.rebind = s.dialect.rebind
+	s.statements.dialect = s.dialect.name()
 	err := s.write.PingContext(ctx)
 	if err == nil {
-		err = s.dialect.migrate(ctx, s.write)
-	}
-	if err == nil {
-		err = s.dialect.ready(ctx, s.write)
+		err = s.migrate(ctx, keepSchema)
 	}
 	if err != nil {
 		return errors.Join(err, s.closeDB())
@@ -61,7 +61,7 @@ func (s *Store) start(ctx context.Context) error {
 // writers is how many goroutines write: on a server a second one fills the time in which the first waits for it, or it for the first; a
 // database in a file has one writer at a time.
 func (s *Store) writers() int {
-	if s.write.Stats().MaxOpenConnections == 1 {
+	if s.dialect.name() == SQLite || s.write.Stats().MaxOpenConnections == 1 {
 		return 1
 	}
 	return 2
@@ -78,7 +78,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	})
 }
 
-// Close finishes the writes under way and closes the connections. Closing twice is fine.
+// Close finishes the writes in flight and closes the connections, but for those of [New]. Closing twice is fine.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closed)
@@ -90,6 +90,9 @@ func (s *Store) Close() error {
 
 func (s *Store) closeDB() error {
 	err := s.statements.close()
+	if s.foreign {
+		return err
+	}
 	if s.read != s.write {
 		err = errors.Join(err, s.read.Close())
 	}
@@ -115,3 +118,6 @@ func (s *Store) open(what string) error {
 		return nil
 	}
 }
+
+// bind turns the ? of a statement that is written by hand into the database's placeholders.
+func (s *Store) bind(query string) string { return s.dialect.name().Bind(query) }

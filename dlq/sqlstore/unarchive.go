@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-var _ dlq.ArchiveStore = (*Store)(nil)
+var _ driver.ArchiveStore = (*Store)(nil)
 
 // Unarchive moves entries from the archive back, in one transaction.
 func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...int64) ([]int64, error) {
@@ -41,7 +42,7 @@ func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...i
 func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args []any) ([]int64, error) {
 	keys, _ := s.dialect.keys()
 	archive := s.dialect.archive()
-	rows, err := tx.QueryContext(ctx, s.dialect.rebind("SELECT id FROM "+archive+" WHERE "+in+
+	rows, err := tx.QueryContext(ctx, s.bind("SELECT id FROM "+archive+" WHERE "+in+
 		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)"), args...)
 	if err != nil {
 		return nil, err
@@ -60,7 +61,7 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 	}
 	slices.Sort(ids)
 	entries := strings.Join(entryColumns, ", ")
-	archived := strings.Replace(entries, "correlation_id", "correlation", 1)
+	archived := strings.Join(archivedColumns, ", ")
 	queries := []string{
 		"INSERT INTO dlq_entries (id, " + entries + ") SELECT id, " + archived + " FROM " + archive,
 		"INSERT INTO dlq_bodies (" + strings.Join(bodyColumns, ", ") + ") SELECT id, revision, message_uuid, payload, " +
@@ -73,7 +74,17 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 	queries = append(queries, "DELETE FROM "+archive)
 	for in, args := range s.dialect.idIn("id", ids) {
 		for _, query := range queries {
-			if _, err := tx.ExecContext(ctx, s.dialect.rebind(query+" WHERE "+in), args...); err != nil {
+			if _, err := tx.ExecContext(ctx, s.bind(query+" WHERE "+in), args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	names, bodies := strings.Join(bodyColumns, ", "), s.dialect.archivedBodies()
+	for in, args := range s.dialect.idIn("entry_id", ids) {
+		for _, query := range []string{
+			"INSERT INTO dlq_bodies (" + names + ") SELECT " + names + " FROM " + bodies, "DELETE FROM " + bodies,
+		} {
+			if _, err := tx.ExecContext(ctx, s.bind(query+" WHERE "+in), args...); err != nil {
 				return nil, err
 			}
 		}

@@ -147,7 +147,7 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	for in, args := range s.dialect.idIn("id", ids) {
-		if _, err := tx.ExecContext(ctx, s.dialect.rebind("DELETE FROM dlq_uncounted WHERE "+in), args...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM dlq_uncounted WHERE "+in), args...); err != nil {
 			return err
 		}
 	}

@@ -13,9 +13,6 @@ import (
 // changed is an entry that the transaction holds locked, as it was and as it is to be.
 type changed struct{ before, after *dlq.Entry }
 
-// relative are the columns that are counted up or down: entries whose counts differ may change alike.
-var relative = map[string]bool{"version": true, "retry_count": true, "seen_count": true}
-
 // update is a statement that changes some entries in the same way.
 type update struct {
 	set  []string
@@ -68,7 +65,7 @@ func (s *Store) difference(e changed) *update {
 			continue
 		}
 		is := column.value(s.dialect, e.after)
-		if relative[column.name] {
+		if column.counted {
 			u.set = append(u.set, column.name+" = "+column.name+" + ?")
 			u.args = append(u.args, asInt(is)-asInt(column.value(s.dialect, e.before)))
 		} else {

@@ -150,11 +150,11 @@ func (w *writer) commit(group []*putCall) {
 	}
 	failures := 0
 	for _, call := range group {
-		if len(group) == 1 || failures > 1 {
+		if len(group) == 1 && !w.refuses(err) || failures > 1 {
 			call.done <- putAnswer{err: err}
 			continue
 		}
-		alone, err := w.transact(call.letters)
+		alone, err := w.putAlone(call.letters)
 		if err != nil {
 			failures++
 		}

@@ -17,10 +17,10 @@ import (
 func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
-	_, err := db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON dlq_entries WHEN NEW.error_message = 'poison'
+	_, err := db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON dlq_entries WHEN NEW.event_type = 'poison'
 		BEGIN SELECT RAISE(ABORT, 'refused by the test'); END`)
 	require.NoError(t, err)
-	poison := func(d *envelope.DeadLetter) { d.Err.Message = "poison" }
+	poison := func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyEvent] = "poison" } // escaped it is the same
 	const callers = 24
 	for round := range 8 {
 		var calls sync.WaitGroup
@@ -34,7 +34,7 @@ func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 			calls.Go(func() {
 				<-begin
 				receipts, err := s.Put(t.Context(), letter)
-				if letter.ErrorMessage == "poison" {
+				if letter.EventType == "poison" {
 					assert.ErrorContains(t, err, "refused by the test")
 					return
 				}
@@ -52,4 +52,42 @@ func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	n, err := s.Count(t.Context(), dlq.Filter{}, 0)
 	require.NoError(t, err)
 	require.Equal(t, int64(8*(callers-1)), n)
+}
+
+// A text that the database will never take does not keep the letter out, or those of the same call and the same moment: it is escaped.
+// Payload and headers are what they were.
+func TestPut_RefusedTextIsSetApart(t *testing.T) {
+	t.Parallel()
+	s, db := newFile(t, "")
+	for _, table := range []string{"dlq_entries", "dlq_groups"} {
+		column := map[string]string{"dlq_entries": "error_message", "dlq_groups": "cause"}[table]
+		_, err := db.ExecContext(t.Context(), "CREATE TRIGGER refuse_"+table+" BEFORE INSERT ON "+table+" WHEN instr(NEW."+column+
+			", '\u00e9') BEGIN SELECT RAISE(ABORT, 'no accents here'); END")
+		require.NoError(t, err)
+	}
+	letters := []*dlq.Entry{entry(1, time.Now()), entry(2, time.Now(), func(d *envelope.DeadLetter) {
+		d.Err.Message = "inv\u00e9lido"
+		d.Message.Metadata["tenant"] = "caf\u00e9"
+		d.Message.Payload = []byte("caf\u00e9 \xff")
+	}), entry(3, time.Now())}
+	receipts, err := s.Put(t.Context(), letters...)
+	require.NoError(t, err)
+	require.Len(t, receipts, 3)
+	for i, receipt := range receipts {
+		require.Equal(t, dlq.Stored, receipt.Outcome)
+		got, err := s.Get(t.Context(), receipt.ID)
+		require.NoError(t, err)
+		require.Equal(t, letters[i].EventID, got.EventID)
+		require.Equal(t, letters[i].Body.Payload, got.Body.Payload)
+		require.Equal(t, letters[i].Body.Headers, got.Body.Headers)
+		require.Equal(t, letters[i].Fingerprint, got.Fingerprint)
+	}
+	got, err := s.Get(t.Context(), receipts[1].ID)
+	require.NoError(t, err)
+	require.Contains(t, got.ErrorMessage, "set apart")
+	require.Contains(t, got.ErrorMessage, "no accents here")
+	require.Contains(t, got.ErrorMessage, `inv\u00e9lido`)
+	again, err := s.Put(t.Context(), letters[1])
+	require.NoError(t, err)
+	require.Equal(t, dlq.Receipt{ID: receipts[1].ID, Outcome: dlq.Seen}, again[0], "it is known again")
 }

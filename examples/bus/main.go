@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName}))
 
 	broker, err := open(ctx, url, *project)
 	if err == nil {
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // traffic runs the services on the bus, sends them events, and waits until all have ended or ctx is over.
 func traffic(ctx context.Context, broker brokers.Broker, t *transcript, logger *slog.Logger) (ended bool, err error) {
-	router, err := wire(broker, t.speed, t, logger) //nolint:contextcheck // a handler's context is its message's
+	router, err := wire(broker, t.speed, t, logger)
 	if err != nil {
 		return false, err
 	}

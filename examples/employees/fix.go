@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -44,20 +45,36 @@ func (c changes) apply(payload []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
+// deadLetterOf returns the oldest dead letter of an employee, whatever has been done with it. Its id works too, for events without
+// an employee; which id an event has depends on which of many was stored first.
+func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entry, error) {
+	if id, err := strconv.ParseInt(employee, 10, 64); err == nil {
+		return sv.letters.Store().Get(ctx, id)
+	}
+	list, err := sv.letters.Store().List(ctx, dlq.Filter{SourceTable: "employees", SourceID: employee}, dlq.Page{Limit: 1, Order: dlq.OldestFirst})
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Entries) == 0 {
+		return nil, fmt.Errorf("%s has no dead letter", employee)
+	}
+	return sv.letters.Store().Get(ctx, list.Entries[0].ID) // with its payload
+}
+
 // fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry (C36, C38). What died first is
 // kept beside the correction, as an earlier revision.
-func (sv *service) fix(ctx context.Context, id int64, c changes) error {
-	entry, err := sv.letters.Store().Get(ctx, id)
+func (sv *service) fix(ctx context.Context, employee string, c changes) error {
+	entry, err := sv.deadLetterOf(ctx, employee)
 	if err != nil {
 		return err
 	}
 	corrected, err := c.apply(entry.Body.Payload)
 	if err != nil {
-		return fmt.Errorf("entry %d: %w", id, err)
+		return fmt.Errorf("entry %d: %w", entry.ID, err)
 	}
 	sv.tally.expect(entry.Origin.Topic, entry.EventID)
-	manager := sv.letters.Manager(sv.broker, dlq.WithManagerLogger(sv.logger))
-	_, err = manager.EditAndRedrive(ctx, id, dlq.Edit{Payload: corrected}, dlq.By{
+	manager := sv.letters.Manager(sv.broker)
+	_, err = manager.EditAndRedrive(ctx, entry.ID, dlq.Edit{Payload: corrected}, dlq.By{
 		Actor: "employees example", Note: "corrected " + c.String(), Version: entry.Version,
 	})
 	return err

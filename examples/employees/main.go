@@ -3,7 +3,7 @@
 // technical errors are retried, and the consumer goes on in any case.
 //
 //	go run ./examples/employees                     # 3,000 events, 1,000 of them invalid
-//	go run ./examples/employees -fix ID -set cpf=529.982.247-25   # correct one and send it back
+//	go run ./examples/employees -fix EMP-010006 -set cpf=529.982.247-25   # correct one and send it back
 //
 // BROKER_URL (kafka://...) and DLQ_URL (postgres://...) choose the broker and the store; by default both are in this
 // process and in a file. See wire.go for what a service has to write.
@@ -20,6 +20,9 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/drivers"
 )
 
 func main() {
@@ -43,7 +46,7 @@ type settings struct {
 	speed       float64
 	concurrency int
 	patience    time.Duration
-	fix         int64
+	fix         string
 	set         changes
 	verbose     bool
 }
@@ -55,7 +58,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
 	flags.IntVar(&s.concurrency, "concurrency", 16, "handlers at once, for each topic")
 	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when events are still on their way after this")
-	flags.Int64Var(&s.fix, "fix", 0, "correct the dead letter with this `id`, send it back, and read no input")
+	flags.StringVar(&s.fix, "fix", "", "correct the dead letter of this `employee` (or with this id), send it back, and read no input")
 	flags.Var(s.set, "set", "`field=value` to correct; may be given more than once")
 	flags.BoolVar(&s.verbose, "v", false, "log every decision of the pipeline to standard error")
 	flags.Usage = func() {
@@ -73,8 +76,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if s.concurrency < 1 {
 		faults = append(faults, fmt.Errorf("-concurrency %d: must be at least 1", s.concurrency))
 	}
-	if s.fix < 0 || (s.fix == 0) != (len(s.set) == 0) {
-		faults = append(faults, errors.New("-fix and -set go together: which dead letter to correct, and what in it"))
+	if (s.fix == "") != (len(s.set) == 0) {
+		faults = append(faults, errors.New("-fix and -set go together: whose dead letter to correct, and what in it"))
 	}
 	if flags.NArg() > 1 {
 		faults = append(faults, fmt.Errorf("%d input files: give one, or - for standard input", flags.NArg()))
@@ -86,6 +89,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if s.dlqURL == "" {
 		s.dlqURL = "sqlite:employees-dead-letters.db"
 	}
+	faults = append(faults, drivers.Check(s.brokerURL, s.dlqURL))
 	return s, errors.Join(faults...)
 }
 
@@ -103,19 +107,19 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if s.verbose {
 		level = slog.LevelDebug
 	}
-	sv, err := open(ctx, s, slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})))
+	sv, err := open(ctx, s, slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName})))
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 		return exitFailed
 	}
 	work := func(ctx context.Context) error { return sv.publishAll(ctx, s.input, stdin) }
-	if s.fix != 0 {
+	if s.fix != "" {
 		work = func(ctx context.Context) error { return sv.fix(ctx, s.fix, s.set) }
 	}
 	started := time.Now()
 	err = sv.serve(ctx, s.patience, work)
 	balanced := err == nil && sv.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
-	if err = errors.Join(err, sv.close()); err != nil { //nolint:contextcheck // closing takes the time it needs
+	if err = errors.Join(err, sv.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 	}
 	if err != nil || !balanced {

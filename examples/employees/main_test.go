@@ -85,22 +85,22 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	r, file := employees(t, few, "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	dead := value[int](t, file, `SELECT COUNT(*) FROM dlq_events`)
-	hint := regexp.MustCompile(`-fix (\d+) -set cpf=529.982.247-25`).FindStringSubmatch(r.stdout)
+	hint := regexp.MustCompile(`-fix (EMP-\d+) -set cpf=529.982.247-25`).FindStringSubmatch(r.stdout)
 	require.NotNil(t, hint, r.stdout)
 	entry := hint[1]
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=111.222.333-44")
 	require.Equal(t, exitFailed, r.code, r.stdout+r.stderr)
-	require.Contains(t, r.stdout, "Entry "+entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF inválido")
+	require.Contains(t, r.stdout, entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF inválido")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
 	require.Zero(t, r.code, r.stdout+r.stderr)
-	require.Contains(t, r.stdout, "Entry "+entry+" is RESOLVED after 2 redrive(s).")
+	require.Contains(t, r.stdout, entry+" is RESOLVED after 2 redrive(s).")
 	require.Contains(t, r.stdout, "1 employees on the payroll")
 	require.Equal(t, dead-1, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
-	require.Equal(t, "redrive", value[string](t, file, `SELECT resolved_by FROM dlq_events WHERE id = `+entry))
+	require.Equal(t, "redrive", value[string](t, file, `SELECT resolved_by FROM dlq_events WHERE source_id = '`+entry+`'`))
 	require.Equal(t, dead, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`), "a redrive makes no second row")
-	require.Equal(t, 3, value[int](t, file, `SELECT COUNT(*) FROM dlq_bodies WHERE entry_id = `+entry), "what died first is kept")
+	require.Equal(t, 3, value[int](t, file, `SELECT COUNT(*) FROM dlq_bodies WHERE entry_id = (SELECT id FROM dlq_events WHERE source_id = '`+entry+`')`), "what died first is kept")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
 	require.Equal(t, exitFailed, r.code)

@@ -24,7 +24,7 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 		balanced = false
 	}
 	_, _ = fmt.Fprintf(w, "\n%d employees on the payroll.\n", sv.registry.headcount())
-	if s.fix != 0 {
+	if s.fix != "" {
 		return sv.reportFix(ctx, w, s.fix) && balanced
 	}
 
@@ -39,11 +39,18 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 		_, _ = fmt.Fprintln(w, "DOES NOT BALANCE: each dead event must have one row")
 		balanced = false
 	}
+	faults := map[string]int{}
 	for _, e := range entries {
-		if e.ErrorMessage == onlyCPF {
-			_, _ = fmt.Fprintf(w, "Correct one and send it back:\n\n    go run ./examples/employees -fix %d -set cpf=529.982.247-25\n\n", e.ID)
-			break
+		faults[e.SourceID]++
+	}
+	var mendable []string // employees with this fault alone: the same ones whichever was dead first
+	for _, e := range entries {
+		if e.ErrorMessage == onlyCPF && faults[e.SourceID] == 1 {
+			mendable = append(mendable, e.SourceID)
 		}
+	}
+	if len(mendable) > 0 {
+		_, _ = fmt.Fprintf(w, "Correct one and send it back:\n\n    go run ./examples/employees -fix %s -set cpf=529.982.247-25\n\n", slices.Min(mendable))
 	}
 	return balanced
 }
@@ -96,14 +103,14 @@ func printCauses(w io.Writer, entries []dlq.Entry) {
 	_ = table.Flush()
 }
 
-// reportFix says how the corrected event went.
-func (sv *service) reportFix(ctx context.Context, w io.Writer, id int64) bool {
-	entry, err := sv.letters.Store().Get(ctx, id)
+// reportFix prints how the corrected event went.
+func (sv *service) reportFix(ctx context.Context, w io.Writer, employee string) bool {
+	entry, err := sv.deadLetterOf(ctx, employee)
 	if err != nil {
 		_, _ = fmt.Fprintln(w, "employees:", err)
 		return false
 	}
-	_, _ = fmt.Fprintf(w, "Entry %d is %s after %d redrive(s).\n", id, entry.Status, entry.RedriveCount)
+	_, _ = fmt.Fprintf(w, "%s is %s after %d redrive(s).\n", employee, entry.Status, entry.RedriveCount)
 	if entry.Status != dlq.Resolved {
 		_, _ = fmt.Fprintln(w, "It died again of:", entry.ErrorMessage)
 		return false

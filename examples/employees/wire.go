@@ -8,14 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/brokers"
-	_ "github.com/redrive-go/redrive/brokers/all"
 	"github.com/redrive-go/redrive/dlq"
-	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -39,7 +34,7 @@ type service struct {
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err error) {
 	sv := &service{registry: newRegistry(), tally: newTally(), logger: logger, run: envelope.NewID()}
-	defer func() { //nolint:contextcheck // closing takes the time it needs
+	defer func() {
 		if err != nil {
 			err = errors.Join(err, sv.close())
 		}

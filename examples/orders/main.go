@@ -19,6 +19,9 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/drivers"
 )
 
 func main() {
@@ -80,6 +83,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if s.dlqURL == "" {
 		s.dlqURL = "sqlite:orders-dead-letters.db"
 	}
+	faults = append(faults, drivers.Check(s.brokerURL, s.dlqURL))
 	return s, errors.Join(faults...)
 }
 
@@ -97,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if s.verbose {
 		level = slog.LevelDebug
 	}
-	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName}))
 
 	shop, err := open(ctx, s, logger)
 	if err != nil {
@@ -111,7 +115,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	started := time.Now()
 	err = shop.serve(ctx, s.patience, work, newProgress(stderr, shop.ledger))
 	balanced := shop.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
-	if err = errors.Join(err, shop.close()); err != nil { //nolint:contextcheck // closing takes the time it needs
+	if err = errors.Join(err, shop.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "orders:", err)
 	}
 	if err != nil || !balanced {

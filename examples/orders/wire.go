@@ -9,14 +9,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // the dead letters' file
 
 	"github.com/redrive-go/redrive/brokers"
-	_ "github.com/redrive-go/redrive/brokers/all"
 	"github.com/redrive-go/redrive/dlq"
-	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -44,7 +39,7 @@ type shop struct {
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err error) {
 	sh := &shop{ledger: newLedger(consumerCharge, consumerLoyalty), run: envelope.NewID(), speed: s.speed}
-	defer func() { //nolint:contextcheck // closing takes the time it needs
+	defer func() {
 		if err != nil {
 			err = errors.Join(err, sh.close())
 		}
@@ -63,13 +58,11 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: scaled(sh.broker, s.speed),
 		DeadLetters: sh.letters,
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: middleware.Tries(5),
-			Backoff:     middleware.FromOriginalDelay(time.Second), // 1, 2, 4, 8 s
-			Rules:       []middleware.Rule{middleware.MatchFunc(isInvalid, middleware.KindPermanent, "order is invalid")},
-		},
-		Hooks:  sh.ledger.hooks(),
-		Logger: logger,
+		MaxAttempts: middleware.Tries(5),
+		Backoff:     middleware.FromOriginalDelay(time.Second), // 1, 2, 4, 8 s
+		Rules:       []middleware.Rule{middleware.MatchFunc(isInvalid, middleware.KindPermanent, "order is invalid")},
+		Hooks:       sh.ledger.hooks(),
+		Logger:      logger,
 	})
 	if err != nil {
 		return sh, err

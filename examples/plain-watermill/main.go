@@ -3,7 +3,7 @@
 //
 //	go run ./examples/plain-watermill
 //
-// Such a pub/sub cannot delay a message, so Rescheduler stays nil: a failed message waits in memory, unacked, and is run
+// Such a pub/sub cannot delay a message, so a failed message waits in memory, unacked, and is run
 // again in this process. Where messages must step aside for minutes, open a broker of package brokers instead.
 package main
 
@@ -42,11 +42,12 @@ func run(ctx context.Context) error {
 
 	// ---- new ----------------------------------------------------------------------------------------------------
 	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: middleware.HoldInMemory,
 		DeadLetters: middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 			return pubsub.Publish("orders.dead", d.Message.Copy())
 		}),
-		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.FromOriginalDelay(50 * time.Millisecond)},
-		Logger:        slog.New(slog.DiscardHandler),
+		Backoff: middleware.FromOriginalDelay(50 * time.Millisecond),
+		Logger:  slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func run(ctx context.Context) error {
 
 	const orders = 3
 	settled := make(chan struct{}, orders)
-	router.AddConsumerHandler("orders", "orders", pubsub, func(m *message.Message) error { //nolint:contextcheck // a handler's context is its message's
+	router.AddConsumerHandler("orders", "orders", pubsub, func(m *message.Message) error {
 		attempt, _ := middleware.AttemptFrom(m.Context())
 		fmt.Printf("%s: %s\n", m.Payload, attempt)
 		switch {

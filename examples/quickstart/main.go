@@ -5,41 +5,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
-	_ "github.com/redrive-go/redrive/brokers/memory"
+	_ "github.com/redrive-go/redrive/brokers/memory" // or brokers/rabbitmq, brokers/kafka, brokers/nats, brokers/sqlqueue
 	"github.com/redrive-go/redrive/middleware"
 )
 
 func main() {
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()
-	broker := must(brokers.Open(ctx, "mem://")) // or amqp://guest:guest@localhost/
-	pipeline := must(middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: broker}))
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
 
-	router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))
+func run(ctx context.Context) error {
+	broker, err := brokers.Open(ctx, "mem://") // or amqp://guest:guest@localhost/
+	if err != nil {
+		return err
+	}
+	pipeline, err := middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: broker})
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
 	router.AddMiddleware(pipeline.Middleware)
 	router.AddConsumerHandler("mailer", "orders", broker.Subscriber(), func(m *message.Message) error {
 		attempt, _ := middleware.AttemptFrom(m.Context())
 		fmt.Printf("%s: %s\n", m.Payload, attempt)
 		if attempt.Number == 1 {
-			return errors.New("mail server: connection refused") // retried after 1 s, out of everybody's way
+			return errors.New("mail server: connection refused") // retried after 1 s; nothing behind it waits
 		}
 		return nil
 	})
 
-	must(0, broker.Publisher().Publish("orders", message.NewMessage(watermill.NewUUID(), []byte("order 4711"))))
-	must(0, router.Run(ctx)) // until ctx ends
-	must(0, broker.Close())
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
+	order := message.NewMessage(watermill.NewUUID(), []byte("order 4711"))
+	if err := broker.Publisher().Publish("orders", order); err != nil {
+		return err
 	}
-	return v
+	return errors.Join(router.Run(ctx), broker.Close()) // runs until ctx ends
 }

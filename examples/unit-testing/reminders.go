@@ -46,10 +46,8 @@ func NewRouter(broker brokers.Broker, sms Sender) (*message.Router, error) {
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker,
 		DeadLetters: broker,
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: middleware.Retries(3),
-			Backoff:     middleware.FromOriginalDelay(time.Second),
-		},
+		MaxAttempts: middleware.Retries(3),
+		Backoff:     middleware.FromOriginalDelay(time.Second),
 	})
 	if err != nil {
 		return nil, err

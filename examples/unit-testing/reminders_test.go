@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/envelope"
 	reminders "github.com/redrive-go/redrive/examples/unit-testing"
 )
@@ -91,4 +92,39 @@ func TestReminder_WithoutPhoneIsNotRetried(t *testing.T) {
 		require.Empty(t, sms.calls)
 		require.Len(t, broker.Peek(reminders.Topic+"_dlq", ""), 1)
 	})
+}
+
+// The whole timeline on Watermill's own gochannel beside the one on memory: the service does not know the difference, and both
+// run in virtual time.
+func TestReminder_SameTimelineOnGochannel(t *testing.T) {
+	for name, open := range map[string]func() (brokers.Broker, error){
+		"memory":    func() (brokers.Broker, error) { return memory.New(brokers.Config{}) },
+		"gochannel": func() (brokers.Broker, error) { return gochannel.New(gochannel.Config{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker, err := open()
+				require.NoError(t, err)
+				sms := &sender{start: time.Now(), failures: 100}
+				router, err := reminders.NewRouter(broker, sms)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- router.Run(ctx) }()
+				<-router.Running()
+				dead, err := broker.Subscriber().Subscribe(ctx, reminders.Topic+"_dlq")
+				require.NoError(t, err)
+				require.NoError(t, reminders.Schedule(broker.Publisher(), reminders.Reminder{OrderID: "1", Phone: "+55 11 99999-0000"}, 10*time.Second))
+
+				letter := <-dead
+				require.Equal(t, 80*time.Second, time.Since(sms.start), "with the last failure")
+				letter.Ack()
+				require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second}, sms.calls)
+				require.Equal(t, "4", letter.Metadata[envelope.KeyRetryCount])
+				cancel()
+				require.NoError(t, <-ended)
+				require.NoError(t, broker.Close())
+			})
+		})
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"embed"
 	"io/fs"
 
-	"github.com/redrive-go/redrive/internal/sqlmigrate"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 //go:embed migrations
@@ -17,5 +17,5 @@ func migrate(ctx context.Context, db *sql.DB, name Dialect) error {
 	if err != nil {
 		return err
 	}
-	return sqlmigrate.Up(ctx, db, string(name), dir, "redrive_processed_schema")
+	return sqldb.Schema{Dialect: name, Files: dir, Table: "redrive_processed_schema"}.Up(ctx, db)
 }

@@ -15,7 +15,7 @@ import (
 // Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes too.
 type Store struct {
 	db *sql.DB
-	d  dialect
+	d  Dialect
 }
 
 var _ idempotency.Store = (*Store)(nil)
@@ -23,14 +23,13 @@ var _ idempotency.Store = (*Store)(nil)
 // New makes the table, unless it is there, and returns a store on db, which the caller opens and closes. Any number of
 // processes may do so at once.
 func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
-	d, ok := dialects[name]
-	if !ok {
-		return nil, fmt.Errorf("idempotency/sqlstore: unknown dialect %q: known are %s, %s, %s", name, PostgreSQL, MySQL, SQLite)
+	if err := name.Validate(); err != nil {
+		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
 	}
 	if err := migrate(ctx, db, name); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: migrate: %w", err)
 	}
-	return &Store{db: db, d: d}, nil
+	return &Store{db: db, d: name}, nil
 }
 
 // key is the condition on, and the arguments of, a key.
@@ -42,8 +41,8 @@ func keyArgs(key idempotency.Key) []any { return []any{[]byte(key.Consumer), []b
 func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) (idempotency.Record, error) {
 	claimed := idempotency.Record{State: idempotency.Claimed}
 	for range 3 {
-		n, err := s.exec(ctx, s.d.insertIgnore("INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
-			s.d.now+" + ?)"), append(keyArgs(key), owner, lease.Microseconds())...)
+		n, err := s.exec(ctx, s.d.InsertIgnore("INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
+			s.d.Clock()+" + ?)", "redrive_processed.owner"), append(keyArgs(key), owner, lease.Microseconds())...)
 		if err != nil {
 			return idempotency.Record{}, fault("claim", err)
 		}
@@ -57,8 +56,8 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 		if !known || record.Remaining <= 0 {
 			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one changes
 			// the row.
-			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.now+" + ?"+where+
-				" AND until <= "+s.d.now, append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
+			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+" + ?"+where+
+				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
 			if err != nil {
 				return idempotency.Record{}, fault("claim", err)
 			}
@@ -79,7 +78,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		done  bool
 		until int64
 	)
-	err = s.db.QueryRowContext(ctx, s.d.bind("SELECT done = 1, outcome, until - "+s.d.now+" FROM redrive_processed"+where),
+	err = s.db.QueryRowContext(ctx, s.d.Bind("SELECT done = 1, outcome, until - "+s.d.Clock()+" FROM redrive_processed"+where),
 		keyArgs(key)...).Scan(&done, &record.Outcome, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record, false, nil
@@ -93,7 +92,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 
 // Renew implements idempotency.Store.
 func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
-	n, err := s.exec(ctx, "UPDATE redrive_processed SET until = "+s.d.now+" + ?"+where+" AND owner = ? AND done = 0",
+	n, err := s.exec(ctx, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+" AND owner = ? AND done = 0",
 		append([]any{lease.Microseconds()}, append(keyArgs(key), owner)...)...)
 	return owned("renew", n, err)
 }
@@ -105,7 +104,7 @@ func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, 
 }
 
 func (s *Store) complete(ctx context.Context, db execer, key idempotency.Key, owner int64, outcome []byte, retention time.Duration) (int64, error) {
-	return exec(ctx, db, s.d.bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.now+" + ?"+where+" AND owner = ?"),
+	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+" AND owner = ?"),
 		append([]any{outcome, retention.Microseconds()}, append(keyArgs(key), owner)...)...)
 }
 
@@ -128,7 +127,7 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 	if !ok {
 		return errors.New("idempotency/sqlstore: the context belongs to no message under a guard")
 	}
-	outcome, err := idempotency.EncodeOutcome(produced)
+	outcome, err := claim.Outcome(produced...)
 	if err != nil {
 		return err
 	}
@@ -163,7 +162,7 @@ func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 // Purge forgets up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call it
 // from time to time until it returns 0: nothing else shrinks the table.
 func (s *Store) Purge(ctx context.Context) (int, error) {
-	n, err := s.exec(ctx, s.d.purge)
+	n, err := s.exec(ctx, purgeQuery(s.d))
 	if err != nil {
 		return 0, fault("purge", err)
 	}
@@ -175,7 +174,7 @@ type execer interface {
 }
 
 func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return exec(ctx, s.db, s.d.bind(query), args...)
+	return exec(ctx, s.db, s.d.Bind(query), args...)
 }
 
 func exec(ctx context.Context, db execer, query string, args ...any) (int64, error) {

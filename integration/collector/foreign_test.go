@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -21,14 +22,15 @@ func redriveAll(t *testing.T, letters *dlq.Letters, target collector.Target) {
 	t.Helper()
 	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{target}})
 	require.NoError(t, err)
-	m := letters.Manager(router)
-	run, err := m.StartRun(t.Context(), dlq.RunSpec{}, dlq.By{Actor: "ana"})
+	m, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: router})
+	require.NoError(t, err)
+	run, err := m.StartRun(t.Context(), redrive.Spec{}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	total := run.Counts.Total()
 	run, err = m.Drive(t.Context(), run.ID)
 	require.NoError(t, err)
-	require.Equal(t, dlq.RunCompleted, run.State, run.Cause)
-	require.Equal(t, dlq.RunCounts{Succeeded: total}, run.Counts)
+	require.Equal(t, redrive.Completed, run.State, run.Cause)
+	require.Equal(t, redrive.Counts{Succeeded: total}, run.Counts)
 }
 
 // entryOf finds the entry of a source's only message.
@@ -116,7 +118,9 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 		back := s.take(t, sys.queue)
 		require.Equal(t, []string{name, name, "application/json"}, []string{string(back.Body), back.MessageId, back.ContentType})
 		for key := range back.Headers {
-			if strings.HasPrefix(key, "x-redrive-") || key == envelope.KeyConsumer || key == envelope.KeyExchange || key == envelope.KeyRoutingKey {
+			switch {
+			case strings.HasPrefix(key, "x-redrive-"), key == envelope.KeyStage,
+				key == envelope.KeyConsumer, key == envelope.KeyExchange, key == envelope.KeyRoutingKey:
 				delete(back.Headers, key)
 			}
 		}

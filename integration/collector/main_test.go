@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the SQL driver
@@ -19,13 +18,11 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
-
-// patience is how long a loaded machine may take.
-const patience = 60 * time.Second
 
 func newLetters(t *testing.T) *dlq.Letters {
 	t.Helper()
@@ -80,5 +77,5 @@ func entries(t *testing.T, letters *dlq.Letters) []dlq.Entry {
 
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, holds, patience, 20*time.Millisecond)
+	await.True(t, holds)
 }

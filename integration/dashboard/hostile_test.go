@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -34,10 +36,11 @@ func TestHostile(t *testing.T) {
 			return map[string]any{attacks[0]: attacks[1], "list": []any{map[string]any{attacks[2]: attacks[3]}}}, nil
 		}
 		c.Settings = map[string]any{attacks[3]: attacks[0]}
-		c.Rules = []dlq.Rule{{Name: attacks[0], CauseText: attacks[1]}}
+		c.Rules = []redrive.Rule{{Name: attacks[0], CauseText: attacks[1]}}
 	})
 	b := s.open(t, "<b data-xss>ana</b>:admin")
 	b.expect("404")
+	b.expect("422") // one of the attacks has a NUL, which is refused
 	for i := range attacks {
 		at := func(n int) string { return attacks[(i+n)%len(attacks)] }
 		id := s.put(t, 1, func(d *envelope.DeadLetter) {
@@ -59,7 +62,11 @@ func TestHostile(t *testing.T) {
 		_, _, err := s.manager.Edit(t.Context(), id, dlq.Edit{Payload: fmt.Appendf(nil, "%s\n%s", at(3), at(4)), SetHeaders: map[string]string{"tenant": at(2)}},
 			dlq.By{Actor: at(0), Note: at(1)})
 		require.NoError(t, err)
-		run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Filter: dlq.Filter{IDs: []int64{id}, Topic: at(7)}, JQ: `"` + "x" + `"`, Paused: true},
+		filter := dlq.Filter{IDs: []int64{id}}
+		if !strings.Contains(at(7), "\x00") { // which a run refuses
+			filter.Topic = at(7)
+		}
+		run, err := s.runner.StartRun(t.Context(), redrive.Spec{Filter: filter, JQ: `"` + "x" + `"`, Paused: true},
 			dlq.By{Actor: at(3), Note: at(0)})
 		require.NoError(t, err)
 		e := s.entry(t, id)
@@ -82,9 +89,6 @@ func TestHostile(t *testing.T) {
 	// The texts are there to be read.
 	b.visit("/entries/1")
 	require.Contains(t, b.text(), attacks[0])
-	for _, status := range []string{"422"} {
-		b.expect(status)
-	}
 	for _, path := range []string{"/entries?status=" + url.QueryEscape(attacks[0]), "/entries?since=" + url.QueryEscape(attacks[1]), "/runs?state=" + url.QueryEscape(attacks[1])} {
 		b.visit(path)
 		b.harmless(path)

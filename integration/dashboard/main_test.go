@@ -8,10 +8,11 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 func TestMain(m *testing.M) {
@@ -48,7 +49,7 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 })
 
 // patience is how long a test waits for something in the page.
-const patience = 30 * time.Second
+const patience = await.Patience
 
 func requireBrowser(t testing.TB) context.Context {
 	t.Helper()

@@ -5,9 +5,13 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // A whole cause is redriven: looked at, started with a canary and a rate, and watched to its end without a reload.
@@ -27,13 +31,13 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	b.follow(`tbody tr a`)
 	b.follow(`a[href*="/runs/new"]`)
 	require.Contains(t, b.text(), "40 entries")
-	require.Contains(t, b.text(), "nothing is sent until you start it")
+	require.Contains(t, b.text(), "Nothing is sent until you press Send")
 	require.Empty(t, s.handled())
 	b.fill(`input[name=canary]`, "1, 5")
 	b.fill(`input[name=rate]`, "20")
 	b.fill(`input[name=stop]`, "50")
-	b.follow(`form[method=get] button`)
-	b.fill(`form[method=post] input[name=note]`, "the bank is open again")
+	b.follow(`button[value=preview]`)
+	b.fill(`input[name=note]`, "the bank is open again")
 	b.follow(`button[value=start]`)
 	b.has("the bank is open again")
 	loaded := eval[float64](b, `performance.timeOrigin`)
@@ -63,7 +67,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 		}
 		require.Equal(t, want, s.entry(t, id).Status)
 	}
-	runs, _, err := s.manager.Runs(t.Context(), dlq.RunFilter{}, dlq.Page{})
+	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
 	require.Equal(t, []int{1, 5}, runs[0].Spec.Canary)
@@ -75,27 +79,27 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 func TestRun_PauseResumeCancel(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 50)
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Rate: 2}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 2}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	b := s.open(t, "ana:operator")
-	state := func() *dlq.Run {
-		r, err := s.manager.Run(t.Context(), run.ID)
+	state := func() *redrive.Run {
+		r, err := s.runner.Run(t.Context(), run.ID)
 		require.NoError(t, err)
 		return r
 	}
 	b.visit("/runs/" + run.ID)
 	b.follow(`button[value=pause]`)
 	b.has("The run is paused.")
-	require.Equal(t, dlq.RunPaused, state().State)
+	require.Equal(t, redrive.Paused, state().State)
 	require.Equal(t, "ana", state().ChangedBy)
 	b.fill(`input[name=rate]`, "3")
 	b.follow(`button[value=adjust]`)
 	require.InDelta(t, 3, state().Spec.Rate, 0)
 	b.follow(`button[value=resume]`)
-	require.Equal(t, dlq.RunRunning, state().State)
+	require.Equal(t, redrive.Running, state().State)
 	b.follow(`button[value=cancel]`)
 	b.has("The run is cancelled.")
-	require.Equal(t, dlq.RunCancelled, state().State)
+	require.Equal(t, redrive.Cancelled, state().State)
 	b.visit("/runs?state=cancelled")
 	require.Equal(t, 1, eval[int](b, `document.querySelectorAll("tbody tr").length`))
 	b.visit("/audit?run=" + run.ID)
@@ -109,9 +113,9 @@ func TestRun_Approval(t *testing.T) {
 	ids := s.put(t, 3)
 	ana := s.open(t, "ana:approver")
 	ana.visit("/runs/new")
-	ana.click(`form[method=get] details summary`)
+	ana.click(`.run-form details summary`)
 	ana.fill(`textarea[name=jq]`, `.currency = "EUR"`)
-	ana.follow(`form[method=get] button`)
+	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`) // without a button: it is counted as it is typed
 	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
 	require.Contains(t, diff, `"currency": "EUR"`)
 	require.Contains(t, ana.text(), "Somebody else has to approve")
@@ -169,4 +173,63 @@ func TestRun_OfTickedEntries(t *testing.T) {
 		s.becomes(t, id, dlq.Resolved)
 	}
 	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
+}
+
+// What was typed after the preview is what starts: every field of the form, without a second preview. The button says it in numbers.
+func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
+	s := newSite(t, func(c *dlqhttp.Config) { c.Rate = 20 })
+	s.put(t, 29, cause("bank: connection refused"))
+	b := s.open(t, "ana:operator")
+	label := `document.querySelector("#send").innerText`
+	b.visit("/runs/new?q=bank&status=PENDING")
+	require.Equal(t, "20", eval[string](b, `document.querySelector("input[name=rate]").value`), "the server's own rate")
+	require.Equal(t, "Send 29 at 20/s, canary 1, 10, 100", eval[string](b, label))
+	require.Equal(t, 1, eval[int](b, `document.querySelectorAll("main form").length`), "one form")
+	b.fill(`input[name=run_limit]`, "7")
+	b.wait(label + ` === "Send 7 at 20/s, canary 1, 10, 100"`)
+	b.fill(`input[name=canary]`, "2")
+	b.fill(`input[name=rate]`, "12.5")
+	b.wait(label + ` === "Send 7 at 12.5/s, canary 2"`)
+	b.fill(`input[name=rate]`, "x")
+	b.has("a number from 0")
+	require.True(t, eval[bool](b, `document.querySelector("#send").disabled`), "nothing to send")
+
+	// The last fields are typed and the button is pressed at once, before anything is counted.
+	b.fill(`input[name=note]`, "the bank is open")
+	b.fill(`input[name=rate]`, "50")
+	b.fill(`input[name=stop]`, "40")
+	b.click(`.run-form details summary`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), `.currency = "EUR"`))
+	eval[bool](b, `(document.querySelector("select[name=target]").value = "quarantine", true)`)
+	b.follow(`button[value=start]`)
+	b.has("awaiting approval")
+	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+	spec := runs[0].Spec
+	require.Equal(t, []any{int64(7), 50.0, []int{2}, 0.4, `.currency = "EUR"`, "quarantine", "bank"},
+		[]any{spec.Limit, spec.Rate, spec.Canary, spec.Stop.Share, spec.JQ, spec.Target, spec.Filter.ErrorText})
+	require.Equal(t, int64(7), runs[0].Counts.Total())
+	require.Equal(t, "the bank is open", runs[0].Note)
+
+	// What is not valid starts nothing, and nothing of what was typed is lost.
+	b.expect("422")
+	b.visit("/runs/new?q=bank")
+	b.fill(`input[name=note]`, "again")
+	b.fill(`input[name=canary]`, "ten")
+	b.follow(`button[value=start]`)
+	require.Contains(t, b.text(), "such as 1, 10, 100")
+	kept := eval[[]string](b, `["canary", "note"].map((n) => document.querySelector("input[name=" + n + "]").value)`)
+	require.Equal(t, []string{"ten", "again"}, kept)
+
+	// Enter in a field looks, it does not send.
+	b.visit("/runs/new?q=bank")
+	b.fill(`input[name=run_limit]`, "3")
+	eval[bool](b, `window.left = true`)
+	b.key(kb.Enter)
+	b.wait(`!window.left && document.readyState === "complete"`)
+	require.Equal(t, "Send 3 at 20/s, canary 1, 10, 100", eval[string](b, label))
+	runs, _, err = s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
 }

@@ -3,7 +3,6 @@ package dashboard_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/chromedp/cdproto/network"
@@ -11,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // screens are all pages over a site with a run, by the heading that each has.
@@ -22,12 +23,12 @@ func screens(run string) map[string]string {
 		"/runs/new?jq=.currency%3D%22EUR%22": "New redrive run", "/runs/" + run: "", "/retention": "Retention",
 		"/retention?days=0&resolved=1&discarded=1&archive=1": "Retention", "/audit": "Audit log", "/system": "System",
 		"/nowhere": "There is no such page", "/entries?status=RESOLVED&q=nothing": "Entries",
-		"/report": "Report", "/report?since=30d": "Report",
+		"/live": "Live", "/report": "Report", "/report?since=30d": "Report",
 	}
 }
 
 // lived is a site on which something of everything has happened.
-func lived(t testing.TB) (s *site, run *dlq.Run) {
+func lived(t testing.TB) (s *site, run *redrive.Run) {
 	t.Helper()
 	s = newSite(t)
 	ids := s.put(t, 60)
@@ -38,12 +39,12 @@ func lived(t testing.TB) (s *site, run *dlq.Run) {
 		return nil
 	})
 	by := dlq.By{Actor: "ana", Note: "the bank is open again"}
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: dlq.StopRule{Share: 1}}, by)
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: redrive.StopRule{Share: 1}}, by)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		run, err = s.manager.Run(t.Context(), run.ID)
+	await.True(t, func() bool {
+		run, err = s.runner.Run(t.Context(), run.ID)
 		return err == nil && run.State.Ended()
-	}, patience, 10*time.Millisecond)
+	})
 	for i, id := range ids {
 		if s.entry(t, id).Status != dlq.Pending {
 			continue
@@ -74,7 +75,8 @@ func TestScreens(t *testing.T) {
 			require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), heading, path)
 			wide := eval[int64](b, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`)
 			require.LessOrEqual(t, wide, width, "%s is wider than a window of %d", path, width)
-			bars := eval[[]string](b, `[...document.querySelectorAll("button, [role=button]")].filter((e) => e.getBoundingClientRect().width > 260).map((e) => e.innerText)`)
+			bars := eval[[]string](b, `[...document.querySelectorAll("button:not(#send), [role=button]")]
+				.filter((e) => e.getBoundingClientRect().width > 260).map((e) => e.innerText)`)
 			require.Empty(t, bars, "%s: buttons that are as wide as the window", path)
 			broken := eval[[]string](b, brokenWords)
 			require.Empty(t, broken, "%s: words that are cut in the middle, in a window of %d", path, width)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 const (
@@ -38,11 +41,12 @@ func TestScreenshots(t *testing.T) {
 		{"entry", "/entries/" + dlq.FormatID(interesting(t, s)), "light", 1280, 980},
 		{"newrun", "/runs/new?q=card&jq=.currency+%3D+%22EUR%22", "light", 1280, 900},
 		{"run", "/runs/" + run, "light", 1280, 640},
+		{"live", "/live", "light", 1280, 760},
+		{"causes", "/groups", "light", 1280, 620},
 		{"phone", "/", "dark", 390, 780},
 	}
 	b := s.open(t, "ana:admin")
 	b.visit("/")
-	b.click(`[data-do=pause]`)
 	for _, shot := range shots {
 		b.do(chromedp.EmulateViewport(shot.width, shot.height))
 		b.media("prefers-color-scheme", shot.scheme)
@@ -99,15 +103,18 @@ func shop(t testing.TB) (*site, string) {
 		}
 		return nil
 	})
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{
-		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600, Stop: dlq.StopRule{Share: 0.9},
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{
+		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600, Stop: redrive.StopRule{Share: 0.9},
 	}, dlq.By{Actor: "ana", Note: "the bank is open again"})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		run, err = s.manager.Run(t.Context(), run.ID)
+	await.True(t, func() bool {
+		run, err = s.runner.Run(t.Context(), run.ID)
 		return err == nil && run.Counts.Done() > 120
-	}, patience, 10*time.Millisecond)
-	run, err = s.manager.PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
+	})
+	s.publish(t, "mails", slices.Repeat([]string{"fail"}, 37)...)
+	s.publish(t, "mails", "slow", "slow", "slow")
+	t.Cleanup(func() { close(s.release) })
+	run, err = s.runner.PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
 	require.NoError(t, err)
 	return s, run.ID
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,26 +24,44 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 
 // site is a whole system: a memory broker, a consumer with the retry pipeline, dead letters in SQLite, and the dashboard over them.
 type site struct {
 	letters *dlq.Letters
+	broker  *memory.Broker
+	monitor *live.Monitor
 	manager *dlq.Manager
+	runner  *redrive.Runner
 	url     string
 
 	mu sync.Mutex
+	// away cuts every connection to the dashboard; refuses is what the broker answers to a redrive of one entry.
+	away    atomic.Bool
+	refuses atomic.Pointer[error]
 	// broken says which messages the consumer fails on; nil none.
 	broken func(*message.Message) error
 	seen   []string
+	mails  int
+	// release lets slow mails end.
+	release chan struct{}
 }
 
 const topic = "orders"
 
 func newSite(t testing.TB, edits ...func(*dlqhttp.Config)) *site {
+	t.Helper()
+	return newSiteOver(t, func(s dlq.Store) dlq.Store { return s }, edits...)
+}
+
+// newSiteOver makes a site whose dashboard sees the store through a wrapper.
+func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dlqhttp.Config)) *site {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal", dlq.WithLogger(quiet), dlq.WithoutSpool())
@@ -50,36 +69,60 @@ func newSite(t testing.TB, edits ...func(*dlqhttp.Config)) *site {
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	broker, err := memory.New(brokers.Config{Group: "billing", Concurrency: 16, Logger: quiet})
 	require.NoError(t, err)
-	s := &site{letters: letters}
-	s.manager = letters.Manager(broker, dlq.WithManagerLogger(quiet), dlq.WithWorkInterval(20*time.Millisecond), dlq.WithApproval(1000),
-		dlq.WithTargets(map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}}))
+	s := &site{letters: letters, broker: broker, release: make(chan struct{})}
+	redriver := dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, delay time.Duration) error {
+		if refusal := s.refuses.Load(); refusal != nil {
+			return *refusal
+		}
+		return broker.Reschedule(ctx, o, m, delay)
+	})
+	s.manager, err = dlq.NewManager(dlq.ManagerConfig{Store: wrap(letters.Store()), Redriver: redriver, Logger: quiet})
+	require.NoError(t, err)
+	s.runner, err = redrive.NewRunner(redrive.Config{
+		Store: letters.Store(), Redriver: broker, Logger: quiet, WorkInterval: 20 * time.Millisecond, Approval: &dlq.Approval{Above: 1000},
+		Targets: map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}},
+	})
+	require.NoError(t, err)
 	s.consume(t, broker, quiet)
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	worked := make(chan error, 1)
-	go func() { worked <- s.manager.Work(ctx) }()
+	go func() { worked <- s.runner.Work(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		require.ErrorIs(t, <-worked, context.Canceled)
 	})
 
 	cfg := dlqhttp.Config{
-		Manager: s.manager, Prefix: "/ops", Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}, Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(testUser)},
+		Manager: s.manager, Runner: s.runner, Prefix: "/ops", Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}, Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(testUser)},
 		Topology: func(context.Context) (any, error) {
 			return map[string]any{"broker": "mem://", "queues": []any{
 				map[string]any{"name": "orders.billing", "type": "queue", "messages": 0},
 				map[string]any{"name": "orders.billing_retry", "type": "retry", "messages": 0},
 			}}, nil
 		},
+		Depths: func(ctx context.Context) ([]dlqhttp.Depth, error) {
+			depths, err := broker.Depths(ctx)
+			found := make([]dlqhttp.Depth, 0, len(depths))
+			for _, d := range depths {
+				found = append(found, dlqhttp.Depth{Broker: "mem", Topic: d.Topic, Group: d.Group, Kind: string(d.Kind), Messages: d.Messages})
+			}
+			return found, err
+		},
 		Settings: map[string]any{"server": map[string]any{"address": "127.0.0.1:8321", "read_only": false}, "store": "sqlite:dead-letters.db"},
-		Rules:    []dlq.Rule{{Name: "network", CauseText: "connection refused", After: time.Minute, MaxAfter: time.Hour, Redrives: 3, Rate: 10}},
+		Rules:    []redrive.Rule{{Name: "network", CauseText: "connection refused", After: time.Minute, MaxAfter: time.Hour, Redrives: 3, Rate: 10}},
 	}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
 	handler, err := dlqhttp.New(cfg)
 	require.NoError(t, err)
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.away.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL + cfg.Prefix
 	return s
@@ -97,20 +140,28 @@ func testUser(r *http.Request) (dlqhttp.Principal, error) {
 
 func (s *site) consume(t testing.TB, broker *memory.Broker, quiet *slog.Logger) {
 	t.Helper()
+	monitor, err := live.New(live.Config{Service: "billing", Store: s.letters.Store(), Interval: 50 * time.Millisecond, Logger: quiet})
+	require.NoError(t, err)
+	s.monitor = monitor
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: broker, DeadLetters: s.letters, Logger: quiet, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		Rescheduler: broker, DeadLetters: s.letters, Logger: quiet, MaxAttempts: 1, Observer: monitor,
+		Handlers: map[string]middleware.HandlerConfig{"mail": {MaxAttempts: 2, Backoff: middleware.Steps(20 * time.Minute)}},
 	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(pipeline.Middleware)
-	router.AddConsumerHandler("charge", topic, broker.Subscriber(), s.handle)
+	router.AddConsumerHandler("charge", topic, monitor.Subscriber(broker.Subscriber()), s.handle)
+	router.AddConsumerHandler("mail", "mails", monitor.Subscriber(broker.Subscriber()), s.mail)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- router.Run(ctx) }()
 	<-router.Running()
+	reported := make(chan error, 1)
+	go func() { reported <- monitor.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
+		require.NoError(t, <-reported)
 		require.NoError(t, <-done)
 		require.NoError(t, broker.Close())
 	})
@@ -124,6 +175,36 @@ func (s *site) handle(m *message.Message) error {
 		return s.broken(m)
 	}
 	return nil
+}
+
+// mail is a handler of another queue: a message that says "fail" is retried in 20 minutes, one that says "slow" takes until the test
+// lets it.
+func (s *site) mail(m *message.Message) error {
+	switch string(m.Payload) {
+	case "fail":
+		return errors.New("smtp: 451 try again later")
+	case "slow":
+		<-s.release
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mails++
+	return nil
+}
+
+// mailed is how many mails were handled.
+func (s *site) mailed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mails
+}
+
+// publish puts messages into a topic.
+func (s *site) publish(t testing.TB, topic string, payloads ...string) {
+	t.Helper()
+	for _, payload := range payloads {
+		require.NoError(t, s.broker.Publisher().Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(payload))))
+	}
 }
 
 // handled are the payloads that the consumer has been given.
@@ -197,6 +278,14 @@ func cause(text string) func(*envelope.DeadLetter) {
 	}
 }
 
+// messageIDs makes letters others than those with the same numbers.
+func messageIDs(prefix string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) {
+		d.Message.UUID = prefix + d.Message.UUID
+		d.Message.Metadata[envelope.KeyMessageID] = prefix + d.Message.Metadata[envelope.KeyMessageID]
+	}
+}
+
 // entry is an entry as it is in the store.
 func (s *site) entry(t testing.TB, id int64) *dlq.Entry {
 	t.Helper()
@@ -208,7 +297,7 @@ func (s *site) entry(t testing.TB, id int64) *dlq.Entry {
 // becomes waits until an entry has a status.
 func (s *site) becomes(t testing.TB, id int64, status dlq.Status) *dlq.Entry {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.entry(t, id).Status == status }, patience, 10*time.Millisecond, "entry %d: %s", id, status)
+	await.True(t, func() bool { return s.entry(t, id).Status == status }, "entry %d: %s", id, status)
 	return s.entry(t, id)
 }
 

@@ -98,8 +98,9 @@ func (b *tab) watch() {
 				return
 			}
 			if e.Type == "error" || e.Type == "warning" || e.Type == "assert" {
-				text, _ := json.Marshal(e.Args)
-				b.complain("console.%s: %s", e.Type, text)
+				if text, _ := json.Marshal(e.Args); !b.expected(string(text)) {
+					b.complain("console.%s: %s", e.Type, text)
+				}
 			}
 		}
 	}()
@@ -117,13 +118,7 @@ func (b *tab) watch() {
 			if err != nil {
 				return
 			}
-			b.mu.Lock()
-			expected := false
-			for _, status := range b.allow {
-				expected = expected || strings.Contains(e.Entry.Text, status)
-			}
-			b.mu.Unlock()
-			if !expected && (e.Entry.Level == "error" || e.Entry.Level == "warning") {
+			if !b.expected(e.Entry.Text) && (e.Entry.Level == "error" || e.Entry.Level == "warning") {
 				b.complain("log %s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
 			}
 		}
@@ -144,6 +139,18 @@ func (b *tab) expect(status string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.allow = append(b.allow, status)
+}
+
+// expected reports whether what the console says was expected.
+func (b *tab) expected(text string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, allowed := range b.allow {
+		if strings.Contains(text, allowed) {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {

@@ -2,8 +2,7 @@ package examples_test
 
 import (
 	"database/sql"
-	"fmt"
-	"strconv"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,10 +39,11 @@ func TestEmployees_OnKafka(t *testing.T) {
 	require.Zero(t, lag(t, kafka.Brokers, "payroll", "employee-create", "employee-update", "employee-delete"),
 		"the offset is committed after an error too (C12)")
 
-	id := count(t, db, `SELECT MIN(id) FROM dlq_events WHERE error_message = 'Falha na validação: CPF inválido'`)
-	r = run(t, "employees", kafka.URL(), letters, "-fix", strconv.Itoa(id), "-set", "cpf=529.982.247-25")
+	hint := regexp.MustCompile(`-fix (EMP-\d+)`).FindStringSubmatch(r.stdout)
+	require.NotNil(t, hint, r.stdout)
+	r = run(t, "employees", kafka.URL(), letters, "-fix", hint[1], "-set", "cpf=529.982.247-25")
 	require.Zero(t, r.code, r.stdout+r.stderr)
-	require.Contains(t, r.stdout, fmt.Sprintf("Entry %d is RESOLVED after 1 redrive(s).", id))
+	require.Contains(t, r.stdout, hint[1]+" is RESOLVED after 1 redrive(s).")
 	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/natsserver"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -25,6 +26,7 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	natsserver.Main()
 	code := m.Run()
 	if err := errors.Join(services.CloseShared(), os.RemoveAll(built.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,7 +49,8 @@ func program(t *testing.T, name string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./examples/"+name)
+	const tags = "amqp,kafka,nats,postgres,mysql,watermill"
+	build := exec.CommandContext(t.Context(), "go", "build", "-tags", tags, "-o", path, "./examples/"+name)
 	build.Dir = filepath.Join("..", "..")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

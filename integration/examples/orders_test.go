@@ -3,10 +3,12 @@ package examples_test
 import (
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/natsserver"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -21,16 +23,32 @@ var brokerURLs = map[string]func(t *testing.T) string{
 	"memory":     func(*testing.T) string { return "mem://" },
 	"RabbitMQ":   func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
 	"Kafka":      func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
+	"NATS":       func(t *testing.T) string { t.Helper(); return natsserver.Start(t).URL() },
 	"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
 	"MySQL":      func(t *testing.T) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 	"SQLite":     func(t *testing.T) string { t.Helper(); return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") },
+
+	// Watermill's own adapters, whose retries wait in a queue on SQLite.
+	"gochannel": func(*testing.T) string { return "gochannel://" },
+	"watermill-amqp": func(t *testing.T) string {
+		t.Helper()
+		return "watermill+" + services.SharedRabbitMQ(t).VHost(t)
+	},
+	"watermill-kafka": func(t *testing.T) string { t.Helper(); return "watermill+" + services.SharedKafka(t).URL() },
+	"watermill-sql": func(t *testing.T) string {
+		t.Helper()
+		return "watermill+" + services.SharedPostgres(t).Database(t)
+	},
 }
 
 func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {
 	for name, url := range brokerURLs {
 		t.Run(name, func(t *testing.T) {
 			broker, letters := url(t), sqliteFile(t)
+			if strings.HasPrefix(broker, "watermill+") {
+				t.Setenv("REDRIVE_DELAYS_URL", "sqlite://"+filepath.Join(t.TempDir(), "delays.db"))
+			}
 			if name == "MySQL" { // which keeps the dead letters beside the queue
 				letters = broker
 			}

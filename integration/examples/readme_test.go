@@ -18,9 +18,9 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/all"
 )
 
-// The README's table says of each broker what its open connection says of itself.
-func TestREADME_CapabilitiesTable(t *testing.T) {
-	columns := []string{"memory", "RabbitMQ", "Kafka", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
+// The table in docs/brokers has for each broker what its open connection reports of itself.
+func TestDocs_CapabilitiesTable(t *testing.T) {
+	columns := []string{"memory", "RabbitMQ", "Kafka", "NATS", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
 	have := map[string]brokers.Capabilities{}
 	patterns := map[string]bool{}
 	for _, name := range columns {
@@ -55,9 +55,35 @@ func TestREADME_CapabilitiesTable(t *testing.T) {
 		}
 		table.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "brokers", "README.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(readme), table.String(), "the table must be:\n%s", table.String())
+	require.Contains(t, string(page), table.String(), "the table must be:\n%s", table.String())
+}
+
+// The second table has the same of Watermill's own adapters.
+func TestDocs_WatermillsAdapters(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "brokers", "README.md"))
+	require.NoError(t, err)
+	columns := []string{"watermill-amqp", "watermill-kafka", "watermill-sql", "gochannel"}
+	rows := map[string]func(c brokers.Capabilities) bool{
+		"keeps messages over restarts":           func(c brokers.Capabilities) bool { return c.Durable },
+		"order, with one handler and no failure": func(c brokers.Capabilities) bool { return c.Ordered },
+		"several groups on one topic":            func(c brokers.Capabilities) bool { return c.Groups },
+		"topic patterns (`invoice.*`)":           func(c brokers.Capabilities) bool { return c.Patterns },
+		"counts crashes of the consumer":         func(c brokers.Capabilities) bool { return c.DeliveryCount },
+	}
+	lines := map[string]string{}
+	for _, name := range columns {
+		c := capabilities(t, brokers.Config{URL: brokerURLs[name](t)})
+		require.NoError(t, c.err)
+		for title, able := range rows {
+			lines[title] += " " + yes(able(c.Capabilities)) + " |"
+		}
+	}
+	require.Contains(t, string(page), "| | "+strings.Join(columns, " | ")+" |")
+	for title, cells := range lines {
+		require.Contains(t, string(page), "| "+title+" |"+cells+"\n")
+	}
 }
 
 type opened struct {
@@ -93,6 +119,9 @@ func delay(d time.Duration) string {
 func size(bytes int64) string {
 	if bytes == 0 {
 		return "memory"
+	}
+	if bytes < 1<<20 {
+		return fmt.Sprint(bytes>>10, " KiB")
 	}
 	return fmt.Sprint(bytes>>20, " MiB")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/kill9"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
@@ -61,7 +62,7 @@ func consume(ctx context.Context, brokerURL, databaseURL string) error {
 	}
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker, DeadLetters: broker, Logger: quiet,
-		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond)},
+		Backoff: middleware.Constant(10 * time.Millisecond),
 	})
 	if err != nil {
 		return err
@@ -171,10 +172,10 @@ func killedConsumers(t *testing.T, d database, url string) {
 		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
 	}
 	kill9.Start(t, "", urls...)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		_, different := charges()
 		return different == n
-	}, time.Minute, 20*time.Millisecond, "an effect is missing")
+	}, "an effect is missing")
 	rows, _ := charges()
 	require.Equal(t, n, rows, "an effect happened twice")
 }

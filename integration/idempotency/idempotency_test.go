@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -144,7 +145,7 @@ func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := openDatabase(t, c.effects(t))
-			url := with(d.url, "x-nack-delay=10ms")
+			url := with(d.url, "x-nack-pause=10ms")
 			if c.broker != nil {
 				url = c.broker(t)
 			}
@@ -165,10 +166,10 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	require.NoError(t, err)
 	quiet := slog.New(slog.DiscardHandler)
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler:   broker,
-		DeadLetters:   broker,
-		HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond)},
-		Logger:        quiet,
+		Rescheduler: broker,
+		DeadLetters: broker,
+		Backoff:     middleware.Constant(10 * time.Millisecond),
+		Logger:      quiet,
 	})
 	require.NoError(t, err)
 	guard, err := idempotency.New(idempotency.Config{
@@ -234,7 +235,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range n {
@@ -243,7 +244,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 			}
 		}
 		return true
-	}, time.Minute, 20*time.Millisecond)
+	})
 	require.NoError(t, broker.Close())
 	workers.Wait()
 

@@ -51,13 +51,13 @@ func TestCluster_LeaderKilledUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	l.wait(t, before, time.Minute)
+	l.wait(t, before)
 	killed := c.Leader(t, topic, 0)
 	require.NoError(t, killed.Kill())
-	l.wait(t, before+behind, time.Minute)
+	l.wait(t, before+behind)
 	close(stop)
 	load.Wait()
 	n := int(confirmed.Load())
-	l.wait(t, n, 2*time.Minute)
+	l.wait(t, n)
 	t.Logf("%s killed: 0 of %d lost, %d handled twice", killed.Brokers[0], n, l.settle(time.Second))
 }

@@ -22,8 +22,7 @@ func TestConformance(t *testing.T) {
 		cfg.URL = k.URL() + "?partitions=1"
 		return brokers.OpenConfig(context.Background(), cfg)
 	}
-	// A broker that has just started takes seconds to make its own topics for the first group. And sarama counts with
-	// go-metrics, which starts one goroutine for the life of the process: let it be there before the suite counts ours.
+	// A broker that has just started takes seconds to make its own topics for the first group.
 	b, err := open(brokers.Config{Group: "first"})
 	require.NoError(t, err)
 	topic := k.Topic(t)

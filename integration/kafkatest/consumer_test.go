@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -38,7 +39,7 @@ func consumerMain(ctx context.Context, url string) int {
 	}
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: b, DeadLetters: b, Logger: slog.New(slog.DiscardHandler),
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3, Backoff: middleware.Constant(300 * time.Millisecond)},
+		MaxAttempts: 3, Backoff: middleware.Constant(300 * time.Millisecond),
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -60,7 +61,7 @@ func consumerMain(ctx context.Context, url string) int {
 		if a, ok := middleware.AttemptFrom(m.Context()); ok && number/numberOfKeys%10 == 3 && a.Number == 1 {
 			return errors.New("fails the first time")
 		}
-		<-time.After(work) // what a handler does for its living, not a wait for anything
+		<-time.After(work) // real time: the work
 		out.Lock()
 		defer out.Unlock()
 		_, err := fmt.Fprintln(os.Stdout, string(m.Payload))
@@ -137,20 +138,9 @@ func (l *ledger) counts() (different, total int) {
 }
 
 // wait returns when so many different messages were handled.
-func (l *ledger) wait(t *testing.T, different int, within time.Duration) {
+func (l *ledger) wait(t *testing.T, different int) {
 	t.Helper()
-	deadline := time.After(within)
-	for {
-		have, total := l.counts()
-		if have >= different {
-			return
-		}
-		select {
-		case <-l.changed:
-		case <-deadline:
-			require.FailNow(t, "messages are missing", "%d of %d, handled %d times in all", have, different, total)
-		}
-	}
+	await.Count(t, different, func() int { have, _ := l.counts(); return have }, "messages are missing")
 }
 
 // settle watches that nothing more is handled for a while, and returns how often messages were handled beyond once.

@@ -56,11 +56,11 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 				p := startConsumer(t, url, topic, c.work, l.handled)
 				require.NoError(t, b.Publisher().Publish(topic, numbers(i*n/kills, (i+1)*n/kills)...))
 				// Killed with some of this batch handled, and some of its retries waiting.
-				l.wait(t, i*n/kills+n/kills/3, time.Minute)
+				l.wait(t, i*n/kills+n/kills/3)
 				p.kill()
 			}
 			startConsumer(t, url, topic, c.work, l.handled)
-			l.wait(t, n, 2*time.Minute)
+			l.wait(t, n)
 			duplicates := l.settle(time.Second)
 			t.Logf("%d messages, %d kills: 0 lost, %d handled twice (%.2f %%)", n, kills, duplicates, float64(duplicates)*100/n)
 			// The work between two commits, which are 50 ms apart and may take a while on a busy machine.
@@ -80,7 +80,7 @@ func TestRestart_OfTheBrokerWithMessagesWaiting(t *testing.T) {
 	const n = 1000
 	for i := range 4 {
 		require.NoError(t, b.Publisher().Publish(topic, numbers(i*n/4, (i+1)*n/4)...))
-		l.wait(t, (i*n+n/2)/4, time.Minute) // and every tenth waits for 300 ms
+		l.wait(t, (i*n+n/2)/4) // and every tenth waits for 300 ms
 		if i == 1 {
 			require.NoError(t, k.Kill())
 			require.NoError(t, k.Start(t.Context()))
@@ -88,7 +88,7 @@ func TestRestart_OfTheBrokerWithMessagesWaiting(t *testing.T) {
 			require.NoError(t, k.Restart(t.Context()))
 		}
 	}
-	l.wait(t, n, 2*time.Minute)
+	l.wait(t, n)
 	t.Logf("4 restarts of the broker, one by kill -9: 0 of %d lost, %d handled twice", n, l.settle(2*time.Second))
 	p.kill()
 }

@@ -33,7 +33,7 @@ func join(t *testing.T, url, topic string, backoff time.Duration, handle message
 	require.NoError(t, err)
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: b, DeadLetters: b,
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 4, Backoff: middleware.Constant(backoff)},
+		MaxAttempts: 4, Backoff: middleware.Constant(backoff),
 	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -94,11 +94,11 @@ func TestRebalance_DuringWaits(t *testing.T) {
 	}
 	first := join(t, url, topic, wait, handle)
 	require.NoError(t, first.broker.Publisher().Publish(topic, numbers(0, n)...))
-	l.wait(t, n, time.Minute)
+	l.wait(t, n)
 	for range rebalances {
 		join(t, url, topic, wait, handle).leave()
 	}
-	l.wait(t, 2*n, time.Minute)
+	l.wait(t, 2*n)
 	require.Zero(t, l.settle(2*time.Second), "handled twice")
 	var worst time.Duration
 	for _, d := range late {
@@ -154,14 +154,14 @@ func TestOrder_TenThousandMessagesUnderRebalances(t *testing.T) {
 			if err := publisher.Publish(topic, batch...); err != nil {
 				t.Errorf("publish: %v", err)
 			}
-			<-time.After(100 * time.Millisecond) // a load spread over the rebalances
+			<-time.After(100 * time.Millisecond) // real time: a load spread over the rebalances
 		}
 	}()
 	for range 4 {
 		join(t, url, topic, 500*time.Millisecond, handle).leave()
 	}
 	<-published
-	l.wait(t, keys*perKey, 2*time.Minute)
+	l.wait(t, keys*perKey)
 	require.Zero(t, l.settle(time.Second), "handled twice")
 }
 
@@ -183,8 +183,8 @@ func TestGroups_OneFailingDoesNotTouchTheOther(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, a.broker.Publisher().Publish(topic, numbers(0, n)...))
-	failing.wait(t, n, time.Minute)
-	other.wait(t, n, time.Minute)
+	failing.wait(t, n)
+	other.wait(t, n)
 	require.Zero(t, failing.settle(time.Second))
 	require.Zero(t, other.settle(time.Second))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -31,7 +32,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	case m, ok := <-messages:
 		require.True(t, ok, "the subscription ended")
 		return m
-	case <-time.After(30 * time.Second):
+	case <-time.After(await.Patience):
 		require.FailNow(t, "no message")
 		return nil
 	}
@@ -133,21 +134,10 @@ func TestNetwork_CutWhileMessagesWait(t *testing.T) {
 	for i := range 3 {
 		require.NoError(t, m.broker.Publisher().Publish(topic, numbers(i*n/3, (i+1)*n/3)...))
 		require.NoError(t, k.Proxy.Cut())
-		<-time.After(time.Second) // the length of the outage
+		<-time.After(time.Second) // real time: the length of the outage
 		require.NoError(t, k.Proxy.Heal())
-		l.wait(t, (i+1)*n/3, time.Minute)
+		l.wait(t, (i+1)*n/3)
 	}
-	deadline := time.After(time.Minute)
-	for {
-		if _, total := l.counts(); total >= 2*n {
-			break
-		}
-		select {
-		case <-l.changed:
-		case <-deadline:
-			_, total := l.counts()
-			require.FailNow(t, "retries are missing", "%d of %d runs", total, 2*n)
-		}
-	}
+	await.Count(t, 2*n, func() int { _, total := l.counts(); return total }, "retries are missing")
 	t.Logf("3 cuts: 0 of %d lost, %d runs beyond two", n, l.settle(2*time.Second)-n)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -20,7 +21,7 @@ func TestSecured_TLSAndSASL(t *testing.T) {
 	k := services.Kafka(t, services.KafkaConfig{Secured: true})
 	s := k.Secured
 	open := func(password string, params url.Values) (brokers.Broker, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		return brokers.OpenConfig(ctx, brokers.Config{
 			URL: "kafka://" + s.Addr + "?" + params.Encode(), Group: "billing", Username: s.User, Password: password,

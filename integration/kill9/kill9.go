@@ -22,12 +22,19 @@ const times = 5
 // a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless somebody has waited for it.
 func Start(t *testing.T, where string, env ...string) *exec.Cmd {
 	t.Helper()
+	cmd := Command(t, where, env...)
+	require.NoError(t, cmd.Start())
+	return cmd
+}
+
+// Command is what [Start] starts, for a test that reads what it prints.
+func Command(t *testing.T, where string, env ...string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // G702: this very program
 	cmd.Env = append(append(os.Environ(), env...), dies+"="+where)
 	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
-		if cmd.ProcessState == nil {
+		if cmd.Process != nil && cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait() // killed
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
@@ -41,6 +42,7 @@ type running struct {
 	store    *fragile
 	letters  *dlq.Letters
 	manager  *dlq.Manager
+	runner   *redrive.Runner
 	metrics  *dlqmetrics.Metrics
 	handler  message.HandlerFunc
 	registry *prometheus.Registry
@@ -57,6 +59,9 @@ type fragile struct {
 
 	away, refuses error
 }
+
+// Unwrap lets what a store offers besides dlq.Store be found.
+func (f *fragile) Unwrap() dlq.Store { return f.Store }
 
 func (f *fragile) Ping(ctx context.Context) error {
 	if f.away != nil {
@@ -108,7 +113,7 @@ func startService(t *testing.T, dir string, s setting) *running {
 	require.NoError(t, err)
 	r.registry.MustRegister(pipelines, r.metrics, brokermetrics.New(map[string]brokers.Broker{"main": r.broker}))
 	cfg := middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3}, Observer: pipelines, Logger: quiet, Breaker: s.breaker,
+		MaxAttempts: 3, Observer: pipelines, Logger: quiet, Breaker: s.breaker,
 		HandlerName: func(context.Context) string { return "charge" }, PublishTries: 1, NackDelay: time.Nanosecond,
 		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
@@ -132,9 +137,12 @@ func startService(t *testing.T, dir string, s setting) *running {
 		}
 		return nil, nil
 	})
-	r.manager = r.letters.Manager(dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+	redriver := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
 		return r.redriverAway
-	}), dlq.WithApproval(10))
+	})
+	r.manager = r.letters.Manager(redriver)
+	r.runner, err = redrive.NewRunner(redrive.Config{Store: r.letters.Store(), Redriver: redriver, Approval: &dlq.Approval{Above: 10}})
+	require.NoError(t, err)
 	return r
 }
 
@@ -269,20 +277,20 @@ func TestAlerts_OnService(t *testing.T) {
 			begin: func(r *running) {
 				r.die(3, 0)
 				r.redriverAway = errAway
-				run, err := r.manager.StartRun(r.Context(), dlq.RunSpec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
+				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
 				require.NoError(r, err)
-				run, err = r.manager.Drive(r.Context(), run.ID)
+				run, err = r.runner.Drive(r.Context(), run.ID)
 				require.NoError(r, err)
-				require.Equal(r, dlq.RunStopped, run.State)
+				require.Equal(r, redrive.Stopped, run.State)
 			},
 			want: []string{"RedriveRunStopped"},
 		},
 		"run waits": {
 			begin: func(r *running) {
 				r.die(11, 0)
-				run, err := r.manager.StartRun(r.Context(), dlq.RunSpec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
+				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
 				require.NoError(r, err)
-				require.Equal(r, dlq.RunAwaitingApproval, run.State)
+				require.Equal(r, redrive.AwaitingApproval, run.State)
 			},
 			want: []string{"RedriveRunAwaitsApproval"},
 		},

@@ -36,6 +36,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
@@ -168,7 +169,7 @@ func newService(t *testing.T) *service {
 	}))
 	registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 	pipeline, err := middleware.New(middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3}, Observer: pipelines, DeadLetters: letters, Logger: slog.New(slog.DiscardHandler),
+		MaxAttempts: 3, Observer: pipelines, DeadLetters: letters, Logger: slog.New(slog.DiscardHandler),
 		HandlerName: func(context.Context) string { return "charge" },
 		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
 	})
@@ -229,10 +230,10 @@ scrape_configs: [{job_name: redrive, metrics_path: /, static_configs: [{targets:
 		}
 	})
 	api = "http://" + address
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		status, _ := get(t, api+"/-/ready")
 		return status == http.StatusOK
-	}, time.Minute, 50*time.Millisecond)
+	})
 	return api
 }
 
@@ -301,19 +302,19 @@ func TestDashboards_OnPrometheus(t *testing.T) {
 			require.GreaterOrEqual(t, ask(t, api, p.expr), 0, p.where)
 			continue
 		}
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			traffic()
 			return ask(t, api, p.expr) > 0
-		}, time.Minute, 100*time.Millisecond, "%s: %s", p.where, p.expr)
+		}, "%s: %s", p.where, p.expr)
 	}
 	status, body := get(t, api+"/api/v1/rules")
 	require.Equal(t, http.StatusOK, status)
 	for _, name := range alerts(t) {
 		require.Contains(t, string(body), `"name":"`+name+`"`)
 	}
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		_, body = get(t, api+"/api/v1/rules")
 		return !strings.Contains(string(body), `"health":"unknown"`)
-	}, time.Minute, 100*time.Millisecond)
+	})
 	require.NotContains(t, string(body), `"health":"err"`)
 }

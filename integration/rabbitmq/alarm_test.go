@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -25,9 +26,9 @@ func TestMemoryAlarm(t *testing.T) {
 		func(c *brokers.Config) { c.PublishTimeout = time.Second })
 	plain := dialPlain(t, url)
 	gate := make(chan struct{})
-	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 3, Backoff: middleware.Constant(50 * time.Millisecond),
-	}}, func(m *message.Message) error {
+	}, func(m *message.Message) error {
 		<-gate
 		if a, ok := middleware.AttemptFrom(m.Context()); ok && m.UUID == strconv.Itoa(n-1) && a.Number == 1 {
 			return errDown // its retry cannot be published until the alarm is over
@@ -50,10 +51,10 @@ func TestMemoryAlarm(t *testing.T) {
 		}
 	})
 	watermark(t.Context(), "1MB")
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		err := b.Publisher().Publish("orders", newMessage("during the alarm"))
 		return err != nil
-	}, patience, 10*time.Millisecond, "the alarm does not stop publishing")
+	}, "the alarm does not stop publishing")
 	began := time.Now()
 	err := b.Publisher().Publish("orders", newMessage("during the alarm"))
 	require.ErrorIs(t, err, rabbitmq.ErrBlocked)
@@ -67,10 +68,10 @@ func TestMemoryAlarm(t *testing.T) {
 	for len(ids) < n {
 		ids[s.next().message.UUID] = true
 	}
-	require.Eventually(t, func() bool { return plain.depth("orders") == 0 }, patience, 10*time.Millisecond, "acks arrive during the alarm")
+	await.True(t, func() bool { return plain.depth("orders") == 0 }, "acks arrive during the alarm")
 
 	watermark(t.Context(), "1GB")
-	require.Eventually(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil }, patience, 10*time.Millisecond)
+	await.True(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil })
 	retried := false
 	for after := false; !after || !retried; {
 		next := s.next()

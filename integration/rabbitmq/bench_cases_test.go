@@ -144,7 +144,7 @@ func BenchmarkConcurrency(b *testing.B) {
 		broker := a.open(func(c *brokers.Config) { c.Concurrency = 64 })
 		chain := []message.HandlerMiddleware{a.pipeline(broker, time.Second).Middleware}
 		slow := func(*message.Message) (bool, error) {
-			time.Sleep(time.Millisecond) // the work
+			time.Sleep(time.Millisecond) // real time: the work
 			return true, nil
 		}
 		a.race(
@@ -154,7 +154,9 @@ func BenchmarkConcurrency(b *testing.B) {
 			}},
 			contender{"raw-64-workers", n, func() time.Duration {
 				a.fill("bench", n)
-				return a.consumeRaw("bench", n, 64, false, func(*amqp.Delivery) { time.Sleep(time.Millisecond) })
+				return a.consumeRaw("bench", n, 64, false, func(*amqp.Delivery) {
+					time.Sleep(time.Millisecond) // real time: the work
+				})
 			}},
 			contender{"watermill-8-subscriptions", n / 4, func() time.Duration {
 				a.fill("bench", n/4)
@@ -169,7 +171,7 @@ func (a *arena) pipeline(broker brokers.Broker, delay time.Duration) *middleware
 	a.Helper()
 	p, err := middleware.New(middleware.Config{
 		Rescheduler: broker, DeadLetters: broker, Logger: slog.New(slog.DiscardHandler),
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1000, Backoff: middleware.Constant(delay)},
+		MaxAttempts: 1000, Backoff: middleware.Constant(delay),
 	})
 	require.NoError(a, err)
 	return p

@@ -95,7 +95,7 @@ func (a *arena) blockedByRetry(queue string) float64 {
 	}
 	go func() { _ = router.Run(a.Context()) }()
 	<-router.Running()
-	<-time.After(2 * time.Second) // the time in which the good ones are counted
+	<-time.After(2 * time.Second) // real time: in which the good ones are counted
 	rate := float64(good.Load()) / 2
 	_ = router.Close() // handlers that sleep in Retry make it time out
 	return rate

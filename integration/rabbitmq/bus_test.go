@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -34,11 +35,11 @@ func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	}
 	busyOne.next()
 	vhost, queue := vhostOf(t, url), "easyweek.billing"
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		q, err := services.SharedRabbitMQ(t).Management().Queue(t.Context(), vhost, queue)
 		require.NoError(t, err)
 		return q.Unacked == 1 && q.Ready == n-1
-	}, patience, 100*time.Millisecond, "one is with the busy instance, and none ahead of it")
+	}, "one is with the busy instance, and none ahead of it")
 
 	idle := serve(t, open(), "#", middleware.ServiceBus(1), func(*message.Message) error { return nil })
 	for range n - 1 {
@@ -46,10 +47,10 @@ func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	}
 	require.Empty(t, busyOne.runs)
 	close(release)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		q, err := services.SharedRabbitMQ(t).Management().Queue(t.Context(), vhost, queue)
 		return err == nil && q.Messages == 0
-	}, patience, 100*time.Millisecond, "acked")
+	}, "acked")
 }
 
 // D12, D13: after a graceful shutdown the broker has no connection of ours.
@@ -66,10 +67,10 @@ func TestBus_ShutdownClosesEverything(t *testing.T) {
 		require.NoError(t, err)
 		return len(list)
 	}
-	require.Eventually(t, func() bool { return connections() == 2 }, patience, 100*time.Millisecond)
+	await.True(t, func() bool { return connections() == 2 })
 	s.stop()
 	require.NoError(t, b.Close())
-	require.Eventually(t, func() bool { return connections() == 0 }, patience, 100*time.Millisecond)
+	await.True(t, func() bool { return connections() == 0 })
 }
 
 // D14, D15: system events are handled before user code, acked and not retried, whatever becomes of them; debug messages go to

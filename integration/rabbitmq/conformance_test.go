@@ -15,15 +15,14 @@ import (
 )
 
 // The suite for brokers, and Watermill's own, on quorum queues and on classic ones.
-func TestConformance(t *testing.T) { conforms(t, nil) }
+func TestConformance(t *testing.T) { conforms(t, services.SharedRabbitMQ(t), nil) }
 
 func TestConformance_ClassicQueues(t *testing.T) {
-	conforms(t, brokers.Params{"queue-type": "classic", "retry-queue-type": "classic"})
+	conforms(t, services.SharedRabbitMQ(t), brokers.Params{"queue-type": "classic", "retry-queue-type": "classic"})
 }
 
-func conforms(t *testing.T, params brokers.Params) {
+func conforms(t *testing.T, server *services.Rabbit, params brokers.Params) {
 	t.Helper()
-	server := services.SharedRabbitMQ(t)
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -28,9 +29,9 @@ func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()), delays(50*time.Millisecond))
-	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond),
-	}}, fails)
+	}, fails)
 	_, err := p.ch.QueueDeclare("payments", true, false, false, false, nil)
 	require.NoError(t, err)
 
@@ -98,9 +99,9 @@ func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 		_, err := p.ch.QueueDelete("orders", false, false, false)
 		require.NoError(t, err)
 		id := strconv.Itoa(round)
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			return b.Publisher().Publish("orders", message.NewMessage(id, []byte("x"))) == nil
-		}, patience, 5*time.Millisecond)
+		})
 		require.Equal(t, id, s.next().message.UUID)
 	}
 	require.Empty(t, s.runs)
@@ -136,7 +137,7 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 			count.Add(1)
 			return nil
 		}, brokers.WithConcurrency(8))
-		require.Eventually(t, func() bool { return count.Load() >= min(total, before+150) }, patience, time.Millisecond)
+		await.True(t, func() bool { return count.Load() >= min(total, before+150) })
 		s.stop()
 		require.NoError(t, c.Close())
 	}
@@ -240,9 +241,9 @@ func TestDelays_ForgedDeathsDoNotDropTheMessage(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()), delays(50*time.Millisecond), params("grid", "false"))
-	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 4, Backoff: middleware.Constant(50 * time.Millisecond),
-	}}, fails)
+	}, fails)
 	p.send("", "orders", amqp.Publishing{MessageId: "m", Headers: amqp.Table{"x-death": []any{
 		amqp.Table{"queue": "orders_retry", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders_retry"}},
 		amqp.Table{"queue": "orders", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders"}},

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -36,9 +37,9 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	isDead := func(i int) bool { return i%10 == 3 }
 	failsOnce := func(i int) bool { return i%10 == 7 }
 	processed := newLedger()
-	serve(t, consumer, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	serve(t, consumer, "orders", middleware.Config{
 		MaxAttempts: 3, Backoff: middleware.Constant(delay),
-	}}, func(m *message.Message) error {
+	}, func(m *message.Message) error {
 		i, err := strconv.Atoi(m.UUID)
 		if err != nil {
 			return middleware.Permanent(err)
@@ -51,7 +52,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 			return errDown
 		}
 		processed.note(m.UUID)
-		time.Sleep(10 * time.Millisecond) // so that the work takes many cuts
+		time.Sleep(10 * time.Millisecond) // real time: work that takes many cuts
 		return nil
 	})
 
@@ -87,7 +88,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 			refused.Store(i, err)
 		}
 	})
-	processed.wait(t, n-n/10, 5*time.Minute)
+	processed.wait(t, n-n/10)
 	dead := newLedger()
 	note := func(d amqp.Delivery) {
 		i, err := strconv.Atoi(d.MessageId)
@@ -98,19 +99,18 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	}
 	deliveries, err := plain.ch.Consume("orders_dlq", "", true, false, false, false, nil)
 	require.NoError(t, err)
-	deadline := time.After(5 * time.Minute)
 	for have := 0; have < n/10; have, _ = dead.count() {
 		select {
 		case d := <-deliveries:
 			note(d)
-		case <-deadline:
+		case <-time.After(await.Patience):
 			require.FailNow(t, "dead letters are missing", "%d of %d", have, n/10)
 		}
 	}
 	stopCutting()
 
 	// Every copy that a cut has made ends as well: nothing is left in a queue, and nothing has changed sides.
-	require.Eventually(t, func() bool { return plain.depth("orders")+plain.depth("orders_retry") == 0 }, patience, 20*time.Millisecond)
+	await.None(t, func() int { return plain.depth("orders") + plain.depth("orders_retry") })
 	require.NoError(t, consumer.Close())
 	for more := true; more; {
 		select {

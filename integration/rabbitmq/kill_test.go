@@ -36,7 +36,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	due := make([]time.Time, n) // written before the message is published or rescheduled
 	early := make(chan int, n)
 	consume := func(b brokers.Broker) *service {
-		return serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{MaxAttempts: 5}}, func(m *message.Message) error {
+		return serve(t, b, "orders", middleware.Config{MaxAttempts: 5}, func(m *message.Message) error {
 			i, err := strconv.Atoi(m.UUID)
 			require.NoError(t, err)
 			a, _ := middleware.AttemptFrom(m.Context())
@@ -67,7 +67,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	}
 	require.NoError(t, b.Publisher().Publish("orders", first...))
 	require.NoError(t, b.Publisher().Publish("orders", retries...))
-	failed.wait(t, n/2, patience)
+	failed.wait(t, n/2)
 	s.stop() // when it has stopped, every retry is confirmed
 	waiting, _ := came.count()
 	require.Zero(t, waiting, "a message came before the broker was killed: the delay is too short for this machine")
@@ -76,7 +76,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	require.NoError(t, r.Kill())
 	require.NoError(t, r.Start(t.Context()))
 	consume(openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) { c.Concurrency = 128 }))
-	came.wait(t, n, 2*time.Minute)
+	came.wait(t, n)
 	came.requireExactly(t, n, func(int) bool { return true })
 	require.Empty(t, early, "messages came before they were due")
 	_, again := came.count()

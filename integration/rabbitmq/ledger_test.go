@@ -4,9 +4,10 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // ledger counts what became of each message.
@@ -14,11 +15,10 @@ type ledger struct {
 	mu      sync.Mutex
 	entries map[string]int
 	total   int
-	changed chan struct{}
 }
 
 func newLedger() *ledger {
-	return &ledger{entries: map[string]int{}, changed: make(chan struct{}, 1)}
+	return &ledger{entries: map[string]int{}}
 }
 
 // note enters id once more and returns how often it stands there now.
@@ -27,10 +27,6 @@ func (l *ledger) note(id string) int {
 	defer l.mu.Unlock()
 	l.entries[id]++
 	l.total++
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
 	return l.entries[id]
 }
 
@@ -42,20 +38,9 @@ func (l *ledger) count() (different, again int) {
 }
 
 // wait returns when n different messages are entered.
-func (l *ledger) wait(t *testing.T, n int, within time.Duration) {
+func (l *ledger) wait(t *testing.T, n int) {
 	t.Helper()
-	deadline := time.After(within)
-	for {
-		have, again := l.count()
-		if have >= n {
-			return
-		}
-		select {
-		case <-l.changed:
-		case <-deadline:
-			require.FailNow(t, "messages are missing", "%d of %d, and %d again", have, n, again)
-		}
-	}
+	await.Count(t, n, func() int { have, _ := l.count(); return have }, "messages are missing")
 }
 
 // requireExactly fails unless exactly the numbers for which wanted is true are entered.

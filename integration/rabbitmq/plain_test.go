@@ -3,15 +3,16 @@ package rabbitmq_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // patience bounds the wait for anything that must happen.
-const patience = 30 * time.Second
+const patience = await.Patience
 
 // plain is a client that knows nothing of Redrive: what it reads is what is on the wire.
 type plain struct {
@@ -32,16 +33,14 @@ func dialPlain(t *testing.T, url string) *plain {
 // next takes one message out of queue, waiting for it.
 func (p *plain) next(queue string) amqp.Delivery {
 	p.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		d, ok, err := p.ch.Get(queue, true)
+	var d amqp.Delivery
+	await.True(p.t, func() (ok bool) {
+		var err error
+		d, ok, err = p.ch.Get(queue, true)
 		require.NoError(p.t, err)
-		if ok {
-			return d
-		}
-		require.True(p.t, time.Now().Before(deadline), "nothing came into %s", queue)
-		<-time.After(5 * time.Millisecond)
-	}
+		return ok
+	}, "nothing came into %s", queue)
+	return d
 }
 
 // depth is the number of ready messages in queue.
@@ -71,14 +70,8 @@ func readPlain(t *testing.T, url, queue string, n int) []*message.Message {
 	t.Helper()
 	p := dialPlain(t, url)
 	var out []*message.Message
-	deadline := time.Now().Add(patience)
-	for len(out) < n && time.Now().Before(deadline) {
-		d, ok, err := p.ch.Get(queue, true)
-		require.NoError(t, err)
-		if !ok {
-			<-time.After(10 * time.Millisecond)
-			continue
-		}
+	for len(out) < n {
+		d := p.next(queue)
 		m := message.NewMessage(d.MessageId, d.Body)
 		for key, value := range d.Headers {
 			m.Metadata[key] = fmt.Sprint(value)

@@ -25,7 +25,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	queues := openBroker(t, url, naming(brokers.Laravel()))
-	bus := openBroker(t, url, naming(brokers.ServiceBus("easyweek")))
+	bus := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), func(c *brokers.Config) { c.RefuseUnrouted = true })
 	missing := openBroker(t, url, naming(brokers.ServiceBus("nobody")), params("declare", "none"))
 	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
 	require.NoError(t, err)
@@ -77,12 +77,16 @@ func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
-	require.NoError(t, err)
+	for queue, args := range map[string]amqp.Table{"orders": nil, "orders_retry": retryArgs(1000), "orders_dlq": nil} {
+		_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
+		require.NoError(t, err)
+	}
 	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "none"), delays(time.Second))
-	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 3, Backoff: middleware.Constant(time.Second),
-	}}, fails)
+	}, fails)
+	_, err := p.ch.QueueDelete("orders_retry", false, false, false)
+	require.NoError(t, err)
 	p.send("", "orders", amqp.Publishing{MessageId: "m", Body: []byte("x")})
 	require.Equal(t, 1, s.next().attempt.Number)
 	require.Equal(t, 1, s.next().attempt.Number, "given back, its attempt not counted")
@@ -191,7 +195,7 @@ func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
 		require.ErrorIs(t, b.Publisher().Publish("orders", m), brokers.ErrTooLarge)
 	}
 	fits := newMessage("fits")
-	fits.Metadata["big"] = strings.Repeat("x", 127<<10)
+	fits.Metadata["big"] = strings.Repeat("x", 122<<10) // 127 would leave no room for what a retry adds
 	require.NoError(t, b.Publisher().Publish("orders", fits))
 	require.Equal(t, before, b.Stats(), "the connection of the start")
 	require.Equal(t, 2, p.depth("orders"))

@@ -98,7 +98,7 @@ func (s *lastHeldBack) Subscribe(ctx context.Context, topic string) (<-chan *mes
 		seen := map[string]struct{}{}
 		for m := range in {
 			if seen[m.UUID] = struct{}{}; len(seen) == 10_000 {
-				<-time.After(time.Second)
+				<-time.After(time.Second) // real time: what holds it back
 			}
 			select {
 			case out <- m:

@@ -12,12 +12,12 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-var _ dlq.BatchRedriver = (*rabbitmq.Broker)(nil)
+var _ redrive.BatchRedriver = (*rabbitmq.Broker)(nil)
 
 // A batch that is redriven has an answer for each message: those that cannot be sent say why, and keep no other back.
 func TestRescheduleAll_AnswersForEach(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 		case !faulty:
 			require.NoError(t, err, i)
 		case want == nil:
-			require.ErrorContains(t, err, "names neither queue nor topic")
+			require.ErrorContains(t, err, "the origin names no topic")
 		default:
 			require.ErrorIs(t, err, want, i)
 		}

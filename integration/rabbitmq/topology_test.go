@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -109,7 +111,6 @@ func TestTopology_ForeignArguments(t *testing.T) {
 		"plain":          {"orders", nil, "x-dead-letter-exchange", "none", `""`},
 		"type":           {"orders_dlq", amqp.Table{"x-queue-type": "classic"}, "x-queue-type", "classic", "quorum"},
 		"dead letter":    {"orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "theirs"}, "x-dead-letter-exchange", "theirs", ""},
-		"time to live":   {"orders_retry", retryArgs(9000), "x-message-ttl", "9000", "1000"},
 		"missing":        {"orders_retry", without(retryArgs(1000), "x-overflow"), "x-overflow", "none", "reject-publish"},
 		"delivery limit": {"orders_dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}, "x-delivery-limit", "20", "1000000"},
 	} {
@@ -183,25 +184,123 @@ func TestTopology_ForeignExchange(t *testing.T) {
 	require.Equal(t, rabbitmq.ArgumentError{Kind: "exchange", Name: "easyweek.bus", Argument: "type", Want: "topic", Have: "direct"}, *fault)
 }
 
-// Queues that belong to somebody else are consumed as they are; what is missing then is an error, not a new queue.
+// Queues that belong to somebody else are consumed as they are, and what is missing is made.
 func TestTopology_Adopt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "grid", "false"), delays(100*time.Millisecond))
-	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
-	require.ErrorContains(t, err, `queue "orders" does not exist`)
-	require.NotContains(t, queues(t, url), "orders")
-
-	_, err = p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-priority": int32(5)}) // classic, with arguments of its own
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt"), delays(100*time.Millisecond))
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-priority": int32(5)}) // classic, with its own argument
 	require.NoError(t, err)
-	s := serve(t, b, "orders", middleware.Config{HandlerConfig: middleware.HandlerConfig{
+	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 2, Backoff: middleware.Constant(100 * time.Millisecond),
-	}}, fails)
+	}, fails)
 	p.send("", "orders", amqp.Publishing{MessageId: "m"})
 	s.schedule(0, 100*time.Millisecond)
 	require.Equal(t, "m", p.next("orders_dlq").MessageId)
-	require.Len(t, queues(t, url)["orders"].Arguments, 1, "untouched")
+	there := queues(t, url)
+	require.Len(t, there, 3)
+	require.Len(t, there["orders"].Arguments, 1, "untouched")
+	require.Contains(t, there, "orders_retry")
+}
+
+// A queue in which retries would stay is refused with what makes it work, and nothing is left behind by the start that failed.
+func TestTopology_NoWayBackIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]amqp.Table{
+		"plain":           nil,
+		"time to live":    {"x-message-ttl": int32(500)},
+		"quorum":          {"x-queue-type": "quorum"},
+		"leads to itself": {"x-dead-letter-exchange": "", "x-message-ttl": int32(500)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			for _, q := range []string{"orders", "orders_retry", "orders_dlq"} {
+				_, err := p.ch.QueueDeclare(q, true, false, false, false, map[string]amqp.Table{"orders_retry": args}[q])
+				require.NoError(t, err)
+			}
+			for _, declare := range []string{"adopt", "none"} {
+				b := openBroker(t, url, naming(brokers.Laravel()), params("declare", declare))
+				_, err := b.Subscriber().Subscribe(t.Context(), "orders")
+				var fault *rabbitmq.NoWayBackError
+				require.ErrorAs(t, err, &fault, declare)
+				require.Equal(t, "orders_retry", fault.Queue)
+				require.Len(t, queues(t, url), 3, "nothing was made")
+				findings, err := b.Check(t.Context(), b.Plan("orders"))
+				require.NoError(t, err)
+				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(), `nothing comes back from queue "orders_retry"`)
+			}
+			b := openBroker(t, url+"?declare=adopt&naming=laravel&retry=%7Bqueue%7D_wait") // as the refusal says
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)}, fails)
+			p.send("", "orders", amqp.Publishing{MessageId: "m"})
+			s.schedule(0, 50*time.Millisecond)
+			require.Equal(t, "m", p.next("orders_dlq").MessageId)
+		})
+	}
+}
+
+// declare=none with everything there, and a way back, works, and makes nothing; with something missing it is refused.
+func TestTopology_None(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "none"))
+	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, `queue "orders_retry" does not exist`)
+	findings, err := b.Check(t.Context(), b.Plan("orders"))
+	require.NoError(t, err)
+	require.Len(t, findings, 2, "it knows the mode, and what is missing")
+
+	_, err = p.ch.QueueDeclare("orders_retry", true, false, false, false, amqp.Table{
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int32(200),
+	})
+	require.NoError(t, err)
+	_, err = p.ch.QueueDeclare("orders_dlq", true, false, false, false, nil)
+	require.NoError(t, err)
+	s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(500 * time.Millisecond)}, fails)
+	p.send("", "orders", amqp.Publishing{MessageId: "m"})
+	s.schedule(0, 500*time.Millisecond)
+	require.Equal(t, "m", p.next("orders_dlq").MessageId)
+	require.Len(t, queues(t, url), 3)
+}
+
+// A retry queue that an earlier version, or another policy, has made with a time to live does not stop the service: it keeps
+// its name and serves the new policy, never early.
+func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []int64{0, 200, 60_000} {
+		t.Run(strconv.FormatInt(ttl, 10), func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			_, err := p.ch.QueueDeclare("orders_retry", true, false, false, false, retryArgs(ttl))
+			require.NoError(t, err)
+			b := openBroker(t, url, naming(brokers.Laravel()))
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 3, Backoff: middleware.Constant(time.Second)}, fails)
+			require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+			s.schedule(0, time.Second, 2*time.Second)
+			p.next("orders_dlq")
+		})
+	}
+}
+
+// A producer in another language asks for a first delay by the delayed queue and the message's own expiration; its x-delay is
+// the base of the backoff.
+func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, naming(brokers.DelayedBackoff()))
+	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(2, time.Minute), fails)
+	sent := time.Now()
+	p.send("", "order-reminder-delayed-queue", amqp.Publishing{MessageId: "m", Expiration: "300", Headers: amqp.Table{"x-delay": int32(300)}})
+	runs := s.schedule(0, 300*time.Millisecond, 900*time.Millisecond)
+	require.GreaterOrEqual(t, runs[0].at.Sub(sent), 300*time.Millisecond)
+	require.Equal(t, "300", runs[0].message.Metadata["x-original-delay"])
 }
 
 // A changed policy makes new queues and leaves the old ones alone, and what waits in those comes when it is due.
@@ -256,13 +355,13 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 	// One set for retries, made when the consumer subscribed, and one for first deliveries to the topic.
 	require.LessOrEqual(t, before, 2+22)
 	require.LessOrEqual(t, len(after), 2+2*22)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		waiting := 0
 		for _, q := range queues(t, url) {
 			waiting += q.Messages
 		}
 		return waiting == 1000
-	}, patience, 200*time.Millisecond)
+	})
 }
 
 // AMQP does not tell of bindings; with the management API, Check finds those that are missing, and those only.
@@ -342,4 +441,35 @@ func TestTopology_PlanDelayed(t *testing.T) {
 			require.Len(t, queues(t, url), len(before))
 		})
 	}
+}
+
+// A policy on our queues that loses messages is found: RabbitMQ applies it to queues that are there, and reports it nowhere.
+func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
+	t.Parallel()
+	server := services.SharedRabbitMQ(t)
+	url := server.VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("management", server.Management().Address()), delays(time.Second, 2*time.Second))
+	plan := b.Plan("orders")
+	require.NoError(t, b.Apply(t.Context(), plan))
+	set := func(name, pattern string, definition map[string]any) {
+		require.NoError(t, server.Management().SetPolicy(t.Context(), vhostOf(t, url), name, pattern, definition))
+	}
+	texts := func() (list []string) {
+		findings, err := b.Check(t.Context(), plan)
+		require.NoError(t, err)
+		for _, f := range findings {
+			list = append(list, f.String())
+		}
+		return list
+	}
+	set("harmless", "^orders$", map[string]any{"delivery-limit": 50, "dead-letter-exchange": "elsewhere"})
+	require.Empty(t, texts())
+	set("temporary", "^orders_retry", map[string]any{"expires": 60000, "max-length": 2})
+	require.Eventually(t, func() bool { return len(texts()) == 2 }, patience, 200*time.Millisecond)
+	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=60000`)
+	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
+	require.Eventually(t, func() bool {
+		return strings.Contains(strings.Join(texts(), "\n"), `queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
+	}, patience, 200*time.Millisecond)
+	require.Len(t, texts(), 2)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -36,6 +37,8 @@ func BenchmarkRedrive(b *testing.B) {
 	}
 	const n, singles = 20_000, 300
 	m := l.Manager(broker)
+	runner, err := redrive.NewRunner(redrive.Config{Store: l.Store(), Redriver: broker})
+	require.NoError(b, err)
 	var raw, single, run, closing []float64 // a second
 	for filled := 0; b.Loop(); {
 		purgeQueues(b, url)
@@ -49,7 +52,7 @@ func BenchmarkRedrive(b *testing.B) {
 			purgeQueues(b, url)
 			fill(b, l, filled, filled+n)
 			filled += n
-			took := redriveRun(b, m, n, closes)
+			took := redriveRun(b, runner, n, closes)
 			if closes {
 				closing = append(closing, n/took.Seconds())
 			} else {
@@ -81,16 +84,16 @@ func redriveSingles(b *testing.B, m *dlq.Manager, n int) time.Duration {
 }
 
 // redriveRun redrives all that is PENDING, n entries.
-func redriveRun(b *testing.B, m *dlq.Manager, n int64, closes bool) time.Duration {
+func redriveRun(b *testing.B, m *redrive.Runner, n int64, closes bool) time.Duration {
 	b.Helper()
-	r, err := m.StartRun(b.Context(), dlq.RunSpec{CloseOnPublish: closes, MaxOut: -1}, dlq.By{Actor: "bench"})
+	r, err := m.StartRun(b.Context(), redrive.Spec{CloseOnPublish: closes, MaxOut: -1}, dlq.By{Actor: "bench"})
 	require.NoError(b, err)
 	require.Equal(b, n, r.Counts.Waiting)
 	start := time.Now()
 	if closes {
 		r, err = m.Drive(b.Context(), r.ID)
 		require.NoError(b, err)
-		require.Equal(b, dlq.RunCompleted, r.State, r.Cause)
+		require.Equal(b, redrive.Completed, r.State, r.Cause)
 		return time.Since(start)
 	}
 	ctx, stop := context.WithCancel(b.Context())

@@ -18,7 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -72,14 +74,15 @@ func TestServe_Killed(t *testing.T) {
 		require.Error(t, <-s.ended, "it was killed")
 		s.start(t)
 	}
-	var run *dlq.Run
-	var err error
-	for run, err = range l.Manager(nil).WatchRun(t.Context(), "killed", 100*time.Millisecond) {
+	var run *redrive.Run
+	runner, err := redrive.NewRunner(redrive.Config{Store: l.Store()})
+	require.NoError(t, err)
+	for run, err = range runner.WatchRun(t.Context(), "killed", 100*time.Millisecond) {
 		require.NoError(t, err)
 	}
 	took := time.Since(began)
-	require.Equal(t, dlq.RunCompleted, run.State)
-	require.Equal(t, dlq.RunCounts{Succeeded: int64(letters)}, run.Counts)
+	require.Equal(t, redrive.Completed, run.State)
+	require.Equal(t, redrive.Counts{Succeeded: int64(letters)}, run.Counts)
 	resolved, err := l.Manager(nil).Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}, 0)
 	require.NoError(t, err)
 	require.Equal(t, int64(letters), resolved)
@@ -131,12 +134,12 @@ func (p *program) start(t *testing.T) {
 	cmd, ended := p.cmd, p.ended
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended already, unless the test has failed
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/readyz", nil)
 		require.NoError(t, err)
 		response, err := http.DefaultClient.Do(request)
 		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
-	}, time.Minute, 20*time.Millisecond)
+	})
 }
 
 // command runs a command and returns what it prints.

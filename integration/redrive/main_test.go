@@ -49,7 +49,7 @@ func openLetters(t testing.TB, url string) *dlq.Letters {
 func serve(t testing.TB, b brokers.Broker, l *dlq.Letters, handle func(*message.Message) error) {
 	t.Helper()
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: b, DeadLetters: l, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		Rescheduler: b, DeadLetters: l, MaxAttempts: 1,
 	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // kafkaVersion is the release in integration/kafka/pom.xml, a test compares them. Its broker needs Java 17.
@@ -144,7 +146,22 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 	if err := admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false); err != nil {
 		t.Fatal(err)
 	}
+	// The controller answers before the broker has taken the partitions over.
+	await.True(t, func() bool {
+		topics, err := admin.DescribeTopics([]string{name})
+		return err == nil && len(topics) == 1 && topics[0].Err == sarama.ErrNoError && led(topics[0], partitions)
+	}, "each partition of a new topic gets a leader")
 	return name
+}
+
+// led reports whether a topic has all its partitions, each with a leader.
+func led(topic *sarama.TopicMetadata, partitions int32) bool {
+	for _, p := range topic.Partitions {
+		if p.Err != sarama.ErrNoError {
+			return false
+		}
+	}
+	return len(topic.Partitions) == int(partitions)
 }
 
 // serves returns nil when the broker is its cluster's controller and has registered.

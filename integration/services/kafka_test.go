@@ -8,6 +8,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -39,7 +40,7 @@ func consume(t *testing.T, brokers []string, topic string, partition int32, offs
 	select {
 	case record := <-records.Messages():
 		return string(record.Value)
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("no record")
 		return ""
 	}

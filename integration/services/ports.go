@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"testing"
 )
 
 // Ports are taken from below Linux's range for outgoing connections (32768 and up): a server that was killed must get
@@ -76,4 +77,15 @@ func listen(port int) (net.Listener, error) {
 
 func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// FreePorts returns n ports of the loopback address for servers that a test starts without this package. They stay the
+// process's, so that a server that was killed gets its port back.
+func FreePorts(t testing.TB, n int) []int {
+	t.Helper()
+	ports, err := freePorts(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports
 }

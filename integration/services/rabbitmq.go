@@ -15,10 +15,56 @@ import (
 	"time"
 )
 
-const rabbitBin = "/usr/lib/rabbitmq/bin" // not the wrapper in /usr/sbin, which changes the user and drops the environment
+// rabbitInstall is where a RabbitMQ and its Erlang are.
+type rabbitInstall struct {
+	bin   string // of RabbitMQ's scripts; not the wrapper in /usr/sbin, which changes the user and drops the environment
+	path  string // where the scripts find everything else
+	epmd  string
+	owner account // of the server
+}
+
+// rabbitOfDebian is the one that is installed.
+func rabbitOfDebian() (rabbitInstall, error) {
+	const bin = "/usr/lib/rabbitmq/bin"
+	owner, err := installed("rabbitmq", "TEST_AMQP_URL", "rabbitmq", filepath.Join(bin, "rabbitmq-server"))
+	if err != nil {
+		return rabbitInstall{}, err
+	}
+	epmd, err := exec.LookPath("epmd")
+	if err != nil {
+		return rabbitInstall{}, &UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
+	}
+	return rabbitInstall{bin: bin, path: bin + ":/usr/bin:/bin", epmd: epmd, owner: owner}, nil
+}
+
+// rabbit4 is what integration/install.sh has unpacked. It runs as we do, because it may be in our home.
+func rabbit4() (rabbitInstall, error) {
+	unavailable := func(cause error) (rabbitInstall, error) {
+		return rabbitInstall{}, &UnavailableError{Service: "rabbitmq4", Env: "TEST_AMQP4_URL", Cause: cause}
+	}
+	if !nativeSupported {
+		return unavailable(errors.New("servers are started natively only on Linux"))
+	}
+	root := os.Getenv("REDRIVE_RABBITMQ4")
+	if root == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return unavailable(err)
+		}
+		root = filepath.Join(cache, "redrive", "rabbitmq4")
+	}
+	if _, err := os.Stat(filepath.Join(root, ".complete")); err != nil {
+		return unavailable(err)
+	}
+	tools, bin := filepath.Join(root, "bin"), filepath.Join(root, "usr/lib/rabbitmq/bin")
+	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, nil
+}
 
 // RabbitConfig says how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
 type RabbitConfig struct {
+	// Four starts RabbitMQ 4 instead of the one that Debian's stable release has.
+	Four bool
+
 	// ConsumerTimeout is how long a delivery may stay unacknowledged before the broker closes its channel.
 	// Defaults to RabbitMQ's own 30 minutes. The broker looks once a minute.
 	ConsumerTimeout time.Duration
@@ -58,7 +104,7 @@ type Rabbit struct {
 	node rabbitNode
 }
 
-var sharedRabbit lazy[*Rabbit]
+var sharedRabbit, sharedRabbit4 lazy[*Rabbit]
 
 // SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to keep apart.
 func SharedRabbitMQ(t testing.TB) *Rabbit {
@@ -68,6 +114,19 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 			return &Rabbit{server: server{name: "rabbitmq", external: true}, URL: u, ManagementURL: os.Getenv("TEST_AMQP_MANAGEMENT_URL")}, nil
 		}
 		return StartRabbitMQ(context.Background(), RabbitConfig{})
+	})
+	Need(t, err)
+	return r
+}
+
+// SharedRabbitMQ4 returns the RabbitMQ 4 that all tests of the process share. Do not stop it; use VHost to keep apart.
+func SharedRabbitMQ4(t testing.TB) *Rabbit {
+	t.Helper()
+	r, err := sharedRabbit4.get(func() (*Rabbit, error) {
+		if u := os.Getenv("TEST_AMQP4_URL"); u != "" {
+			return &Rabbit{server: server{name: "rabbitmq4", external: true}, URL: u, ManagementURL: os.Getenv("TEST_AMQP4_MANAGEMENT_URL")}, nil
+		}
+		return StartRabbitMQ(context.Background(), RabbitConfig{Four: true})
 	})
 	Need(t, err)
 	return r
@@ -84,45 +143,84 @@ func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
 
 // StartRabbitMQ starts a broker and returns when it serves AMQP and management. The caller closes it.
 func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
-	owner, err := installed("rabbitmq", "TEST_AMQP_URL", "rabbitmq", filepath.Join(rabbitBin, "rabbitmq-server"))
+	rabbits, err := newRabbits(ctx, cfg, 1)
 	if err != nil {
 		return nil, err
 	}
-	epmd, err := exec.LookPath("epmd")
-	if err != nil {
-		return nil, &UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
+	r := rabbits[0]
+	if err := r.Start(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	ports, err := freePorts(5)
+	return r, nil
+}
+
+// newRabbits makes n brokers that know each other, and starts none of them. Closing the first one ends the name server of all.
+func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err error) {
+	find := rabbitOfDebian
+	if cfg.Four {
+		find = rabbit4
+	}
+	install, err := find()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := newDir("rabbitmq", owner)
+	const each = 4
+	ports, err := freePorts(each*n + 1)
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]rabbitNode, n)
+	defer func() {
+		for i := range nodes {
+			if err != nil && nodes[i].dir != "" {
+				err = errors.Join(err, removeDir(nodes[i].dir))
+			}
+		}
+	}()
+	for i := range nodes {
+		own := ports[each*i:]
+		nodes[i] = rabbitNode{
+			install: install, owner: install.owner, plugins: cfg.PluginsDir,
+			amqp: own[0], management: own[1], dist: own[2], tls: own[3], epmd: ports[each*n],
+		}
+	}
+	if n > 1 {
+		cfg.Conf += cluster(nodes)
+	}
+	cookie := rand.Text()
+	for i := range nodes {
+		if nodes[i].dir, err = newDir("rabbitmq", install.owner); err != nil {
+			return nil, fmt.Errorf("services: rabbitmq: %w", err)
+		}
+		if err = nodes[i].configure(cfg, cookie); err != nil {
+			return nil, fmt.Errorf("services: rabbitmq: %w", err)
+		}
+	}
+	// Our own epmd, in the foreground: the one that a broker would start is a daemon that outlives all processes of the test.
+	names, err := nodes[0].startEPMD(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("services: rabbitmq: %w", err)
 	}
-	n := rabbitNode{dir: dir, owner: owner, amqp: ports[0], management: ports[1], dist: ports[2], epmd: ports[3], tls: ports[4], plugins: cfg.PluginsDir}
-	if err := n.configure(cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
+	rabbits := make([]*Rabbit, n)
+	for i := range nodes {
+		rabbits[i] = newRabbit(nodes[i], cfg)
 	}
-	// Our own epmd, in the foreground: the one that the broker would start is a daemon and outlives everybody.
-	names, err := n.startEPMD(ctx, epmd)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("services: rabbitmq: %w", err), removeDir(dir))
+	rabbits[0].closing = func() { _ = names.kill() }
+	return rabbits, nil
+}
+
+func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
+	address := func(scheme string, port int) string {
+		return (&url.URL{Scheme: scheme, User: url.UserPassword("guest", "guest"), Host: loopback(port)}).String()
 	}
 	r := &Rabbit{
-		URL:           (&url.URL{Scheme: "amqp", User: url.UserPassword("guest", "guest"), Host: loopback(n.amqp), Path: "/"}).String(),
-		ManagementURL: (&url.URL{Scheme: "http", User: url.UserPassword("guest", "guest"), Host: loopback(n.management)}).String(),
+		URL:           address("amqp", n.amqp) + "/",
+		ManagementURL: address("http", n.management),
 		node:          n,
-		server: server{
-			name:       "rabbitmq",
-			dir:        dir,
-			stopSignal: syscall.SIGTERM,
-			command:    n.command,
-			closing:    func() { _ = names.kill() },
-		},
+		server:        server{name: "rabbitmq", dir: n.dir, stopSignal: syscall.SIGTERM, command: n.command},
 	}
 	if cfg.TLS {
-		r.TLSURL = (&url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: loopback(n.tls), Path: "/"}).String()
+		r.TLSURL = address("amqps", n.tls) + "/"
 		r.Certificates = n.certificates
 	}
 	r.ready = func(ctx context.Context) error {
@@ -131,10 +229,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 		}
 		return r.Management().Listening(ctx, n.tls) // it opens after the other one
 	}
-	if err := r.Start(ctx); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
+	return r
 }
 
 // VHost makes an empty virtual host for the test, deletes it after, and returns its AMQP URL. Where the management API
@@ -176,7 +271,7 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	if r.external {
 		return "", ErrExternal
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(rabbitBin, "rabbitmqctl"), append([]string{"-q"}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(r.node.install.bin, "rabbitmqctl"), append([]string{"-q"}, args...)...)
 	r.node.prepare(cmd)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

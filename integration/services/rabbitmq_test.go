@@ -1,7 +1,6 @@
 package services_test
 
 import (
-	"context"
 	"net/url"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -39,11 +39,11 @@ func publishRabbit(t *testing.T, ch *amqp.Channel, queue, body string) {
 func getRabbit(t *testing.T, ch *amqp.Channel, queue string) string {
 	t.Helper()
 	var body string
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		d, ok, err := ch.Get(queue, true)
 		body = string(d.Body)
 		return err == nil && ok
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	return body
 }
 
@@ -115,16 +115,35 @@ func TestManagement(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "quorum", queue.Type)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	require.Eventually(t, func() bool {
-		n, err := m.CloseConnections(ctx, vhost)
+	await.True(t, func() bool {
+		n, err := m.CloseConnections(t.Context(), vhost)
 		return err == nil && n == 1
-	}, 15*time.Second, 50*time.Millisecond)
+	})
 	select {
 	case reason := <-closed:
 		require.Equal(t, amqp.ConnectionForced, reason.Code)
-	case <-ctx.Done():
+	case <-time.After(await.Patience):
 		t.Fatal("the connection is still open")
 	}
+}
+
+func TestRabbitMQOf_SurvivesTheLossOfALeader(t *testing.T) {
+	c := services.RabbitMQOf(t, services.RabbitConfig{}, 3)
+	ch := dialRabbit(t, c.Nodes[0].URL)
+	_, err := ch.QueueDeclare("kept", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	publishRabbit(t, ch, "kept", "kept")
+
+	leader := c.Leader(t, "kept")
+	require.NoError(t, leader.Kill())
+	for _, r := range c.Nodes {
+		if r == leader {
+			continue
+		}
+		await.True(t, func() bool {
+			q, err := dialRabbit(t, r.URL).QueueDeclarePassive("kept", true, false, false, false, nil)
+			return err == nil && q.Messages == 1
+		}, "the message is there without its leader")
+	}
+	require.NoError(t, leader.Start(t.Context()))
 }

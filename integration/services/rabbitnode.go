@@ -13,6 +13,7 @@ import (
 
 // rabbitNode is where one broker lives.
 type rabbitNode struct {
+	install                           rabbitInstall
 	dir                               string
 	owner                             account
 	amqp, management, dist, epmd, tls int
@@ -20,7 +21,8 @@ type rabbitNode struct {
 	plugins                           string        // a directory beside the broker's own, or ""
 }
 
-func (n *rabbitNode) configure(cfg RabbitConfig) error {
+// configure writes the node's files. Nodes with the same cookie may form a cluster.
+func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 	conf := []string{
 		"listeners.tcp.1 = " + loopback(n.amqp),
 		"management.tcp.ip = 127.0.0.1",
@@ -78,11 +80,17 @@ func (n *rabbitNode) configure(cfg RabbitConfig) error {
 			return err
 		}
 	}
-	return nil
+	secret := filepath.Join(n.dir, "home", ".erlang.cookie")
+	if err := os.WriteFile(secret, []byte(cookie), 0o400); err != nil {
+		return err
+	}
+	return n.owner.own(secret)
 }
 
-func (n rabbitNode) startEPMD(ctx context.Context, path string) (*process, error) {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), path, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+func (n rabbitNode) name() string { return fmt.Sprintf("redrive%d@localhost", n.amqp) }
+
+func (n rabbitNode) startEPMD(ctx context.Context) (*process, error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
 	cmd.Dir = n.dir
 	cmd.Env = []string{"HOME=" + filepath.Join(n.dir, "home")}
 	n.owner.prepare(cmd, syscall.SIGKILL)
@@ -90,7 +98,7 @@ func (n rabbitNode) startEPMD(ctx context.Context, path string) (*process, error
 }
 
 func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(rabbitBin, "rabbitmq-server"))
+	cmd := exec.CommandContext(ctx, filepath.Join(n.install.bin, "rabbitmq-server"))
 	n.prepare(cmd)
 	return cmd
 }
@@ -101,12 +109,12 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 	cmd.Dir = n.dir
 	cmd.Env = []string{
 		"HOME=" + in("home"), // with the node's own cookie
-		"PATH=" + rabbitBin + ":/usr/bin:/bin",
+		"PATH=" + n.install.path,
 		"LC_ALL=C.UTF-8",
 		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server then becomes the broker by exec, and our pid is the broker's
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		fmt.Sprintf("ERL_EPMD_PORT=%d", n.epmd),
-		fmt.Sprintf("RABBITMQ_NODENAME=redrive%d@localhost", n.amqp),
+		"RABBITMQ_NODENAME=" + n.name(),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", n.dist),
 		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
@@ -119,7 +127,7 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
 	}
 	if n.plugins != "" {
-		own, err := filepath.Glob(filepath.Join(filepath.Dir(rabbitBin), "lib", "rabbitmq_server-*", "plugins"))
+		own, err := filepath.Glob(filepath.Join(filepath.Dir(n.install.bin), "lib", "rabbitmq_server-*", "plugins"))
 		if err == nil {
 			cmd.Env = append(cmd.Env, "RABBITMQ_PLUGINS_DIR="+strings.Join(append(own, n.plugins), ":"))
 		}

@@ -12,7 +12,7 @@ import (
 
 // UnavailableError says that a server is neither named by the environment nor installed.
 type UnavailableError struct {
-	Service string // "rabbitmq", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
+	Service string // "rabbitmq", "rabbitmq4", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
 	Env     string // the variable that names a running server
 	Cause   error
 }

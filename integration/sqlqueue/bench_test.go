@@ -396,7 +396,7 @@ func BenchmarkLatency(b *testing.B) {
 			m := <-messages
 			took = append(took, time.Since(committed))
 			m.Ack()
-			time.Sleep(20 * time.Millisecond) // until it is idle again
+			time.Sleep(20 * time.Millisecond) // real time: until it is idle again
 		}
 		slices.Sort(took)
 		b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")

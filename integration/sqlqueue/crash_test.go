@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -81,25 +82,30 @@ func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// handled reads the ledger "handled" until it has as many different messages as all says, and returns how often each is in
-// it. The last one must come after all says the final number.
-func handled(t *testing.T, queue *sqlqueue.Broker, all func() int, each func(m *message.Message)) map[string]int {
+// handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each is in
+// it. The last one must come after all returns the final number. It waits as long as messages come; when none does, they are
+// lost only if none is waiting in "jobs" or in the ledger.
+func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int, each func(m *message.Message)) map[string]int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	messages, err := queue.Subscriber(brokers.WithConcurrency(32)).Subscribe(ctx, "handled")
 	require.NoError(t, err)
 	runs := map[string]int{}
-	for m := range messages {
-		runs[m.UUID]++
-		m.Ack()
-		each(m)
-		if len(runs) == all() {
-			return runs
+	for len(runs) == 0 || len(runs) != all() {
+		select {
+		case m := <-messages:
+			require.NotNil(t, m, "the subscription has ended")
+			runs[m.UUID]++
+			m.Ack()
+			each(m)
+		case <-time.After(await.Patience):
+			waiting := count(t, openDB(t, url), "SELECT count(*) FROM redrive_queue_messages")
+			require.NotZero(t, waiting, "messages are lost: %d of %d are handled, and none is waiting", len(runs), all())
+			require.FailNow(t, "no message has been handled for a while", "%d of %d are, %d are waiting", len(runs), all(), waiting)
 		}
 	}
-	require.Len(t, runs, all(), "messages are lost")
-	return nil
+	return runs
 }
 
 // Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its lease
@@ -154,7 +160,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 			close(inHand)
 		}()
 		deliveries := map[string]string{}
-		runs := handled(t, queue, func() int { return int(total.Load()) }, func(m *message.Message) {
+		runs := handled(t, queue, url, func() int { return int(total.Load()) }, func(m *message.Message) {
 			if _, again := deliveries[m.UUID]; !again && len(deliveries)%50 == 49 {
 				<-room
 			}
@@ -256,28 +262,20 @@ func restartUnderLoad(t *testing.T, s server) {
 		}
 		return n
 	}
-	handledMore := func(than int) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return len(runs) > than
-		}
+	different := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(runs)
 	}
 	for range 3 {
-		mu.Lock()
-		before := len(runs)
-		mu.Unlock()
-		require.Eventually(t, handledMore(before+200), 30*time.Second, 5*time.Millisecond)
+		await.Count(t, different()+200, different)
 		require.NoError(t, s.Kill())
 		require.NoError(t, s.Start(t.Context()))
 	}
-	mu.Lock()
-	before := len(runs)
-	mu.Unlock()
-	require.Eventually(t, handledMore(before+200), 30*time.Second, 5*time.Millisecond, "work goes on after the last restart")
+	await.Count(t, different()+200, different, "work continues after the last restart")
 	stop()
 	producers.Wait()
-	require.Eventually(t, func() bool { return missing() == 0 }, 30*time.Second, 10*time.Millisecond, "confirmed messages are lost")
+	await.None(t, missing, "confirmed messages are not handled")
 
 	mu.Lock()
 	twice := 0
@@ -318,9 +316,9 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-		}, 5*time.Second, 20*time.Millisecond)
+		})
 	})
 }
 
@@ -349,16 +347,16 @@ func TestStuckProcess_LosesItsLease(t *testing.T) {
 		require.NoError(t, proxied.Heal())
 		origin, ok := envelope.OriginFrom(m.Context())
 		require.True(t, ok)
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			err := stuck.Reschedule(t.Context(), *origin, m.Copy(), 0)
 			return errors.Is(err, sqlqueue.ErrLeaseLost)
-		}, 10*time.Second, 50*time.Millisecond, "the stuck process must not make a second message")
+		}, "the stuck process must not make a second message")
 		m.Ack()
 		require.NoError(t, other.Context().Err())
 		other.Ack()
 		db := openDB(t, url)
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-		}, 5*time.Second, 20*time.Millisecond)
+		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -25,7 +26,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	case m := <-messages:
 		require.NotNil(t, m, "the subscription has ended")
 		return m
-	case <-time.After(15 * time.Second):
+	case <-time.After(await.Patience):
 		require.FailNow(t, "no message came")
 		return nil
 	}
@@ -75,7 +76,7 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 		require.NoError(t, err)
 		_, err = db.ExecContext(t.Context(), "INSERT INTO account VALUES (0)")
 		require.NoError(t, err)
-		queue := openQueue(t, with(url, "x-nack-delay=10ms"))
+		queue := openQueue(t, with(url, "x-nack-pause=10ms"))
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "deposits")
 		require.NoError(t, err)
 		require.NoError(t, queue.Publisher().Publish("deposits", message.NewMessage("d", payload)))
@@ -100,9 +101,9 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 		m.Ack()
 		receive(t, results).Ack()
 		require.Equal(t, 10, count(t, db, "SELECT balance FROM account"))
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-		}, 5*time.Second, 10*time.Millisecond)
+		})
 	})
 }
 
@@ -209,7 +210,7 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
-		queue := openQueue(t, with(url, "x-retention=1500ms"))
+		queue := openQueue(t, with(url, "x-retention=1h"))
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("m", payload)))
@@ -220,8 +221,12 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 					count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
 			}
 		}
-		require.Eventually(t, archived(1), 1200*time.Millisecond, 10*time.Millisecond)
-		require.Eventually(t, archived(0), 10*time.Second, 20*time.Millisecond)
+		await.True(t, archived(1))
+
+		short := openQueue(t, with(url, "x-retention=1500ms"))
+		_, err = short.Subscriber().Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		await.True(t, archived(0))
 	})
 }
 
@@ -232,7 +237,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	url := services.SharedPostgres(t).Database(t)
 	db := openDB(t, url)
 	open := func() *sqlqueue.Broker {
-		b, err := brokers.Open(t.Context(), with(url, "x-lease=400ms&x-nack-delay=1ms"))
+		b, err := brokers.Open(t.Context(), with(url, "x-lease=400ms&x-nack-pause=1ms"))
 		require.NoError(t, err)
 		queue, ok := b.(*sqlqueue.Broker)
 		require.True(t, ok)
@@ -271,9 +276,9 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 		}
 	}
 	require.NoError(t, queue.Close(), "the ends of its sessions flush their statistics")
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		return count(t, db, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'") >= n
-	}, 10*time.Second, 50*time.Millisecond)
+	})
 	after := count(t, db, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
 	require.Equal(t, before, after)
 }
@@ -298,21 +303,25 @@ func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT id, 4000000000000000 + i, 4000000000000000 + i, 0, 'w', '{}', '' FROM redrive_queues, generate_series(1, $1::int) i`, waiting)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		return count(t, db, "SELECT relpages FROM pg_class WHERE relname = 'redrive_queue_messages'") > waiting/200
-	}, 20*time.Second, 50*time.Millisecond, "nobody looks after the statistics")
+	}, "the statistics are not refreshed")
 
-	// Sessions report what they have done a second later, and the last of it when they end.
-	scans := func() int {
-		return count(t, db, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
+	// Sessions report what they have done about a second later, so a round is over when its deletions have been reported.
+	reported := func(column string) int {
+		return count(t, db, "SELECT "+column+" FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
 	}
-	process()
-	before := scans()
-	require.Eventually(t, func() bool {
+	round := func() (scans int) {
+		deleted := reported("n_tup_del")
 		process()
-		now := scans()
+		await.Count(t, deleted+n, func() int { return reported("n_tup_del") })
+		return reported("seq_scan")
+	}
+	before := round()
+	await.True(t, func() bool {
+		now := round()
 		quiet := now == before
 		before = now
 		return quiet
-	}, 30*time.Second, time.Second)
+	}, "messages are read that do not wait to be handled")
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/kill9"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -39,7 +39,7 @@ func clerk(url string) int {
 }
 
 func reject(ctx context.Context, url string) error {
-	b, err := brokers.Open(ctx, with(url, "x-lease=1s&x-poll=10ms&x-nack-delay=10ms"))
+	b, err := brokers.Open(ctx, with(url, "x-lease=1s&x-poll=10ms&x-nack-pause=10ms"))
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func reject(ctx context.Context, url string) error {
 		return err
 	}
 	pipeline, err := middleware.New(middleware.Config{
-		DeadLetters: letters, Rescheduler: queue, Logger: quiet, HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		DeadLetters: letters, Rescheduler: queue, Logger: quiet, MaxAttempts: 1,
 	})
 	if err != nil {
 		return err
@@ -123,10 +123,10 @@ func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
 				"%d employees; dead letters, events, messages that wait after a death %s", employees, where)
 		}
 		kill9.Start(t, "", clerkURL+"="+url)
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			_, _, waits, _ := waiting(t, db)
 			return waits == 0
-		}, time.Minute, 20*time.Millisecond, "a message is not handled")
+		}, "a message is not handled")
 		employees, dead, _, rejected := waiting(t, db)
 		require.Equal(t, []int{n, n, n}, []int{employees, dead, rejected}, "employees, dead letters, events")
 		require.Equal(t, n, count(t, db, "SELECT count(DISTINCT id) FROM employees"))

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -17,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -35,7 +35,7 @@ type office struct {
 func newOffice(t *testing.T, url string) *office {
 	t.Helper()
 	o := &office{db: openDB(t, url)}
-	settings, reference := "x-nack-delay=10ms", "VARCHAR(20) REFERENCES companies DEFERRABLE INITIALLY DEFERRED"
+	settings, reference := "x-nack-pause=10ms", "VARCHAR(20) REFERENCES companies DEFERRABLE INITIALLY DEFERRED"
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "mysql":
 		reference = "VARCHAR(20)"
@@ -83,7 +83,7 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	t.Helper()
 	pipeline, err := middleware.New(middleware.Config{
 		DeadLetters: o.letters, Rescheduler: o.queue, Logger: slog.New(slog.DiscardHandler),
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 1},
+		MaxAttempts: 1,
 	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -213,10 +213,10 @@ func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 				})
 				require.NoError(t, o.queue.Publisher().Publish("employees", message.NewMessage("ana", payload)))
 				require.Equal(t, 1, <-inside)
-				require.Eventually(t, func() bool {
+				await.True(t, func() bool {
 					_, letters, messages, _ := o.waiting(t)
 					return letters == 1 && messages == 0
-				}, 20*time.Second, 10*time.Millisecond, "one dead letter, and the message is done with")
+				}, "one dead letter, and the message is done with")
 				employees, letters, _, rejected := o.waiting(t)
 				require.Equal(t, []int{0, 1, 0}, []int{employees, letters, rejected}, "employees, dead letters, publishes")
 				require.Empty(t, inside, "the message is not handled again")

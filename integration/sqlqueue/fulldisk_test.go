@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -37,7 +38,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, free := fill(t)
-			queue := openQueue(t, with(url, "x-nack-delay=20ms&x-poll=20ms"))
+			queue := openQueue(t, with(url, "x-nack-pause=20ms&x-poll=20ms"))
 			require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 			payload := make([]byte, 512<<10) // which cannot be compressed
 			_, _ = rand.Read(payload)
@@ -62,7 +63,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			// Every fourth message fails at first. A retry writes its payload again, for which there may be no room.
 			pipeline, err := middleware.New(middleware.Config{
 				Rescheduler: queue, DeadLetters: queue, Logger: slog.New(slog.DiscardHandler),
-				HandlerConfig: middleware.HandlerConfig{Backoff: middleware.Constant(10 * time.Millisecond), MaxAttempts: 1000},
+				Backoff: middleware.Constant(10 * time.Millisecond), MaxAttempts: 1000,
 			})
 			require.NoError(t, err)
 			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -98,15 +99,14 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			}
 			if name == "PostgreSQL" { // the others need room for a lease
 				good := slices.DeleteFunc(slices.Collect(maps.Keys(confirmed)), func(id string) bool { return toFail[id] })
-				require.Eventually(t, all(slices.Values(good)), time.Minute, 10*time.Millisecond, "what does not fail needs no room")
+				await.True(t, all(slices.Values(good)), "what does not fail needs no room")
 			}
 			require.Error(t, publish())
 			free()
-			require.Eventually(t, func() bool { return publish() == nil }, time.Minute, 10*time.Millisecond, "there is room")
-			require.Eventually(t, all(maps.Keys(confirmed)), time.Minute, 10*time.Millisecond, "all that was confirmed is handled")
+			await.True(t, func() bool { return publish() == nil }, "there is room")
+			await.True(t, all(maps.Keys(confirmed)), "all that was confirmed is handled")
 			db := openDB(t, url)
-			require.Eventually(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 }, time.Minute,
-				10*time.Millisecond, "an ack that came when its lease was lost is followed by another delivery")
+			await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 }, "an ack that came when its lease was lost is followed by another delivery")
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // victimURL is set for processes whose handler ends them.
@@ -96,7 +97,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 				_, died = startVictim(t, url)
 			case letter = <-dead:
 				letter.Ack()
-			case <-time.After(time.Minute):
+			case <-time.After(await.Patience):
 				require.FailNow(t, "the message that kills is no dead letter", "%d processes died", deaths)
 			}
 		}
@@ -107,7 +108,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 		require.Equal(t, "jobs", letter.Metadata.Get(envelope.KeyTopic))
 		require.Equal(t, brokers.DefaultGroup, letter.Metadata.Get(envelope.KeyConsumer))
 
-		handled(t, queue, func() int { return len(list) - 1 }, func(*message.Message) {})
+		handled(t, queue, url, func() int { return len(list) - 1 }, func(*message.Message) {})
 		select {
 		case m := <-dead:
 			require.FailNow(t, "what was handled beside it was taken for it", m.UUID)

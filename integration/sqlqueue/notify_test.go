@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
-	queue := openQueue(t, with(url, "x-nack-delay=3s"))
+	queue := openQueue(t, with(url, "x-nack-pause=3s"))
 	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	db := openDB(t, url)
@@ -32,7 +33,7 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	require.NoError(t, err)
 	notified := func(delay time.Duration) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
 		require.NoError(t, err)
@@ -46,7 +47,7 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 		envelope.SetDelay(m, delay)
 		require.NoError(t, queue.Publisher().Publish("jobs", m))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for told := ""; told != fmt.Sprintf("%d %d", id, time.Minute.Microseconds()); {
 		n, err := conn.WaitForNotification(ctx)
@@ -85,7 +86,7 @@ func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	for range 5 {
 		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("before", payload)))
 		receive(t, messages).Ack()
-		<-time.After(1100 * time.Millisecond) // it looks after 2, 4, 8 ... 512 ms, and then after 1024
+		<-time.After(1100 * time.Millisecond) // real time: it looks after 2, 4, 8 ... 512 ms, and then after 1024
 		began := time.Now()
 		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("m", payload)))
 		receive(t, messages).Ack()
@@ -130,7 +131,7 @@ func TestNotify_LostOnesAreFoundByLooking(t *testing.T) {
 	require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("told", payload)))
 	receive(t, messages).Ack()
 	for round := range 3 {
-		<-time.After(time.Duration(round) * time.Second) // idle consumers look less often
+		<-time.After(time.Duration(round) * time.Second) // real time: idle consumers look less often
 		_, err = db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 			SELECT id, 0, 0, 0, 'untold', '{}', '' FROM redrive_queues`)
 		require.NoError(t, err)

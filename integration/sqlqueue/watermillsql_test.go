@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -56,9 +57,7 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 			origin.Topic, origin.Consumer = "orders_retry", "billing"
 			return queue.Reschedule(ctx, origin, m, delay)
 		}),
-		HandlerConfig: middleware.HandlerConfig{
-			MaxAttempts: middleware.Tries(3), Backoff: middleware.Constant(50 * time.Millisecond),
-		},
+		MaxAttempts: middleware.Tries(3), Backoff: middleware.Constant(50 * time.Millisecond),
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
@@ -96,11 +95,11 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	require.Equal(t, "bad", m.UUID)
 	require.Equal(t, "{not json", string(m.Payload))
 	m.Ack()
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(runs["bad"]) == 3 && len(runs["second"]) == 2 && len(runs["good"]) == 1
-	}, 10*time.Second, 5*time.Millisecond)
+	})
 	mu.Lock()
 	defer mu.Unlock()
 	require.GreaterOrEqual(t, runs["bad"][1].Sub(runs["bad"][0]), 50*time.Millisecond)
@@ -170,10 +169,10 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 		}()
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 	}
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'") >= workers
-	}, 10*time.Second, 10*time.Millisecond, "a transaction for each handler")
-	require.Eventually(t, func() bool { return starts.Load() > workers }, 10*time.Second, 10*time.Millisecond,
+	}, "a transaction for each handler")
+	await.True(t, func() bool { return starts.Load() > workers },
 		"a handler slower than AckDeadline is started again")
 	close(release)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // BenchmarkDashboard is the server's time for a page of the dashboard that nobody has looked at before: REDRIVE_ROWS=1000000 is what the
@@ -21,7 +22,11 @@ func BenchmarkDashboard(b *testing.B) {
 	fill(b, s, openDB(b, url), rowCount(b))
 	quiet := slog.New(slog.DiscardHandler)
 	handler := func() http.Handler {
-		h, err := dlqhttp.New(dlqhttp.Config{Manager: dlq.NewManager(s, nil, dlq.WithManagerLogger(quiet)), Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}})
+		manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s, Logger: quiet})
+		require.NoError(b, err)
+		runner, err := redrive.NewRunner(redrive.Config{Store: s, Logger: quiet})
+		require.NoError(b, err)
+		h, err := dlqhttp.New(dlqhttp.Config{Manager: manager, Runner: runner, Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}})
 		require.NoError(b, err)
 		return h
 	}

@@ -10,7 +10,6 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/integration/services"
@@ -88,7 +87,7 @@ func TestConformance(t *testing.T) {
 			dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 				t.Helper()
 				url := with(database(t), "readers=2&writers=2")
-				return func(t *testing.T) dlq.Store {
+				return func(t *testing.T) dlqtest.Store {
 					t.Helper()
 					return openStore(t, url)
 				}

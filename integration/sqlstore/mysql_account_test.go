@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
 	idempotency "github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -42,7 +43,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 			t.Helper()
 			url := with(account(t), "readers=2&writers=2")
-			return func(t *testing.T) dlq.Store { t.Helper(); return openStore(t, url) }
+			return func(t *testing.T) dlqtest.Store { t.Helper(); return openStore(t, url) }
 		})
 	})
 	t.Run("audit", func(t *testing.T) {
@@ -77,7 +78,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 		select {
 		case m := <-messages:
 			m.Ack()
-		case <-time.After(15 * time.Second):
+		case <-time.After(await.Patience):
 			require.FailNow(t, "no message came")
 		}
 	})

@@ -23,7 +23,7 @@ func TestPartition_Conformance(t *testing.T) {
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 		t.Helper()
 		url := with(servers["PostgreSQL"](t), "readers=2&writers=2&"+byMonth)
-		return func(t *testing.T) dlq.Store {
+		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
 			return openStore(t, url)
 		}
@@ -129,7 +129,8 @@ func TestPartition_Retention(t *testing.T) {
 	defer s.Close()
 	payloads := rowsOf(t, db, "SELECT id, payload, headers FROM dlq_events WHERE status = 'RESOLVED' ORDER BY id")
 
-	manager := dlq.NewManager(s, nil)
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
+	require.NoError(t, err)
 	n, err := manager.Retain(t.Context(), dlq.Retention{Resolved: 365 * 24 * time.Hour})
 	require.NoError(t, err)
 	require.Zero(t, n, "not that old")

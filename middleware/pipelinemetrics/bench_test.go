@@ -42,6 +42,7 @@ func benchMessage(b testing.TB) *message.Message {
 func benchPipeline(b testing.TB, observer middleware.Observer) message.HandlerFunc {
 	b.Helper()
 	p, err := middleware.New(middleware.Config{
+		Rescheduler: middleware.HoldInMemory,
 		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil }),
 		Observer:    observer, Logger: slog.New(slog.DiscardHandler),
 	})

@@ -1,6 +1,7 @@
 package pipelinemetrics
 
 import (
+	"maps"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,8 +16,8 @@ type busMetrics struct {
 	service   string
 	started   *prometheus.CounterVec
 	payload   *sizes
-	duration  *prometheus.HistogramVec
-	ackFailed *prometheus.CounterVec
+	duration  *busTimes
+	ackFailed prometheus.CounterFunc
 	dead      *prometheus.CounterVec
 }
 
@@ -32,14 +33,10 @@ func newBusMetrics(cfg *Config) *busMetrics {
 			[]string{"nano_service_name", "event_name", "retry"}),
 		payload: newSizes(cfg.classic("rmq_consumer_payload_bytes",
 			"Service bus name: size of the payload of each delivery.", cfg.PayloadBuckets), "nano_service_name", "event_name"),
-		duration: prometheus.NewHistogramVec(cfg.histogram("event_processed_duration",
-			"Service bus name: how long the handler ran, in milliseconds. exit_status is success or failed.", ms),
-			[]string{"nano_service_name", "event_name", "exit_status", "retry"}),
-		ackFailed: prometheus.NewCounterVec(cfg.counter("rmq_consumer_ack_failed_total",
-			"Service bus name: deliveries that were nacked, because neither their retry nor their dead letter could be published."),
-			[]string{"nano_service_name", "event_name"}),
+		duration:  newBusTimes(cfg, ms),
+		ackFailed: newBusAcks(cfg),
 		dead: prometheus.NewCounterVec(cfg.counter("rmq_consumer_dlx_total",
-			"Service bus name: dead letters. reason is max_retries_exceeded, permanent, malformed, expired or panic."),
+			"Service bus name: dead letters. reason is max_retries_exceeded where no attempt is left."),
 			[]string{"nano_service_name", "event_name", "reason"}),
 	}
 }
@@ -51,7 +48,6 @@ type busSeries struct {
 	started   [len(tags)]prometheus.Counter
 	payload   *sizeSeries
 	durations [len(tags)][2]atomic.Pointer[prometheus.Observer]
-	ackFailed prometheus.Counter
 }
 
 func (b *busMetrics) series(l labels) *busSeries {
@@ -59,11 +55,11 @@ func (b *busMetrics) series(l labels) *busSeries {
 	if event == "" {
 		event = l.topic
 	}
-	s := &busSeries{of: b, event: event, payload: b.payload.with(b.service, event), ackFailed: b.ackFailed.WithLabelValues(b.service, event)}
+	s := &busSeries{of: b, event: event, payload: b.payload.with(b.service, event)}
 	for i, tag := range tags {
 		s.started[i] = b.started.WithLabelValues(b.service, event, string(tag))
 	}
-	b.dead.WithLabelValues(b.service, event, busReason(envelope.ReasonExhausted))
+	b.dead.WithLabelValues(b.service, event, exhausted)
 	return s
 }
 
@@ -73,9 +69,6 @@ func (s *busSeries) begin(e *middleware.Started) {
 }
 
 func (s *busSeries) end(e *middleware.Finished) {
-	if e.Outcome == middleware.OutcomeNotSettled {
-		s.ackFailed.Inc()
-	}
 	if !e.Ran {
 		return
 	}
@@ -87,20 +80,40 @@ func (s *busSeries) end(e *middleware.Finished) {
 	slot := &s.durations[at][failed]
 	h := slot.Load()
 	if h == nil {
-		made := s.of.duration.WithLabelValues(s.of.service, s.event, status, string(tags[at]))
+		made := s.of.duration.vec.WithLabelValues(s.of.service, s.event, status, string(tags[at]))
 		h = &made
 		slot.Store(h)
 	}
 	(*h).Observe(float64(e.Duration.Microseconds()) / 1000)
 }
 
-func (s *busSeries) died(r envelope.Reason) {
-	s.of.dead.WithLabelValues(s.of.service, s.event, busReason(r)).Inc()
+func (s *busSeries) died(e *middleware.DeadLettered) {
+	s.of.dead.WithLabelValues(s.of.service, s.event, busReason(e)).Inc()
 }
 
-func busReason(r envelope.Reason) string {
-	if r == envelope.ReasonExhausted {
-		return "max_retries_exceeded"
+// exhausted is the bus's only reason: its consumers know no other way to the failed queue.
+const exhausted = "max_retries_exceeded"
+
+// busReason is exhausted for every message whose attempts are used up, also where the last one panicked.
+func busReason(e *middleware.DeadLettered) string {
+	r := e.DeadLetter.Reason
+	if r == envelope.ReasonExhausted || r == envelope.ReasonPanic && e.Attempt.IsLast() {
+		return exhausted
 	}
 	return string(r)
+}
+
+// newBusAcks counts what the broker counts: pipelines do not see acks.
+func newBusAcks(cfg *Config) prometheus.CounterFunc {
+	labels := prometheus.Labels{"nano_service_name": cfg.ServiceBus}
+	maps.Copy(labels, cfg.ConstLabels)
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "rmq_consumer_ack_failed_total", ConstLabels: labels,
+		Help: "Service bus name: messages delivered again, because their acks could not be sent.",
+	}, func() float64 {
+		if cfg.AcksFailed == nil {
+			return 0
+		}
+		return float64(cfg.AcksFailed())
+	})
 }

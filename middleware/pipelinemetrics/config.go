@@ -31,6 +31,9 @@ type Config struct {
 	// ServiceBus, unless empty, is the nano_service_name under which the metrics are exported in the names of the PHP service bus,
 	// too. It does not follow Prometheus' conventions.
 	ServiceBus string
+	// AcksFailed counts messages that were handled and whose acks could not be sent, for the bus's rmq_consumer_ack_failed_total:
+	// brokermetrics.AcksFailed of the service's broker. Defaults to none, which shows 0.
+	AcksFailed func() uint64
 	// ConstLabels are put on every metric.
 	ConstLabels prometheus.Labels
 }

@@ -21,6 +21,7 @@ func Example() {
 	registry := prometheus.NewRegistry() // or prometheus.DefaultRegisterer
 	registry.MustRegister(metrics)
 	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: middleware.HoldInMemory,
 		Observer:    metrics,
 		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil }),
 		Logger:      slog.New(slog.DiscardHandler),

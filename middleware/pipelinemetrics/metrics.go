@@ -135,7 +135,7 @@ func (m *Metrics) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 		m.fallbacks.WithLabelValues(s.labels.topic, s.labels.handler).Inc()
 	}
 	if s.bus != nil {
-		s.bus.died(e.DeadLetter.Reason)
+		s.bus.died(&e)
 	}
 }
 

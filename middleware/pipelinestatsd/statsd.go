@@ -5,11 +5,16 @@
 //	pipeline, err := middleware.New(middleware.Config{Observer: pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"}), ...})
 //
 // Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the first, for example.
+// As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's size, where no other is configured.
 // The agent multiplies what it gets by the rate that comes with it. Tags are not bounded here: a StatsD agent has limits of its own.
 package pipelinestatsd
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -38,17 +43,26 @@ type Config struct {
 	Client Client
 	// Service is the tag nano_service_name.
 	Service string
-	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent.
+	// AcksFailed counts messages that were handled and whose acks could not be sent, which are sent as AckFailed:
+	// brokermetrics.AcksFailed of the service's broker. Defaults to none.
+	AcksFailed func() uint64
+	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent, but for
+	// Payload, whose share is then what [EnvSamplePayload] says.
 	Rates map[string]float64
 	// TagRates multiply these by the attempt's tag: {TagFirst: 0.1} sends a tenth of the first attempts' and all of the others'.
 	TagRates map[middleware.Tag]float64
 }
 
+// EnvSamplePayload is the environment variable with the share of payload sizes that is sent, from 0 to 1.
+const EnvSamplePayload = "STATSD_SAMPLE_PAYLOAD"
+
 // Observer sends. It is safe for concurrent use. A client that cannot send is not waited for, and nothing is said of it.
 type Observer struct {
 	middleware.NopObserver
 
-	cfg Config
+	cfg     Config
+	payload float64       // the rate of Payload that Rates does not name
+	acks    atomic.Uint64 // those of AcksFailed that have been sent
 }
 
 var _ middleware.Observer = (*Observer)(nil)
@@ -58,7 +72,15 @@ func New(cfg Config) *Observer {
 	if cfg.Client == nil {
 		panic("pipelinestatsd: New without a Client")
 	}
-	return &Observer{cfg: cfg}
+	o := &Observer{cfg: cfg, payload: 1}
+	if text := os.Getenv(EnvSamplePayload); text != "" {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(rate >= 0 && rate <= 1) {
+			panic(fmt.Sprintf("pipelinestatsd: %s=%q: must be a share from 0 to 1", EnvSamplePayload, text))
+		}
+		o.payload = rate
+	}
+	return o
 }
 
 // rate is the share of a metric that is sent for an attempt.
@@ -66,6 +88,8 @@ func (o *Observer) rate(name string, tag middleware.Tag) float64 {
 	rate := 1.0
 	if r, ok := o.cfg.Rates[name]; ok {
 		rate = r
+	} else if name == Payload {
+		rate = o.payload
 	}
 	if r, ok := o.cfg.TagRates[tag]; ok {
 		rate *= r
@@ -96,9 +120,7 @@ func (o *Observer) Started(ctx context.Context, e middleware.Started) context.Co
 // Finished implements [middleware.Observer].
 func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
 	tag := e.Attempt.Tag
-	if r := o.rate(AckFailed, tag); r > 0 && e.Outcome == middleware.OutcomeNotSettled {
-		_ = o.cfg.Client.Incr(AckFailed, o.tags(e.Delivery), r)
-	}
+	o.sendAcks()
 	r := o.rate(Duration, tag)
 	if r == 0 || !e.Ran {
 		return
@@ -110,11 +132,26 @@ func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
 	_ = o.cfg.Client.Timing(Duration, e.Duration, o.tags(e.Delivery, "exit_status:"+status, "retry:"+string(tag)), r)
 }
 
+// sendAcks sends the acks that have failed since the last attempt ended.
+func (o *Observer) sendAcks() {
+	if o.cfg.AcksFailed == nil {
+		return
+	}
+	now := o.cfg.AcksFailed()
+	sent := o.acks.Swap(now)
+	for ; sent < now && now-sent <= maxAcks; sent++ {
+		_ = o.cfg.Client.Incr(AckFailed, []string{"nano_service_name:" + o.cfg.Service}, 1)
+	}
+}
+
+// maxAcks bounds what one attempt sends: a connection has no more deliveries in hand.
+const maxAcks = 65535
+
 // DeadLettered implements [middleware.Observer].
 func (o *Observer) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 	if r := o.rate(Dead, e.Attempt.Tag); r > 0 {
 		reason := string(e.DeadLetter.Reason)
-		if e.DeadLetter.Reason == envelope.ReasonExhausted {
+		if r := e.DeadLetter.Reason; r == envelope.ReasonExhausted || r == envelope.ReasonPanic && e.Attempt.IsLast() {
 			reason = "max_retries_exceeded"
 		}
 		_ = o.cfg.Client.Incr(Dead, o.tags(e.Delivery, "reason:"+reason), r)

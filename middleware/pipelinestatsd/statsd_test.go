@@ -34,7 +34,7 @@ func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []
 	change(&cfg)
 	nothing := func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }
 	pipeline, err := middleware.New(middleware.Config{
-		Observer: pipelinestatsd.New(cfg), Logger: slog.New(slog.DiscardHandler), HandlerConfig: middleware.HandlerConfig{MaxAttempts: 3},
+		Observer: pipelinestatsd.New(cfg), Logger: slog.New(slog.DiscardHandler), MaxAttempts: 3,
 		Rescheduler: middleware.ReschedulerFunc(nothing),
 		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil }),
 	})
@@ -96,4 +96,32 @@ func TestObserver_Sampling(t *testing.T) {
 	require.Equal(t, 3, last)
 	require.Positive(t, first)
 	require.Less(t, first, 150, "about 40 of 400")
+}
+
+// The PHP library's variable samples the size of the payload; a rate of the configuration wins.
+func TestObserver_SamplePayloadFromTheEnvironment(t *testing.T) {
+	const payload = "rmq_consumer_payload_bytes"
+	t.Setenv(pipelinestatsd.EnvSamplePayload, "0")
+	lines := sent(t, func(*pipelinestatsd.Config) {}, 0)
+	require.NotEmpty(t, lines)
+	require.NotContains(t, strings.Join(lines, "\n"), payload)
+	lines = sent(t, func(c *pipelinestatsd.Config) { c.Rates = map[string]float64{pipelinestatsd.Payload: 1} }, 0)
+	require.Contains(t, strings.Join(lines, "\n"), payload)
+	for _, wrong := range []string{"half", "-1", "1.5", "NaN"} {
+		t.Setenv(pipelinestatsd.EnvSamplePayload, wrong)
+		require.Panics(t, func() { sent(t, func(*pipelinestatsd.Config) {}, 0) }, wrong)
+	}
+}
+
+// Acks that could not be sent are counted by the broker, and sent once each.
+func TestObserver_AcksFailed(t *testing.T) {
+	failed := uint64(0)
+	lines := sent(t, func(c *pipelinestatsd.Config) { c.AcksFailed = func() uint64 { failed++; return failed / 2 * 2 } }, 0, 0, 0)
+	n := 0
+	for _, line := range lines {
+		if strings.HasPrefix(line, pipelinestatsd.AckFailed) {
+			n++
+		}
+	}
+	require.Equal(t, 2, n)
 }

@@ -27,7 +27,7 @@ func system(scheme string) attribute.KeyValue {
 func (t *Tracer) messageAttributes(m *message.Message, scheme, topic string) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 20)
 	list = append(append(list, t.cfg.Attributes...), system(scheme), semconv.MessagingDestinationName(topic))
-	if id := m.Metadata[envelope.KeyCorrelationID]; id != "" {
+	if id := envelope.CorrelationID(m); id != "" {
 		list = append(list, semconv.MessagingMessageConversationID(text(id)))
 	}
 	return list

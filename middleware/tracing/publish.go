@@ -76,7 +76,7 @@ func (t *Tracer) Redriver(next middleware.Rescheduler) middleware.Rescheduler {
 	return one
 }
 
-// batch is what a redriver may offer besides (dlq.BatchRedriver).
+// batch is what a redriver may offer besides (redrive.BatchRedriver).
 type batch interface {
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }

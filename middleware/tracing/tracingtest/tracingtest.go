@@ -52,8 +52,8 @@ func Run(t *testing.T, b Broker) {
 	var logs logbuffer.Buffer
 	letters := make(chan *envelope.DeadLetter, 1)
 	pipeline, err := middleware.New(middleware.Config{
-		HandlerConfig: middleware.HandlerConfig{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
-		Rescheduler:   b.Rescheduler, Observer: tracer,
+		MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond),
+		Rescheduler: b.Rescheduler, Observer: tracer,
 		Logger: slog.New(tracing.LogHandler(slog.NewJSONHandler(&logs, nil))),
 		DeadLetters: middleware.Sinks{b.DeadLetters, middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 			letters <- d

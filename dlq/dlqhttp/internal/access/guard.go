@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
@@ -35,6 +36,8 @@ type GuardConfig struct {
 	Rate    float64
 	Burst   int
 	Logger  *slog.Logger
+	// Unauthorized answers who is not known in another way than by a problem, and reports whether it has.
+	Unauthorized func(http.ResponseWriter, *http.Request) bool
 }
 
 // Guard stands in front of everything: it finds out who asks, and refuses what is not for us.
@@ -43,9 +46,10 @@ type Guard struct {
 	origins  *http.CrossOriginProtection
 	requests *Limiter
 	failures *Limiter // by address, for credentials that were wrong
+	accounts *Limiter // by the name of the user that they were for
 }
 
-// Failed attempts to say who one is, by address: so many at once, and one more in so many seconds.
+// Credentials that were wrong, by address and by account: so many at once, and so many a second on average.
 const (
 	failureBurst = 20
 	failureRate  = 0.5
@@ -55,7 +59,7 @@ const (
 func NewGuard(cfg GuardConfig) (*Guard, error) {
 	g := &Guard{
 		cfg: cfg, origins: http.NewCrossOriginProtection(), requests: NewLimiter(cfg.Rate, cfg.Burst),
-		failures: NewLimiter(failureRate, failureBurst),
+		failures: NewLimiter(failureRate, failureBurst), accounts: NewLimiter(failureRate, failureBurst),
 	}
 	for _, origin := range cfg.Origins {
 		if err := g.origins.AddTrustedOrigin(origin); err != nil {
@@ -68,31 +72,66 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 // Protect lets those through to next who may come, with who they are in the context.
 func (g *Guard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, ok := g.admit(w, r)
-		if !ok {
-			return
+		if who, ok := g.admit(w, r); ok {
+			g.serve(w, r, &who, next)
 		}
-		client := who.Name
-		if who.Unproven {
-			client = host(r.RemoteAddr)
-		}
-		if wait, ok := g.requests.Allow(client); !ok {
-			tooMany(w, wait)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), who)))
 	})
 }
 
-// Recognize puts into the context who asks if they say so rightly, and lets everybody through: for what is public in part.
+// Recognize lets a caller without credentials through as one without a role: for what is public in part. One with credentials is admitted
+// as by Protect: whether they are right is not to be found out here.
 func (g *Guard) Recognize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := Principal{}
-		if g.foreign(r) == "" && !g.guessing(r, host(r.RemoteAddr)) {
-			who, _ = g.identify(r)
+		if g.foreign(r) != "" {
+			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), Principal{})))
+			return
 		}
-		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), who)))
+		who, err := g.authenticate(r)
+		switch {
+		case errors.Is(err, ErrNoCredentials):
+			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), Principal{})))
+		case err != nil:
+			g.refuse(w, r, err)
+		default:
+			g.serve(w, r, &who, next)
+		}
 	})
+}
+
+// Open lets callers without credentials through to what is for them: logins. It refuses requests that are not for this server, or another
+// site's.
+func (g *Guard) Open(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reason := g.foreign(r)
+		if err := g.origins.Check(r); err != nil && reason == "" {
+			reason = "a page of another site may not do this"
+		}
+		switch size := headerSize(r.Header); {
+		case size > maxHeaders:
+			problem.Write(w, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
+		case reason != "":
+			problem.Write(w, http.StatusForbidden, reason)
+		default:
+			if wait, ok := g.requests.Allow(host(r.RemoteAddr)); !ok {
+				tooMany(w, wait)
+				return
+			}
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// serve serves a caller that is known, within its rate.
+func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, next http.Handler) {
+	client := who.Name
+	if who.Unproven {
+		client = host(r.RemoteAddr)
+	}
+	if wait, ok := g.requests.Allow(client); !ok {
+		tooMany(w, wait)
+		return
+	}
+	next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), *who)))
 }
 
 func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) {
@@ -110,37 +149,79 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) 
 		problem.Write(w, http.StatusForbidden, "a page of another site may not change anything here; list its origin (server.origins) if it may")
 		return Principal{}, false
 	}
-	address := host(r.RemoteAddr)
-	if g.guessing(r, address) {
-		tooMany(w, time.Duration(float64(time.Second)/failureRate))
-		return Principal{}, false
-	}
-	who, err := g.identify(r)
+	who, err := g.authenticate(r)
 	switch {
 	case err == nil && who.Role > None:
 		return who, true
 	case err == nil:
 		problem.Write(w, http.StatusForbidden, who.Name+" has no role here")
 	default:
-		if !errors.Is(err, ErrNoCredentials) {
-			wait, ok := g.failures.Allow(address)
-			if !ok {
-				tooMany(w, wait)
-				return Principal{}, false
-			}
-			g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "error", err)
-		}
-		w.Header().Add("WWW-Authenticate", `Bearer realm="redrive"`)
-		w.Header().Add("WWW-Authenticate", `Basic realm="redrive", charset="UTF-8"`)
-		problem.Write(w, http.StatusUnauthorized, "say who you are: Authorization: Bearer <token>, or user and password")
+		g.refuse(w, r, err)
 	}
 	return Principal{}, false
 }
 
-// guessing reports whether a password is not to be looked at: many from this address were wrong, and this one was never right before.
-// Tokens are looked at, so that nobody is kept out by a neighbour who guesses.
-func (g *Guard) guessing(r *http.Request, address string) bool {
-	if _, _, password := r.BasicAuth(); !password || !g.failures.Spent(address) {
+// slowed means that credentials were not looked at: too many were wrong before.
+type slowed struct{ wait time.Duration }
+
+// Error is for the log.
+func (s *slowed) Error() string { return "too many wrong credentials" }
+
+// refuse answers a caller that is not known.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if s, ok := errors.AsType[*slowed](err); ok {
+		tooMany(w, s.wait)
+		return
+	}
+	w.Header().Add("WWW-Authenticate", `Bearer realm="redrive"`)
+	w.Header().Add("WWW-Authenticate", `Basic realm="redrive", charset="UTF-8"`)
+	if g.cfg.Unauthorized != nil && g.cfg.Unauthorized(w, r) {
+		return
+	}
+	problem.Write(w, http.StatusUnauthorized, "say who you are: Authorization: Bearer <token>, or user and password")
+}
+
+// authenticate identifies a caller. Credentials that are wrong are counted and logged, wherever they are sent, and the answer to more of
+// them is slowed, by the address that they come from and by the account that they are for.
+func (g *Guard) authenticate(r *http.Request) (Principal, error) {
+	address, account := host(r.RemoteAddr), accountOf(r)
+	if g.guessing(r, address, account) {
+		err := &slowed{time.Duration(float64(time.Second) / failureRate)}
+		g.note(r, account, err)
+		return Principal{}, err
+	}
+	who, err := g.identify(r)
+	if err == nil || errors.Is(err, ErrNoCredentials) {
+		return who, err
+	}
+	g.note(r, account, err)
+	wait, fine := g.failures.Allow(address)
+	if account != "" {
+		if more, ok := g.accounts.Allow(account); !ok {
+			wait, fine = max(wait, more), false
+		}
+	}
+	if !fine {
+		return Principal{}, &slowed{wait}
+	}
+	return Principal{}, err
+}
+
+// note logs credentials that were refused.
+func (g *Guard) note(r *http.Request, account string, err error) {
+	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path", r.URL.Path, "error", err)
+}
+
+// accountOf is the user that a password is for, without what would write lines into a log.
+func accountOf(r *http.Request) string {
+	name, _, _ := r.BasicAuth()
+	return clean(name)
+}
+
+// guessing reports whether a password is not to be looked at: many from this address, or for this account, were wrong, and this one was never
+// right before. Tokens are looked at, so that no caller is kept out by a neighbour who guesses.
+func (g *Guard) guessing(r *http.Request, address, account string) bool {
+	if _, _, password := r.BasicAuth(); !password || !g.failures.Spent(address) && !g.accounts.Spent(account) {
 		return false
 	}
 	for _, a := range g.cfg.Auth {
@@ -168,18 +249,22 @@ func (g *Guard) identify(r *http.Request) (Principal, error) {
 	return Principal{}, ErrNoCredentials
 }
 
-// actor is who somebody says to be.
+// actor is the name that a caller gives.
 func actor(r *http.Request) string {
-	name := strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f {
+	if name := clean(r.Header.Get(ActorHeader)); name != "" && len(name) <= maxActor {
+		return name
+	}
+	return localName
+}
+
+// clean is a name without control characters and spaces around it.
+func clean(name string) string {
+	return strings.TrimSpace(strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) {
 			return -1
 		}
 		return c
-	}, r.Header.Get(ActorHeader))
-	if name = strings.TrimSpace(name); name == "" || len(name) > maxActor {
-		return localName
-	}
-	return name
+	}, strings.ToValidUTF8(name, "")))
 }
 
 // foreign says why a request is not for us; empty when it is.

@@ -62,20 +62,11 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 
 // Authenticate compares with every token, so that the time it takes tells nothing.
 func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	asPassword := false
-	if _, password, ok := r.BasicAuth(); ok {
-		token, asPassword = password, true
-	} else if !strings.EqualFold(scheme, "Bearer") {
+	token, asPassword, ok := tokenOf(r)
+	if !ok {
 		return Principal{}, ErrNoCredentials
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	found := -1
-	for i := range b.sums {
-		if subtle.ConstantTimeCompare(sum[:], b.sums[i][:]) == 1 {
-			found = i
-		}
-	}
+	found := b.find(token)
 	switch {
 	case found >= 0:
 		return Principal{Name: b.tokens[found].Name, Role: b.tokens[found].Role}, nil
@@ -84,4 +75,30 @@ func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
 	default:
 		return Principal{}, ErrBadCredentials
 	}
+}
+
+// Known reports whether the token is one of ours. It costs a digest, so one that is sent as a password is looked at too while others guess.
+func (b *bearer) Known(r *http.Request) bool {
+	token, _, ok := tokenOf(r)
+	return ok && b.find(token) >= 0
+}
+
+func (b *bearer) find(token string) int {
+	sum := sha256.Sum256([]byte(token))
+	found := -1
+	for i := range b.sums {
+		if subtle.ConstantTimeCompare(sum[:], b.sums[i][:]) == 1 {
+			found = i
+		}
+	}
+	return found
+}
+
+// tokenOf is the token of a request: a bearer's, or the password of a browser, which cannot send another.
+func tokenOf(r *http.Request) (token string, asPassword, ok bool) {
+	if _, password, ok := r.BasicAuth(); ok {
+		return strings.TrimSpace(password), true, true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(token), false, strings.EqualFold(scheme, "Bearer")
 }

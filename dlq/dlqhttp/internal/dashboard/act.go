@@ -117,14 +117,14 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data.Sample = shown(d.cfg.Visible(r.Context()), l.Entries)
+	data.Sample = d.cfg.Visible(r.Context()).ShownEntries(l.Entries)
 	return d.page(w, r, "confirm", view{Title: data.Action.Verb, Nav: "entries", Data: &data})
 }
 
 // act changes what was counted. What takes longer than a person waits goes on by itself.
 func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	action, known := bulkActions[r.PostForm.Get("do")]
 	if !known {

@@ -8,11 +8,13 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // auditData is a page of the audit log.
 type auditData struct {
-	Records []dlq.AuditRecord
+	Records []auditRow
 	Actor   string
 	Action  string
 	Entry   string
@@ -24,9 +26,12 @@ type auditData struct {
 
 // auditActions are what the log can be asked for.
 var auditActions = []dlq.Action{
-	dlq.ActionRedrive, dlq.ActionSucceed, dlq.ActionDie, dlq.ActionRelease, dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionPark, dlq.ActionRestore,
-	dlq.ActionEdit, dlq.ActionImport, dlq.ActionPurge, dlq.ActionUnarchive, dlq.ActionRunStart, dlq.ActionRunApprove, dlq.ActionRunReject,
-	dlq.ActionRunPause, dlq.ActionRunResume, dlq.ActionRunCancel, dlq.ActionRunStop, dlq.ActionRunComplete, dlq.ActionRunAdjust,
+	dlq.ActionRedrive, dlq.ActionSucceed, dlq.ActionDie, dlq.ActionRelease, dlq.ActionReleaseByHand,
+	dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionPark, dlq.ActionRestore,
+	dlq.ActionEdit, dlq.ActionImport, dlq.ActionPurge, dlq.ActionUnarchive, redrive.ActionStart, redrive.ActionApprove, redrive.ActionReject,
+	redrive.ActionPause, redrive.ActionResume, redrive.ActionCancel, redrive.ActionStop, redrive.ActionComplete, redrive.ActionAdjust,
+	driver.ActionPauseIntake, driver.ActionResumeIntake,
+	dlq.ActionRefused, dlq.ActionRead,
 }
 
 const auditSize = 50
@@ -36,6 +41,9 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	data := auditData{
 		Actor: strings.TrimSpace(q.Get("actor")), Action: q.Get("action"), Entry: strings.TrimSpace(q.Get("entry")),
 		Run: strings.TrimSpace(q.Get("run")), First: q.Get("after") == "", Actions: auditActions,
+	}
+	if err := d.cfg.Visible(r.Context()).Values(data.Actor, data.Run); err != nil {
+		return err
 	}
 	f := dlq.AuditFilter{Actor: data.Actor, Action: dlq.Action(data.Action), Run: data.Run}
 	if data.Entry != "" {
@@ -57,10 +65,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rules := d.cfg.Visible(r.Context())
-	for _, record := range a.records {
-		data.Records = append(data.Records, rules.Audit(record))
-	}
+	data.Records = d.auditRows(r, d.cfg.Visible(r.Context()).ShownAudit(a.records))
 	if a.next != "" {
 		next := url.Values{"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next}}
 		data.Next = query(next)

@@ -3,31 +3,42 @@ package dashboard
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Config says what the dashboard shows.
 type Config struct {
 	// Manager is what it shows and changes. Required.
 	Manager *dlq.Manager
+	// Runner starts, shows and changes redrive runs. Required.
+	Runner *redrive.Runner
 	// Prefix is the path below which the dashboard is, such as /ops; empty is the root.
 	Prefix string
 	// ReadOnly leaves out everything that changes something, and refuses it.
 	ReadOnly bool
-	// Visible are the rules that hide what who asks may not see; nil, or a nil result, hides nothing.
-	Visible func(context.Context) *redact.Rules
+	// Visible is what a caller may see. Nil hides nothing.
+	Visible func(context.Context) visible.View
+	// Refused is called for each caller that asked for what is hidden from it, Read before a caller sees the messages of entries. Nil records
+	// nothing.
+	Refused func(context.Context, *visible.RefusedError)
+	Read    func(ctx context.Context, what string, entries ...int64) error
 	// Health reports on the components. Nil asks the store alone.
 	Health func(context.Context) []Component
 	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil shows none.
 	Topology func(context.Context) (any, error)
+	// Depths counts what waits in the brokers. Nil counts nothing; an error may come with numbers of other brokers.
+	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
+	// Rate is what the form of a new run begins with, in messages a second; 0 is as fast as it goes.
+	Rate float64
 	// Rules are the redrive rules that the program applies, to be shown.
-	Rules []dlq.Rule
+	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
 	// Interval is how often a page refreshes, and how old what it shows may be. Defaults to 5 s.
@@ -56,7 +67,7 @@ const (
 
 // New makes the dashboard's handler. Who asks is in the context of the request (see the access package); whoever wraps it has refused
 // those who are not known and requests of other sites.
-func New(cfg Config) http.Handler {
+func New(cfg Config) *access.Mux {
 	if cfg.Interval <= 0 {
 		cfg.Interval = defaultInterval
 	}
@@ -70,7 +81,13 @@ func New(cfg Config) http.Handler {
 		cfg.Logger = slog.Default()
 	}
 	if cfg.Visible == nil {
-		cfg.Visible = func(context.Context) *redact.Rules { return nil }
+		cfg.Visible = func(context.Context) visible.View { return visible.View{} }
+	}
+	if cfg.Refused == nil {
+		cfg.Refused = func(context.Context, *visible.RefusedError) {}
+	}
+	if cfg.Read == nil {
+		cfg.Read = func(context.Context, string, ...int64) error { return nil }
 	}
 	if cfg.Health == nil {
 		cfg.Health = func(ctx context.Context) []Component {

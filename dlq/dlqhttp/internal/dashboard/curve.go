@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,32 @@ func (c curve) Came() int64 { return sum(c.In) }
 // Went is how many were closed.
 func (c curve) Went() int64 { return sum(c.Out) }
 
+// curveRow is a line of the table that stands where there is no script to draw the curve.
+type curveRow struct {
+	From    string
+	In, Out int64
+	// SoFar says that the time is not over.
+	SoFar bool
+}
+
+// Rows are the hours of a day, or the days of more, newest first.
+func (c curve) Rows() []curveRow {
+	var rows []curveRow
+	layout := "2006-01-02"
+	if len(c.Hours) <= dayHours {
+		layout = "2006-01-02 15:04Z"
+	}
+	for i, hour := range slices.Backward(c.Hours) {
+		from := time.Unix(hour, 0).UTC().Format(layout)
+		if n := len(rows); n == 0 || rows[n-1].From != from {
+			rows = append(rows, curveRow{From: from, SoFar: n == 0})
+		}
+		rows[len(rows)-1].In += c.In[i]
+		rows[len(rows)-1].Out += c.Out[i]
+	}
+	return rows
+}
+
 // spark is a small curve of one cause, drawn by the server: the points of a polygon, in a box of sparkWidth by sparkHeight.
 type spark struct {
 	Area, Line string
@@ -57,25 +84,27 @@ const (
 	sparkHeight = 24
 )
 
-// sparkOf draws the last seven days.
-func sparkOf(hours []dlq.HourCount, now time.Time) spark {
-	c := curveOf(hours, now, sparkHours)
-	var points [sparkPoints]int64
-	var top int64 = 1
-	for i, n := range c.In {
-		p := &points[i*sparkPoints/sparkHours]
-		*p += n
-		top = max(top, *p)
+// sparkPointsOf are the numbers of the last seven days.
+func sparkPointsOf(hours []dlq.HourCount, now time.Time) []int64 {
+	points := make([]int64, sparkPoints)
+	for i, n := range curveOf(hours, now, sparkHours).In {
+		points[i*sparkPoints/sparkHours] += n
 	}
+	return points
+}
+
+// sparkOf draws the last seven days, on a scale that ends at top.
+func sparkOf(hours []dlq.HourCount, now time.Time, top int64) spark {
+	points := sparkPointsOf(hours, now)
 	var line strings.Builder
 	for i, n := range points {
 		x := float64(i) * sparkWidth / (sparkPoints - 1)
-		y := 1 + float64(sparkHeight-2)*(1-float64(n)/float64(top))
+		y := 1 + float64(sparkHeight-2)*(1-float64(n)/float64(max(top, 1)))
 		fmt.Fprintf(&line, "%.1f,%.1f ", x, y)
 	}
 	text := strings.TrimSpace(line.String())
 	return spark{
-		Line: text, Area: fmt.Sprintf("0,%d %s %d,%d", sparkHeight, text, sparkWidth, sparkHeight), Total: c.Came(),
+		Line: text, Area: fmt.Sprintf("0,%d %s %d,%d", sparkHeight, text, sparkWidth, sparkHeight), Total: sum(points),
 	}
 }
 

@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,7 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/payload"
 )
 
 // editData is the form that changes a message, and what it would change.
@@ -23,7 +26,7 @@ type editData struct {
 	Added []headerView
 	Note  string
 	// Diff is what the edit changes, when it was asked for; Problem why it cannot be made.
-	Diff    *dlq.Diff
+	Diff    *payload.Diff
 	Problem string
 }
 
@@ -35,7 +38,8 @@ const (
 
 // editable says why a payload cannot be edited as text; empty when it can. A form brings line ends of its own, drops NUL, and knows
 // nothing but text, and what is hidden from somebody must not be replaced by the mask.
-func editable(payload []byte, rules *redact.Rules, contentType string) string {
+func editable(sees visible.View, body *dlq.Body) string {
+	payload := body.Payload
 	switch {
 	case len(payload) > maxEdited:
 		return fmt.Sprintf("The payload has %s, more than a form holds.", size(int64(len(payload))))
@@ -44,7 +48,7 @@ func editable(payload []byte, rules *redact.Rules, contentType string) string {
 	case bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\r")),
 		bytes.Contains(payload, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\n")):
 		return "The payload mixes line ends, which a form would change."
-	case !bytes.Equal(rules.Payload(contentType, payload), payload):
+	case !bytes.Equal(sees.ShownBody(body).Payload, payload):
 		return "A part of the payload is hidden from you, and saving would put the mask in its place."
 	default:
 		return ""
@@ -69,8 +73,8 @@ func (d *dashboard) editForm(w http.ResponseWriter, r *http.Request) error {
 }
 
 // editOf is the form of an entry as it is.
-func editOf(full *dlq.Entry, rules *redact.Rules) *editData {
-	data := &editData{Entry: rules.Entry(full), Payload: string(full.Body.Payload), Why: editable(full.Body.Payload, rules, full.Body.ContentType)}
+func editOf(full *dlq.Entry, sees visible.View) *editData {
+	data := &editData{Entry: sees.ShownEntry(full), Payload: string(full.Body.Payload), Why: editable(sees, full.Body)}
 	if full.Status != dlq.Pending && full.Status != dlq.Parked {
 		data.Why = fmt.Sprintf("The entry is %s: only pending and parked ones can be edited.", words(full.Status))
 	}
@@ -78,7 +82,7 @@ func editOf(full *dlq.Entry, rules *redact.Rules) *editData {
 		data.Payload = ""
 	}
 	for name, value := range full.Body.Headers {
-		if dlq.EditableHeader(name) && rules.Header(name, value) == value {
+		if dlq.EditableHeader(name) && sees.Header(name, value) == value {
 			data.Headers = append(data.Headers, headerView{Name: name, Value: value})
 		}
 	}
@@ -146,10 +150,29 @@ func (e *editData) read(form url.Values, full *dlq.Entry) dlq.Edit {
 	return edit
 }
 
+// savedNotSent says of an edit that it is stored, and that its message could not be sent back.
+func savedNotSent(e *dlq.Entry, err error) error {
+	id := dlq.FormatID(e.ID)
+	f := *faultOf(err)
+	f.title = "Saved, but not sent"
+	saved := fmt.Sprintf("Revision %d of entry %s is saved.", e.Revision, id)
+	f.detail = saved + " The broker did not take its message: redrive the entry when the reason is mended."
+	switch {
+	case errors.Is(err, dlq.ErrPublish) && errors.Is(err, context.DeadlineExceeded):
+		f.title = "Saved, but perhaps not sent"
+		f.detail = saved + " The broker did not confirm its message, which may have been sent."
+	case !errors.Is(err, dlq.ErrPublish):
+		f.detail = saved + " Its message was not sent."
+		f.reason = err.Error()
+	}
+	f.back, f.backLabel = "/entries/"+id, "Entry "+id
+	return &f
+}
+
 // edit shows what would change, or changes it, and sends the message back when asked to.
 func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	full, err := d.readEntry(r)
 	if err != nil {
@@ -159,15 +182,19 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rules := d.cfg.Visible(r.Context())
-	data := editOf(full, rules)
+	sees := d.cfg.Visible(r.Context())
+	data := editOf(full, sees)
 	data.Note = by.Note
 	edit := data.read(r.PostForm, full)
+	if err := sees.Edit(&edit, full.Body); err != nil {
+		return err
+	}
 	again := func(problem string) error { //nolint:contextcheck // it is the request's
 		data.Problem = problem
-		diff, err := d.cfg.Manager.PreviewEdit(r.Context(), full.ID, edit)
+		after, err := edit.Apply(r.Context(), full.Body)
 		if err == nil {
-			data.Diff = &diff // of what who asks may see: the rest cannot be in the form
+			diff := sees.Diff(full.Body, after)
+			data.Diff = &diff
 		} else if problem == "" {
 			data.Problem = err.Error()
 		}
@@ -179,6 +206,11 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	}
 	if do != "save" && do != "redrive" {
 		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+	}
+	if do == "redrive" {
+		if err := d.cfg.Manager.MaySend(r.Context(), full.ID, by); err != nil {
+			return err
+		}
 	}
 	revised, diff, err := d.cfg.Manager.Edit(r.Context(), full.ID, edit, by)
 	d.forget()
@@ -192,7 +224,7 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	if do == "redrive" {
 		by.Version = revised.Version
 		if _, err := d.cfg.Manager.Redrive(r.Context(), full.ID, by); err != nil {
-			return fmt.Errorf("the edit was saved as revision %d, but the message was not sent: %w", revised.Revision, err)
+			return savedNotSent(revised, err)
 		}
 		said = fmt.Sprintf("Entry %d: revision %d sent back to its consumer; its outcome will show here.", full.ID, revised.Revision)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"html/template"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,6 +24,42 @@ type entriesData struct {
 	Chips    []chip
 	Filtered bool
 	Limit    int
+	// In is the list as a parameter of its entries' pages, for their neighbours.
+	In string
+	// Suggest are names for the fields of the filter.
+	Suggest suggestions
+	// Slow lists read payloads: they are not read again automatically.
+	Slow bool
+}
+
+// suggestions are names that occur, for the fields of the filter.
+type suggestions struct{ Handlers, Types, Classes []string }
+
+// maxSuggested is how many names a field suggests.
+const maxSuggested = 100
+
+// suggest reads the names of the handlers and classes of the largest causes, and those of the event types.
+func (d *dashboard) suggest(ctx context.Context, stats *dlq.Stats) (suggestions, error) {
+	var s suggestions
+	groups, _, err := cached(ctx, d.cache, "suggestions", func(ctx context.Context) ([]dlq.Group, error) {
+		return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Limit: maxSuggested})
+	})
+	if err != nil {
+		return s, err
+	}
+	sees := d.cfg.Visible(ctx)
+	for _, g := range sees.ShownGroups(groups) {
+		s.Handlers, s.Classes = append(s.Handlers, g.Handler), append(s.Classes, g.ErrorClass)
+	}
+	for _, n := range sees.ShownStats(stats).ByType {
+		s.Types = append(s.Types, n.Name)
+	}
+	for _, names := range []*[]string{&s.Handlers, &s.Classes, &s.Types} {
+		slices.Sort(*names)
+		*names = slices.DeleteFunc(slices.Compact(*names), func(n string) bool { return n == "" })
+		*names = (*names)[:min(len(*names), maxSuggested)]
+	}
+	return s, nil
 }
 
 const (
@@ -55,7 +92,8 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		page.Limit = min(n, maxSize)
 	}
 	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
-	l, at, err := cached(r.Context(), d.cache, key, func(ctx context.Context) (l listing, err error) {
+	slow := s.Filter.PayloadText != "" || len(s.Filter.PayloadFields) > 0
+	load := func(ctx context.Context) (l listing, err error) {
 		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
 			return l, err
 		}
@@ -65,7 +103,14 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		}
 		l.count, err = d.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
 		return l, err
-	})
+	}
+	var l listing
+	at := time.Now()
+	if slow { // it reads payloads: it ends when the browser stops it, and is nobody else's
+		l, err = load(r.Context())
+	} else {
+		l, at, err = cached(r.Context(), d.cache, key, load)
+	}
 	if err != nil {
 		return err
 	}
@@ -74,12 +119,17 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data := entriesData{
-		Search: s, Entries: shown(d.cfg.Visible(r.Context()), l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
+		Search: s, Entries: d.cfg.Visible(r.Context()).ShownEntries(l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
 		Chips: s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
 	}
 	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
-	for i := range stats.Stats.ByTopic {
-		data.Topics = append(data.Topics, stats.Stats.ByTopic[i].Name)
+	names := d.cfg.Visible(r.Context()).ShownStats(&stats.Stats)
+	for i := range names.ByTopic {
+		data.Topics = append(data.Topics, names.ByTopic[i].Name)
+	}
+	data.In, data.Slow = s.values().Encode(), slow
+	if data.Suggest, err = d.suggest(r.Context(), &stats.Stats); err != nil {
+		return err
 	}
 	with := func(after string) template.URL {
 		next := s.values()
@@ -100,7 +150,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	if page.After != "" {
 		data.First = with("")
 	}
-	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: true, At: at, Data: &data})
+	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: !slow, At: at, Data: &data})
 }
 
 // Status is the query of the same list with another status, "any" for all.

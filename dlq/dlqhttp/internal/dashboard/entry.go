@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -23,11 +25,14 @@ type entryData struct {
 	Payload  payloadView
 	Headers  []headerView
 	Timeline []moment
-	Audit    []dlq.AuditRecord
+	Audit    []auditRow
 	Trace    traceView
-	Diff     *dlq.Diff // against what died first, when it was edited
-	Revision int       // the body that is shown
+	Diff     *payload.Diff // against what died first, when it was edited
+	Revision int           // the body that is shown
 	Actions  []string
+	// In is the list that the page was opened from; Newer and Older are the neighbours in it, 0 at its ends.
+	In           string
+	Newer, Older int64
 	// Fixable says that it can be edited now.
 	Fixable bool
 }
@@ -79,9 +84,16 @@ func viewPayload(payload []byte) payloadView {
 func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
 	id, err := dlq.ParseID(r.PathValue("id"))
 	if err != nil {
-		return nil, &fault{http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err}
+		return nil, newFault(http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err)
 	}
-	return d.cfg.Manager.Get(r.Context(), id)
+	full, err := d.cfg.Manager.Get(r.Context(), id)
+	if err == nil {
+		err = d.cfg.Read(r.Context(), "page", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return full, nil
 }
 
 func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
@@ -89,9 +101,12 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rules := d.cfg.Visible(r.Context())
-	data := entryData{Entry: rules.Entry(full), Revision: full.Revision, Actions: legal(full, time.Now())}
+	sees := d.cfg.Visible(r.Context())
+	data := entryData{Entry: sees.ShownEntry(full), Revision: full.Revision, Actions: legal(full, time.Now())}
 	data.Fixable = full.Status == dlq.Pending || full.Status == dlq.Parked
+	if err := d.neighbours(r, full, &data); err != nil {
+		return err
+	}
 	body := full.Body
 	if text := r.URL.Query().Get("revision"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -108,28 +123,59 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		diff := rules.Diff(first, full.Body)
+		diff := sees.Diff(first, full.Body)
 		data.Diff = &diff
 	}
 	records, err := d.cfg.Manager.Audit(r.Context(), full.ID)
 	if err != nil {
 		return err
 	}
-	for _, record := range records {
-		data.Audit = append(data.Audit, rules.Audit(record))
+	shown := sees.ShownAudit(records)
+	for i := range shown { // not folded: all are of this entry
+		data.Audit = append(data.Audit, d.auditRows(r, shown[i:i+1])...)
 	}
-	data.show(body, rules)
-	data.Timeline = timeline(data.Entry, data.Audit)
+	data.show(body, sees)
+	data.Timeline = timeline(data.Entry, shown)
 	title := fmt.Sprintf("Entry %d", full.ID)
 	return d.page(w, r, "entry", view{Title: title, Nav: "entries", Live: true, Data: &data})
 }
 
+// neighbours finds what is before and behind an entry in the list that its page was opened from: all entries without one.
+func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) error {
+	data.In = r.URL.Query().Get("in")
+	q, err := url.ParseQuery(data.In)
+	if err != nil {
+		return invalid("in %.80q", data.In)
+	}
+	s, err := parseSearch(q, time.Now())
+	if err != nil {
+		return err
+	}
+	if s.Filter.PayloadText != "" || len(s.Filter.PayloadFields) > 0 {
+		return nil // to find the next one would read payloads
+	}
+	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
+		return err
+	}
+	for order, to := range map[dlq.Order]*int64{dlq.NewestFirst: &data.Older, dlq.OldestFirst: &data.Newer} {
+		after := dlq.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
+		l, err := d.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
+		if err != nil {
+			return err
+		}
+		if len(l.Entries) > 0 {
+			*to = l.Entries[0].ID
+		}
+	}
+	return nil
+}
+
 // show fills in what is seen of a body.
-func (e *entryData) show(body *dlq.Body, rules *redact.Rules) {
+func (e *entryData) show(body *dlq.Body, sees visible.View) {
 	if body == nil {
 		return
 	}
-	shown := rules.Body(body)
+	shown := sees.ShownBody(body)
 	e.Entry.Body = shown
 	e.Payload = viewPayload(shown.Payload)
 	for name, value := range shown.Headers {
@@ -164,7 +210,7 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	by, err := d.by(r)
 	if err != nil {
@@ -195,7 +241,11 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d.see(w, r, "/entries/"+dlq.FormatID(id), fmt.Sprintf("Entry %d: %s.", id, said))
+	path := "/entries/" + dlq.FormatID(id)
+	if in := r.PostForm.Get("in"); in != "" {
+		path += "?in=" + url.QueryEscape(in) // the list goes with its entries
+	}
+	d.see(w, r, path, fmt.Sprintf("Entry %d: %s.", id, said))
 	return nil
 }
 
@@ -211,7 +261,7 @@ func (d *dashboard) payload(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	shown := d.cfg.Visible(r.Context()).Body(body)
+	shown := d.cfg.Visible(r.Context()).ShownBody(body)
 	download(w, "application/octet-stream", fmt.Sprintf("entry-%d-revision-%d.bin", e.ID, body.Revision), shown.Payload)
 	return nil
 }

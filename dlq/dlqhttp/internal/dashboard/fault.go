@@ -1,18 +1,37 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// fault is an answer that says what went wrong and what to do.
+// fault is an answer that says what went wrong, what was done before, and the way back.
 type fault struct {
 	status        int
 	title, detail string
 	cause         error
+	// reason is what somebody else said, such as a broker, word by word.
+	reason string
+	// back is where to go from here, below the prefix.
+	back, backLabel string
+}
+
+func newFault(status int, title, detail string, cause error) *fault {
+	return &fault{status: status, title: title, detail: detail, cause: cause}
+}
+
+// invalid refuses what a request asks for.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{dlq.ErrInvalid}, args...)...)
 }
 
 // Error is for the log.
@@ -26,54 +45,126 @@ func (f *fault) Error() string {
 // Unwrap is the cause.
 func (f *fault) Unwrap() error { return f.cause }
 
-// faultOf says what an error means to who looks at a page.
+// faultOf says what an error means to the person who looks at a page. What is not known to be a refusal has a status from 500.
 func faultOf(err error) *fault {
 	var f *fault
+	var refused *visible.RefusedError
 	switch {
 	case errors.As(err, &f):
 		return f
-	case errors.Is(err, dlq.ErrNotFound):
-		return &fault{http.StatusNotFound, "It is not there", "It may have been purged. The audit log knows what became of it.", err}
-	case errors.Is(err, dlq.ErrConflict):
-		return &fault{http.StatusConflict, "Somebody was faster", "Nothing was changed: " + err.Error() + ". Go back, look again, and decide anew.", err}
-	case errors.Is(err, dlq.ErrForbidden):
-		return &fault{http.StatusForbidden, "This is not for you", err.Error(), err}
-	case errors.Is(err, dlq.ErrInvalid):
-		return &fault{http.StatusUnprocessableEntity, "That makes no sense", err.Error() + ". Nothing was changed.", err}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &fault{http.StatusGatewayTimeout, "It took too long", "The store was asked for too much at once. Filter by a topic, a cause or a time as well.", err}
-	default:
-		return &fault{
-			http.StatusServiceUnavailable, "The store does not answer",
-			"This page tries again by itself. Dead letters that arrive meanwhile are kept in the spool. Look at the server's log and at the database: " + err.Error(), err,
+	case errors.As(err, &refused):
+		return newFault(http.StatusForbidden, "A part of this is hidden from you", refused.Detail+".", err)
+	case errors.Is(err, dlq.ErrPublish):
+		f = newFault(http.StatusBadGateway, "Not sent: the broker did not take the message",
+			"The entry waits as before, and can be redriven again.", err)
+		if errors.Is(err, context.DeadlineExceeded) {
+			f.title = "The broker did not confirm the message"
+			f.detail = "It may have been sent: look whether its consumer has handled it before you redrive it again."
 		}
+		f.reason = brokersWords(err)
+		return f
+	case errors.Is(err, dlq.ErrNotFound):
+		return newFault(http.StatusNotFound, "It is not there", "It may have been purged. The audit log has what happened to it.", err)
+	case errors.Is(err, dlq.ErrConflict):
+		return newFault(http.StatusConflict, "Somebody was faster",
+			"Nothing was changed: "+err.Error()+". Go back, look again, and decide anew.", err)
+	case errors.Is(err, redrive.ErrForbidden):
+		return newFault(http.StatusForbidden, "This is not for you", err.Error(), err)
+	case errors.Is(err, dlq.ErrInvalid):
+		return newFault(http.StatusUnprocessableEntity, "This is not valid", err.Error()+". Nothing was changed.", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return newFault(http.StatusGatewayTimeout, "It took too long", "", err)
+	default:
+		return newFault(http.StatusServiceUnavailable, "This did not work", "", err)
 	}
 }
 
-// sees refuses who may not see everything to look into payloads by other means: to search for what is hidden is to see it, and a jq
-// expression can copy it to where it is not hidden.
-func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
-	if !f.LooksIntoPayloads() && jq == "" || d.cfg.Visible(ctx).Empty() {
-		return nil
+// brokersWords is the part of an error that the broker's driver has said.
+func brokersWords(err error) string {
+	_, words, _ := strings.Cut(err.Error(), dlq.ErrPublish.Error()+": ")
+	return words
+}
+
+// explain completes a fault that is not a refusal: whether anything was changed, and whether the store is the reason.
+func (d *dashboard) explain(r *http.Request, f *fault) {
+	looks := r.Method == http.MethodGet
+	if f.back == "" {
+		f.back, f.backLabel = wayBack(r)
 	}
-	return &fault{
-		status: http.StatusForbidden, title: "A part of the payloads is hidden from you",
-		detail: "So you cannot search in them or send them through a jq expression. Ask somebody who sees all of them.",
+	if f.detail != "" {
+		return
+	}
+	if f.reason == "" && f.cause != nil {
+		f.reason = f.cause.Error()
+	}
+	const unsure = "It is not known whether the change was saved: look before you do it again. " +
+		"Every change that was saved has an audit record."
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), healthTimeout)
+	defer cancel()
+	switch down := d.cfg.Manager.Ping(ctx); {
+	case down != nil && looks:
+		f.title = "The store does not answer"
+		f.detail = "This page is tried again automatically. Dead letters that arrive meanwhile are kept in the spool of their service."
+	case down != nil:
+		f.title, f.detail = "The store does not answer", unsure
+	case f.status == http.StatusGatewayTimeout && looks:
+		f.detail = "The store was asked for too much at once. Filter by a topic, a cause or a time as well."
+	case looks:
+		f.detail = "Nothing was changed. The store answers, but this page could not be made. It is tried again automatically."
+	default:
+		f.detail = unsure
 	}
 }
+
+// wayBack is where a request came from, as far as its address says.
+func wayBack(r *http.Request) (path, label string) {
+	id := r.PathValue("id")
+	switch {
+	case id == "":
+		return "", ""
+	case strings.Contains(r.Pattern, "/entries/{id}"):
+		if _, err := dlq.ParseID(id); err == nil {
+			return "/entries/" + id, "Entry " + id
+		}
+	case strings.Contains(r.Pattern, "/runs/{id}"):
+		return "/runs/" + url.PathEscape(id), "The run"
+	}
+	return "", ""
+}
+
+// sees refuses a caller that may not see everything to look into payloads by other means.
+func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
+	sees := d.cfg.Visible(ctx)
+	return cmp.Or(sees.Search(ctx, f), sees.JQ(jq))
+}
+
+// faultData is what the page of a fault shows.
+type faultData struct{ Status, Detail, Reason, Back, BackLabel string }
 
 // fail answers with an error page.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		return // the client has gone
 	}
-	f := faultOf(err)
+	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
+		if id, err := dlq.ParseID(r.PathValue("id")); err == nil && strings.Contains(r.Pattern, "/entries/{id}") {
+			refused.Entry = id
+		}
+		d.cfg.Refused(r.Context(), refused)
+	}
+	f := *faultOf(err)
 	if f.status >= http.StatusInternalServerError {
-		d.cfg.Logger.WarnContext(r.Context(), "dashboard: a page could not be shown", "path", r.URL.Path, "error", err)
+		d.cfg.Logger.WarnContext(r.Context(), "dashboard: a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	d.explain(r, &f)
+	looks := r.Method == http.MethodGet
+	if looks && f.back == r.URL.Path[min(len(d.cfg.Prefix), len(r.URL.Path)):] {
+		f.back = "" // it is this very page that fails
 	}
 	// A page that failed keeps trying, but only one that was looked at: a change is not made again.
-	v := view{Title: f.title, Live: r.Method == http.MethodGet && f.status >= http.StatusInternalServerError}
-	v.Data = struct{ Status, Detail string }{http.StatusText(f.status), d.cfg.Visible(r.Context()).Text(f.detail)}
+	sees := d.cfg.Visible(r.Context())
+	v := view{Title: f.title, Live: looks && f.status >= http.StatusInternalServerError}
+	v.Data = &faultData{http.StatusText(f.status), sees.Text(f.detail), sees.Text(f.reason), f.back, f.backLabel}
 	if err := d.render(w, r, f.status, "fault", v); err != nil {
 		d.cfg.Logger.ErrorContext(r.Context(), "dashboard: the page of an error could not be shown", "error", err)
 	}

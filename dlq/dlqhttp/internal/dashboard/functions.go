@@ -13,27 +13,35 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // functions are what the templates call.
 var functions = template.FuncMap{
-	"number": number, "short": short, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "age": age,
+	"number": number, "short": short, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "age": age, "until": until,
 	"stamp": stamp, "iso": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"lower": func(v any) string { return strings.ToLower(fmt.Sprint(v)) }, "percent": percent, "size": size,
 	"one": oneLine, "words": words, "path": url.PathEscape, "json": toJSON, "list": func(v ...any) []any { return v },
-	"add": func(a, b int64) int64 { return a + b }, "query": url.QueryEscape, "plural": plural,
-	"statuses": dlq.Statuses, "itemstates": dlq.ItemStates, "rule": ruleText,
+	"add": func(a, b int64) int64 { return a + b }, "query": url.QueryEscape, "safeq": safeQuery, "plural": plural,
+	"statuses": dlq.Statuses, "itemstates": redrive.ItemStates, "rule": ruleText,
 	"int64": func(n int) int64 { return int64(n) }, "bytes": func(n int) int64 { return int64(n) },
-	"op": func(op byte) string { return diffClasses[op] }, "sign": diffSign, "runid": uuid.NewString,
-	"progress":   func(r dlq.Run, now time.Time) dlq.Progress { return r.Progress(now) },
+	"op": func(op byte) string { return diffClasses[op] }, "sign": diffSign, "rate": rateText,
+	"progress":   func(r redrive.Run, now time.Time) redrive.Progress { return r.Progress(now) },
 	"percentage": percentage, "share": func(n, of int64) int { return percentage(float64(n) / float64(max(of, 1))) },
 	"revisions": func(last int) []int { return append(slices.Collect(revisions(last)), last) },
 }
 
 func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
+
+// safeQuery is a query that came with a request, as a query and nothing else.
+func safeQuery(text string) template.URL {
+	q, err := url.ParseQuery(text)
+	if err != nil {
+		return ""
+	}
+	return query(q)
+}
 
 // number is a count with its thousands apart.
 func number(n int64) string {
@@ -88,6 +96,14 @@ func age(d time.Duration) string {
 	default:
 		return fmt.Sprintf("%d d", d/(24*time.Hour))
 	}
+}
+
+// until says in how long a moment is.
+func until(now, t time.Time) string {
+	if d := t.Sub(now); d > time.Second {
+		return "in " + age(d)
+	}
+	return "now"
 }
 
 // stamp is a time in UTC; in the browser it can be made local.
@@ -160,7 +176,7 @@ func revisions(last int) iter.Seq[int] {
 }
 
 // ruleText says what a rule takes.
-func ruleText(r dlq.Rule) string {
+func ruleText(r redrive.Rule) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{
 		{"reason", string(r.Reason)},

@@ -1,15 +1,18 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
 // cause is a group with its curve.
@@ -20,12 +23,17 @@ type cause struct {
 	Most int64
 }
 
-func causesOf(groups []dlq.Group, now time.Time, rules *redact.Rules) []cause {
+func causesOf(groups []dlq.Group, now time.Time, sees visible.View) []cause {
 	causes := make([]cause, 0, len(groups))
 	var most int64 = 1
-	for _, g := range groups {
+	shown := sees.ShownGroups(groups)
+	var top int64 = 1 // of all: curves beside each other have one scale
+	for i := range shown {
+		top = max(top, slices.Max(sparkPointsOf(shown[i].Trend, now)))
+	}
+	for _, g := range shown {
 		most = max(most, g.Counts.Pending)
-		causes = append(causes, cause{Group: rules.Group(g), Spark: sparkOf(g.Trend, now)})
+		causes = append(causes, cause{Group: g, Spark: sparkOf(g.Trend, now, top)})
 	}
 	for i := range causes {
 		causes[i].Most = most
@@ -41,6 +49,8 @@ type groupsData struct {
 	Query   dlq.GroupQuery
 	Causes  []cause
 	Full    bool
+	Sort    string
+	now     url.Values
 	AllSeen bool // whether a filter hides something
 }
 
@@ -59,6 +69,9 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 			query.Status = status
 		}
 	}
+	if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &query); err != nil {
+		return err
+	}
 	groups, at, err := cached(r.Context(), d.cache, fmt.Sprintf("groups %+v", query), func(ctx context.Context) ([]dlq.Group, error) {
 		query := query
 		query.TrendSince = time.Now().Add(-weekHours * time.Hour)
@@ -71,7 +84,133 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 		Query: query, Causes: causesOf(groups, time.Now(), d.cfg.Visible(r.Context())), Full: len(groups) == maxGroups,
 		AllSeen: query.Status == "" && query.CauseText == "" && query.Handler == "" && query.ErrorClass == "",
 	}
+	data.Sort, data.now = q.Get("sort"), q
+	if err := sortCauses(data.Causes, data.Sort); err != nil {
+		return err
+	}
 	return d.page(w, r, "groups", view{Title: "Causes", Nav: "groups", Live: true, At: at, Data: &data})
+}
+
+// causeOrders are how causes can be sorted; without one those with the most entries come first.
+var causeOrders = map[string]func(a, b *cause) int{
+	"pending": func(a, b *cause) int { return cmp.Compare(b.Counts.Pending, a.Counts.Pending) },
+	"all":     func(a, b *cause) int { return cmp.Compare(b.Counts.Total(), a.Counts.Total()) },
+	"first":   func(a, b *cause) int { return b.FirstSeen.Compare(a.FirstSeen) },
+	"last":    func(a, b *cause) int { return b.LastSeen.Compare(a.LastSeen) },
+	"cause":   func(a, b *cause) int { return cmp.Compare(a.Cause, b.Cause) },
+}
+
+func sortCauses(causes []cause, by string) error {
+	if by == "" {
+		return nil
+	}
+	order, known := causeOrders[by]
+	if !known {
+		return invalid("sort %q: pending, all, first, last or cause", by)
+	}
+	slices.SortStableFunc(causes, func(a, b cause) int { return order(&a, &b) })
+	return nil
+}
+
+// By is the query of the same causes in another order.
+func (g *groupsData) By(sort string) template.URL {
+	q := maps.Clone(g.now)
+	q.Set("sort", sort)
+	return query(q)
+}
+
+// confirmCauses is what is done to all entries of the causes that are ticked: one is a page of its own, several are confirmed together.
+func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	picked := q["pick"]
+	switch {
+	case len(picked) == 0:
+		return &fault{
+			status: http.StatusUnprocessableEntity, title: "Nothing is selected",
+			detail: "Go back and tick some causes.", back: "/groups", backLabel: "Causes",
+		}
+	case len(picked) == 1 && q.Get("do") == "redrive":
+		one := url.Values{"group": picked, "status": {string(dlq.Pending)}}
+		http.Redirect(w, r, d.cfg.Prefix+"/runs/new?"+one.Encode(), http.StatusSeeOther)
+		return nil
+	case q.Get("do") == "redrive":
+		return &fault{
+			status: http.StatusUnprocessableEntity, title: "One cause at a time",
+			detail: "A run takes one cause, so that its canary says something about it. Tick one.", back: "/groups", backLabel: "Causes",
+		}
+	}
+	data := causesAction{Picked: picked}
+	var known bool
+	if data.Action, known = bulkActions[q.Get("do")]; !known {
+		return invalid("action %q", q.Get("do"))
+	}
+	sees := d.cfg.Visible(r.Context())
+	for _, fingerprint := range picked {
+		if err := sees.SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
+			return err
+		}
+		groups, err := d.cfg.Manager.Groups(r.Context(), dlq.GroupQuery{Fingerprint: fingerprint, Limit: 1})
+		if err != nil {
+			return err
+		}
+		data.Causes = append(data.Causes, causesOf(groups, time.Now(), sees)...)
+		n, err := d.cfg.Manager.Count(r.Context(), dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.From}, 0)
+		if err != nil {
+			return err
+		}
+		data.Count += n
+	}
+	data.To = time.Now().UTC().Truncate(time.Second).Add(time.Second)
+	return d.page(w, r, "causes", view{Title: data.Action.Verb, Nav: "groups", Data: &data})
+}
+
+// causesAction is what somebody sees before the entries of several causes are changed.
+type causesAction struct {
+	Action bulkAction
+	Picked []string
+	Causes []cause
+	Count  int64
+	To     time.Time
+}
+
+// actCauses changes what was counted: entries that died later are left.
+func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
+	action, known := bulkActions[r.PostForm.Get("do")]
+	if !known {
+		return invalid("action %q", r.PostForm.Get("do"))
+	}
+	picked := r.PostForm["pick"]
+	to, err := parseTime(r.PostForm.Get("to"))
+	if err != nil {
+		return err
+	}
+	if len(picked) == 0 || to.IsZero() {
+		return invalid("the form says nothing of the causes")
+	}
+	for _, fingerprint := range picked {
+		if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
+			return err
+		}
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	by.Version = 0
+	return d.inBackground(w, r, action.Verb+" causes", "/groups", func(ctx context.Context) (string, error) {
+		var changed int64
+		said := func() string {
+			return plural(changed, "entry", "entries") + " of " + plural(int64(len(picked)), "cause", "causes") + " " + action.Done + "."
+		}
+		for _, fingerprint := range picked {
+			bulk, err := action.run(d.cfg.Manager, ctx, dlq.Filter{Fingerprint: fingerprint, Statuses: action.From, To: to}, by)
+			changed += bulk.Changed
+			if err != nil {
+				return said(), err
+			}
+		}
+		return said(), nil
+	})
 }
 
 // groupData is what the page of one cause shows.
@@ -88,6 +227,9 @@ const groupSample = 10
 
 func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 	fingerprint := r.PathValue("fingerprint")
+	if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
+		return err
+	}
 	type answer struct {
 		group   dlq.Group
 		entries []dlq.Entry
@@ -108,21 +250,12 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	now, rules := time.Now(), d.cfg.Visible(r.Context())
+	now, sees := time.Now(), d.cfg.Visible(r.Context())
 	data := groupData{
-		Cause: causesOf([]dlq.Group{a.group}, now, rules)[0], Week: curveOf(a.group.Trend, now, weekHours),
-		Entries: shown(rules, a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
+		Cause: causesOf([]dlq.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
+		Entries: sees.ShownEntries(a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
 	}
 	return d.page(w, r, "group", view{Title: oneLine(60, data.Cause.Cause), Nav: "groups", Live: true, At: at, Charts: true, Data: &data})
-}
-
-// shown is a copy of the entries with what who asks may see.
-func shown(rules *redact.Rules, entries []dlq.Entry) []dlq.Entry {
-	copies := make([]dlq.Entry, len(entries))
-	for i := range entries {
-		copies[i] = *rules.Entry(&entries[i])
-	}
-	return copies
 }
 
 // Act is the confirmation page of an action on the whole group.

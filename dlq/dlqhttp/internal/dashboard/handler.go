@@ -3,7 +3,10 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
@@ -23,16 +26,18 @@ const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; bas
 // action is a handler that may fail.
 type action func(http.ResponseWriter, *http.Request) error
 
-func (d *dashboard) routes() http.Handler {
-	mux := http.NewServeMux()
+func (d *dashboard) routes() *access.Mux {
+	mux := &access.Mux{}
 	get := func(path string, least access.Role, a action) {
-		mux.Handle("GET "+d.cfg.Prefix+path, d.guard(least, false, a))
+		mux.Route("GET "+d.cfg.Prefix+path, least, false, d.guard(least, false, a))
 	}
 	post := func(path string, least access.Role, a action) {
-		mux.Handle("POST "+d.cfg.Prefix+path, d.guard(least, true, a))
+		mux.Route("POST "+d.cfg.Prefix+path, least, true, d.guard(least, true, a))
 	}
 	get("/{$}", access.Viewer, d.overview)
 	get("/groups", access.Viewer, d.groups)
+	get("/groups/act", access.Operator, d.confirmCauses)
+	post("/groups/act", access.Operator, d.actCauses)
 	get("/groups/{fingerprint}", access.Viewer, d.group)
 	get("/report", access.Viewer, d.report)
 	get("/report.md", access.Viewer, d.reportMarkdown)
@@ -50,6 +55,8 @@ func (d *dashboard) routes() http.Handler {
 	post("/runs/new", access.Operator, d.startRun)
 	get("/runs/{id}", access.Viewer, d.run)
 	post("/runs/{id}", access.Operator, d.changeRun)
+	get("/live", access.Viewer, d.live)
+	post("/live", access.Operator, d.changeIntake)
 	get("/retention", access.Viewer, d.retention)
 	post("/retention", access.Admin, d.purge)
 	get("/audit", access.Viewer, d.audit)
@@ -64,6 +71,29 @@ func (d *dashboard) routes() http.Handler {
 		return &fault{status: http.StatusNotFound, title: "There is no such page", detail: "Follow a link above."}
 	}))
 	return mux
+}
+
+// anyBytes are the fields of forms that hold parts of messages.
+var anyBytes = []string{"payload", "header", "value", "new_header", "new_value", "remove"}
+
+// readable reads the parameters of a request, and refuses text that no store holds with the name of its field.
+func readable(r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return newFault(http.StatusBadRequest, "The form could not be read", "Go back and send it again.", err)
+	}
+	bad := func(text string) bool { return strings.ContainsRune(text, 0) || !utf8.ValidString(text) }
+	if bad(r.URL.Path) {
+		return &fault{status: http.StatusUnprocessableEntity, title: "That is not an address", detail: "It has characters in it that no name has."}
+	}
+	for name, values := range r.Form {
+		if slices.ContainsFunc(values, bad) && (!slices.Contains(anyBytes, name) || r.Method == http.MethodGet) {
+			return &fault{
+				status: http.StatusUnprocessableEntity, title: "That cannot be read",
+				detail: strconv.Quote(name) + " holds characters that are not text. Nothing was changed.",
+			}
+		}
+	}
+	return nil
 }
 
 // guard stands in front of every page: who may see it, and what a browser may do with it.
@@ -87,7 +117,9 @@ func (d *dashboard) guard(least access.Role, changes bool, next action) http.Han
 			defer cancel()
 			r = r.WithContext(ctx)
 			r.Body = http.MaxBytesReader(w, r.Body, d.cfg.Body)
-			err = next(w, r)
+			if err = readable(r); err == nil {
+				err = next(w, r)
+			}
 		}
 		if err != nil {
 			d.fail(w, r, err)

@@ -97,7 +97,7 @@ func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, 
 	select {
 	case <-j.done:
 		if j.Err != nil {
-			return j.Err
+			return j.fault()
 		}
 		d.see(w, r, back, j.Said)
 	case <-timer.C:
@@ -106,13 +106,25 @@ func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, 
 	return nil
 }
 
+// fault says what was done before it failed.
+func (j *job) fault() error {
+	f := faultOf(j.Err)
+	if j.Said == "" || f.status < http.StatusInternalServerError {
+		return j.Err // nothing was done, and the error says why
+	}
+	return &fault{
+		status: f.status, title: "It was not finished",
+		detail: "Before it failed: " + j.Said + " To do it again is safe: what is done stays done.",
+		reason: j.Err.Error(), cause: j.Err, back: j.Back, backLabel: "Go on",
+	}
+}
+
 // job watches one.
 func (d *dashboard) job(w http.ResponseWriter, r *http.Request) error {
 	j := d.jobs.get(r.PathValue("id"))
 	if j == nil {
-		return &fault{
-			http.StatusNotFound, "This server knows nothing of it", "It may have been restarted. To do the same again is safe: what is done stays done.", dlq.ErrNotFound,
-		}
+		return newFault(http.StatusNotFound, "This server knows nothing of it",
+			"It may have been restarted. To do the same again is safe: what is done stays done.", dlq.ErrNotFound)
 	}
 	return d.page(w, r, "job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
 }

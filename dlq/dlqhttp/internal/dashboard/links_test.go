@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 var href = regexp.MustCompile(`href="([^"#]+)"`)
@@ -21,7 +22,7 @@ func TestPages_Links(t *testing.T) {
 	for n := range 120 {
 		s.put(t, n)
 	}
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true, Limit: 2}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true, Limit: 2}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	groups := 0

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // newRunData is the form that starts a run, with what it would do.
@@ -20,26 +25,28 @@ type newRunData struct {
 	Chips  []chip
 	// Form are the fields as they were typed.
 	Form    url.Values
-	Preview *dlq.RunPreview
+	Preview *redrive.Preview
 	Sample  []sampleView
 	Problem string
 	Targets []string
-	// TotalTopics is how many are picked before the limit.
-	Parked bool
+	// RunID makes a second press of the button the same run.
+	RunID string
+	// Label is the button's: it says what a press sends.
+	Label string
 }
 
 // sampleView is an entry of the preview and what the expression makes of it.
 type sampleView struct {
 	Entry   *dlq.Entry
 	Problem string
-	Diff    *dlq.Diff
+	Diff    *payload.Diff
 }
 
 const sampleSize = 5
 
 // specOf reads a run from its form.
-func specOf(form url.Values, s *search) (dlq.RunSpec, error) {
-	spec := dlq.RunSpec{
+func specOf(form url.Values, s *search) (redrive.Spec, error) {
+	spec := redrive.Spec{
 		Filter: s.Filter, JQ: strings.TrimSpace(form.Get("jq")), Target: form.Get("target"),
 		CloseOnPublish: form.Get("close_on_publish") != "", Paused: form.Get("paused") != "",
 	}
@@ -71,6 +78,33 @@ func specOf(form url.Values, s *search) (dlq.RunSpec, error) {
 	return spec, err
 }
 
+// sendLabel says what the button of a run does, in numbers.
+func sendLabel(p *redrive.Preview) string {
+	verb, spec := "Send", &p.Spec
+	switch {
+	case p.NeedsApproval:
+		verb = "Ask to send"
+	case spec.Paused:
+		verb = "Freeze"
+	}
+	speed := "as fast as it goes"
+	if spec.Rate > 0 {
+		speed = "at " + rateText(spec.Rate)
+	}
+	label := verb + " " + number(p.Count) + " " + speed
+	if len(spec.Canary) == 0 {
+		return label + ", no canary"
+	}
+	steps := make([]string, len(spec.Canary))
+	for i, n := range spec.Canary {
+		steps[i] = strconv.Itoa(n)
+	}
+	return label + ", canary " + strings.Join(steps, ", ")
+}
+
+// rateText is a rate as it was typed: it is not rounded.
+func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) + "/s" }
+
 // filterOf is what the parameters of a run's form say of the entries.
 func filterOf(q url.Values) (search, error) {
 	s, err := parseSearch(q, time.Now())
@@ -80,7 +114,7 @@ func filterOf(q url.Values) (search, error) {
 // newRun is the dry run: whatever is in the form is counted and shown, and nothing is sent.
 func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	return d.previewRun(w, r, http.StatusOK, r.Form, "")
 }
@@ -90,19 +124,21 @@ func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status in
 	if err != nil {
 		return err
 	}
-	if !form.Has("canary") && !form.Has("rate") { // a first look: careful defaults
+	if !form.Has("canary") { // a first look: careful defaults
 		form.Set("canary", "1, 10, 100")
 	}
-	data := newRunData{Form: form, Problem: problem, Targets: d.cfg.Manager.Targets()}
+	if !form.Has("rate") && d.cfg.Rate > 0 {
+		form.Set("rate", strconv.FormatFloat(d.cfg.Rate, 'f', -1, 64))
+	}
+	data := newRunData{Form: form, Problem: problem, Targets: d.cfg.Runner.Targets(), RunID: cmp.Or(form.Get("run_id"), uuid.NewString())}
 	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(form.Get("jq"))); err != nil {
 		return err
 	}
 	spec, err := specOf(form, &s)
 	s.Filter.Statuses = spec.Filter.Statuses
 	data.Search, data.Chips = s, s.Chips()
-	data.Parked = s.Has(dlq.Parked)
 	if err == nil {
-		data.Preview, err = d.cfg.Manager.PreviewRun(r.Context(), spec, sampleSize)
+		data.Preview, err = d.cfg.Runner.PreviewRun(r.Context(), spec, sampleSize)
 	}
 	if err != nil && data.Problem == "" {
 		f := faultOf(err)
@@ -112,19 +148,26 @@ func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status in
 		data.Problem = err.Error()
 	}
 	if data.Preview != nil {
-		data.Sample = samples(data.Preview, d.cfg.Visible(r.Context()))
+		ids := make([]int64, len(data.Preview.Sample))
+		for i := range ids {
+			ids[i] = data.Preview.Sample[i].Entry.ID
+		}
+		if err := d.cfg.Read(r.Context(), "preview", ids...); err != nil {
+			return err
+		}
+		data.Sample, data.Label = samples(data.Preview, d.cfg.Visible(r.Context())), sendLabel(data.Preview)
 	}
 	return d.render(w, r, status, "newrun", view{Title: "New redrive run", Nav: "runs", Data: &data})
 }
 
 // samples are the entries of a preview as who asks may see them.
-func samples(p *dlq.RunPreview, rules *redact.Rules) []sampleView {
+func samples(p *redrive.Preview, sees visible.View) []sampleView {
 	views := make([]sampleView, 0, len(p.Sample))
 	for i := range p.Sample {
 		s := &p.Sample[i]
-		v := sampleView{Entry: rules.Entry(&s.Entry), Problem: rules.Text(s.Problem)}
+		v := sampleView{Entry: sees.ShownEntry(&s.Entry), Problem: sees.Text(s.Problem)}
 		if s.After != nil {
-			diff := rules.Diff(s.Entry.Body, s.After)
+			diff := sees.Diff(s.Entry.Body, s.After)
 			v.Diff = &diff
 		}
 		views = append(views, v)
@@ -132,10 +175,11 @@ func samples(p *dlq.RunPreview, rules *redact.Rules) []sampleView {
 	return views
 }
 
-// startRun starts what was previewed. The id in the form makes a second press of the button no second run.
+// startRun starts what is in the form, whether it was previewed or not: the fields are those of the preview. The id in the form makes a
+// second press of the button the same run.
 func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	s, err := filterOf(r.PostForm)
 	if err != nil {
@@ -159,14 +203,14 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	// The set is frozen while the browser waits: a big one goes on by itself, and the page of the run shows how far it is.
 	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID), func(ctx context.Context) (string, error) {
-		run, err := d.cfg.Manager.StartRun(ctx, spec, by)
+		run, err := d.cfg.Runner.StartRun(ctx, spec, by)
 		if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
-			run, err = d.cfg.Manager.Run(ctx, spec.ID)
+			run, err = d.cfg.Runner.Run(ctx, spec.ID)
 		}
 		if err != nil {
 			return "", err
 		}
-		if run.State == dlq.RunAwaitingApproval {
+		if run.State == redrive.AwaitingApproval {
 			return "The run waits for somebody else's approval.", nil
 		}
 		return "The run has started with " + plural(run.Counts.Total(), "entry", "entries") + ".", nil

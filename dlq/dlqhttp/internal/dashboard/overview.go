@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Windows of the overview's curves.
@@ -22,7 +23,7 @@ const (
 type snapshot struct {
 	Stats  dlq.Stats
 	Causes []dlq.Group
-	Active []dlq.Run
+	Active []redrive.Run
 	Health []Component
 	At     time.Time
 }
@@ -40,7 +41,7 @@ func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) 
 		if s.Causes, err = d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
 			return nil, err
 		}
-		if s.Active, _, err = d.cfg.Manager.Runs(ctx, dlq.RunFilter{States: unfinished}, dlq.Page{Limit: 5}); err != nil {
+		if s.Active, _, err = d.cfg.Runner.Runs(ctx, redrive.RunFilter{States: unfinished}, dlq.Page{Limit: 5}); err != nil {
 			return nil, err
 		}
 		s.Health = d.health(ctx)
@@ -49,7 +50,7 @@ func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) 
 }
 
 // unfinished are the states in which a run needs somebody, or goes on.
-var unfinished = []dlq.RunState{dlq.RunPreparing, dlq.RunAwaitingApproval, dlq.RunRunning, dlq.RunPaused, dlq.RunStopped}
+var unfinished = []redrive.State{redrive.Preparing, redrive.AwaitingApproval, redrive.Running, redrive.Paused, redrive.Stopped}
 
 // healthTimeout is how long the components may take to answer.
 const healthTimeout = 3 * time.Second
@@ -70,7 +71,7 @@ type overviewData struct {
 	Causes         []cause
 	Topics         []topic
 	MoreTopics     int
-	Runs           []dlq.Run
+	Runs           []namedRun
 	Health         []Component
 	Failing        int
 }
@@ -87,13 +88,13 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rules := d.cfg.Visible(r.Context())
+	sees := d.cfg.Visible(r.Context())
 	data := overviewData{
 		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution,
 		InRate: perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Count }),
 		Out:    perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Closed }),
 		Day:    curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
-		Causes: causesOf(s.Causes, s.At, rules), Runs: shownRuns(rules, s.Active), Health: s.Health,
+		Causes: causesOf(s.Causes, s.At, sees), Runs: d.named(r, sees.ShownRuns(s.Active)), Health: s.Health, //nolint:contextcheck // of the request
 	}
 	for _, c := range s.Health {
 		if c.Error != "" {
@@ -101,7 +102,8 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var most int64 = 1
-	byPending := slices.SortedStableFunc(slices.Values(s.Stats.ByTopic), func(a, b dlq.NamedCounts) int {
+	shown := sees.ShownStats(&s.Stats)
+	byPending := slices.SortedStableFunc(slices.Values(shown.ByTopic), func(a, b dlq.NamedCounts) int {
 		return cmp.Compare(b.Counts.Pending, a.Counts.Pending)
 	})
 	for i, n := range byPending {

@@ -23,23 +23,27 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/redact"
-	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 // counted is a store that counts the questions it is asked.
 type counted struct {
-	dlq.Store
+	*sqlstore.Store
 	asked atomic.Int64
 	down  atomic.Bool
+	// broken answers to Ping, and to nothing else.
+	broken atomic.Bool
 }
 
 var errDown = errors.New("connection refused")
 
 func (c *counted) ask() error {
 	c.asked.Add(1)
-	if c.down.Load() {
+	if c.down.Load() || c.broken.Load() {
 		return errDown
 	}
 	return nil
@@ -73,7 +77,7 @@ func (c *counted) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, 
 	return c.Store.Count(ctx, f, limit)
 }
 
-func (c *counted) Runs(ctx context.Context, f dlq.RunFilter, p dlq.Page) ([]dlq.Run, string, error) {
+func (c *counted) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
 	if err := c.ask(); err != nil {
 		return nil, "", err
 	}
@@ -88,8 +92,8 @@ func (c *counted) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]d
 }
 
 func (c *counted) Ping(ctx context.Context) error {
-	if err := c.ask(); err != nil {
-		return err
+	if c.asked.Add(1); c.down.Load() {
+		return errDown
 	}
 	return c.Store.Ping(ctx)
 }
@@ -99,20 +103,24 @@ type site struct {
 	handler http.Handler
 	store   *counted
 	manager *dlq.Manager
+	runner  *redrive.Runner
 }
 
 const prefix = "/ops"
 
 func newSite(t *testing.T, edits ...func(*Config)) *site {
 	t.Helper()
-	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool())
+	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, letters.Close()) })
-	s := &site{store: &counted{Store: letters.Store()}}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	s := &site{store: &counted{Store: store}}
 	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 	quiet := slog.New(slog.DiscardHandler)
-	s.manager = dlq.NewManager(s.store, sent, dlq.WithManagerLogger(quiet))
-	cfg := Config{Manager: s.manager, Prefix: prefix, Logger: quiet, Interval: time.Hour}
+	s.manager, err = dlq.NewManager(dlq.ManagerConfig{Store: s.store, Redriver: sent, Logger: quiet})
+	require.NoError(t, err)
+	s.runner, err = redrive.NewRunner(redrive.Config{Store: s.store, Redriver: sent, Logger: quiet})
+	require.NoError(t, err)
+	cfg := Config{Manager: s.manager, Runner: s.runner, Prefix: prefix, Logger: quiet, Interval: time.Hour}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
@@ -123,7 +131,7 @@ func newSite(t *testing.T, edits ...func(*Config)) *site {
 // put stores a dead letter.
 func (s *site) put(t *testing.T, n int, edits ...func(*envelope.DeadLetter)) int64 {
 	t.Helper()
-	m := message.NewMessage(fmt.Sprint("uuid-", n), fmt.Appendf(nil, `{"order":%d,"card":"4111-%d"}`, n, n))
+	m := message.NewMessage(fmt.Sprint("uuid-", n), fmt.Appendf(nil, `{"order":%d,"card":"visa-%d"}`, n, n))
 	m.Metadata = message.Metadata{envelope.KeyMessageID: fmt.Sprint("m-", n), "tenant": "acme"}
 	d := &envelope.DeadLetter{
 		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %d ms", n)}, Class: "*bank.Error",
@@ -159,7 +167,8 @@ func (s *site) send(role access.Role, r *http.Request) *httptest.ResponseRecorde
 func screens(run string) []string {
 	return []string{
 		"/", "/groups", "/report", "/report?since=24h", "/entries", "/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
-		"/runs/" + run + "?items=failed", "/retention", "/retention?days=0&resolved=1", "/audit", "/audit?actor=ana&action=redrive", "/system",
+		"/runs/" + run + "?items=failed", "/retention", "/retention?days=0&resolved=1", "/live", "/audit",
+		"/audit?actor=ana&action=redrive", "/system",
 	}
 }
 
@@ -199,7 +208,7 @@ func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
 func TestPages_Roles(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	for _, page := range screens(run.ID) {
 		w := s.get(access.Viewer, page)
@@ -218,6 +227,7 @@ func TestPages_Roles(t *testing.T) {
 		{"/runs/new", url.Values{"run_id": {"r"}}, access.Operator},
 		{"/runs/" + run.ID, url.Values{"do": {"cancel"}}, access.Operator},
 		{"/runs/" + run.ID, url.Values{"do": {"approve"}}, access.Approver},
+		{"/live", url.Values{"do": {"pause"}, "service": {"billing"}}, access.Operator},
 		{"/retention", url.Values{"days": {"0"}, "resolved": {"1"}, "sure": {"1"}}, access.Admin},
 	}
 	for _, change := range changes {
@@ -238,7 +248,7 @@ func TestPages_Roles(t *testing.T) {
 func TestPages_ReadOnly(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.ReadOnly = true })
 	s.put(t, 1)
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	for _, page := range append(screens(run.ID), forms...) {
 		w := s.get(access.Admin, page)
@@ -268,7 +278,7 @@ func TestPages_Headers(t *testing.T) {
 		require.Equal(t, "text/html; charset=utf-8", header.Get("Content-Type"))
 	}
 	w := s.get(access.Viewer, "/entries/1/payload")
-	require.JSONEq(t, `{"order":1,"card":"4111-1"}`, w.Body.String())
+	require.JSONEq(t, `{"order":1,"card":"visa-1"}`, w.Body.String())
 	require.Equal(t, "application/octet-stream", w.Header().Get("Content-Type"))
 	require.Contains(t, w.Header().Get("Content-Disposition"), "attachment")
 	require.Contains(t, w.Header().Get("Content-Security-Policy"), "sandbox")
@@ -299,39 +309,42 @@ func TestPages_Static(t *testing.T) {
 func TestPages_Redaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{Paths: []string{"$.card"}, Headers: []string{"tenant"}, Texts: []string{`timeout after \d+`}})
 	require.NoError(t, err)
-	s := newSite(t, func(c *Config) { c.Visible = func(context.Context) *redact.Rules { return rules } })
+	s := newSite(t, func(c *Config) {
+		c.Visible = func(context.Context) visible.View { return visible.New(rules, "admin", nil) }
+	})
 	s.put(t, 1)
-	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"4111-2"}`)}, dlq.By{Actor: "bob"})
+	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"visa-2"}`)}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
-	run, err := s.manager.StartRun(t.Context(), dlq.RunSpec{Paused: true, JQ: `.card = "4111-3"`, Filter: dlq.Filter{
-		ErrorText: "timeout after 1", CauseText: "timeout after 1", PayloadText: "4111-2", PayloadFields: []dlq.PayloadField{{Path: []string{"card"}, Value: "4111-2"}},
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true, JQ: `.card = "visa-3"`, Filter: dlq.Filter{
+		ErrorText: "timeout after 1", CauseText: "timeout after 1", PayloadText: "visa-2",
+		PayloadFields: []dlq.PayloadField{{Path: []string{"card"}, Value: "visa-2"}},
 	}}, dlq.By{Actor: "bob", Note: "timeout after 1"}) // bob sees payloads
 	require.NoError(t, err)
 	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/report.md", "/report.json") {
 		body := s.get(access.Admin, page).Body.String()
-		for _, secret := range []string{"4111", "acme", "timeout after 1"} {
+		for _, secret := range []string{"visa-", "acme", "timeout after 1"} {
 			require.NotContains(t, body, secret, page)
 		}
 	}
 	for _, probe := range []string{
-		"/entries?payload=4111", "/entries/act?do=park&scope=all&payload=4111", "/runs/new?jq=.order%3D.card", "/runs/new?payload=4111",
-		"/entries?field=card%3D4111-2", "/entries/act?do=park&scope=all&field=card%3D4111-2", "/runs/new?field=card%3D4111-2",
+		"/entries?payload=visa-", "/entries/act?do=park&scope=all&payload=visa-", "/runs/new?jq=.order%3D.card", "/runs/new?payload=visa-",
+		"/entries?field=card%3Dvisa-2", "/entries/act?do=park&scope=all&field=card%3Dvisa-2", "/runs/new?field=card%3Dvisa-2",
 	} {
 		w := s.get(access.Admin, probe)
 		require.Equal(t, http.StatusForbidden, w.Code, probe)
 		require.Contains(t, w.Body.String(), "hidden from you", probe)
 	}
-	for _, form := range []url.Values{{"jq": {".order=.card"}}, {"payload": {"4111"}}, {"field": {"card=4111-2"}}} {
+	for _, form := range []url.Values{{"jq": {".order=.card"}}, {"payload": {"visa-"}}, {"field": {"card=visa-2"}}} {
 		form.Set("run_id", "probe")
 		require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/runs/new", form).Code)
 	}
-	require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/entries/act", url.Values{"do": {"park"}, "payload": {"4111"}}).Code)
+	require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/entries/act", url.Values{"do": {"park"}, "payload": {"visa-"}}).Code)
 	w := s.post(access.Admin, "/entries/1/edit", url.Values{"do": {"save"}, "payload": {`{"order":2,"card":"[redacted]"}`}})
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Contains(t, w.Body.String(), "hidden from you")
 	e, err := s.manager.Get(t.Context(), 1)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"order":2,"card":"4111-2"}`, string(e.Body.Payload))
+	require.JSONEq(t, `{"order":2,"card":"visa-2"}`, string(e.Body.Payload))
 }
 
 // A store that is down, an entry that is gone, a question that makes no sense: each page says what to do.
@@ -367,11 +380,41 @@ func TestPages_Faults(t *testing.T) {
 	for _, page := range []string{"/", "/groups", "/report", "/entries", "/audit", "/retention"} {
 		w := s.get(access.Admin, page)
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, page)
-		require.Contains(t, w.Body.String(), "tries again by itself")
+		require.Contains(t, w.Body.String(), "tried again automatically")
 		require.Contains(t, w.Body.String(), "data-every", "it does")
 	}
 	s.store.down.Store(false)
 	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
+}
+
+// Only a store that is down is called so; what a store that answers could not do is told with its reason.
+func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
+	s.store.broken.Store(true)
+	w := s.get(access.Viewer, "/groups")
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.NotContains(t, w.Body.String(), "The store does not answer")
+	require.Contains(t, w.Body.String(), "The store answers, but this page could not be made")
+	require.Contains(t, w.Body.String(), errDown.Error())
+	s.store.broken.Store(false)
+	s.store.down.Store(true)
+	w = s.get(access.Viewer, "/groups")
+	require.Contains(t, w.Body.String(), "The store does not answer")
+}
+
+// Many entries of which a part was changed before the store failed: the page has the number.
+func TestPages_HalfDone(t *testing.T) {
+	s := newSite(t)
+	j := &job{Err: errDown, Said: "3 entries discarded.", Back: "/entries?status=PENDING"}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, prefix+"/entries/act", http.NoBody)
+	d := &dashboard{cfg: Config{
+		Manager: s.manager, Prefix: prefix, Logger: slog.New(slog.DiscardHandler),
+		Visible: func(context.Context) visible.View { return visible.View{} },
+	}}
+	d.fail(w, r, j.fault())
+	for _, says := range []string{"It was not finished", "3 entries discarded.", "safe", errDown.Error(), "Go on"} {
+		require.Contains(t, w.Body.String(), says)
+	}
 }
 
 // A form that says nothing of the entries does not mean all of them.

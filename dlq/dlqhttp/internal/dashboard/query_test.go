@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 34, 56, 0, time.UTC)
@@ -87,12 +88,12 @@ func TestTokens(t *testing.T) {
 // A form sends CRLF: what a person did not touch keeps its bytes.
 func TestTyped(t *testing.T) {
 	for _, original := range []string{"{\n \"a\": 1\n}\n", "a\r\nb\r\n", "", "\n", "one line", "\u2028é😀"} {
-		require.Empty(t, editable([]byte(original), nil, ""))
+		require.Empty(t, editable(visible.View{}, &dlq.Body{Payload: []byte(original)}))
 		sent := strings.ReplaceAll(strings.ReplaceAll(original, "\r\n", "\n"), "\n", "\r\n") // as browsers do
 		require.Equal(t, original, string(typed(sent, []byte(original))))
 	}
 	for _, original := range []string{"a\rb", "a\r\nb\nc", "a\x00b", "\xff", strings.Repeat("x", maxEdited+1)} {
-		require.NotEmpty(t, editable([]byte(original), nil, ""), "%.20q", original)
+		require.NotEmpty(t, editable(visible.View{}, &dlq.Body{Payload: []byte(original)}), "%.20q", original)
 	}
 }
 
@@ -107,7 +108,7 @@ func TestCurve(t *testing.T) {
 	require.Equal(t, int64(6), c.Went())
 	rate := perHour(hours, noon, func(h dlq.HourCount) int64 { return h.Count })
 	require.InDelta(t, 10+60*(1-34.0/60-56.0/3600), rate, 0.01)
-	s := sparkOf(hours, noon)
+	s := sparkOf(hours, noon, 3)
 	require.Equal(t, int64(70), s.Total)
 	require.Len(t, strings.Fields(s.Line), sparkPoints)
 }

@@ -36,8 +36,10 @@ type view struct {
 	May               may
 	ReadOnly          bool
 	// Hides says that something is hidden from who looks.
-	Hides     bool
-	Now       time.Time
+	Hides bool
+	Now   time.Time
+	// Awaiting is how many runs wait for the approval of who looks; empty when none does.
+	Awaiting  string
 	Flash     string
 	dashboard *dashboard
 }
@@ -74,7 +76,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 	p := access.From(r.Context())
 	writes := !d.cfg.ReadOnly
 	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly, time.Now().UTC()
-	v.Self, v.Hides = r.URL.RequestURI(), !d.cfg.Visible(r.Context()).Empty()
+	v.Self, v.Hides = r.URL.RequestURI(), d.cfg.Visible(r.Context()).Hides()
 	v.May = may{
 		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
 		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) && d.cfg.Manager.CanRedrive(),
@@ -88,7 +90,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 	if c, err := r.Cookie("redrive_theme"); err == nil && (c.Value == "dark" || c.Value == "light") {
 		v.Theme = c.Value
 	}
-	v.Flash = d.takeFlash(w, r)
+	v.Flash, v.Awaiting = d.takeFlash(w, r), d.awaiting(r)
 	page := pages()[name]
 	if page == nil {
 		return fmt.Errorf("dashboard: no page %q", name)

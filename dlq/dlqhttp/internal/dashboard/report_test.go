@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -80,11 +81,11 @@ func TestPages_ReportRedaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{Texts: []string{`bank of \w+`}})
 	require.NoError(t, err)
 	s := newSite(t, func(c *Config) {
-		c.Visible = func(ctx context.Context) *redact.Rules {
+		c.Visible = func(ctx context.Context) visible.View {
 			if access.From(ctx).Role.Allows(access.Admin) {
-				return nil
+				return visible.View{}
 			}
-			return rules
+			return visible.New(rules, "admin", nil)
 		}
 	})
 	s.put(t, 1, func(d *envelope.DeadLetter) { d.Err.Message = "bank of Lisbon refuses" })

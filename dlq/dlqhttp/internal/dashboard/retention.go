@@ -71,7 +71,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		data.Sample = shown(d.cfg.Visible(r.Context()), l.Entries)
+		data.Sample = d.cfg.Visible(r.Context()).ShownEntries(l.Entries)
 	}
 	return d.page(w, r, "retention", view{Title: "Retention", Nav: "retention", Data: &data})
 }
@@ -79,7 +79,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 // purge removes what was previewed: closed before the very time that the preview names.
 func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	p, err := purgeOf(r.PostForm, time.Now())
 	if err != nil {

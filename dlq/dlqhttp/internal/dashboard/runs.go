@@ -11,70 +11,66 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // runsData is a page of the runs.
 type runsData struct {
-	Runs   []dlq.Run
+	Runs   []namedRun
 	State  string
 	Next   string
-	States []dlq.RunState
+	States []redrive.State
 }
 
 const runsPage = 30
 
 func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	var f dlq.RunFilter
+	var f redrive.RunFilter
 	state := q.Get("state")
 	switch {
 	case state == "unfinished":
 		f.States = unfinished
-	case slices.Contains(dlq.RunStates(), dlq.RunState(state)):
-		f.States = []dlq.RunState{dlq.RunState(state)}
+	case slices.Contains(redrive.States(), redrive.State(state)):
+		f.States = []redrive.State{redrive.State(state)}
 	case state != "":
 		return fmt.Errorf("%w: state %q", dlq.ErrInvalid, state)
 	}
 	after := q.Get("after")
 	type answer struct {
-		runs []dlq.Run
+		runs []redrive.Run
 		next string
 	}
 	a, at, err := cached(r.Context(), d.cache, "runs "+state+" "+after, func(ctx context.Context) (a answer, err error) {
-		a.runs, a.next, err = d.cfg.Manager.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
+		a.runs, a.next, err = d.cfg.Runner.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
 		return a, err
 	})
 	if err != nil {
 		return err
 	}
-	data := runsData{Runs: shownRuns(d.cfg.Visible(r.Context()), a.runs), State: state, Next: a.next, States: dlq.RunStates()}
+	data := runsData{Runs: d.named(r, d.cfg.Visible(r.Context()).ShownRuns(a.runs)), State: state, Next: a.next, States: redrive.States()} //nolint:contextcheck // of the request
 	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
-}
-
-// shownRuns are copies with what may be shown, because those of the cache are shared with others.
-func shownRuns(rules *redact.Rules, runs []dlq.Run) []dlq.Run {
-	shown := slices.Clone(runs)
-	for i := range shown {
-		shown[i] = *rules.Run(&runs[i])
-	}
-	return shown
 }
 
 // runData is one run and what became of its entries.
 type runData struct {
-	Run      *dlq.Run
-	Progress dlq.Progress
+	Run      *redrive.Run
+	Name     string
+	Progress redrive.Progress
 	Chips    []chip
 	// Items are the first entries that did not make it, or a page of those in the state that is asked for.
-	Items   []dlq.RunItem
-	Show    dlq.ItemState
+	Items   []redrive.Item
+	Show    redrive.ItemState
 	Next    int64
-	Audit   []dlq.AuditRecord
+	Audit   []auditRow
+	records []dlq.AuditRecord
 	Actions []string
 	// Own says that who looks asked for the run, and so cannot approve it.
 	Own   bool
 	Parts []part
+	// Review is what it would send, while it waits for approval.
+	Review *reviewView
 }
 
 // part is a stretch of the progress bar.
@@ -87,16 +83,16 @@ type part struct {
 
 const (
 	itemsPage = 50
-	auditPage = 20
+	auditPage = 200
 	// A run that goes on is watched more closely than the rest.
 	runInterval = time.Second
 )
 
 func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	show := dlq.ItemState(r.URL.Query().Get("items"))
+	show := redrive.ItemState(r.URL.Query().Get("items"))
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // garbage is the first page
-	if show != "" && !slices.Contains(dlq.ItemStates(), show) {
+	if show != "" && !slices.Contains(redrive.ItemStates(), show) {
 		return fmt.Errorf("%w: items %q", dlq.ErrInvalid, show)
 	}
 	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after), func(ctx context.Context) (*runData, error) {
@@ -105,42 +101,39 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	seen, rules := *data, d.cfg.Visible(r.Context())
-	seen.Run = rules.Run(data.Run)
+	seen, sees := *data, d.cfg.Visible(r.Context())
+	seen.Run = sees.ShownRun(data.Run)
 	used := search{Filter: seen.Run.Spec.Filter}
 	seen.Chips = used.Chips()
 	seen.Progress = seen.Run.Progress(time.Now())
-	seen.Own = seen.Run.CreatedBy == access.From(r.Context()).Name
-	seen.Items = slices.Clone(data.Items)
-	for i := range seen.Items {
-		seen.Items[i].Detail = rules.Text(seen.Items[i].Detail)
+	seen.Own = driver.Person(data.Run.CreatedBy) == driver.Person(access.From(r.Context()).Name)
+	if seen.Review, err = d.review(r.Context(), data.Run); err != nil {
+		return err
 	}
-	seen.Audit = slices.Clone(data.Audit)
-	for i := range seen.Audit {
-		seen.Audit[i] = rules.Audit(seen.Audit[i])
-	}
-	v := view{Title: "Run " + id, Nav: "runs", Live: true, At: at, Data: &seen}
+	seen.Items, seen.Audit = sees.ShownItems(data.Items), d.auditRows(r, sees.ShownAudit(data.records))
+	seen.Name = d.nameOf(r, seen.Run) //nolint:contextcheck // of the request
+	v := view{Title: oneLine(60, seen.Name), Nav: "runs", Live: true, At: at, Data: &seen}
 	if !seen.Run.State.Ended() || seen.Run.Counts.Open() > 0 {
 		v.Every = 1
 	}
 	return d.page(w, r, "run", v)
 }
 
-func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, after int64) (*runData, error) {
-	run, err := d.cfg.Manager.Run(ctx, id)
+func (d *dashboard) readRun(ctx context.Context, id string, show redrive.ItemState, after int64) (*runData, error) {
+	run, err := d.cfg.Runner.Run(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	data := &runData{Run: run, Show: show, Actions: runActions(run), Parts: partsOf(run.Counts)}
-	states := []dlq.ItemState{dlq.ItemFailed, dlq.ItemLost, dlq.ItemSkipped}
+	states := []redrive.ItemState{redrive.ItemFailed, redrive.ItemLost, redrive.ItemSkipped}
 	if show != "" {
-		states = []dlq.ItemState{show}
+		states = []redrive.ItemState{show}
 	}
 	for _, state := range states {
 		if run.Counts.Of(state) == 0 || len(data.Items) >= itemsPage {
 			continue
 		}
-		items, err := d.cfg.Manager.RunItems(ctx, id, dlq.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
+		items, err := d.cfg.Runner.RunItems(ctx, id, redrive.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
 		if err != nil {
 			return nil, err
 		}
@@ -149,12 +142,12 @@ func (d *dashboard) readRun(ctx context.Context, id string, show dlq.ItemState, 
 	if show != "" && len(data.Items) == itemsPage {
 		data.Next = data.Items[itemsPage-1].EntryID
 	}
-	data.Audit, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
+	data.records, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
 	return data, err
 }
 
 // partsOf are the stretches of the progress bar, what is done first.
-func partsOf(c dlq.RunCounts) []part {
+func partsOf(c redrive.Counts) []part {
 	all := []part{
 		{Class: "succeeded", Label: "succeeded", N: c.Succeeded},
 		{Class: "failed", Label: "failed again", N: c.Failed},
@@ -175,15 +168,15 @@ func partsOf(c dlq.RunCounts) []part {
 }
 
 // runActions are what can be done to a run in its state.
-func runActions(run *dlq.Run) []string {
+func runActions(run *redrive.Run) []string {
 	switch run.State {
-	case dlq.RunAwaitingApproval:
+	case redrive.AwaitingApproval:
 		return []string{"approve", "reject"}
-	case dlq.RunRunning:
+	case redrive.Running:
 		return []string{"pause", "cancel"}
-	case dlq.RunPaused, dlq.RunStopped:
+	case redrive.Paused, redrive.Stopped:
 		return []string{"resume", "cancel"}
-	case dlq.RunPreparing:
+	case redrive.Preparing:
 		return []string{"cancel"}
 	default:
 		return nil
@@ -193,24 +186,24 @@ func runActions(run *dlq.Run) []string {
 // changeRun does one thing to a run, or changes its speed.
 func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return &fault{http.StatusBadRequest, "The form could not be read", err.Error(), err}
+		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	by, err := d.by(r)
 	if err != nil {
 		return err
 	}
-	id, m, do := r.PathValue("id"), d.cfg.Manager, r.PostForm.Get("do")
+	id, m, do := r.PathValue("id"), d.cfg.Runner, r.PostForm.Get("do")
 	if p := access.From(r.Context()); (do == "approve" || do == "reject") && !p.Role.Allows(access.Approver) {
 		return &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, access.Approver) + ". Ask whoever approves runs."}
 	}
-	changes := map[string]func(context.Context, string, dlq.By) (*dlq.Run, error){
+	changes := map[string]func(context.Context, string, dlq.By) (*redrive.Run, error){
 		"approve": m.ApproveRun, "reject": m.RejectRun, "pause": m.PauseRun, "resume": m.ResumeRun, "cancel": m.CancelRun,
-		"adjust": func(ctx context.Context, id string, by dlq.By) (*dlq.Run, error) {
+		"adjust": func(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
 			rate, err := strconv.ParseFloat(r.PostForm.Get("rate"), 64)
 			if err != nil || rate < 0 {
 				return nil, fmt.Errorf("%w: rate %q: messages a second, 0 for no limit", dlq.ErrInvalid, r.PostForm.Get("rate"))
 			}
-			return m.AdjustRun(ctx, id, dlq.RunAdjustment{Rate: &rate}, by)
+			return m.AdjustRun(ctx, id, redrive.Adjustment{Rate: &rate}, by)
 		},
 	}
 	change, known := changes[do]
@@ -222,8 +215,8 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	run, err := change(r.Context(), id, by)
 	d.forget()
 	if err != nil {
-		if errors.Is(err, dlq.ErrForbidden) {
-			return &fault{http.StatusForbidden, "Somebody else has to do it", err.Error() + ".", err}
+		if errors.Is(err, redrive.ErrForbidden) {
+			return newFault(http.StatusForbidden, "Somebody else has to do it", err.Error()+".", err)
 		}
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // systemData is what runs here and how it is configured. Nothing of it can be changed from a browser.
@@ -18,7 +19,7 @@ type systemData struct {
 	Topology  *node
 	NoPlan    string // why there is no topology
 	Settings  *node
-	Rules     []dlq.Rule
+	Rules     []redrive.Rule
 	Retention dlq.Retention
 	Targets   []string
 	CanSend   bool
@@ -135,7 +136,7 @@ func (d *dashboard) system(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	m := d.cfg.Manager
-	data := systemData{Health: s.Health, Rules: d.cfg.Rules, Retention: d.cfg.Retention, Targets: m.Targets(), CanSend: m.CanRedrive()}
+	data := systemData{Health: s.Health, Rules: d.cfg.Rules, Retention: d.cfg.Retention, Targets: d.cfg.Runner.Targets(), CanSend: m.CanRedrive()}
 	if d.cfg.Topology == nil {
 		data.NoPlan = "This server has no brokers of its own, or its program does not report them."
 	} else {

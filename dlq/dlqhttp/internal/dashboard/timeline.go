@@ -66,6 +66,8 @@ func momentOf(r dlq.AuditRecord) moment {
 		m.Kind, m.Title = "good", "The consumer handled it"
 	case dlq.ActionRelease:
 		m.Kind, m.Title = "bad", "Not published: given back"
+	case dlq.ActionReleaseByHand:
+		m.Kind, m.Title = "bad", "Released: its outcome is not waited for"
 	case dlq.ActionResolve:
 		m.Kind, m.Title = "good", "Resolved"
 	case dlq.ActionDiscard:

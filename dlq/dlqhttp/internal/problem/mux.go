@@ -5,8 +5,14 @@ import (
 	"strings"
 )
 
+// Router is an [http.ServeMux], or what has one.
+type Router interface {
+	http.Handler
+	Handler(r *http.Request) (h http.Handler, pattern string)
+}
+
 // Mux answers with problems where a ServeMux has no route, or not for this method.
-func Mux(mux *http.ServeMux) http.Handler {
+func Mux(mux Router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
 			mux.ServeHTTP(w, r)

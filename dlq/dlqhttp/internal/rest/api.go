@@ -7,42 +7,49 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/redrive"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/health"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Config says what the API serves; dlqhttp.Config explains the fields.
 type Config struct {
-	Manager   *dlq.Manager
-	Path      string // prefix and /api/v1
-	ReadOnly  bool
-	Redaction *redact.Rules
-	RevealTo  access.Role
-	Health    func(context.Context) health.Health
-	Topology  func(context.Context) (any, error)
-	Settings  any
-	Rules     []dlq.Rule
-	Retention dlq.Retention
-	Body      int64
-	Import    int64
-	Streams   int
-	Timeout   time.Duration
-	Logger    *slog.Logger
+	Manager  *dlq.Manager
+	Runner   *redrive.Runner
+	Path     string // prefix and /api/v1
+	ReadOnly bool
+	Visible  func(context.Context) visible.View
+	Refused  func(context.Context, *visible.RefusedError)
+	// AuditReads says that Read records.
+	AuditReads bool
+	Read       func(ctx context.Context, what string, entries ...int64) error
+	Health     func(context.Context) wire.Health
+	Topology   func(context.Context) (any, error)
+	Settings   any
+	Rules      []redrive.Rule
+	Retention  dlq.Retention
+	Body       int64
+	Import     int64
+	Streams    int
+	Timeout    time.Duration
+	Logger     *slog.Logger
 }
 
 // API is the REST API.
 type API struct {
 	cfg     Config
 	huma    huma.API
-	keys    *idempotency
-	streams chan struct{} // a slot for each open stream
+	keys    *callers
+	streams *streams
 	closing chan struct{} // closed when streams are to end
 }
 
@@ -77,11 +84,11 @@ Errors are application/problem+json; what was refused has changed nothing:
 `
 
 // New makes the API and registers its routes with mux, below cfg.Path.
-func New(mux *http.ServeMux, cfg Config) *API {
+func New(mux *access.Mux, cfg Config) *API {
 	a := &API{
-		cfg: cfg, keys: newIdempotency(), streams: make(chan struct{}, cfg.Streams), closing: make(chan struct{}),
+		cfg: cfg, keys: newCallers(), streams: newStreams(cfg.Streams), closing: make(chan struct{}),
 	}
-	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	schemas := newSchemas()
 	a.huma = humago.NewWithPrefix(mux, cfg.Path, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -136,6 +143,23 @@ var tags = []*huma.Tag{
 // Document is the API's OpenAPI document.
 func (a *API) Document() *huma.OpenAPI { return a.huma.OpenAPI() }
 
+// Routes are what the API serves: its document's operations with their roles, and the pages of the document for viewers.
+func (a *API) Routes(mux *access.Mux) []access.Route {
+	routes := mux.Routes()
+	for i := range routes {
+		r := &routes[i]
+		item := a.huma.OpenAPI().Paths[strings.TrimPrefix(r.Path, a.cfg.Path)]
+		if item == nil {
+			continue
+		}
+		if op := operationOf(item, r.Method); op != nil {
+			r.Least, _ = op.Metadata["role"].(access.Role)
+			r.Changes, _ = op.Metadata["changes"].(bool)
+		}
+	}
+	return routes
+}
+
 // EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for them. Call it once.
 func (a *API) EndStreams() { close(a.closing) }
 
@@ -167,9 +191,18 @@ const bodyTimeout = 30 * time.Second
 
 // handle registers a route.
 func handle[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
-	op := a.operation(r)
-	huma.Register(a.huma, op, do)
+	register(a, a.operation(r), do)
 	a.finish(r)
+}
+
+// register registers an operation, for requests that a store can take.
+func register[I, O any](a *API, op huma.Operation, do func(context.Context, *I) (*O, error)) {
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		if err := plain(in); err != nil {
+			return nil, err
+		}
+		return do(ctx, in)
+	})
 }
 
 // finish completes the document of a route that is registered.
@@ -239,12 +272,13 @@ func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
 	next(huma.WithContext(ctx, bounded))
 }
 
-// visible are the rules that hold for who asks: nil, which hides nothing, for who may see.
-func (a *API) visible(ctx context.Context) *redact.Rules {
-	if a.cfg.Redaction.Empty() || access.From(ctx).Role.Allows(a.cfg.RevealTo) {
-		return nil
-	}
-	return a.cfg.Redaction
+// visible is what the caller may see.
+func (a *API) visible(ctx context.Context) visible.View { return a.cfg.Visible(ctx) }
+
+// identity is what a caller's keys are known by.
+func identity(ctx context.Context) string {
+	who := access.From(ctx)
+	return who.Identity()
 }
 
 // by says who makes a change.

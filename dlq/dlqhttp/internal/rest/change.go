@@ -6,39 +6,21 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// Note says why somebody changes something.
-type Note struct {
-	Note string `json:"note,omitempty" maxLength:"1000" doc:"Why, for the audit log."`
-}
 
 type changeInput struct {
 	ID
 	Match
-	Body *Note
+	Body *wire.Note
 }
 
 type entryOutput struct {
 	ETag string `header:"ETag"`
-	Body Entry
+	Body wire.Entry
 }
 
-// BulkRequest is one change of everything that a filter picks.
-type BulkRequest struct {
-	Action string `json:"action" enum:"resolve,discard,restore,park"`
-	Filter Filter `json:"filter" doc:"Which entries. Without statuses, those that the action is for."`
-	Note
-}
-
-// BulkResult is what became of the entries of a bulk change.
-type BulkResult struct {
-	Changed   int64      `json:"changed"`
-	Refused   int64      `json:"refused" doc:"They were in another state by then: somebody else was faster."`
-	Conflicts []Conflict `json:"conflicts" nullable:"false" doc:"The first of the refusals, at most 100."`
-}
-
-type bulkInput struct{ Body BulkRequest }
+type bulkInput struct{ Body wire.BulkRequest }
 
 // change is what is done to one entry.
 type change func(context.Context, int64, dlq.By) (*dlq.Entry, error)
@@ -48,17 +30,19 @@ func (a *API) changeRoutes() {
 	for _, c := range []struct {
 		verb, summary string
 		status        int
+		role          access.Role
 		do            change
 	}{
-		{"redrive", "Send a dead letter back to its consumer", http.StatusAccepted, m.Redrive},
-		{"resolve", "Say that a dead letter is taken care of", http.StatusOK, m.Resolve},
-		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, m.Discard},
-		{"restore", "Take resolve, discard or park back", http.StatusOK, m.Restore},
-		{"park", "Put a dead letter aside for a person", http.StatusOK, m.Park},
+		{"redrive", "Send a dead letter back to its consumer", http.StatusAccepted, access.Operator, m.Redrive},
+		{"resolve", "Say that a dead letter is taken care of", http.StatusOK, access.Operator, m.Resolve},
+		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, access.Operator, m.Discard},
+		{"restore", "Take resolve, discard or park back", http.StatusOK, access.Operator, m.Restore},
+		{"park", "Put a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},
+		{"release", "End the wait for the outcome of a redrive; the note is required", http.StatusOK, access.Admin, m.Release},
 	} {
 		handle(a, route{
 			id: c.verb + "-entry", method: http.MethodPost, path: "/entries/{id}/" + c.verb, tag: "entries", summary: c.summary,
-			role: access.Operator, changes: true, status: c.status,
+			role: c.role, changes: true, status: c.status,
 		}, func(ctx context.Context, in *changeInput) (*entryOutput, error) { return a.change(ctx, in, c.do) })
 	}
 	handle(a, route{
@@ -82,10 +66,10 @@ func (a *API) change(ctx context.Context, in *changeInput, do change) (*entryOut
 	if err != nil {
 		return nil, a.fail(ctx, err, version)
 	}
-	return &entryOutput{ETag: etag(e.Version), Body: entryOf(a.visible(ctx).Entry(e))}, nil
+	return &entryOutput{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
 }
 
-func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[BulkResult], error) {
+func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[wire.BulkResult], error) {
 	filter, err := a.filtered(ctx, &in.Body.Filter)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -101,11 +85,11 @@ func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[BulkResult], err
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	result := BulkResult{Changed: done.Changed, Refused: done.Refused, Conflicts: []Conflict{}}
+	result := wire.BulkResult{Changed: done.Changed, Refused: done.Refused, Conflicts: []wire.Conflict{}}
 	for _, c := range done.Conflicts {
 		if conflict := conflictOf(c); conflict != nil {
 			result.Conflicts = append(result.Conflicts, *conflict)
 		}
 	}
-	return &output[BulkResult]{result}, nil
+	return &output[wire.BulkResult]{result}, nil
 }

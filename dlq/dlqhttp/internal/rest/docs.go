@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
 // docsRoute is a line of the page: a route as the document describes it.
@@ -28,12 +30,30 @@ type docsTag struct {
 
 // docsStyle is the page's only style. The policy names it by its hash, so nothing else on the page can be one.
 const docsStyle = `
-:root { color-scheme: light dark; }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 75rem; margin: 0 auto; padding: 1rem; }
+:root {
+  color-scheme: light dark; --ground: #f5f6f9; --panel: #fff; --line: #e4e7ee; --ink: #1b2130; --quiet: #5d6679;
+  --accent: #3f52c9; --soft: #eceffc;
+}
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #12151c; --panel: #1a1f29; --line: #2a313f; --ink: #e6e9f0; --quiet: #8d97ab; --accent: #8fa0ff; --soft: #252c4a; }
+}
+body { font: .875rem/1.45 system-ui, sans-serif; max-width: 75rem; margin: 0 auto; padding: 1.2rem 1rem 4rem; }
+body { background: var(--ground); color: var(--ink); }
+header { display: flex; gap: 1rem; align-items: baseline; justify-content: space-between; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1rem; margin: 0 0 .3rem; } section h2::first-letter { text-transform: uppercase; }
+a { color: var(--accent); } p { color: var(--quiet); }
 .text { white-space: pre-line; }
+section { margin: 0 0 1.1rem; padding: 1rem 1.1rem; background: var(--panel); border: 1px solid var(--line); border-radius: .75rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886; overflow-wrap: anywhere; }
-code { font-family: ui-monospace, monospace; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); }
+th, td { overflow-wrap: anywhere; }
+th { font-size: .82rem; font-weight: 550; color: var(--quiet); } tr:last-child td { border-bottom: 0; }
+td:first-child { font-weight: 600; }
+code { font-family: ui-monospace, monospace; background: var(--soft); padding: .05rem .3rem; border-radius: .3rem; }
+@media (max-width: 42rem) {
+  thead { position: absolute; clip-path: inset(50%); } table, tbody, tr, td { display: block; } td { border: 0; padding: .1rem 0; }
+  tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
+}
 `
 
 var docsPolicy = func() string {
@@ -50,29 +70,31 @@ var docsPage = template.Must(template.New("docs").Parse(`<!doctype html>
 <style>{{.Style}}</style>
 </head>
 <body>
-<h1>{{.Title}} API {{.Version}}</h1>
+<main>
+<header><h1>{{.Title}} API {{.Version}}</h1><a href="{{.Dashboard}}">Dashboard</a></header>
 <p>Below <code>{{.Base}}</code>. The OpenAPI document, with every parameter and answer: <a href="openapi.json">JSON</a>, <a href="openapi.yaml">YAML</a>.</p>
 <p class="text">{{.Description}}</p>
-{{range .Tags}}<h2>{{.Name}}</h2>
+{{range .Tags}}<section><h2>{{.Name}}</h2>
 <p>{{.Description}}</p>
 <table>
 <thead><tr><th scope="col">Method</th><th scope="col">Path</th><th scope="col">What it does</th><th scope="col">Least role</th><th scope="col">Changes</th></tr></thead>
 <tbody>
 {{range .Routes}}<tr><td>{{.Method}}</td><td><code>{{.Path}}</code></td><td>{{.Summary}}</td><td>{{.Role}}</td><td>{{if .Changes}}yes{{else}}no{{end}}</td></tr>
 {{end}}</tbody>
-</table>
-{{end}}</body>
+</table></section>
+{{end}}</main></body>
 </html>
 `))
 
 // docsRoutes serves the document as a page for people. It is made at the first request, when all routes are registered.
-func (a *API) docsRoutes(mux *http.ServeMux) {
+func (a *API) docsRoutes(mux *access.Mux) {
 	page := sync.OnceValues(func() ([]byte, error) {
 		document := a.huma.OpenAPI()
 		var out bytes.Buffer
 		err := docsPage.Execute(&out, map[string]any{
 			"Title": document.Info.Title, "Version": document.Info.Version, "Description": document.Info.Description, "Base": a.cfg.Path,
-			"Style": template.CSS(docsStyle), "Tags": docsTags(document), //nolint:gosec // G203: a constant of ours
+			"Dashboard": strings.TrimSuffix(a.cfg.Path, Base) + "/",
+			"Style":     template.CSS(docsStyle), "Tags": docsTags(document), //nolint:gosec // G203: a constant of ours
 		})
 		return out.Bytes(), err
 	})

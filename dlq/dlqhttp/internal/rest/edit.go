@@ -1,8 +1,8 @@
 package rest
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -10,45 +10,24 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// Edit changes the message of an entry.
-type Edit struct {
-	Payload       *string           `json:"payload,omitempty" doc:"The new payload, as text."`
-	PayloadBase64 []byte            `json:"payload_base64,omitempty" doc:"The new payload, as bytes."`
-	JQ            string            `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that the payload goes through; its first result is the new one."`
-	SetHeaders    map[string]string `json:"set_headers,omitempty"`
-	RemoveHeaders []string          `json:"remove_headers,omitempty" nullable:"false"`
-}
-
-// EditRequest is an edit to be made.
-type EditRequest struct {
-	Edit
-	Note
-	Redrive bool `json:"redrive,omitempty" doc:"Send it back at once. When that fails the edit stays."`
-}
-
-// Edited is what an edit made.
-type Edited struct {
-	Entry Entry `json:"entry"`
-	Diff  Diff  `json:"diff"`
-}
 
 type previewInput struct {
 	ID
-	Body Edit
+	Body wire.Edit
 }
 
 type editInput struct {
 	ID
 	Match
-	Body EditRequest
+	Body wire.EditRequest
 }
 
 type editedOutput struct {
 	ETag string `header:"ETag"`
-	Body Edited
+	Body wire.Edited
 }
 
 func (a *API) editRoutes() {
@@ -63,11 +42,12 @@ func (a *API) editRoutes() {
 	}, a.edit)
 }
 
-// editOf checks that who asks may edit so.
-func (a *API) editOf(ctx context.Context, e *Edit) (dlq.Edit, error) {
-	edit := dlq.Edit{Payload: e.PayloadBase64, JQ: e.JQ, SetHeaders: e.SetHeaders, RemoveHeaders: e.RemoveHeaders}
+// editOf checks that the caller may edit a body so.
+func (a *API) editOf(ctx context.Context, id int64, w *wire.Edit, of *dlq.Body) (dlq.Edit, error) {
+	var edit dlq.Edit
+	edit.SetWire(w)
 	ways := 0
-	for _, given := range []bool{e.Payload != nil, e.PayloadBase64 != nil, e.JQ != ""} {
+	for _, given := range []bool{w.Payload != nil, w.PayloadBase64 != nil, w.JQ != ""} {
 		if given {
 			ways++
 		}
@@ -75,57 +55,39 @@ func (a *API) editOf(ctx context.Context, e *Edit) (dlq.Edit, error) {
 	if ways > 1 {
 		return edit, huma.NewError(http.StatusUnprocessableEntity, "body: give one of payload, payload_base64 and jq")
 	}
-	if ways == 0 && len(e.SetHeaders)+len(e.RemoveHeaders) == 0 {
+	if ways == 0 && len(w.SetHeaders)+len(w.RemoveHeaders) == 0 {
 		return edit, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give payload, payload_base64, jq, set_headers or remove_headers")
 	}
-	if e.Payload != nil {
-		edit.Payload = []byte(*e.Payload)
+	if err := a.visible(ctx).Edit(&edit, of); err != nil {
+		if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
+			refused.Entry = id
+		}
+		return edit, a.fail(ctx, err, 0)
 	}
-	rules := a.visible(ctx)
-	if rules == nil {
-		return edit, nil
-	}
-	if e.JQ != "" {
-		return edit, a.noJQ()
-	}
-	hidden := bytes.Contains(edit.Payload, []byte(redact.Mask))
-	for _, value := range e.SetHeaders {
-		hidden = hidden || bytes.Contains([]byte(value), []byte(redact.Mask))
-	}
-	if hidden {
-		return edit, huma.NewError(http.StatusUnprocessableEntity,
-			"body: this would overwrite what is hidden from you with "+redact.Mask+": ask somebody with the role "+a.cfg.RevealTo.String())
+	if err := a.cfg.Read(ctx, "difference", id); err != nil {
+		return edit, a.fail(ctx, err, 0)
 	}
 	return edit, nil
 }
 
-// noJQ refuses an expression of who may not see everything: it could copy what is hidden to where it is not.
-func (a *API) noJQ() error {
-	return huma.NewError(http.StatusForbidden,
-		"a jq expression sees what is hidden from you, and could copy it: ask somebody with the role "+a.cfg.RevealTo.String())
-}
-
-func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[Diff], error) {
-	edit, err := a.editOf(ctx, &in.Body)
-	if err != nil {
-		return nil, err
-	}
+func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[wire.Diff], error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
+	}
+	edit, err := a.editOf(ctx, e.ID, &in.Body, e.Body)
+	if err != nil {
+		return nil, err
 	}
 	after, err := edit.Apply(ctx, e.Body)
 	if err != nil {
 		return nil, a.fail(ctx, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err), 0)
 	}
-	return &output[Diff]{diffOf(a.visible(ctx).Diff(e.Body, after))}, nil
+	diff := a.visible(ctx).Diff(e.Body, after)
+	return &output[wire.Diff]{diff.Wire()}, nil
 }
 
 func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
-	edit, err := a.editOf(ctx, &in.Body.Edit)
-	if err != nil {
-		return nil, err
-	}
 	version, err := in.version()
 	if err != nil {
 		return nil, err
@@ -136,8 +98,17 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
+	edit, err := a.editOf(ctx, before.ID, &in.Body.Edit, before.Body)
+	if err != nil {
+		return nil, err
+	}
 	if who.Version == 0 {
 		who.Version = before.Version // the difference is shown from this one
+	}
+	if in.Body.Redrive { // an answer that refuses has changed nothing
+		if err := a.cfg.Manager.MaySend(ctx, in.ID.ID, who); err != nil {
+			return nil, a.fail(ctx, err, version)
+		}
 	}
 	e, _, err := a.cfg.Manager.Edit(ctx, in.ID.ID, edit, who)
 	if err != nil {
@@ -147,12 +118,12 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	diff := diffOf(a.visible(ctx).Diff(before.Body, after))
+	diff := a.visible(ctx).Diff(before.Body, after)
 	if in.Body.Redrive {
 		who.Version = e.Version
 		if e, err = a.cfg.Manager.Redrive(ctx, e.ID, who); err != nil {
 			return nil, a.fail(ctx, err, version)
 		}
 	}
-	return &editedOutput{ETag: etag(e.Version), Body: Edited{Entry: entryOf(a.visible(ctx).Entry(e)), Diff: diff}}, nil
+	return &editedOutput{ETag: etag(e.Version), Body: wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: diff.Wire()}}, nil
 }

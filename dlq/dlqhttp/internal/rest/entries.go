@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Page asks for a part of a list.
@@ -60,13 +61,7 @@ type listInput struct {
 
 type listOutput struct {
 	Link
-	Body EntryList
-}
-
-// EntryList is a page of entries.
-type EntryList struct {
-	Entries []Entry `json:"entries" nullable:"false"`
-	Next    string  `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
+	Body wire.EntryList
 }
 
 type getInput struct {
@@ -76,29 +71,18 @@ type getInput struct {
 
 type detailOutput struct {
 	ETag string `header:"ETag"`
-	Body EntryDetail
+	Body wire.EntryDetail
 }
 
 type revisionInput struct {
 	ID
-	Revision int `path:"revision" minimum:"0" doc:"0 is what died first."`
+	Revision int `path:"revision" minimum:"0" maximum:"2147483647" doc:"0 is what died first."`
 }
 
 type diffInput struct {
 	ID
-	From int           `query:"from" minimum:"0" doc:"The revision before; 0 is what died first."`
-	To   optional[int] `query:"to" minimum:"0" doc:"The revision after. Defaults to what a redrive sends."`
-}
-
-// AuditList is a page of the audit log.
-type AuditList struct {
-	Records []AuditRecord `json:"records" nullable:"false"`
-	Next    string        `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
-}
-
-// Count is a number of entries.
-type Count struct {
-	Count int64 `json:"count"`
+	From int           `query:"from" minimum:"0" maximum:"2147483647" doc:"The revision before; 0 is what died first."`
+	To   optional[int] `query:"to" minimum:"0" maximum:"2147483647" doc:"The revision after. Defaults to what a redrive sends."`
 }
 
 type countInput struct {
@@ -122,7 +106,7 @@ func (a *API) entryRoutes() {
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "The payload", Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary}},
 	}}
-	huma.Register(a.huma, op, a.payload)
+	register(a, op, a.payload)
 	a.finish(raw)
 	handle(a, get("get-revision", "/entries/{id}/revisions/{revision}", "Get one revision of a dead letter's message"), a.revision)
 	handle(a, get("diff-revisions", "/entries/{id}/diff", "Compare two revisions of a dead letter's message"), a.diff)
@@ -132,7 +116,7 @@ func (a *API) entryRoutes() {
 var binary = &huma.Schema{Type: huma.TypeString, Format: "binary"}
 
 func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
-	filter, err := a.filtered(ctx, in)
+	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -140,21 +124,11 @@ func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &listOutput{Link: in.next(listing.Next), Body: EntryList{Entries: a.entries(ctx, listing.Entries), Next: listing.Next}}, nil
+	return &listOutput{Link: in.next(listing.Next), Body: wire.EntryList{Entries: a.visible(ctx).Entries(listing.Entries), Next: listing.Next}}, nil
 }
 
-// entries shows what may be shown of entries.
-func (a *API) entries(ctx context.Context, entries []dlq.Entry) []Entry {
-	rules := a.visible(ctx)
-	shown := make([]Entry, 0, len(entries))
-	for i := range entries {
-		shown = append(shown, entryOf(rules.Entry(&entries[i])))
-	}
-	return shown
-}
-
-func (a *API) count(ctx context.Context, in *countInput) (*output[Count], error) {
-	filter, err := a.filtered(ctx, in)
+func (a *API) count(ctx context.Context, in *countInput) (*output[wire.Count], error) {
+	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -162,7 +136,7 @@ func (a *API) count(ctx context.Context, in *countInput) (*output[Count], error)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Count]{Count{n}}, nil
+	return &output[wire.Count]{wire.Count{Count: n}}, nil
 }
 
 func (a *API) get(ctx context.Context, in *getInput) (*detailOutput, error) {
@@ -173,17 +147,22 @@ func (a *API) get(ctx context.Context, in *getInput) (*detailOutput, error) {
 	if tag := etag(e.Version); in.IfNoneMatch != "" && matches(in.IfNoneMatch, tag) {
 		return nil, huma.ErrorWithHeaders(huma.Status304NotModified(), http.Header{"Etag": {tag}})
 	}
+	if err := a.cfg.Read(ctx, "entry", e.ID); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
 	return a.detail(ctx, e), nil
 }
 
 func (a *API) detail(ctx context.Context, e *dlq.Entry) *detailOutput {
-	shown := a.visible(ctx).Entry(e)
-	return &detailOutput{ETag: etag(e.Version), Body: EntryDetail{Entry: entryOf(shown), Body: bodyOf(shown.Body)}}
+	return &detailOutput{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}
 }
 
 func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID)
 	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	if err := a.cfg.Read(ctx, "payload", e.ID); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
 	body := a.visible(ctx).Body(e.Body)
@@ -192,19 +171,22 @@ func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error)
 		ctx.SetHeader("Content-Type", "application/octet-stream")
 		ctx.SetHeader("Content-Disposition", fmt.Sprintf(`attachment; filename="entry-%d.bin"`, e.ID))
 		ctx.SetHeader("ETag", etag(e.Version))
-		_, _ = ctx.BodyWriter().Write(body.Payload) // the client has gone: nobody is left to be told
+		_, _ = ctx.BodyWriter().Write(body.Bytes()) // the client has gone: nobody is left to be told
 	}}, nil
 }
 
-func (a *API) revision(ctx context.Context, in *revisionInput) (*output[Body], error) {
+func (a *API) revision(ctx context.Context, in *revisionInput) (*output[wire.Body], error) {
 	body, err := a.cfg.Manager.Body(ctx, in.ID.ID, in.Revision)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Body]{bodyOf(a.visible(ctx).Body(body))}, nil
+	if err := a.cfg.Read(ctx, "revision", in.ID.ID); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[wire.Body]{a.visible(ctx).Body(body)}, nil
 }
 
-func (a *API) diff(ctx context.Context, in *diffInput) (*output[Diff], error) {
+func (a *API) diff(ctx context.Context, in *diffInput) (*output[wire.Diff], error) {
 	if !in.To.set {
 		e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 		if err != nil {
@@ -220,10 +202,14 @@ func (a *API) diff(ctx context.Context, in *diffInput) (*output[Diff], error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Diff]{diffOf(a.visible(ctx).Diff(before, after))}, nil
+	if err := a.cfg.Read(ctx, "difference", in.ID.ID); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	diff := a.visible(ctx).Diff(before, after)
+	return &output[wire.Diff]{diff.Wire()}, nil
 }
 
-func (a *API) audit(ctx context.Context, in *ID) (*output[AuditList], error) {
+func (a *API) audit(ctx context.Context, in *ID) (*output[wire.AuditList], error) {
 	records, err := a.cfg.Manager.Audit(ctx, in.ID)
 	if err == nil && len(records) == 0 { // an entry that only died has none, one that never was has none either
 		_, err = a.cfg.Manager.Get(ctx, in.ID)
@@ -231,15 +217,5 @@ func (a *API) audit(ctx context.Context, in *ID) (*output[AuditList], error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[AuditList]{AuditList{Records: auditOf(a.records(ctx, records))}}, nil
-}
-
-// records shows what may be shown of audit records.
-func (a *API) records(ctx context.Context, records []dlq.AuditRecord) []dlq.AuditRecord {
-	rules := a.visible(ctx)
-	shown := make([]dlq.AuditRecord, 0, len(records))
-	for i := range records {
-		shown = append(shown, rules.Audit(records[i]))
-	}
-	return shown
+	return &output[wire.AuditList]{wire.AuditList{Records: a.visible(ctx).Audit(records)}}, nil
 }

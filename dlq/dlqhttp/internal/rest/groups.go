@@ -7,60 +7,8 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// Counts are numbers of entries by status.
-type Counts struct {
-	Pending   int64 `json:"pending"`
-	Retrying  int64 `json:"retrying"`
-	Parked    int64 `json:"parked"`
-	Resolved  int64 `json:"resolved"`
-	Discarded int64 `json:"discarded"`
-}
-
-// Group is a cause: all entries with the same fingerprint.
-type Group struct {
-	Fingerprint string    `json:"fingerprint"`
-	Cause       string    `json:"cause" doc:"The error without its numbers, ids and quoted values."`
-	Sample      string    `json:"sample" doc:"One error as it was."`
-	ErrorClass  string    `json:"error_class,omitempty"`
-	Handler     string    `json:"handler,omitempty"`
-	Counts      Counts    `json:"counts"`
-	FirstSeen   time.Time `json:"first_seen"`
-	LastSeen    time.Time `json:"last_seen"`
-	LastEntry   int64     `json:"last_entry"`
-
-	Trend []HourCount `json:"trend,omitempty" nullable:"false" doc:"Its hours since trend_since, where that was given."`
-}
-
-// GroupList are causes, those with the most entries first.
-type GroupList struct {
-	Groups []Group `json:"groups" nullable:"false"`
-}
-
-// NamedCounts are the counts of one topic or event type.
-type NamedCounts struct {
-	Name   string `json:"name"`
-	Counts Counts `json:"counts"`
-}
-
-// HourCount is how many entries were created in an hour, and how many closed.
-type HourCount struct {
-	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
-	Count  int64     `json:"count" doc:"Created."`
-	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they came."`
-}
-
-// Stats are the numbers of a dashboard.
-type Stats struct {
-	Counts                Counts        `json:"counts"`
-	ByType                []NamedCounts `json:"by_type" nullable:"false"`
-	ByTopic               []NamedCounts `json:"by_topic" nullable:"false"`
-	TopCauses             []Group       `json:"top_causes" nullable:"false" doc:"The groups with the most PENDING entries."`
-	Hourly                []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are left out."`
-	OldestPending         time.Time     `json:"oldest_pending,omitzero" doc:"When the longest waiting PENDING entry was created."`
-	MeanResolutionSeconds float64       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 when nothing was resolved."`
-}
 
 type groupsInput struct {
 	Status     string `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Rank by the entries in this status, and leave out groups without any. Defaults to all entries."`
@@ -92,7 +40,7 @@ type auditInput struct {
 
 type auditOutput struct {
 	Link
-	Body AuditList
+	Body wire.AuditList
 }
 
 func (a *API) groupRoutes() {
@@ -110,64 +58,38 @@ func (a *API) groupRoutes() {
 	}, a.auditLog)
 }
 
-func (a *API) groups(ctx context.Context, in *groupsInput) (*output[GroupList], error) {
-	groups, err := a.cfg.Manager.Groups(ctx, dlq.GroupQuery{
+func (a *API) groups(ctx context.Context, in *groupsInput) (*output[wire.GroupList], error) {
+	query := dlq.GroupQuery{
 		Status: dlq.Status(in.Status), Handler: in.Handler, ErrorClass: in.ErrorClass, CauseText: in.Cause, Limit: in.Limit,
 		Fingerprint: in.Fingerprint, TrendSince: in.TrendSince,
-	})
+	}
+	if err := a.visible(ctx).SearchGroups(ctx, &query); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	groups, err := a.cfg.Manager.Groups(ctx, query)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[GroupList]{GroupList{a.groupsOf(ctx, groups)}}, nil
+	return &output[wire.GroupList]{wire.GroupList{Groups: a.visible(ctx).Groups(groups)}}, nil
 }
 
-func (a *API) groupsOf(ctx context.Context, groups []dlq.Group) []Group {
-	rules := a.visible(ctx)
-	shown := make([]Group, 0, len(groups))
-	for i := range groups {
-		g := rules.Group(groups[i])
-		shown = append(shown, Group{
-			Fingerprint: g.Fingerprint, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler, Counts: Counts(g.Counts),
-			FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry, Trend: hoursOf(g.Trend),
-		})
-	}
-	return shown
-}
-
-func (a *API) stats(ctx context.Context, in *statsInput) (*output[Stats], error) {
+func (a *API) stats(ctx context.Context, in *statsInput) (*output[wire.Stats], error) {
 	stats, err := a.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: in.Since, TopCauses: in.TopCauses})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	shown := Stats{
-		Counts: Counts(stats.Counts), ByType: namedOf(stats.ByType), ByTopic: namedOf(stats.ByTopic), TopCauses: a.groupsOf(ctx, stats.TopCauses),
-		Hourly: append([]HourCount{}, hoursOf(stats.Hourly)...), OldestPending: stats.OldestPending, MeanResolutionSeconds: stats.MeanResolution.Seconds(),
-	}
-	return &output[Stats]{shown}, nil
-}
-
-func hoursOf(hours []dlq.HourCount) []HourCount {
-	var shown []HourCount
-	for _, h := range hours {
-		shown = append(shown, HourCount(h))
-	}
-	return shown
-}
-
-func namedOf(named []dlq.NamedCounts) []NamedCounts {
-	shown := make([]NamedCounts, 0, len(named))
-	for _, n := range named {
-		shown = append(shown, NamedCounts{n.Name, Counts(n.Counts)})
-	}
-	return shown
+	return &output[wire.Stats]{a.visible(ctx).Stats(&stats)}, nil
 }
 
 func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error) {
+	if err := a.visible(ctx).Values(in.Actor, in.Run); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
 	records, next, err := a.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{
 		EntryID: in.EntryID, Run: in.Run, Actor: in.Actor, Action: dlq.Action(in.Action), From: in.From, To: in.To,
 	}, in.page())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &auditOutput{Link: in.next(next), Body: AuditList{Records: auditOf(a.records(ctx, records)), Next: next}}, nil
+	return &auditOutput{Link: in.next(next), Body: wire.AuditList{Records: a.visible(ctx).Audit(records), Next: next}}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,12 +19,13 @@ import (
 // KeyHeader makes a request safe to repeat.
 const KeyHeader = "Idempotency-Key"
 
-// Bounds of the kept answers.
+// Bounds of the kept answers: of one caller, so that no caller pushes out another one's, and of how many callers.
 const (
 	maxKey     = 255
 	keepKeys   = 24 * time.Hour
-	maxKeys    = 10_000
-	maxAnswers = 64 << 20 // bytes of all answers
+	maxKeys    = 1_000
+	maxAnswers = 8 << 20 // bytes
+	maxCallers = 100
 )
 
 const otherBody = KeyHeader + " was used before with another request: a new request needs a new key"
@@ -49,6 +51,36 @@ type answer struct {
 
 func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
 
+// callers are the answers that are kept for each caller, under its identity: a role that was taken away replays nothing.
+type callers struct {
+	mu   sync.Mutex
+	of   map[string]*idempotency
+	used []string // the last one used is the last
+}
+
+func newCallers() *callers { return &callers{of: map[string]*idempotency{}} }
+
+// keys are those of a caller. Callers that were asked for no credentials choose their names, so they share one.
+func (c *callers) keys(who *access.Principal) *idempotency {
+	identity := who.Identity()
+	if who.Unproven {
+		identity = ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := slices.Index(c.used, identity); at >= 0 {
+		c.used = slices.Delete(c.used, at, at+1)
+	} else {
+		c.of[identity] = newIdempotency()
+	}
+	c.used = append(c.used, identity)
+	if len(c.used) > maxCallers {
+		delete(c.of, c.used[0])
+		c.used = c.used[1:]
+	}
+	return c.of[identity]
+}
+
 // Idempotent answers a repeated request with a key as it was answered first. bodyLimit bounds what it reads.
 func (a *API) Idempotent(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,9 +103,10 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		name := digest(access.From(r.Context()).Name, key)
+		who := access.From(r.Context())
+		keys, name := a.keys.keys(&who), digest(who.Identity(), key)
 		request := digest(r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("If-Match"), string(body))
-		found, begun := a.keys.begin(name, request)
+		found, begun := keys.begin(name, request)
 		switch {
 		case begun:
 		case found.request != request:
@@ -91,7 +124,7 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 			return
 		}
 		kept := &recorder{ResponseWriter: w, status: http.StatusOK}
-		defer func() { a.keys.finish(name, found, kept) }() // when it panics too
+		defer func() { keys.finish(name, found, kept) }() // when it panics too
 		next.ServeHTTP(kept, r)
 		kept.complete = true
 	})

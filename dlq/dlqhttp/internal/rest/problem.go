@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
+
+	"github.com/redrive-go/redrive/dlq/redrive"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 const problemType = "application/problem+json"
@@ -19,19 +22,7 @@ const problemType = "application/problem+json"
 type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel
 	// Conflict says who won, for the one who came second.
-	Conflict *Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`
-}
-
-// Conflict says who was faster, and what they made of it.
-type Conflict struct {
-	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
-	Run        string    `json:"run,omitempty" doc:"The run."`
-	Action     string    `json:"action" doc:"What was asked for."`
-	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
-	Version    int64     `json:"version" doc:"Its version now."`
-	By         string    `json:"by" doc:"Who brought it there."`
-	At         time.Time `json:"at" doc:"When they did."`
-	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive under way is taken for lost."`
+	Conflict *wire.Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`
 }
 
 // fail makes the answer of an error. version is what If-Match asked for, 0 if it did not.
@@ -39,10 +30,18 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	if _, ours := errors.AsType[huma.StatusError](err); ours {
 		return err
 	}
+	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
+		return a.refused(ctx, refused)
+	}
 	text := a.visible(ctx).Text(err.Error())
 	status := a.status(ctx, err)
 	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
 		a.cfg.Logger.ErrorContext(ctx, "request failed", "error", err)
+	}
+	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
+		if !errors.Is(err, dlq.ErrPublish) { // a driver's words are for the log
+			text = "the store does not answer, or not in time: try again; the server's log has the reason"
+		}
 	}
 	if status == http.StatusServiceUnavailable {
 		return huma.ErrorWithHeaders(huma.NewError(status, text), http.Header{"Retry-After": {"5"}})
@@ -59,6 +58,15 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	return problem
 }
 
+// refused is the answer to a caller that asks for what is hidden from it.
+func (a *API) refused(ctx context.Context, err *visible.RefusedError) error {
+	a.cfg.Refused(ctx, err)
+	if err.Invalid {
+		return huma.NewError(http.StatusUnprocessableEntity, "body: "+err.Detail)
+	}
+	return huma.NewError(http.StatusForbidden, err.Detail)
+}
+
 // status finds the status of an error of the Manager.
 func (a *API) status(ctx context.Context, err error) int {
 	switch {
@@ -66,7 +74,7 @@ func (a *API) status(ctx context.Context, err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, dlq.ErrConflict):
 		return http.StatusConflict
-	case errors.Is(err, dlq.ErrForbidden):
+	case errors.Is(err, redrive.ErrForbidden):
 		return http.StatusForbidden
 	case errors.Is(err, dlq.ErrInvalid):
 		if strings.Contains(err.Error(), "cursor") {
@@ -80,14 +88,13 @@ func (a *API) status(ctx context.Context, err error) int {
 	}
 }
 
-func conflictOf(err error) *Conflict {
+func conflictOf(err error) *wire.Conflict {
 	if c, ok := errors.AsType[*dlq.ConflictError](err); ok {
-		return &Conflict{
-			EntryID: c.ID, Action: string(c.Action), Status: string(c.Status), Version: c.Version, By: c.By, At: c.At, LeaseUntil: c.LeaseUntil,
-		}
+		conflict := c.Wire()
+		return &conflict
 	}
-	if c, ok := errors.AsType[*dlq.RunConflictError](err); ok {
-		return &Conflict{
+	if c, ok := errors.AsType[*redrive.ConflictError](err); ok {
+		return &wire.Conflict{
 			Run: strings.TrimPrefix(c.ID, "run "), Action: string(c.Action), Status: string(c.State), Version: c.Version, By: c.By, At: c.At,
 		}
 	}

@@ -9,45 +9,8 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// PurgeScope says what is purged.
-type PurgeScope struct {
-	Statuses     []dlq.Status `json:"statuses,omitempty" nullable:"false" enum:"RESOLVED,DISCARDED" doc:"Defaults to RESOLVED."`
-	ClosedBefore time.Time    `json:"closed_before" doc:"Entries that were closed before it."`
-}
-
-// PurgeRequest asks to remove old closed entries.
-type PurgeRequest struct {
-	PurgeScope
-	SkipArchive bool `json:"skip_archive,omitempty" doc:"Remove without a copy to the archive."`
-	Note
-}
-
-// Purged is how many entries were removed.
-type Purged struct {
-	Purged int `json:"purged"`
-}
-
-// ArchiveRequest names entries to bring back from the archive.
-type ArchiveRequest struct {
-	IDs []int64 `json:"ids" nullable:"false" minItems:"1" maxItems:"1000"`
-	Note
-}
-
-// ArchiveResult names the entries that are back.
-type ArchiveResult struct {
-	Restored []int64 `json:"restored" nullable:"false" doc:"Left out are those that are not in the archive, and those that died again since."`
-}
-
-// Retention is how long closed entries are kept, and what a purge would remove now.
-type Retention struct {
-	ResolvedSeconds  int64 `json:"resolved_seconds" doc:"How long RESOLVED entries are kept; 0 is for ever."`
-	DiscardedSeconds int64 `json:"discarded_seconds" doc:"How long DISCARDED entries are kept; 0 is for ever."`
-	SkipArchive      bool  `json:"skip_archive" doc:"Remove without a copy to the archive."`
-	ResolvedDue      int64 `json:"resolved_due" doc:"RESOLVED entries that are older."`
-	DiscardedDue     int64 `json:"discarded_due" doc:"DISCARDED entries that are older."`
-}
 
 type none struct{}
 
@@ -70,19 +33,20 @@ func (a *API) purgeRoutes() {
 	}, a.retention)
 }
 
-func (s *PurgeScope) filter() (dlq.Filter, error) {
+// purgeable is what a purge of the scope picks.
+func purgeable(s *wire.PurgeScope) (dlq.Filter, error) {
 	if s.ClosedBefore.IsZero() {
 		return dlq.Filter{}, huma.NewError(http.StatusUnprocessableEntity, "body.closed_before: say how old")
 	}
-	f := dlq.Filter{Statuses: s.Statuses, ResolvedBefore: s.ClosedBefore}
+	f := dlq.Filter{Statuses: statusesOf(s.Statuses), ResolvedBefore: s.ClosedBefore}
 	if len(f.Statuses) == 0 {
 		f.Statuses = []dlq.Status{dlq.Resolved}
 	}
 	return f, nil
 }
 
-func (a *API) previewPurge(ctx context.Context, in *struct{ Body PurgeScope }) (*output[Count], error) {
-	filter, err := in.Body.filter()
+func (a *API) previewPurge(ctx context.Context, in *struct{ Body wire.PurgeScope }) (*output[wire.Count], error) {
+	filter, err := purgeable(&in.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -90,24 +54,24 @@ func (a *API) previewPurge(ctx context.Context, in *struct{ Body PurgeScope }) (
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Count]{Count{n}}, nil
+	return &output[wire.Count]{wire.Count{Count: n}}, nil
 }
 
-func (a *API) purge(ctx context.Context, in *struct{ Body PurgeRequest }) (*output[Purged], error) {
-	if _, err := in.Body.filter(); err != nil {
+func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (*output[wire.Purged], error) {
+	if _, err := purgeable(&in.Body.PurgeScope); err != nil {
 		return nil, err
 	}
 	who := by(ctx, in.Body.Note.Note)
 	n, err := a.cfg.Manager.Purge(ctx, dlq.Purge{
-		Statuses: in.Body.Statuses, ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive, Actor: who.Actor, Note: who.Note,
+		Statuses: statusesOf(in.Body.Statuses), ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive, Actor: who.Actor, Note: who.Note,
 	})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Purged]{Purged{n}}, nil
+	return &output[wire.Purged]{wire.Purged{Purged: n}}, nil
 }
 
-func (a *API) unarchive(ctx context.Context, in *struct{ Body ArchiveRequest }) (*output[ArchiveResult], error) {
+func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveRequest }) (*output[wire.ArchiveResult], error) {
 	ids, err := a.cfg.Manager.Unarchive(ctx, by(ctx, in.Body.Note.Note), in.Body.IDs...)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -115,12 +79,12 @@ func (a *API) unarchive(ctx context.Context, in *struct{ Body ArchiveRequest }) 
 	if ids == nil {
 		ids = []int64{}
 	}
-	return &output[ArchiveResult]{ArchiveResult{ids}}, nil
+	return &output[wire.ArchiveResult]{wire.ArchiveResult{Restored: ids}}, nil
 }
 
-func (a *API) retention(ctx context.Context, _ *none) (*output[Retention], error) {
+func (a *API) retention(ctx context.Context, _ *none) (*output[wire.Retention], error) {
 	r := a.cfg.Retention
-	shown := Retention{
+	shown := wire.Retention{
 		ResolvedSeconds: int64(r.Resolved.Seconds()), DiscardedSeconds: int64(r.Discarded.Seconds()), SkipArchive: r.SkipArchive,
 	}
 	for _, due := range []struct {
@@ -137,5 +101,13 @@ func (a *API) retention(ctx context.Context, _ *none) (*output[Retention], error
 		}
 		*due.count = n
 	}
-	return &output[Retention]{shown}, nil
+	return &output[wire.Retention]{shown}, nil
+}
+
+func statusesOf(names []string) []dlq.Status {
+	var statuses []dlq.Status
+	for _, name := range names {
+		statuses = append(statuses, dlq.Status(name))
+	}
+	return statuses
 }

@@ -7,32 +7,15 @@ import (
 	"net/url"
 	"reflect"
 
+	"github.com/redrive-go/redrive/dlq/redrive"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// RunRequest asks for a run.
-type RunRequest struct {
-	RunSpec
-	Note
-}
-
-// RunPreviewRequest asks what a run would do.
-type RunPreviewRequest struct {
-	RunSpec
-	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to look at. Defaults to 10."`
-}
-
-// RunAdjustment changes a run under way; what is not given stays.
-type RunAdjustment struct {
-	Rate   *float64  `json:"rate,omitempty" minimum:"0"`
-	MaxOut *int      `json:"max_out,omitempty"`
-	Stop   *StopRule `json:"stop,omitempty"`
-	Note
-}
 
 // RunID is a run's id in a path.
 type RunID struct {
@@ -41,18 +24,18 @@ type RunID struct {
 
 type startInput struct {
 	Key  string `header:"Idempotency-Key" maxLength:"255" doc:"Makes the request safe to repeat, over restarts of the server too: the same key means the same run."`
-	Body RunRequest
+	Body wire.RunRequest
 }
 
 type startOutput struct {
 	Location string `header:"Location"`
 	ETag     string `header:"ETag"`
-	Body     Run
+	Body     wire.Run
 }
 
 type runOutput struct {
 	ETag string `header:"ETag"`
-	Body Run
+	Body wire.Run
 }
 
 type runsInput struct {
@@ -65,13 +48,7 @@ type runsInput struct {
 
 type runsOutput struct {
 	Link
-	Body RunList
-}
-
-// RunList is a page of runs.
-type RunList struct {
-	Runs []Run  `json:"runs" nullable:"false"`
-	Next string `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
+	Body wire.RunList
 }
 
 type itemsInput struct {
@@ -81,26 +58,20 @@ type itemsInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
 }
 
-// ItemList is a page of a run's entries, by their id.
-type ItemList struct {
-	Items []RunItem `json:"items" nullable:"false"`
-	Next  int64     `json:"next,omitempty" doc:"The after of the next page; absent on the last."`
-}
-
 type steerInput struct {
 	RunID
 	Match
-	Body *Note
+	Body *wire.Note
 }
 
 type adjustInput struct {
 	RunID
 	Match
-	Body RunAdjustment
+	Body wire.RunAdjustment
 }
 
 func (a *API) runRoutes() {
-	m := a.cfg.Manager
+	m := a.cfg.Runner
 	handle(a, route{
 		id: "list-runs", method: http.MethodGet, path: "/runs", tag: "runs", role: access.Viewer, summary: "List redrive runs",
 	}, a.runs)
@@ -118,13 +89,18 @@ func (a *API) runRoutes() {
 		id: "get-run", method: http.MethodGet, path: "/runs/{id}", tag: "runs", role: access.Viewer, summary: "Get a run and how far it is",
 	}, a.run)
 	handle(a, route{
+		id: "review-run", method: http.MethodGet, path: "/runs/{id}/review", tag: "runs", role: access.Viewer,
+		summary:     "Show what a run would send, for who approves it",
+		description: "Its entries by topic and by cause, and the first of them with the difference between what died and what would be sent.",
+	}, a.reviewRun)
+	handle(a, route{
 		id: "list-run-items", method: http.MethodGet, path: "/runs/{id}/items", tag: "runs", role: access.Viewer,
 		summary: "List a run's entries and what became of each",
 	}, a.runItems)
 	for _, c := range []struct {
 		verb, summary string
 		role          access.Role
-		do            func(context.Context, string, dlq.By) (*dlq.Run, error)
+		do            func(context.Context, string, dlq.By) (*redrive.Run, error)
 	}{
 		{"pause", "Pause a run; what is out goes on", access.Operator, m.PauseRun},
 		{"resume", "Carry on a run that was paused or has stopped by itself", access.Operator, m.ResumeRun},
@@ -150,28 +126,36 @@ func (a *API) runRoutes() {
 }
 
 func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
-	filter := dlq.RunFilter{CreatedBy: in.CreatedBy, Active: in.Active}
-	for _, s := range in.State {
-		filter.States = append(filter.States, dlq.RunState(s))
+	if err := a.visible(ctx).Values(in.CreatedBy); err != nil {
+		return nil, a.fail(ctx, err, 0)
 	}
-	runs, next, err := a.cfg.Manager.Runs(ctx, filter, in.page())
+	filter := redrive.RunFilter{CreatedBy: in.CreatedBy, Active: in.Active}
+	for _, s := range in.State {
+		filter.States = append(filter.States, redrive.State(s))
+	}
+	runs, next, err := a.cfg.Runner.Runs(ctx, filter, in.page())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	list := RunList{Runs: make([]Run, 0, len(runs)), Next: next}
+	list := wire.RunList{Runs: make([]wire.Run, 0, len(runs)), Next: next}
 	for i := range runs {
-		list.Runs = append(list.Runs, a.runOf(ctx, &runs[i]))
+		list.Runs = append(list.Runs, a.visible(ctx).Run(&runs[i]))
 	}
 	return &runsOutput{Link: in.next(next), Body: list}, nil
 }
 
-// specOf checks that who asks may run so.
-func (a *API) runnable(ctx context.Context, s *RunSpec) (dlq.RunSpec, error) {
-	if s.JQ != "" && a.visible(ctx) != nil {
-		return dlq.RunSpec{}, a.noJQ()
+// runnable checks that the caller may run so.
+func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, error) {
+	var spec redrive.Spec
+	if err := spec.SetWire(w); err != nil {
+		return spec, err
 	}
-	filter, err := a.filtered(ctx, &s.Filter)
-	return s.spec(filter), err
+	if err := a.visible(ctx).JQ(spec.JQ); err != nil {
+		return spec, err
+	}
+	var err error
+	spec.Filter, err = a.filtered(ctx, &w.Filter)
+	return spec, err
 }
 
 func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error) {
@@ -184,79 +168,101 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	}
 	who := by(ctx, in.Body.Note.Note)
 	if in.Key != "" && spec.ID == "" {
-		spec.ID = uuid.NewSHA1(uuid.NameSpaceURL, []byte("redrive run "+who.Actor+"\x00"+in.Key)).String()
+		spec.ID = uuid.NewSHA1(uuid.NameSpaceURL, []byte("redrive run "+identity(ctx)+"\x00"+in.Key)).String()
 	}
-	run, err := a.cfg.Manager.StartRun(ctx, spec, who)
+	run, err := a.cfg.Runner.StartRun(ctx, spec, who)
 	if errors.Is(err, dlq.ErrConflict) && in.Key != "" && in.Body.ID == "" {
 		run, err = a.startedBefore(ctx, spec)
 	}
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &startOutput{Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.runOf(ctx, run)}, nil
+	return &startOutput{Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
 // startedBefore is the run that an earlier request with the same key has started, if it asked for the same.
-func (a *API) startedBefore(ctx context.Context, spec dlq.RunSpec) (*dlq.Run, error) {
-	run, err := a.cfg.Manager.Run(ctx, spec.ID)
+func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Run, error) {
+	run, err := a.cfg.Runner.Run(ctx, spec.ID)
 	if err != nil {
 		return nil, err
 	}
-	preview, err := a.cfg.Manager.PreviewRun(ctx, spec, 1)
+	preview, err := a.cfg.Runner.PreviewRun(ctx, spec, 1)
 	if err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(specOf(&preview.Spec), specOf(&run.Spec)) {
+	if !reflect.DeepEqual(preview.Spec.Wire(), run.Spec.Wire()) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, otherBody)
 	}
 	return run, nil
 }
 
-func (a *API) previewRun(ctx context.Context, in *struct{ Body RunPreviewRequest }) (*output[RunPreview], error) {
+func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*output[wire.RunPreview], error) {
 	spec, err := a.runnable(ctx, &in.Body.RunSpec)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	preview, err := a.cfg.Manager.PreviewRun(ctx, spec, in.Body.Sample)
+	preview, err := a.cfg.Runner.PreviewRun(ctx, spec, in.Body.Sample)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[RunPreview]{a.runPreviewOf(ctx, preview)}, nil
+	if err := a.cfg.Read(ctx, "preview", sampled(preview.Sample)...); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[wire.RunPreview]{a.visible(ctx).Preview(preview)}, nil
 }
 
 func (a *API) run(ctx context.Context, in *RunID) (*runOutput, error) {
-	run, err := a.cfg.Manager.Run(ctx, in.ID)
+	run, err := a.cfg.Runner.Run(ctx, in.ID)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &runOutput{ETag: etag(run.Version), Body: a.runOf(ctx, run)}, nil
+	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
-func (a *API) runItems(ctx context.Context, in *itemsInput) (*output[ItemList], error) {
-	if _, err := a.cfg.Manager.Run(ctx, in.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	items, err := a.cfg.Manager.RunItems(ctx, in.ID, dlq.ItemFilter{State: dlq.ItemState(in.State), After: in.After, Limit: in.Limit})
+func (a *API) reviewRun(ctx context.Context, in *struct {
+	RunID
+	Sample int `query:"sample" minimum:"1" maximum:"100" default:"10" doc:"How many entries to show."`
+},
+) (*output[wire.RunReview], error) {
+	review, err := a.cfg.Runner.ReviewRun(ctx, in.ID, in.Sample)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	rules := a.visible(ctx)
-	list := ItemList{Items: make([]RunItem, 0, len(items))}
+	if err := a.cfg.Read(ctx, "review", sampled(review.Sample)...); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[wire.RunReview]{a.visible(ctx).Review(review)}, nil
+}
+
+// sampled are the entries of a preview.
+func sampled(samples []redrive.Sample) []int64 {
+	ids := make([]int64, len(samples))
+	for i := range samples {
+		ids[i] = samples[i].Entry.ID
+	}
+	return ids
+}
+
+func (a *API) runItems(ctx context.Context, in *itemsInput) (*output[wire.ItemList], error) {
+	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	items, err := a.cfg.Runner.RunItems(ctx, in.ID, redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit})
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	list := wire.ItemList{Items: make([]wire.RunItem, 0, len(items))}
 	for i := range items {
-		item := &items[i]
-		list.Items = append(list.Items, RunItem{
-			EntryID: item.EntryID, State: string(item.State), Detail: rules.Text(item.Detail), Version: item.Version, Revision: item.Revision,
-			Redrive: item.Redrive, ClaimedUntil: item.ClaimedUntil, SettledAt: item.SettledAt,
-		})
+		list.Items = append(list.Items, a.visible(ctx).Item(&items[i]))
 	}
 	if len(items) == in.Limit {
 		list.Next = items[len(items)-1].EntryID
 	}
-	return &output[ItemList]{list}, nil
+	return &output[wire.ItemList]{list}, nil
 }
 
 func (a *API) steer(
-	ctx context.Context, id string, match *Match, note string, do func(context.Context, string, dlq.By) (*dlq.Run, error),
+	ctx context.Context, id string, match *Match, note string, do func(context.Context, string, dlq.By) (*redrive.Run, error),
 ) (*runOutput, error) {
 	version, err := match.version()
 	if err != nil {
@@ -268,19 +274,19 @@ func (a *API) steer(
 	if err != nil {
 		return nil, a.fail(ctx, err, version)
 	}
-	return &runOutput{ETag: etag(run.Version), Body: a.runOf(ctx, run)}, nil
+	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
 func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*runOutput, error) {
-	change := dlq.RunAdjustment{Rate: in.Body.Rate, MaxOut: in.Body.MaxOut}
+	change := redrive.Adjustment{Rate: in.Body.Rate, MaxOut: in.Body.MaxOut}
 	if in.Body.Stop != nil {
-		stop := dlq.StopRule(*in.Body.Stop)
+		stop := redrive.StopRule(*in.Body.Stop)
 		change.Stop = &stop
 	}
-	if change == (dlq.RunAdjustment{}) {
+	if change == (redrive.Adjustment{}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give rate, max_out or stop")
 	}
-	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note, func(ctx context.Context, id string, who dlq.By) (*dlq.Run, error) {
-		return a.cfg.Manager.AdjustRun(ctx, id, change, who)
+	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note, func(ctx context.Context, id string, who dlq.By) (*redrive.Run, error) {
+		return a.cfg.Runner.AdjustRun(ctx, id, change, who)
 	})
 }

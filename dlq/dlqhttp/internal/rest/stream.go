@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 const (
@@ -34,23 +35,21 @@ func (a *API) streamRoutes() {
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "Events", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
 	}}
-	huma.Register(a.huma, op, a.watch)
+	register(a, op, a.watch)
 	a.finish(r)
 }
 
 func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error) {
-	if _, err := a.cfg.Manager.Run(ctx, in.ID); err != nil {
+	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	select {
-	case a.streams <- struct{}{}:
-	default:
+	who := access.From(ctx)
+	if full := a.streams.open(&who); full != "" {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
-			fmt.Sprintf("%d streams are open, which is all that this server has: ask GET %s/runs/%s now and then", cap(a.streams), a.cfg.Path, in.ID)),
-			http.Header{"Retry-After": {"30"}})
+			fmt.Sprintf("%s: ask GET %s/runs/%s now and then", full, a.cfg.Path, in.ID)), http.Header{"Retry-After": {"30"}})
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
-		defer func() { <-a.streams }()
+		defer a.streams.close(&who)
 		a.stream(ctx, in.ID)
 	}}, nil
 }
@@ -59,10 +58,10 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 func (a *API) stream(hc huma.Context, id string) {
 	ctx, cancel := context.WithCancel(hc.Context())
 	defer cancel()
-	runs := make(chan *dlq.Run)
+	runs := make(chan *redrive.Run)
 	go func() {
 		defer close(runs)
-		for run, err := range a.cfg.Manager.WatchRun(ctx, id, watchEvery) {
+		for run, err := range a.cfg.Runner.WatchRun(ctx, id, watchEvery) {
 			if err != nil {
 				if ctx.Err() == nil && !errors.Is(err, dlq.ErrNotFound) {
 					a.cfg.Logger.WarnContext(ctx, "progress stream ended", "run", id, "error", err)
@@ -81,19 +80,19 @@ func (a *API) stream(hc huma.Context, id string) {
 	events := eventWriter{hc: hc}
 	alive := time.NewTicker(keepAlive)
 	defer alive.Stop()
-	var last *dlq.Run
+	var last *redrive.Run
 	for {
 		var err error
 		select {
 		case run, more := <-runs:
 			if !more {
 				if last != nil && last.State.Ended() {
-					_ = events.send("end", a.runOf(ctx, last)) // the last word; nobody is left to be told
+					_ = events.send("end", a.visible(ctx).Run(last)) // the last word; nobody is left to be told
 				}
 				return
 			}
 			last = run
-			err = events.send("progress", a.runOf(ctx, run))
+			err = events.send("progress", a.visible(ctx).Run(run))
 		case <-alive.C:
 			err = events.write(": still here\n\n")
 		case <-a.closing:

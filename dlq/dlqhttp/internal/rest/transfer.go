@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // linesType is what an export is.
@@ -31,12 +32,6 @@ func (i *importInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// Imported is what became of the lines of an import.
-type Imported struct {
-	Stored int64 `json:"stored" doc:"New entries, with new ids."`
-	Seen   int64 `json:"seen" doc:"Those that were there already, which stay as they are."`
-}
-
 func (a *API) transferRoutes() {
 	lines := route{
 		id: "export-entries", method: http.MethodGet, path: "/entries/export", tag: "maintenance", role: access.Operator, slow: true,
@@ -48,7 +43,7 @@ func (a *API) transferRoutes() {
 	export.Responses = map[string]*huma.Response{"200": {
 		Description: "An entry a line", Content: map[string]*huma.MediaType{linesType: {Schema: binary}},
 	}}
-	huma.Register(a.huma, export, a.export)
+	register(a, export, a.export)
 	a.finish(lines)
 
 	r := route{
@@ -58,19 +53,16 @@ func (a *API) transferRoutes() {
 	}
 	op := a.operation(r)
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary}}}
-	huma.Register(a.huma, op, a.importEntries)
+	register(a, op, a.importEntries)
 	a.finish(r)
 }
 
 func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
-	filter, err := a.filtered(ctx, in)
+	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	var hide func(*dlq.Exported)
-	if rules := a.visible(ctx); rules != nil {
-		hide = rules.Exported
-	}
+	hide := a.exported(ctx)
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
 		out := &begun{ctx: ctx}
 		_, err := a.cfg.Manager.ExportRedacted(ctx.Context(), out, filter, hide)
@@ -87,6 +79,22 @@ func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse
 			panic(http.ErrAbortHandler) // so that the client does not take it for complete
 		}
 	}}, nil
+}
+
+// exported hides in the lines of an export, and records them where reading is recorded.
+func (a *API) exported(ctx context.Context) func(*wire.Letter) {
+	hide := a.visible(ctx).Letter()
+	if !a.cfg.AuditReads {
+		return hide
+	}
+	return func(l *wire.Letter) {
+		if err := a.cfg.Read(ctx, "export", l.Entry.ID); err != nil {
+			panic(http.ErrAbortHandler) // what is not recorded is not shown
+		}
+		if hide != nil {
+			hide(l)
+		}
+	}
 }
 
 // begun writes the head of the answer with the first bytes, so that a fault before them can be answered with its status.
@@ -109,7 +117,7 @@ func (b *begun) Write(p []byte) (int, error) {
 	return b.ctx.BodyWriter().Write(p)
 }
 
-func (a *API) importEntries(ctx context.Context, in *importInput) (*output[Imported], error) {
+func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.Imported], error) {
 	switch kind, _, _ := mime.ParseMediaType(in.contentType); kind {
 	case linesType, "application/x-ndjson", "application/jsonlines":
 	default:
@@ -124,7 +132,7 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[Impor
 	case err != nil:
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[Imported]{Imported(imported)}, nil
+	return &output[wire.Imported]{wire.Imported(imported)}, nil
 }
 
 // limitedReader fails behind a number of bytes, where io.LimitReader would end as if all were there.

@@ -3,41 +3,19 @@ package rest
 import (
 	"context"
 	"net/http"
-	"time"
+	"strings"
+	"unicode"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// ValidationEvent is a dead letter as the table of C19 has it.
-type ValidationEvent struct {
-	ID             int64     `json:"id"`
-	EventID        string    `json:"event_id"`
-	EventType      string    `json:"event_type"`
-	SourceTable    string    `json:"source_table,omitempty"`
-	SourceID       string    `json:"source_id,omitempty"`
-	ErrorMessage   string    `json:"error_message"`
-	RetryCount     int       `json:"retry_count"`
-	MaxRetries     int       `json:"max_retries"`
-	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
-	CreatedAt      time.Time `json:"created_at"`
-	LastRetryAt    time.Time `json:"last_retry_at,omitzero"`
-	ResolvedAt     time.Time `json:"resolved_at,omitzero"`
-	ResolvedBy     string    `json:"resolved_by,omitempty"`
-	KafkaOffset    *int64    `json:"kafka_offset,omitempty"`
-	KafkaPartition *int32    `json:"kafka_partition,omitempty"`
-	KafkaTopic     string    `json:"kafka_topic,omitempty"`
-	CorrelationID  string    `json:"correlation_id,omitempty"`
-}
-
-func (a *API) validationEvent(ctx context.Context, e *dlq.Entry) ValidationEvent {
-	e = a.visible(ctx).Entry(e)
-	return ValidationEvent{
-		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID, ErrorMessage: e.ErrorMessage,
-		RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, Status: string(e.Status), CreatedAt: e.CreatedAt, LastRetryAt: e.LastRedriveAt,
-		ResolvedAt: e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Origin.Offset, KafkaPartition: e.Origin.Partition,
-		KafkaTopic: e.Origin.Topic, CorrelationID: e.CorrelationID,
-	}
+func (a *API) validationEvent(ctx context.Context, e *dlq.Entry) wire.ValidationEvent {
+	shown := a.visible(ctx).Entry(e)
+	return wire.ValidationEventOf(&shown)
 }
 
 type validationInput struct {
@@ -49,7 +27,7 @@ type validationInput struct {
 
 type validationOutput struct {
 	Link
-	Body []ValidationEvent `nullable:"false"`
+	Body []wire.ValidationEvent `nullable:"false"`
 }
 
 type resolveInput struct {
@@ -66,7 +44,7 @@ func (a *API) validationRoutes() {
 	handle(a, route{
 		id: "validation-retry", method: http.MethodPost, path: "/validation/dlq/{id}/retry", tag: "validation", role: access.Operator,
 		changes: true, status: http.StatusAccepted, summary: "Send a dead letter back to its consumer",
-	}, func(ctx context.Context, in *ID) (*output[ValidationEvent], error) {
+	}, func(ctx context.Context, in *ID) (*output[wire.ValidationEvent], error) {
 		return a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Redrive)
 	})
 	handle(a, route{
@@ -88,15 +66,19 @@ func (a *API) validationList(ctx context.Context, in *validationInput) (*validat
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	out := &validationOutput{Link: in.next(listing.Next), Body: make([]ValidationEvent, 0, len(listing.Entries))}
+	out := &validationOutput{Link: in.next(listing.Next), Body: make([]wire.ValidationEvent, 0, len(listing.Entries))}
 	for i := range listing.Entries {
 		out.Body = append(out.Body, a.validationEvent(ctx, &listing.Entries[i]))
 	}
 	return out, nil
 }
 
-func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[ValidationEvent], error) {
+func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[wire.ValidationEvent], error) {
 	who := by(ctx, "")
+	if strings.ContainsFunc(in.ResolvedBy, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }) {
+		return nil, huma.NewError(http.StatusUnprocessableEntity, "validation failed",
+			&huma.ErrorDetail{Location: "query.resolvedBy", Message: "expected a name without control characters"})
+	}
 	if in.ResolvedBy != "" && in.ResolvedBy != who.Actor {
 		switch {
 		case access.From(ctx).Unproven: // nobody has proved anything here, so this is as good
@@ -108,10 +90,10 @@ func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[
 	return a.validationChange(ctx, in.ID.ID, who, a.cfg.Manager.Resolve)
 }
 
-func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[ValidationEvent], error) {
+func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[wire.ValidationEvent], error) {
 	e, err := do(ctx, id, who)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[ValidationEvent]{a.validationEvent(ctx, e)}, nil
+	return &output[wire.ValidationEvent]{a.validationEvent(ctx, e)}, nil
 }

@@ -26,7 +26,7 @@
   const local = () => kept.get("zone") === "local";
   const format = (t) => `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
   function showTimes() {
-    for (const e of $$("time[datetime]")) {
+    for (const e of $$("time[datetime]:not([data-age])")) {
       const t = new Date(e.dateTime);
       if (isNaN(t)) continue;
       const utc = t.toISOString().slice(0, 19).replace("T", " ") + "Z";
@@ -38,6 +38,7 @@
   function flipZone() {
     kept.set("zone", local() ? "utc" : "local");
     showTimes();
+    showRefresh();
     drawAll(true);
     say(local() ? "local times" : "times in UTC");
   }
@@ -50,7 +51,10 @@
     const plot = plots.get(box);
     if (plot && !again && plot.text === text) return;
     const c = JSON.parse(text);
-    const data = [c.x, c.in, c.out];
+    // The last hour is not over: it stands apart, so that it is not read as a fall.
+    const last = c.x.length - 1;
+    const bars = box.dataset.kind === "bars";
+    const data = bars ? [c.x, c.in.map((n, i) => i < last ? n : null), c.out, c.in.map((n, i) => i < last ? null : n)] : [c.x, c.in, c.out];
     if (plot && !again) {
       plot.text = text;
       plot.u.setData(data);
@@ -58,7 +62,6 @@
     }
     if (plot) plot.u.destroy();
     box.textContent = "";
-    const bars = box.dataset.kind === "bars";
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const paths = bars ? uPlot.paths.bars({ size: [0.7, 22], radius: 0.15 }) : undefined;
     const series = (label, stroke, fill) => ({ label, stroke, fill, width: bars ? 0 : 1.5, paths, points: { show: false } });
@@ -68,14 +71,15 @@
       cursor: { y: false, points: { size: 7 } },
       scales: { x: { time: true, range: (_, min, max) => bars ? [min - 1800, max + 1800] : [min, max] }, y: { range: (_, min, max) => [0, Math.max(5, max * 1.1)] } },
       axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, incrs: bars ? [3600, 7200, 10800, 14400, 21600, 43200] : [86400, 172800, 345600], values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:00", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
-      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined)],
+      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined), ...(bars ? [series("so far", color("--in"), color("--in-fill"))] : [])],
       hooks: {
         setCursor: [(u) => {
           const i = u.cursor.idx;
           tip.hidden = i == null || u.cursor.left < 0;
           if (tip.hidden) return;
-          const at = new Date(c.x[i] * 1000);
-          tip.textContent = `${local() ? format(at).slice(0, 16) : at.toISOString().slice(0, 16).replace("T", " ") + "Z"}  ${u.data[1][i]} died, ${u.data[2][i]} closed`;
+          const now = JSON.parse(box.dataset.chart); // newer numbers than those that it was made with
+          const at = new Date(now.x[i] * 1000);
+          tip.textContent = `${local() ? format(at).slice(0, 16) : at.toISOString().slice(0, 16).replace("T", " ") + "Z"}  ${now.in[i]} died, ${now.out[i]} closed${i === now.x.length - 1 ? " so far" : ""}`;
         }],
       },
     }, data, box);
@@ -107,16 +111,28 @@
     (live.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) ||
     $$("#live input:not([type=hidden]), #live textarea").some((e) => e.type === "checkbox" || e.type === "radio" ? e.checked !== e.defaultChecked : e.value !== e.defaultValue) ||
     String(getSelection()) !== "";
-  function showRefresh(problem) {
+  // What is shown is stale when refreshing is stopped or fails: it is greyed, with the time that it was read. A server that is away is
+  // said in the middle of the page, because nothing on the page can be pressed with success.
+  function asOf() {
+    const at = new Date(live.dataset.at);
+    return isNaN(at) ? "" : "as of " + (local() ? format(at).slice(11) : at.toISOString().slice(11, 19) + "Z");
+  }
+  let away = "", awayWhy = "";
+  function showRefresh() {
     const text = $("[data-updated]");
     if (!text) return;
     const button = $("[data-do=pause]");
-    button.textContent = paused ? "Go on" : "Pause";
     button.setAttribute("aria-pressed", String(paused));
+    button.setAttribute("aria-label", paused ? "Start refreshing this page" : "Stop refreshing this page");
     root.toggleAttribute("data-paused", paused);
-    root.toggleAttribute("data-stale", Boolean(problem));
-    text.textContent = problem || (paused ? "paused" : `every ${every / 1000} s`);
+    root.toggleAttribute("data-stale", Boolean(away));
+    text.textContent = paused || away ? asOf() : `every ${every / 1000} s`;
+    const middle = $("#away");
+    if (middle.hidden === Boolean(away)) middle.hidden = !away;
+    if (away && $("[data-away]").textContent !== away) $("[data-away]").textContent = away;
+    if (away) $("[data-away-detail]").textContent = awayWhy + " What you see is " + asOf() + ".";
   }
+  function isAway(title, why) { away = title; awayWhy = why; showRefresh(); }
   function tick() {
     if (!every || paused || loading || busy()) return;
     htmx.trigger(live, "redrive:refresh");
@@ -125,17 +141,21 @@
   document.addEventListener("htmx:finally:request", () => { loading = false; });
   document.addEventListener("htmx:before:swap", (e) => {
     const status = e.detail?.ctx?.response?.status;
-    if (!status || status < 400) { showRefresh(); return; }
+    if (!status || status < 400) { away = ""; return; }
     e.preventDefault(); // what is on the screen is worth more than an error page
-    showRefresh(status === 401 || status === 403 ? "signed out: load the page again" : "cannot refresh, trying again");
+    const every5 = `It is tried again every ${every / 1000} s.`;
+    if (status === 401 || status === 403) isAway("You are signed out", "Load the page again to sign in.");
+    else if (status === 404) isAway("This is not there any more", "It may have been purged.");
+    else if (status === 429) isAway("Too many requests", "This server bounds how often one client may ask. " + every5);
+    else isAway("The page cannot be refreshed", `The server answers, but with a fault (${status}). ` + every5);
   });
-  document.addEventListener("htmx:error", () => showRefresh("server does not answer, trying again"));
-  document.addEventListener("htmx:after:swap", () => { ready(); row(-1); });
+  document.addEventListener("htmx:error", () => isAway("The server does not answer", `It may be restarting, or the network is cut. It is tried again every ${every / 1000} s.`));
+  document.addEventListener("htmx:after:swap", () => { ready(); row(-1); showRefresh(); });
   function flipPause() {
     paused = !paused;
     kept.set("paused", paused ? "yes" : "no");
     showRefresh();
-    say(paused ? "refreshing is paused" : "refreshing");
+    say(paused ? "refreshing is stopped" : "refreshing");
     if (!paused) tick();
   }
   if (every) setInterval(tick, every);
@@ -150,7 +170,7 @@
     const head = $("[data-do=all]");
     if (head) { head.checked = picked > 0 && picked === all.length; head.indeterminate = picked > 0 && picked < all.length; }
     const bar = $(".selection");
-    if (bar) bar.classList.toggle("some", picked > 0 || $("input[name=scope][value=all]")?.checked);
+    if (bar) bar.classList.toggle("some", picked > 0 || Boolean($("input[name=scope][value=all]")?.checked));
   }
   document.addEventListener("change", (e) => {
     if (e.target.matches("[data-do=all]")) for (const box of $$("input[name=pick]")) box.checked = e.target.checked;
@@ -197,8 +217,9 @@
       const area = $("[data-json]");
       try { area.value = pretty(area.value); say("formatted"); } catch { say("not JSON"); }
       checkJSON(area);
+      area.dispatchEvent(new Event("input", { bubbles: true }));
     },
-    theme: flipTheme, zone: flipZone, pause: flipPause,
+    theme: flipTheme, zone: flipZone, pause: flipPause, stop: stopSearch, retry: () => htmx.trigger(live, "redrive:refresh"),
     help: () => $("#help").showModal(),
     close: (b) => b.closest("dialog").close(),
     dismiss: (b) => b.parentElement.remove(),
@@ -238,6 +259,94 @@
     }
   }
 
+  // A new run: what is typed is counted as it is typed, and the button says what a press sends. The button sends the form, so that it can
+  // be pressed before the count is there.
+  const runForm = $("form[data-preview]");
+  let counting = 0, countTimer;
+  async function count() {
+    const mine = ++counting;
+    const send = $("#send");
+    try {
+      const answer = await fetch(runForm.dataset.preview + "?" + new URLSearchParams(new FormData(runForm)));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (mine !== counting) return;
+      const fresh = page.querySelector("#preview");
+      if (!fresh) throw new Error(page.querySelector("h1")?.textContent || "no preview");
+      $("#preview").innerHTML = fresh.innerHTML;
+      const label = page.querySelector("#send");
+      if (send && label) { send.textContent = label.textContent; send.disabled = label.disabled; }
+    } catch (err) {
+      if (mine !== counting) return;
+      const told = document.createElement("p");
+      told.className = "banner bad";
+      told.textContent = "This could not be counted: " + err.message;
+      $("#preview").replaceChildren(told);
+    }
+    $("#preview").removeAttribute("aria-busy");
+    showTimes();
+  }
+  if (runForm) {
+    const ask = (e) => {
+      if (e.target.name === "note") return;
+      $("#preview").setAttribute("aria-busy", "true");
+      const send = $("#send");
+      if (send) send.disabled = false; // what is typed is what starts
+      clearTimeout(countTimer);
+      countTimer = setTimeout(count, 250);
+    };
+    runForm.addEventListener("input", ask);
+    runForm.addEventListener("change", ask);
+  }
+
+  // An edit: its difference stands beside it while it is typed.
+  const editForm = $("form[data-diff]");
+  let comparing = 0, compareTimer;
+  async function compare() {
+    const mine = ++comparing;
+    const form = new FormData(editForm);
+    form.set("do", "preview");
+    try {
+      const answer = await fetch(editForm.action, { method: "POST", body: new URLSearchParams(form) });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = page.querySelector("#diff");
+      if (mine !== comparing) return;
+      if (!fresh) throw new Error(page.querySelector("h1")?.textContent || "no answer");
+      const problem = page.querySelector("main .banner.bad");
+      $("#diff").innerHTML = fresh.innerHTML;
+      if (problem) $("#diff").append(problem);
+    } catch (err) {
+      if (mine !== comparing) return;
+      const told = document.createElement("p");
+      told.className = "bad";
+      told.textContent = "The difference could not be made: " + err.message;
+      $("#diff").replaceChildren(told);
+    }
+  }
+  if (editForm) editForm.addEventListener("input", (e) => {
+    if (e.target.name === "note") return;
+    clearTimeout(compareTimer);
+    compareTimer = setTimeout(compare, 300);
+  });
+
+  // A search that reads payloads says that it runs, for how long, and can be stopped: then the server stops as well.
+  let searchTimer;
+  document.addEventListener("submit", (e) => {
+    const slow = e.target.dataset?.slow;
+    if (!slow || !slow.split(" ").some((name) => $$(`[name="${name}"]`, e.target).some((f) => f.value.trim()))) return;
+    const began = Date.now();
+    const said = $("#searching");
+    said.hidden = false;
+    clearInterval(searchTimer);
+    searchTimer = setInterval(() => { $("span", said).textContent = `Searching payloads for ${Math.round((Date.now() - began) / 1000)} s…`; }, 1000);
+  });
+  function stopSearch() {
+    window.stop();
+    clearInterval(searchTimer);
+    $("#searching").hidden = true;
+    say("the search is stopped");
+  }
+  if (location.hash === "#search") $("[data-search]")?.focus();
+
   // Keys.
   let going = 0;
   const typing = (e) => e.matches("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]");
@@ -268,11 +377,13 @@
     }
     const at = $("tr.at");
     const keys = {
-      g: () => { going = Date.now(); }, "/": () => $("[data-search]")?.focus(), j: () => row(1), k: () => row(-1),
+      g: () => { going = Date.now(); }, "/": () => { const field = $("[data-search]"); if (field) field.focus(); else location.href = base + "/entries?status=PENDING#search"; }, j: () => row(1), k: () => row(-1),
       x: () => { const box = at && $("input[name=pick]", at); if (box) box.click(); },
       t: flipTheme, u: flipZone, ".": () => every && flipPause(), "?": () => $("#help").showModal(),
     };
-    if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
+    if (keys[e.key]) { e.preventDefault(); keys[e.key](); return; }
+    const button = /^[a-z]$/.test(e.key) && $(`main [data-key="${e.key}"]`);
+    if (button) { e.preventDefault(); button.click(); }
   });
   document.addEventListener("focusin", (e) => {
     const tr = e.target.closest("tr[data-href]");

@@ -1,0 +1,80 @@
+package brokertest
+
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Two handlers of one service on a bus read one queue: each would get a random half of the other's messages, and ack
+// it.
+func twoPatternsOfOneService(w *world) {
+	b := w.bus()
+	first := w.reads(b, "invoice.*")
+	_, err := b.Subscriber().Subscribe(w.Context(), "user.#")
+	require.ErrorIs(w, err, brokers.ErrUnsupported)
+	require.ErrorContains(w, err, "WithPatterns", "it names the remedy")
+	_, err = b.Subscriber(brokers.WithPatterns("user.#")).Subscribe(w.Context(), "invoice.*")
+	require.ErrorIs(w, err, brokers.ErrUnsupported, "so are other patterns")
+
+	w.reads(b, "user.#", brokers.WithGroup("mail")) // another service
+	w.reads(b, "invoice.*")                         // the same handler once more
+	require.NoError(w, first.Close())
+}
+
+// Two groups on a naming scheme without {group} would share a queue, on brokers whose groups are queues.
+func twoGroupsWithoutAGroupInTheName(w *world) {
+	b := w.open(naming(brokers.Laravel()))
+	topic := w.topic("orders")
+	first := w.reads(b, topic)
+	_, err := b.Subscriber(brokers.WithGroup("mail")).Subscribe(w.Context(), topic)
+	require.ErrorIs(w, err, brokers.ErrUnsupported)
+	require.ErrorContains(w, err, "{group}")
+	w.reads(b, w.topic("users"), brokers.WithGroup("mail"))
+
+	require.NoError(w, first.Close())
+	w.reads(b, topic, brokers.WithGroup("mail")) // the queue is free again
+}
+
+// Two handlers without a group would share the messages of their topic, where Watermill's gochannel gives each all of
+// them.
+func twoHandlersWithoutAGroup(w *world) {
+	b := w.open(group(""))
+	topic := w.topic("orders")
+	sub := b.Subscriber()
+	if _, err := sub.Subscribe(w.Context(), topic); err != nil {
+		require.ErrorContains(w, err, "group", "a broker may insist on a group")
+		return
+	}
+	w.Cleanup(func() { _ = sub.Close() })
+	_, err := b.Subscriber().Subscribe(w.Context(), topic)
+	require.ErrorIs(w, err, brokers.ErrUnsupported)
+	require.ErrorContains(w, err, "WithGroup")
+	w.reads(b, topic, brokers.WithGroup("mail"))
+	w.reads(b, topic, brokers.WithGroup("mail"))
+}
+
+// A pattern that a broker takes for a name receives nothing.
+func patternsWhereThereAreNone(w *world) {
+	b := w.open()
+	if b.Capabilities().Patterns {
+		w.Skip("the broker has patterns with every naming scheme")
+	}
+	for _, pattern := range []string{"invoice.*", "user.#", "*", "#"} {
+		_, err := b.Subscriber().Subscribe(w.Context(), pattern)
+		require.ErrorIs(w, err, brokers.ErrUnsupported, pattern)
+	}
+	_, err := b.Subscriber(brokers.WithPatterns("user.#")).Subscribe(w.Context(), w.topic("orders"))
+	require.ErrorIs(w, err, brokers.ErrUnsupported)
+}
+
+// reads subscribes until the case ends.
+func (w *world) reads(b brokers.Broker, topic string, opts ...brokers.SubscriberOption) message.Subscriber {
+	w.Helper()
+	sub := b.Subscriber(opts...)
+	_, err := sub.Subscribe(w.Context(), topic)
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = sub.Close() })
+	return sub
+}

@@ -1,0 +1,305 @@
+// Package drivertest has a broker in memory that fails on demand: it refuses, hangs, lies, loses answers, delivers
+// twice or out of order, cuts connections and counts what it has cut. With it the engine, and whatever stands on it, is
+// tested in virtual time against what real brokers do at their worst.
+//
+//	server := drivertest.NewServer(drivertest.Config{})
+//	broker, err := portable.New(portable.Config{Config: resolved, Transport: server.Connect()})
+//	server.Cut() // every connection, now
+package drivertest
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+// ErrCut ends the sessions and publications of a connection that was cut.
+var ErrCut = errors.New("the connection was cut")
+
+// Config makes a server like a kind of broker. The zero value waits natively, takes nacked messages back at once and
+// counts no deliveries.
+type Config struct {
+	// Traits of the transports; Name defaults to "faulty".
+	Traits driver.Traits
+	// Capabilities of the transports. Scheme defaults to "faulty", MaxDelay to a year; -1 means that it cannot delay.
+	Capabilities brokers.Capabilities
+	// Steps are the waits that it can keep, with Traits.Early. Empty means any.
+	Steps driver.Steps
+	// Limit is the largest message in bytes, headers included; 0 means none.
+	Limit int64
+	// CountNacks counts nacks and releases like crashes, as RabbitMQ did before 4.3.
+	CountNacks bool
+	// Strict makes a publication for a consumer without a queue brokers.ErrUnroutable.
+	Strict bool
+	// GiveUp is how many counted deliveries make the server move a message to [GaveUp] on its own; 0 means none.
+	GiveUp int
+	// Begins makes streams driver.Beginners: after the first time only deliveries that had begun are counted.
+	Begins bool
+}
+
+// GaveUp is the queue of messages that the server has given up; see [Server.Dead].
+const GaveUp = "gave up"
+
+// Verdict is what happens to a publication.
+type Verdict struct {
+	// Copies are stored: 1 as it should be, 0 or 2 in a fault.
+	Copies int
+	// Err is the answer.
+	Err error
+	// Hang keeps the answer back until the context has ended, and Stuck even longer, until the server is released.
+	Hang, Stuck bool
+	// Late keeps the answer back for so long.
+	Late time.Duration
+}
+
+// Server is the broker. Its methods are safe for concurrent use; set the hooks before the first connection, or through
+// With.
+type Server struct {
+	cfg Config
+
+	mu       sync.Mutex
+	hooks    Hooks
+	queues   map[string]*queue
+	sessions map[*stream]bool
+	paused   chan struct{} // closed when publishing may go on; nil when it may now
+	released chan struct{}
+	position int64
+	calls    map[string]int
+}
+
+// Hooks decide about calls. A nil hook lets all of them succeed. They are called without a lock held.
+type Hooks struct {
+	Publish func(o *driver.Outgoing) Verdict
+	Receive func(q driver.Queue) error
+	// Next is called for each message before it is handed out: an error ends the session, as one that the client cannot
+	// decode does.
+	Next func(m *message.Message) error
+	// Delivery may change what is handed out.
+	Delivery func(d *driver.Delivery)
+	Settle   func(s driver.Settlement) error
+	Begin    func(m *message.Message) error
+	Ping     func() error
+}
+
+// NewServer returns a server without queues.
+func NewServer(cfg Config) *Server {
+	if cfg.Traits.Name == "" {
+		cfg.Traits.Name = "faulty"
+	}
+	if cfg.Capabilities.Scheme == "" {
+		cfg.Capabilities.Scheme = "faulty"
+	}
+	if cfg.Capabilities.MaxDelay == 0 {
+		cfg.Capabilities.MaxDelay = 365 * 24 * time.Hour
+	}
+	cfg.Capabilities.MaxDelay = max(cfg.Capabilities.MaxDelay, 0)
+	return &Server{
+		cfg: cfg, queues: map[string]*queue{}, sessions: map[*stream]bool{}, calls: map[string]int{}, released: make(chan struct{}),
+	}
+}
+
+// With changes the hooks.
+func (s *Server) With(change func(h *Hooks)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.hooks)
+}
+
+// Cut ends every session. What was in hand returns to the front of its queue, and is counted.
+func (s *Server) Cut() { s.cut(func(*stream) bool { return true }) }
+
+func (s *Server) cut(which func(*stream) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.sessions {
+		if which(st) {
+			st.endLocked(ErrCut, true)
+		}
+	}
+}
+
+// PausePublishing lets publications hang until ResumePublishing, as a broker does that is short of memory or disk.
+func (s *Server) PausePublishing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paused == nil {
+		s.paused = make(chan struct{})
+	}
+}
+
+// ResumePublishing ends PausePublishing.
+func (s *Server) ResumePublishing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paused != nil {
+		close(s.paused)
+		s.paused = nil
+	}
+}
+
+// Release ends every call that is stuck.
+func (s *Server) Release() { close(s.released) }
+
+// Delete removes a queue with its messages, as an operator does.
+func (s *Server) Delete(topic, consumer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[key(topic, consumer)]
+	if q == nil {
+		return
+	}
+	delete(s.queues, key(topic, consumer))
+	for st := range s.sessions {
+		if st.q == q {
+			st.endLocked(brokers.ErrUnroutable, false)
+		}
+	}
+}
+
+// Shuffle puts what is ready in a queue into another order.
+func (s *Server) Shuffle(topic, consumer string, seed uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[key(topic, consumer)]
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: a test's order
+	random.Shuffle(len(q.ready), func(i, j int) { q.ready[i], q.ready[j] = q.ready[j], q.ready[i] })
+}
+
+// Replay delivers again what a queue has delivered, as a partition that is read from an earlier offset.
+func (s *Server) Replay(topic, consumer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[key(topic, consumer)]
+	for _, st := range q.acked {
+		again := *st
+		q.ready = append(q.ready, &again)
+	}
+	q.acked = nil
+	q.changedLocked()
+}
+
+// Messages returns copies of what a queue holds: ready, waiting and in hand.
+func (s *Server) Messages(topic, consumer string) []*message.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[key(topic, consumer)]
+	if q == nil {
+		return nil
+	}
+	var found []*message.Message
+	for _, st := range slices.Concat(q.ready, q.inHand) {
+		found = append(found, st.render())
+	}
+	for st := range q.waiting {
+		found = append(found, st.render())
+	}
+	return found
+}
+
+// Dead returns copies of the dead letters in the queue of that name.
+func (s *Server) Dead(name string) []*message.Message { return s.Messages(name, "") }
+
+// Calls returns how often a method of the transports was called: Publish, Receive, Declare, Settle, Begin.
+func (s *Server) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+func (s *Server) called(method string) Hooks {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[method]++
+	return s.hooks
+}
+
+// stored is a message in a queue.
+type stored struct {
+	uuid     string
+	payload  []byte
+	headers  map[string]string
+	topic    string
+	position int64
+	at, due  time.Time
+	waited   bool
+	begun    bool // noted by Begin
+	count    int  // deliveries that ended without an answer
+	earlier  int  // deliveries
+}
+
+func (st *stored) render() *message.Message {
+	m := message.NewMessage(st.uuid, slices.Clone(st.payload))
+	maps.Copy(m.Metadata, st.headers)
+	return m
+}
+
+// queue is one consumer's, or one of dead letters.
+type queue struct {
+	topic, consumer string
+	ready           []*stored
+	inHand          []*stored
+	acked           []*stored
+	waiting         map[*stored]*time.Timer
+	changed         chan struct{} // closed at every change
+}
+
+func key(topic, consumer string) string { return topic + "\x00" + consumer }
+
+func (s *Server) queueLocked(topic, consumer string) *queue {
+	q := s.queues[key(topic, consumer)]
+	if q == nil {
+		q = &queue{topic: topic, consumer: consumer, waiting: map[*stored]*time.Timer{}, changed: make(chan struct{})}
+		s.queues[key(topic, consumer)] = q
+	}
+	return q
+}
+
+func (q *queue) changedLocked() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+// putLocked stores st, to be ready when its wait is over.
+func (s *Server) putLocked(q *queue, st *stored, wait time.Duration) {
+	if wait <= 0 {
+		q.ready = append(q.ready, st)
+		q.changedLocked()
+		return
+	}
+	st.waited = true
+	q.waiting[st] = time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(q.waiting, st)
+		q.ready = append(q.ready, st)
+		q.changedLocked()
+	})
+}
+
+func (q *queue) takeLocked(st *stored) {
+	if i := slices.Index(q.inHand, st); i >= 0 {
+		q.inHand = slices.Delete(q.inHand, i, i+1)
+	}
+}
+
+// Take removes n ready messages from the dead letter queue of that name, or as many as there are, and returns them.
+func (s *Server) Take(name string, n int) []*message.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queueLocked(name, "")
+	n = min(n, len(q.ready))
+	var found []*message.Message
+	for _, st := range q.ready[:n] {
+		found = append(found, st.render())
+	}
+	q.ready = q.ready[n:]
+	return found
+}

@@ -1,0 +1,278 @@
+package driver
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Transport is an open connection to a broker. All methods are safe for concurrent use. The engine closes it after
+// every stream and every publication has ended.
+type Transport interface {
+	// Publish stores each message durably at its destination. It returns nil when all are stored, else one error for
+	// each message, nil for those that are. brokers.ErrUnroutable, brokers.ErrTooLarge and brokers.ErrUnsupported are
+	// final and mean that the message was not stored; after any other error it may have been, and the engine's caller
+	// tries again.
+	//
+	// Messages of one call to one destination are stored in their order. A refused one must not spoil the others.
+	// Publish neither changes the messages nor keeps them after it has returned; it renders [Outgoing.Headers], not the
+	// metadata.
+	Publish(ctx context.Context, out []Outgoing) []error
+
+	// Declare makes what q needs, or checks that it is there. It is called before the first Receive of q, and again
+	// when a stream of q fails with brokers.ErrUnroutable: operators delete queues. Messages published after it are
+	// kept for q.
+	Declare(ctx context.Context, q Queue) error
+
+	// Receive opens a stream of q's messages. It returns when the broker has accepted the consumer.
+	Receive(ctx context.Context, q Queue) (Stream, error)
+
+	// Capabilities returns what the broker can do as it is configured. MaxMessageBytes is what a first publication may
+	// have; where the server's own limit is known, it must be smaller by [Headroom], so that what was published can be
+	// retried.
+	Capabilities() brokers.Capabilities
+
+	// Traits tells the engine how to treat the transport. The answer never changes.
+	Traits() Traits
+
+	// Ping asks the broker for a sign of life. It fails with what keeps the broker from storing and delivering
+	// messages.
+	Ping(ctx context.Context) error
+
+	// Close releases everything. It is called once, and returns soon after ctx has ended.
+	Close(ctx context.Context) error
+}
+
+// Stream is one consumer's queue, while the broker lets this process read it.
+type Stream interface {
+	// Next waits for the next delivery. It is called by one goroutine at a time. It returns ctx's error when ctx ends,
+	// and then no delivery is lost: it comes with a later call, or returns to the queue with Close. Any other error
+	// ends the stream, and the engine opens another, paced. brokers.ErrUnroutable means that the queue is gone and has
+	// to be declared.
+	Next(ctx context.Context) (Delivery, error)
+
+	// Settle reports how deliveries of this stream ended. It returns nil when the broker knows, else one error for each
+	// settlement: [ErrLost] is final, every other error lets the engine try again. It is called concurrently.
+	Settle(ctx context.Context, settled []Settlement) []error
+
+	// Close ends the stream. What is in hand returns to the queue. It returns when every settlement accepted by Settle
+	// has reached the broker, or ctx ends. It is called once, also after Next has failed.
+	Close(ctx context.Context) error
+}
+
+// Queue is what one consumer reads: the messages of a topic, for a group.
+type Queue struct {
+	// Topic as given to Subscribe, a pattern where Capabilities.Patterns.
+	Topic string
+	// Group of the consumer, brokers.DefaultGroup when it names none.
+	Group string
+	// Names are what the naming scheme makes of Topic and Group.
+	Names brokers.Names
+	// Patterns are bound to the queue in addition to Topic.
+	Patterns []string
+	// Concurrency is how many handlers run at once.
+	Concurrency int
+	// Window is how many deliveries may be in hand. A transport that fetches ahead fetches no more.
+	Window int
+	// DrainTimeout bounds how long running handlers are waited for, at shutdown and when a delivery is revoked.
+	DrainTimeout time.Duration
+	// Params are the transport's own parameters as this subscriber has them.
+	Params brokers.Params
+}
+
+// Kind is a kind of [Destination].
+type Kind uint8
+
+// The kinds of destinations.
+const (
+	ToTopic       Kind = iota // everyone who reads Topic
+	ToConsumer                // the one consumer that Topic and Consumer name
+	ToDeadLetters             // the dead letter queue of that consumer, Names.Dead
+)
+
+// Destination is where a message goes.
+type Destination struct {
+	Kind Kind
+	// Topic that is published to, or that the consumer subscribed to.
+	Topic string
+	// Consumer as in envelope.Origin. Empty with ToTopic.
+	Consumer string
+	// Names of the consumer; with ToTopic, of a consumer without a group.
+	Names brokers.Names
+}
+
+// Outgoing is one publication.
+type Outgoing struct {
+	Message *message.Message
+	// To is shared by the publications to one destination: do not change it.
+	To *Destination
+	// Due is when the message is to be handed out, never before. The zero time means now. It is within
+	// Capabilities.MaxDelay.
+	Due time.Time
+	// Delay is what is left until Due, as it was asked for: what to choose a waiting place by.
+	Delay time.Duration
+	// First reports that no handler of the consumer has had the message yet. A message with Due that is not First waits
+	// for a retry.
+	First bool
+	// Origin is where the message was delivered from, nil with ToTopic. A transport takes from it what must not change:
+	// partition and key, exchange and routing key. When the delivery is still in hand the transport may change the
+	// stored message instead of storing a second one; the Ack that follows must then be accepted without effect.
+	Origin *envelope.Origin
+	// Extra are headers that the engine adds to those of the message, over which they win.
+	Extra []Header
+}
+
+// Header is one header of a message.
+type Header struct{ Key, Value string }
+
+// Headers yields what is to be stored as headers: those of the message that no broker made, and Extra.
+func (o *Outgoing) Headers() func(yield func(key, value string) bool) {
+	return func(yield func(key, value string) bool) {
+		for k, v := range o.Message.Metadata {
+			if envelope.IsBrokerMade(k) || len(o.Extra) > 0 && o.replaced(k) {
+				continue
+			}
+			if !yield(k, v) {
+				return
+			}
+		}
+		for _, h := range o.Extra {
+			if !yield(h.Key, h.Value) {
+				return
+			}
+		}
+	}
+}
+
+// Metadata returns what [Outgoing.Headers] yields. It may be the message's own, and is not to be changed.
+func (o *Outgoing) Metadata() message.Metadata {
+	own := len(o.Extra) == 0
+	for k := range o.Message.Metadata {
+		own = own && !envelope.IsBrokerMade(k)
+	}
+	if own {
+		return o.Message.Metadata
+	}
+	headers := make(message.Metadata, len(o.Message.Metadata)+len(o.Extra))
+	maps.Insert(headers, o.Headers())
+	return headers
+}
+
+func (o *Outgoing) replaced(key string) bool {
+	for _, h := range o.Extra {
+		if h.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// Size is the number of bytes of payload, header names and header values together.
+func (o *Outgoing) Size() int64 {
+	n := len(o.Message.Payload)
+	for k, v := range o.Headers() {
+		n += len(k) + len(v)
+	}
+	return int64(n)
+}
+
+// Delivery is one message handed to this process, until it is settled.
+type Delivery struct {
+	// Message as it was stored. The engine owns it; its context is set by the engine.
+	Message *message.Message
+	// Origin has what the transport knows: Position, Key, Partition, Offset, Exchange, RoutingKey, Timestamp,
+	// Redelivered, DeliveryCount. The engine fills in Broker, Topic and Consumer unless the transport has.
+	Origin envelope.Origin
+	// Rest is how long the message must still wait, by the broker's clock where it has one. Only [Traits.Early]
+	// transports set it, and only for messages that come from a place where messages wait: what a producer wrote counts
+	// for nothing.
+	Rest time.Duration
+	// Suspect is how many deliveries of the message ended without an answer: evidence, not proof, that it ends its
+	// process. Cut connections and restarts count too. 0 where Capabilities.DeliveryCount is false.
+	Suspect int
+	// Worn reports that the broker is about to give the message up for being delivered too often, which it counts without
+	// knowing why: the engine publishes it again, behind the others, so that the broker counts anew.
+	Worn bool
+	// Malformed is why the message cannot be read, empty for one that can. It has the bytes that there are, reaches no
+	// handler, and becomes a dead letter with envelope.ReasonMalformed.
+	Malformed string
+	// Earlier is how often the message was handed out before, as far as the broker counts. The pause of a nack grows
+	// with it.
+	Earlier int
+	// Order, when not empty, names what the delivery is in order with: deliveries of one Order are handed out one after
+	// the other, each after the one before was acked.
+	Order string
+	// Revoked is closed when the delivery is being taken away: the engine hands it out no more, releases it if it has
+	// not reached a handler, and otherwise settles it when the handler is done. Nil where deliveries are not taken
+	// away.
+	Revoked <-chan struct{}
+	// Token is the transport's own.
+	Token any
+}
+
+// Outcome is how a delivery ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Ack: the message is done with.
+	Ack Outcome = iota
+	// Nack: the message was handed out and comes again, after Settlement.Pause where [Traits.NackPause].
+	Nack
+	// Release: the message returns to its place in the queue as if it had not been delivered. It counts for no Suspect.
+	Release
+)
+
+// Settlement reports how a delivery ended.
+type Settlement struct {
+	Delivery *Delivery
+	Outcome  Outcome
+	// Pause before a nacked message is handed out again. 0 during a shutdown.
+	Pause time.Duration
+	// Rescheduled and Dead report what became of an acked message, for transports that keep order over retries: it was
+	// published again for its consumer, or to the dead letters.
+	Rescheduled, Dead bool
+}
+
+// Traits tells the engine how to treat a transport. The zero value fits a broker that stores one message at a time,
+// waits natively or not at all, and takes nacked messages back at once.
+type Traits struct {
+	// Name of the transport in errors and logs, such as rabbitmq. Required.
+	Name string
+	// Prompt transports return from every call as soon as its context ends, whatever the broker does. The engine calls
+	// the others in a goroutine that it can leave behind, which costs a few allocations for each call.
+	Prompt bool
+	// Local transports never wait for anything outside this process: the engine calls them without a deadline.
+	Local bool
+	// Early transports may hand out a message before it is due; see [Delivery.Rest].
+	Early bool
+	// Ordered transports set [Delivery.Order].
+	Ordered bool
+	// NackPause transports keep the pause of a nack. For the others the engine keeps the message in hand until the
+	// pause is over and hands it out again in place, which no broker counts.
+	NackPause bool
+	// PublishBatch is how many messages one Publish is best called with. The engine merges what concurrent callers
+	// publish to one destination. 0 and 1 mean that merging gains nothing: the client pipelines on its own.
+	PublishBatch int
+	// SettleBatch is how many settlements one Settle is best called with, and SettleLinger how long one may wait for
+	// others. The engine waits for no more than half the window. 0 and 1 mean none. A crash delivers again what has not
+	// been settled.
+	SettleBatch  int
+	SettleLinger time.Duration
+	// SettleFrees transports send the next delivery when one is settled: settlements then wait for each other only in
+	// places of the window that no handler needs, a quarter of them.
+	SettleFrees bool
+	// ConsumerIsQueue transports name a consumer by its queue, Names.Queue, in envelope.Origin; the others by its
+	// group.
+	ConsumerIsQueue bool
+	// StablePosition transports fill Origin.Position, stable over redeliveries and unique for all time.
+	StablePosition bool
+	// HoldLimit is the longest Rest that is waited out in hand, because publishing again would take longer. Defaults to
+	// 20 ms.
+	HoldLimit time.Duration
+}

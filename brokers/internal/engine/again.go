@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Reschedule implements brokers.Broker.
+func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+	if !b.enter() {
+		return fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	var o driver.Outgoing
+	err := b.again(ctx, &o, &origin, m, delay)
+	switch {
+	case err != nil:
+	case o.Delay > b.longest:
+		err = b.lot.park(ctx, &o, o.Delay) // else the delay would have been refused
+	default:
+		err = b.sender.sendOne(ctx, &o)
+	}
+	if err != nil {
+		return b.failed("reschedule", &origin, err)
+	}
+	if h := handOf(ctx, &origin, m); h != nil {
+		h.rescheduled.Add(1)
+	}
+	return nil
+}
+
+// RescheduleAll puts each message in front of the consumer of its origin, now, as Reschedule does without a delay. It
+// returns an error for each, nil for stored, in their order. Package dlq redrives whole batches through it.
+func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
+	if len(origins) != len(messages) {
+		return all(len(messages), fmt.Errorf("%s: reschedule: %d origins for %d messages", b.traits.Name, len(origins), len(messages)))
+	}
+	if !b.enter() {
+		return all(len(messages), fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed))
+	}
+	defer b.calls.Done()
+	faults := make([]error, len(messages))
+	out, indexes := make([]driver.Outgoing, 0, len(messages)), make([]int, 0, len(messages))
+	for i, m := range messages {
+		var o driver.Outgoing
+		if err := b.again(ctx, &o, &origins[i], m, 0); err != nil {
+			faults[i] = b.failed("reschedule", &origins[i], err)
+			continue
+		}
+		out, indexes = append(out, o), append(indexes, i)
+	}
+	if len(out) == 0 {
+		return faults
+	}
+	for n, err := range b.sender.send(ctx, out) {
+		if i := indexes[n]; err != nil {
+			faults[i] = b.failed("reschedule", &origins[i], err)
+		}
+	}
+	return faults
+}
+
+func (b *Broker) failed(what string, origin *envelope.Origin, err error) error {
+	return fmt.Errorf("%s: %s for %q on %q: %w", b.traits.Name, what, origin.Consumer, origin.Topic, err)
+}
+
+// again makes the publication that puts m in front of the consumer of origin.
+func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message, delay time.Duration) error {
+	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
+		return errors.New("the origin names no topic, so there is no consumer to give the message back to")
+	}
+	*o = driver.Outgoing{Message: m, To: b.to(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin}
+	for _, key := range whereabouts { // where it was means nothing once it is back there; m is ours
+		delete(m.Metadata, key)
+	}
+	delete(m.Metadata, envelope.KeyNotBefore)
+	delete(m.Metadata, envelope.KeySuspect)
+	delete(m.Metadata, envelope.KeyStage)
+	if h := handOf(ctx, origin, m); h != nil {
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
+	} else if !b.traits.StablePosition { // a redrive begins anew
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})
+	}
+	if err := b.delay(o, delay, time.Now()); err != nil {
+		return err
+	}
+	return b.fits(o)
+}
+
+// whereabouts are headers of a dead letter that say which consumer it died in.
+var whereabouts = [...]string{envelope.KeyTopic, envelope.KeyConsumer}
+
+// DeadLetter implements brokers.Broker. The headers of what is stored say where it came from, for a collector that
+// sends it back.
+func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if !b.enter() {
+		return fmt.Errorf("%s: dead letter: %w", b.traits.Name, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	if err := b.deadLetter(ctx, d); err != nil {
+		return b.failed("dead letter", &d.Origin, err)
+	}
+	if h := handOf(ctx, &d.Origin, d.Message); h != nil {
+		h.dead.Store(true)
+	}
+	return nil
+}
+
+func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if d.Origin.Topic == "" && (d.Origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
+		return errors.New("the origin names no topic, so the naming scheme gives no queue; " +
+			"the message did not come from a subscriber of this module")
+	}
+	m := d.Message.Copy() // d is not ours to change
+	consumer := b.consumerIn(&d.Origin)
+	for _, key := range ownState {
+		delete(m.Metadata, key)
+	}
+	for _, h := range [...]driver.Header{
+		{Key: envelope.KeyTopic, Value: d.Origin.Topic},
+		{Key: envelope.KeyConsumer, Value: consumer},
+		{Key: envelope.KeyExchange, Value: d.Origin.Exchange},
+		{Key: envelope.KeyRoutingKey, Value: d.Origin.RoutingKey},
+	} {
+		if h.Value != "" {
+			m.Metadata[h.Key] = h.Value
+		}
+	}
+	for key, value := range map[string]string{
+		envelope.KeyDeadLetterReason: string(d.Reason), envelope.KeyErrorMessage: d.Err.Message,
+	} {
+		if value != "" && m.Metadata[key] == "" {
+			m.Metadata[key] = value
+		}
+	}
+	o := driver.Outgoing{Message: m, To: b.to(driver.ToDeadLetters, d.Origin.Topic, consumer), Origin: &d.Origin}
+	if err := b.fits(&o); err != nil {
+		return err
+	}
+	return b.sender.sendOne(ctx, &o)
+}

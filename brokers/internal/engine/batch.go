@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// batcher gathers what callers add while a flush is running and hands it to the next flush: the busier the broker, the
+// larger the batches, and an idle one is called at once. No more than one flush runs at a time, and no goroutine is
+// kept while there is nothing to do. The zero value, with flush and max set, is ready for use.
+type batcher[T comparable] struct {
+	flush func(batch []T)
+	max   int
+	size  func(item T) int // what an item counts for; 1 when nil
+	// linger is how long a flush that follows another waits for a batch that is worth a call. 0 never waits, which is
+	// right when callers wait for the flush.
+	linger  time.Duration
+	enough  int  // items that are worth a call; max when 0
+	patient bool // the first flush of an idle batcher lingers too
+
+	mu      sync.Mutex
+	pending []T
+	running bool
+	ended   chan struct{} // while somebody waits for the end
+	full    chan struct{} // while lingering: closed when the wait is over early
+}
+
+// add queues an item for the next flush.
+func (b *batcher[T]) add(item T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending = append(b.pending, item)
+	if b.full != nil && b.isEnoughLocked() {
+		b.hurryLocked()
+	}
+	if !b.running {
+		b.running = true
+		go b.run()
+	}
+}
+
+func (b *batcher[T]) isEnoughLocked() bool {
+	if b.enough > 0 {
+		return len(b.pending) >= b.enough
+	}
+	return len(b.pending) >= b.max
+}
+
+// withdraw takes an item back that no flush has taken. It reports false when one has.
+func (b *batcher[T]) withdraw(item T) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.Index(b.pending, item)
+	if i >= 0 {
+		b.pending = slices.Delete(b.pending, i, i+1)
+	}
+	return i >= 0
+}
+
+// hurry ends a linger.
+func (b *batcher[T]) hurry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hurryLocked()
+}
+
+func (b *batcher[T]) hurryLocked() {
+	if b.full != nil {
+		close(b.full)
+		b.full = nil
+	}
+}
+
+// idle reports whether nothing is pending or running.
+func (b *batcher[T]) idle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.running
+}
+
+// drained returns a channel that is closed when nothing is pending or running. A linger ends at once.
+func (b *batcher[T]) drained() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hurryLocked()
+	if b.ended == nil {
+		b.ended = make(chan struct{})
+	}
+	ended := b.ended
+	if !b.running {
+		close(b.ended)
+		b.ended = nil
+	}
+	return ended
+}
+
+func (b *batcher[T]) run() {
+	for {
+		if b.patient {
+			b.gather()
+		}
+		batch := b.take()
+		if batch == nil {
+			return
+		}
+		b.flush(batch)
+		if !b.patient {
+			b.gather()
+		}
+	}
+}
+
+// take returns the next batch, or nil when there is nothing to do and run must end.
+func (b *batcher[T]) take() []T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pending) == 0 {
+		b.running = false
+		if b.ended != nil {
+			close(b.ended)
+			b.ended = nil
+		}
+		return nil
+	}
+	n := min(len(b.pending), b.max)
+	if b.size != nil {
+		sum := 0
+		for i, item := range b.pending {
+			if sum += b.size(item); i > 0 && sum > b.max {
+				break
+			}
+			n = i + 1
+		}
+	}
+	batch := b.pending[:n:n]
+	if b.pending = b.pending[n:]; len(b.pending) == 0 {
+		b.pending = make([]T, 0, n) // the next batch will be of much the same size
+	}
+	return batch
+}
+
+// gather waits for more items, if there are some but few.
+func (b *batcher[T]) gather() {
+	b.mu.Lock()
+	if b.linger == 0 || b.ended != nil || len(b.pending) == 0 || b.isEnoughLocked() {
+		b.mu.Unlock()
+		return
+	}
+	full := make(chan struct{})
+	b.full = full
+	b.mu.Unlock()
+	timer := time.NewTimer(b.linger)
+	defer timer.Stop()
+	select {
+	case <-full:
+	case <-timer.C:
+		b.hurry()
+	}
+}

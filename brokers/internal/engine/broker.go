@@ -1,0 +1,231 @@
+// Package engine makes a brokers.Broker of a driver.Transport: everything that users are promised and that is no matter
+// of one broker. One message takes this way through its files:
+//
+//	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, mending, shedding
+//	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
+//	subscription.go   hand out, await, drain                        hand.go     one delivery until it is settled
+//	again.go          Reschedule, DeadLetter
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/expected"
+	"github.com/redrive-go/redrive/brokers/internal/readers"
+)
+
+// closeTimeout bounds the orderly end of a stream, and of the transport.
+const closeTimeout = 5 * time.Second
+
+// Config is what a [Broker] is made of.
+type Config struct {
+	// Config is resolved. Required.
+	Config brokers.Config
+	// Params are those that the driver declares: subscribers may change them.
+	Params []brokers.Param
+	// Transport is the engine's from then on: it closes it. Required.
+	Transport driver.Transport
+	// Delays keeps what must wait when the transport cannot. Optional; it stays the caller's.
+	Delays brokers.Broker
+	// DelaysTopic is where it waits there. Defaults to [DefaultDelaysTopic].
+	DelaysTopic string
+}
+
+// Broker implements brokers.Broker above a transport.
+type Broker struct {
+	cfg        brokers.Config
+	params     []brokers.Param
+	transport  driver.Transport
+	traits     driver.Traits
+	caps       brokers.Capabilities
+	longest    time.Duration // delay of the transport itself
+	lot        *lot          // for longer ones; nil without
+	namer      driver.Namer  // nil: the naming scheme of cfg
+	sender     *sender
+	places     places
+	readers    readers.Readers
+	expected   expected.Expected
+	consumers  consumers
+	replays    atomic.Uint64
+	acksLost   atomic.Uint64
+	complaints complaints
+
+	closing chan struct{} // closed when Close begins: subscribers drain
+	done    chan struct{} // closed when Close is over
+
+	mu            sync.Mutex // guards the two flags, and Add against Wait
+	stopped       bool       // no further subscriptions
+	ended         bool       // no further calls
+	subscriptions sync.WaitGroup
+	calls         sync.WaitGroup
+}
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// New returns a broker on cfg.Transport.
+func New(cfg Config) (*Broker, error) {
+	if cfg.Transport == nil {
+		return nil, errors.New("brokers: no transport")
+	}
+	b := &Broker{
+		cfg:       cfg.Config,
+		params:    cfg.Params,
+		transport: cfg.Transport,
+		traits:    cfg.Transport.Traits(),
+		caps:      cfg.Transport.Capabilities(),
+		closing:   make(chan struct{}),
+		done:      make(chan struct{}),
+	}
+	if b.traits.Name == "" {
+		return nil, errors.New("brokers: the transport has no name")
+	}
+	if b.traits.HoldLimit == 0 {
+		b.traits.HoldLimit = 20 * time.Millisecond
+	}
+	b.namer, _ = cfg.Transport.(driver.Namer)
+	b.sender = newSender(b)
+	b.longest = b.caps.MaxDelay
+	if cfg.Delays != nil {
+		there := cfg.Delays.Capabilities()
+		b.caps.MaxDelay = max(b.longest, there.MaxDelay)
+		b.caps.DelayTolerance = max(b.caps.DelayTolerance, there.DelayTolerance+10*time.Millisecond)
+		lot, err := openLot(b, cfg.Delays, cfg.DelaysTopic)
+		if err != nil {
+			return nil, err
+		}
+		b.lot = lot
+	}
+	return b, nil
+}
+
+// Transport returns what the broker was made of, for drivers that add methods of their own.
+func (b *Broker) Transport() driver.Transport { return b.transport }
+
+// Config returns the configuration that the broker was made with.
+func (b *Broker) Config() brokers.Config { return b.cfg }
+
+// Capabilities implements brokers.Broker.
+func (b *Broker) Capabilities() brokers.Capabilities { return b.caps }
+
+// CanReschedule implements middleware.RetryChecker: a pipeline that asks for what cannot be is refused when it is made.
+func (b *Broker) CanReschedule(delay time.Duration) error {
+	if checker, ok := b.transport.(driver.RetryChecker); ok {
+		if err := checker.CanReschedule(delay); err != nil {
+			return fmt.Errorf("%s: %w", b.caps.Scheme, err)
+		}
+	}
+	return b.delay(&driver.Outgoing{}, delay, time.Now())
+}
+
+// Expect notes what a pipeline has announced, for consumers that subscribe from now on: where topics are event names, its
+// system events are delivered to them. middleware.New calls it.
+func (b *Broker) Expect(delays []time.Duration, events []string) {
+	b.expected.Add(delays, events)
+	if e, ok := b.transport.(driver.Expecter); ok {
+		e.Expect(b.expected.Delays())
+	}
+}
+
+// AcksFailed counts the deliveries that were handled and whose ack did not reach the broker: they come again.
+func (b *Broker) AcksFailed() uint64 { return b.acksLost.Load() }
+
+// Replays counts the deliveries that were acked without a handler, because the consumer had handled the same one
+// before.
+func (b *Broker) Replays() uint64 { return b.replays.Load() }
+
+// Ping implements brokers.Broker. It fails after Close.
+func (b *Broker) Ping(ctx context.Context) error {
+	if !b.enter() {
+		return fmt.Errorf("%s: %w", b.traits.Name, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return bounded(ctx, &b.traits, b.transport.Ping)
+}
+
+// Close implements brokers.Broker. Until the last handler has finished or the drain timeout has passed, messages can
+// still be published.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	first := !b.stopped
+	b.stopped = true
+	b.mu.Unlock()
+	if !first {
+		<-b.done
+		return nil
+	}
+	defer close(b.done)
+	close(b.closing)
+	b.subscriptions.Wait()
+	if b.lot != nil {
+		if err := b.lot.close(); err != nil {
+			b.warn("delays closed with an error", err)
+		}
+	}
+	b.mu.Lock()
+	b.ended = true
+	b.mu.Unlock()
+	b.calls.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := bounded(ctx, &b.traits, b.transport.Close); err != nil {
+		b.warn("closed with an error", err)
+	}
+	return nil
+}
+
+// enter counts a call that Close has to wait for. It reports false after Close.
+func (b *Broker) enter() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
+	b.calls.Add(1)
+	return true
+}
+
+// begin counts a subscription that Close has to wait for. It reports false when the broker is closing.
+func (b *Broker) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return false
+	}
+	b.subscriptions.Add(1)
+	return true
+}
+
+// bounded calls f with ctx and returns when f has, or, for a transport that does not promise to heed its contexts, when
+// ctx has ended; then f is left behind.
+func bounded(ctx context.Context, traits *driver.Traits, f func(context.Context) error) error {
+	if traits.Prompt || traits.Local {
+		return f(ctx)
+	}
+	answer := make(chan error, 1)
+	go func() { answer <- f(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Depths counts what waits in a transport that can. It fails after Close.
+func (b *Broker) Depths(ctx context.Context, counter brokers.DepthReporter) ([]brokers.Depth, error) {
+	if !b.enter() {
+		return nil, fmt.Errorf("%s: depths: %w", b.traits.Name, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	return counter.Depths(ctx)
+}

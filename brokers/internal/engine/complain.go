@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// complaints keeps one cause from filling the log: what failed for the same reason within quiet is one line, and the
+// next one says how many there were.
+type complaints struct {
+	mu    sync.Mutex
+	known map[complaint]*silence
+}
+
+type complaint struct{ what, cause string }
+
+type silence struct {
+	since time.Time
+	times int
+}
+
+const (
+	quiet         = 30 * time.Second
+	maxComplaints = 256
+)
+
+// warn logs what failed and why, unless it has done so a moment ago.
+func (b *Broker) warn(what string, err error, args ...any) {
+	key := complaint{what, err.Error()}
+	now := time.Now()
+	c := &b.complaints
+	c.mu.Lock()
+	s := c.known[key]
+	if s != nil && now.Sub(s.since) < quiet {
+		s.times++
+		c.mu.Unlock()
+		return
+	}
+	before := 0
+	if s != nil {
+		before = s.times
+	}
+	if c.known == nil || len(c.known) >= maxComplaints {
+		c.known = map[complaint]*silence{}
+	}
+	c.known[key] = &silence{since: now}
+	c.mu.Unlock()
+	if before > 0 {
+		args = append(args, slog.Int("times_before", before))
+	}
+	//nolint:sloglint // the callers' sentences are constants
+	b.cfg.Logger.Warn(b.traits.Name+": "+what, append(args, slog.Any("error", err))...)
+}

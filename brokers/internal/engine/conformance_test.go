@@ -1,0 +1,118 @@
+package engine_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/driver/drivertest"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+// params are those of the drivers whose brokers the faulty one stands for.
+func params() []brokers.Param {
+	return []brokers.Param{
+		{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms"},
+		{Name: "prefetch", Kind: brokers.Int, Default: "1"},
+		{Name: "crash-limit", Kind: brokers.Int, Default: "5"},
+	}
+}
+
+// shapes are the kinds of brokers that the engine treats differently.
+var shapes = map[string]drivertest.Config{
+	"waits natively and keeps the pauses of nacks": {
+		Traits:       driver.Traits{Local: true, NackPause: true, StablePosition: true},
+		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond},
+	},
+	"waits in steps, takes nacks back at once, counts deliveries": {
+		Traits: driver.Traits{Prompt: true, Early: true},
+		Capabilities: brokers.Capabilities{
+			Groups: true, DeliveryCount: true, DelayTolerance: 100 * time.Millisecond, MaxMessageBytes: 1 << 20,
+		},
+		Steps: driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond, 2*time.Second, 10*time.Second, time.Minute, time.Hour),
+		Limit: 1<<20 + driver.Headroom,
+	},
+	"takes batches": {
+		Traits: driver.Traits{
+			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50, SettleLinger: 5 * time.Millisecond,
+		},
+		Capabilities: brokers.Capabilities{Groups: true, Durable: true, DeliveryCount: true, DelayTolerance: 10 * time.Millisecond},
+	},
+	"cannot delay and has another broker for it": {
+		Traits:       driver.Traits{Name: "cannot delay", Prompt: true},
+		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond, MaxDelay: -1},
+	},
+	"is called in goroutines that can be left behind": {
+		Traits:       driver.Traits{StablePosition: true, Ordered: true},
+		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond},
+	},
+}
+
+func TestConformance(t *testing.T) {
+	for name, shape := range shapes {
+		t.Run(name, func(t *testing.T) {
+			for prefetch, text := range map[string]string{"1": "prefetch 1", "10": "prefetch 10"} {
+				t.Run(text, func(t *testing.T) {
+					brokertest.Run(t, brokertest.Harness{
+						Backend: func(t *testing.T) brokertest.Backend {
+							t.Helper()
+							return backend(t, shape, prefetch)
+						},
+						Virtual: true,
+						Volume:  300,
+					})
+				})
+			}
+		})
+	}
+}
+
+func backend(t *testing.T, shape drivertest.Config, prefetch string) brokertest.Backend {
+	t.Helper()
+	var mu sync.Mutex
+	server := drivertest.NewServer(shape)
+	var delays *memory.Broker
+	if shape.Traits.Name == "cannot delay" {
+		var err error
+		delays, err = memory.New(brokers.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, delays.Close()) })
+	}
+	return brokertest.Backend{
+		Open: func(cfg brokers.Config) (brokers.Broker, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			cfg.URL = "faulty://"
+			cfg.Params = brokers.Params{"prefetch": prefetch}
+			resolved, err := cfg.Resolve(params())
+			if err != nil {
+				return nil, err
+			}
+			made := engine.Config{Config: resolved, Params: params(), Transport: server.Connect()}
+			if delays != nil {
+				made.Delays = delays
+			}
+			return engine.New(made)
+		},
+		Read: func(t *testing.T, queue string, n int) []*message.Message {
+			t.Helper()
+			var found []*message.Message
+			for range 100 {
+				if found = append(found, server.Take(queue, n-len(found))...); len(found) == n {
+					break
+				}
+				<-time.After(time.Minute) // virtual
+			}
+			<-time.After(time.Minute) // virtual
+			require.Empty(t, server.Dead(queue), "more than %d messages in %s", n, queue)
+			return found
+		},
+	}
+}

@@ -1,0 +1,666 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/driver/drivertest"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// rabbit is a broker like RabbitMQ 3.10 with quorum queues.
+func rabbit() drivertest.Config {
+	return drivertest.Config{
+		Traits:       driver.Traits{Prompt: true, Early: true},
+		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
+		Steps:        driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 400*time.Millisecond, 2*time.Second, 10*time.Second),
+		CountNacks:   true,
+	}
+}
+
+// process is a broker of one process.
+type process struct {
+	*engine.Broker
+	t    *testing.T
+	conn *drivertest.Transport
+	log  *bytes.Buffer
+}
+
+func open(t *testing.T, s *drivertest.Server, change ...func(*brokers.Config)) *process {
+	t.Helper()
+	log := &bytes.Buffer{}
+	cfg := brokers.Config{
+		URL: "faulty://", Group: "billing", DrainTimeout: 5 * time.Second, Params: brokers.Params{"prefetch": "10"},
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	resolved, err := cfg.Resolve(params())
+	require.NoError(t, err)
+	p := &process{t: t, conn: s.Connect(), log: log}
+	p.Broker, err = engine.New(engine.Config{Config: resolved, Params: params(), Transport: p.conn})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func concurrency(n int) func(*brokers.Config) { return func(c *brokers.Config) { c.Concurrency = n } }
+
+func param(name, value string) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Params[name] = value }
+}
+
+func (p *process) publish(ids ...string) {
+	p.t.Helper()
+	for _, id := range ids {
+		require.NoError(p.t, p.Publisher().Publish("orders", message.NewMessage(id, []byte(id))))
+	}
+}
+
+func (p *process) subscribe() <-chan *message.Message {
+	p.t.Helper()
+	in, err := p.Subscriber().Subscribe(p.t.Context(), "orders")
+	require.NoError(p.t, err)
+	return in
+}
+
+// deliveries hands every message of a subscription to handle, each in a goroutine, until the channel closes.
+type deliveries struct {
+	mu    sync.Mutex
+	runs  map[string][]time.Duration
+	began time.Time
+}
+
+func (p *process) consume(handle func(m *message.Message)) *deliveries {
+	p.t.Helper()
+	d := &deliveries{runs: map[string][]time.Duration{}, began: time.Now()}
+	in := p.subscribe()
+	go func() {
+		for m := range in {
+			d.mu.Lock()
+			d.runs[m.UUID] = append(d.runs[m.UUID], time.Since(d.began))
+			d.mu.Unlock()
+			go handle(m)
+		}
+	}()
+	return d
+}
+
+func (d *deliveries) of(id string) []time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]time.Duration(nil), d.runs[id]...)
+}
+
+func (d *deliveries) total() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, runs := range d.runs {
+		n += len(runs)
+	}
+	return n
+}
+
+func ack(m *message.Message) { m.Ack() }
+
+// A message that its client cannot decode ended 1,354 connections in 20 seconds, and each end counted against its
+// neighbours.
+func TestSession_ThatEndsAtOnceIsPacedAndTakesOneMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		var windows []int
+		s.With(func(h *drivertest.Hooks) {
+			h.Receive = func(q driver.Queue) error { windows = append(windows, q.Window); return nil }
+			h.Next = func(m *message.Message) error {
+				if m.UUID == "undecodable" {
+					return errors.New("table too deep")
+				}
+				return nil
+			}
+		})
+		p := open(t, s)
+		d := p.consume(ack)
+		p.publish("undecodable")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.LessOrEqual(t, len(windows), 20, "sessions in a minute")
+		require.Equal(t, []int{10, 10, 1}, windows[:3])
+		require.Equal(t, 1, windows[len(windows)-1])
+
+		s.With(func(h *drivertest.Hooks) { h.Next = nil })
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("undecodable"), 1)
+		require.LessOrEqual(t, strings.Count(p.log.String(), "\n"), 6, p.log.String())
+	})
+}
+
+func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(ack)
+		synctest.Wait()
+		s.With(func(h *drivertest.Hooks) { h.Receive = func(driver.Queue) error { return errors.New("refused") } })
+		before := s.Calls("Receive")
+		s.Cut()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.LessOrEqual(t, s.Calls("Receive")-before, 20)
+		s.With(func(h *drivertest.Hooks) { h.Receive = nil })
+		p.publish("later")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("later"), 1)
+	})
+}
+
+func TestNack_PauseDoublesInPlaceAndSurvivesARedelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, param("nack-pause", "1s"))
+		d := p.consume(func(m *message.Message) {
+			m.Payload[0] = 'X' // what a handler does to its message is not seen by the next
+			m.Metadata.Set("touched", "yes")
+			m.Nack()
+		})
+		p.publish("bad")
+		time.Sleep(10 * time.Second) // 0, 1, 3, 7
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}, d.of("bad"))
+		s.Cut() // the next is due at 15
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("bad"), 4, "the pause is not over because the connection is")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("bad"), 5)
+		require.Equal(t, 15*time.Second, d.of("bad")[4])
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("bad"), 5, "and goes on growing")
+		require.Equal(t, "bad", string(s.Messages("orders", "billing")[0].Payload))
+		require.Equal(t, 0, strings.Count(p.log.String(), "crash"), p.log.String())
+	})
+}
+
+// A nacked message must not use up the prefetch of others while it pauses.
+func TestNack_OthersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, param("nack-pause", "1m"))
+		d := p.consume(func(m *message.Message) {
+			if m.UUID == "bad" {
+				m.Nack()
+				return
+			}
+			m.Ack()
+		})
+		p.publish("bad", "good")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("good"), 1)
+	})
+}
+
+// Any producer can write the header; only the engine's own counts.
+func TestNotBefore_OfAProducerCountsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		var seen message.Metadata
+		d := p.consume(func(m *message.Message) { seen = m.Metadata; m.Ack() })
+		forged := message.NewMessage("forged", nil)
+		forged.Metadata.Set(envelope.KeyNotBefore, strconv.FormatInt(time.Now().Add(30*24*time.Hour).UnixMilli(), 10))
+		require.NoError(t, p.Publisher().Publish("orders", forged))
+		foreign := driver.Outgoing{Message: forged.Copy(), To: &driver.Destination{Topic: "orders"}}
+		foreign.Message.UUID = "foreign"
+		require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{foreign}))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("forged"), 1)
+		require.Len(t, d.of("foreign"), 1)
+		require.NotContains(t, seen, envelope.KeyNotBefore)
+		require.Contains(t, forged.Metadata, envelope.KeyNotBefore, "the caller keeps its message")
+	})
+}
+
+// 15 of 15 healthy messages were dead as crash after an alarm of 90 seconds, and with prefetch 1 nothing was consumed.
+func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
+	for _, prefetch := range []string{"1", "10"} {
+		t.Run("prefetch "+prefetch, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(rabbit())
+				p := open(t, s, param("prefetch", prefetch))
+				d := p.consume(ack)
+				const n = 15
+				for i := range n {
+					m := message.NewMessage(fmt.Sprint("delayed ", i), nil)
+					envelope.SetDelay(m, 35*time.Second) // steps of 10 s: handed out early three times
+					require.NoError(t, p.Publisher().Publish("orders", m))
+				}
+				short := message.NewMessage("short", nil)
+				envelope.SetDelay(short, 13*time.Second) // handed out early when the others are
+				require.NoError(t, p.Publisher().Publish("orders", short))
+				time.Sleep(5 * time.Second)
+				s.PausePublishing()
+				time.Sleep(90 * time.Second)
+				synctest.Wait()
+				require.Equal(t, []time.Duration{13 * time.Second}, d.of("short"), "others are consumed")
+				for i := range n {
+					require.Equal(t, []time.Duration{35 * time.Second}, d.of(fmt.Sprint("delayed ", i)), i)
+				}
+				s.ResumePublishing()
+				p.publish("after")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Equal(t, n+2, d.total())
+				require.Empty(t, s.Dead("orders.billing_dlq"))
+				require.LessOrEqual(t, strings.Count(p.log.String(), "\n"), 10, p.log.String())
+			})
+		})
+	}
+}
+
+func TestPublish_EndsWithinItsTimeoutAndSoDoesClose(t *testing.T) {
+	for name, c := range map[string]struct {
+		prompt  bool
+		verdict drivertest.Verdict
+		batch   int
+	}{
+		"a transport that heeds its context":          {true, drivertest.Verdict{Hang: true}, 0},
+		"one in batches":                              {true, drivertest.Verdict{Hang: true}, 100},
+		"one that does not":                           {false, drivertest.Verdict{Stuck: true}, 0},
+		"one that does not, in batches":               {false, drivertest.Verdict{Stuck: true}, 100},
+		"one that stores and does not answer in time": {true, drivertest.Verdict{Copies: 1, Late: time.Minute}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := rabbit()
+				cfg.Traits.Prompt, cfg.Traits.PublishBatch = c.prompt, c.batch
+				s := drivertest.NewServer(cfg)
+				p := open(t, s)
+				p.consume(ack)
+				s.With(func(h *drivertest.Hooks) { h.Publish = func(*driver.Outgoing) drivertest.Verdict { return c.verdict } })
+				began := time.Now()
+				var callers sync.WaitGroup
+				for range 20 {
+					callers.Go(func() {
+						err := p.Publisher().Publish("orders", message.NewMessage("1", nil))
+						if !errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("unexpected answer: %v", err)
+						}
+						if d := time.Since(began); d > 10*time.Second {
+							t.Errorf("the answer came after %s", d)
+						}
+					})
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				require.NoError(t, p.Close())
+				require.LessOrEqual(t, time.Since(began), 16*time.Second)
+				callers.Wait()
+				s.Release()
+			})
+		})
+	}
+}
+
+// A message whose handler has succeeded and whose ack was lost came again, and ran again.
+func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(func(m *message.Message) {
+			s.Cut()
+			time.Sleep(10 * time.Second) // the broker has delivered it again meanwhile
+			m.Ack()
+		})
+		p.publish("order")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("order"), 1)
+		require.Equal(t, uint64(1), p.AcksFailed())
+		require.Equal(t, uint64(1), p.Replays())
+		require.Empty(t, s.Messages("orders", "billing"))
+
+		other := message.NewMessage("order", []byte("another payload"))
+		require.NoError(t, p.Publisher().Publish("orders", other))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("order"), 2, "another message with the same id is another message")
+	})
+}
+
+// One crash replays the topic, and each replay of a delivery that had failed started a chain of retries of its own.
+func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.T) {
+	for name, cfg := range map[string]drivertest.Config{
+		"stamped by the publisher": rabbit(),
+		"by its position": {
+			Traits: driver.Traits{Prompt: true, NackPause: true, StablePosition: true}, Capabilities: brokers.Capabilities{Groups: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(cfg)
+				p := open(t, s)
+				attempts := map[string]int{}
+				var mu sync.Mutex
+				p.consume(func(m *message.Message) {
+					mu.Lock()
+					retry := m.Metadata.Get(envelope.KeyRetryCount)
+					attempts[retry]++
+					mu.Unlock()
+					origin, _ := envelope.OriginFrom(m.Context())
+					n, _ := strconv.Atoi(retry)
+					if n < 3 {
+						next := m.Copy()
+						next.Metadata.Set(envelope.KeyRetryCount, strconv.Itoa(n+1))
+						if err := p.Reschedule(context.WithoutCancel(m.Context()), *origin, next, 5*time.Second); err != nil {
+							t.Error(err)
+						}
+					}
+					m.Ack()
+				})
+				p.publish("order")
+				time.Sleep(time.Second)
+				s.Replay("orders", "billing")
+				s.Replay("orders", "billing")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				require.Equal(t, 1, attempts["1"], "%v", attempts)
+				require.Equal(t, 1, attempts["2"])
+				require.Equal(t, 1, attempts["3"])
+			})
+		})
+	}
+}
+
+// What follows a delivery twice, because its handler forks it, is no replay.
+func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(func(m *message.Message) {
+			if m.Metadata.Get("fork") == "" {
+				origin, _ := envelope.OriginFrom(m.Context())
+				for _, fork := range []string{"a", "b"} {
+					next := m.Copy()
+					next.Metadata.Set("fork", fork)
+					if err := p.Reschedule(m.Context(), *origin, next, time.Second); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			m.Ack()
+		})
+		p.publish("order")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("order"), 3)
+	})
+}
+
+func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Strict = true
+		s := drivertest.NewServer(cfg)
+		p := open(t, s)
+		d := p.consume(ack)
+		p.publish("first")
+		synctest.Wait()
+		s.Delete("orders", "billing")
+		time.Sleep(time.Second)
+		p.publish("second")
+		origin := envelope.Origin{Topic: "orders", Consumer: "gone"}
+		require.NoError(t, p.Reschedule(t.Context(), origin, message.NewMessage("retry", nil), 0))
+		require.NoError(t, p.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
+		require.Len(t, s.Messages("orders", "gone"), 1)
+		require.Len(t, s.Dead("orders.gone_dlq"), 1)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("second"), 1)
+	})
+}
+
+func TestTooLarge_ShedsTheTextsOfItsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Limit = 2000
+		s := drivertest.NewServer(cfg)
+		p := open(t, s)
+		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
+		letter := func(payload int) *envelope.DeadLetter {
+			m := message.NewMessage("large", make([]byte, payload))
+			for _, key := range []string{envelope.KeyErrorTrace, envelope.KeyErrorMessage, envelope.KeyErrorClass} {
+				m.Metadata.Set(key, strings.Repeat("x", 500))
+			}
+			return &envelope.DeadLetter{Message: m, Origin: origin}
+		}
+		for payload, left := range map[int][]string{
+			0:    {envelope.KeyErrorTrace, envelope.KeyErrorMessage, envelope.KeyErrorClass},
+			700:  {envelope.KeyErrorMessage, envelope.KeyErrorClass},
+			1200: {envelope.KeyErrorClass},
+			1700: {},
+		} {
+			d := letter(payload)
+			require.NoError(t, p.DeadLetter(t.Context(), d), payload)
+			stored := s.Take("orders.billing_dlq", 1)[0]
+			var have []string
+			for _, key := range []string{envelope.KeyErrorTrace, envelope.KeyErrorMessage, envelope.KeyErrorClass} {
+				if stored.Metadata.Get(key) != "" {
+					have = append(have, key)
+				}
+			}
+			require.ElementsMatch(t, left, have, payload)
+			require.NotEmpty(t, d.Message.Metadata.Get(envelope.KeyErrorTrace), "the caller's letter is as it was")
+		}
+		require.ErrorIs(t, p.DeadLetter(t.Context(), letter(2100)), brokers.ErrTooLarge)
+		require.ErrorIs(t, p.Reschedule(t.Context(), origin, letter(2100).Message, 0), brokers.ErrTooLarge)
+	})
+}
+
+// What could be published can be retried: our own headers do not count then.
+func TestTooLarge_TheLargestMessageCanBeRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Capabilities.MaxMessageBytes, cfg.Limit = 1000, 1000+driver.Headroom
+		s := drivertest.NewServer(cfg)
+		p := open(t, s)
+		d := p.consume(func(m *message.Message) {
+			if m.Metadata.Get(envelope.KeyErrorMessage) == "" {
+				origin, _ := envelope.OriginFrom(m.Context())
+				m.Metadata.Set(envelope.KeyErrorMessage, strings.Repeat("x", 1024))
+				if err := p.Reschedule(m.Context(), *origin, m.Copy(), time.Second); err != nil {
+					t.Error(err)
+				}
+			}
+			m.Ack()
+		})
+		fits := func(n int) error {
+			return p.Publisher().Publish("orders", message.NewMessage("large", make([]byte, n)))
+		}
+		n := 1000
+		for fits(n) != nil {
+			n--
+		}
+		require.Greater(t, n, 950)
+		require.ErrorIs(t, fits(n+1), brokers.ErrTooLarge)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("large"), 2)
+	})
+}
+
+func TestEvent_WithoutASubscriber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		bus := func(c *brokers.Config) { c.Naming = brokers.ServiceBus("shop") }
+		event := message.NewMessage("1", nil)
+		require.NoError(t, open(t, s, bus).Publisher().Publish("order.paid", event), "on a bus it is no error")
+		strict := open(t, s, bus, func(c *brokers.Config) { c.RefuseUnrouted = true })
+		require.ErrorIs(t, strict.Publisher().Publish("order.paid", event), brokers.ErrUnroutable)
+		require.ErrorIs(t, open(t, s).Publisher().Publish("order.paid", event), brokers.ErrUnroutable, "without patterns the broker decides")
+	})
+}
+
+// 500 publications that fail for one reason have one sentence.
+func TestPublish_OneCauseIsOneError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict { return drivertest.Verdict{Err: errors.New("memory alarm")} }
+		})
+		err := open(t, s).Publisher().Publish("orders", make500()...)
+		require.EqualError(t, err, "faulty: publish to orders: memory alarm (and 499 more of the 500 messages)")
+	})
+}
+
+func make500() []*message.Message {
+	list := make([]*message.Message, 500)
+	for i := range list {
+		list[i] = message.NewMessage(strconv.Itoa(i), nil)
+	}
+	return list
+}
+
+func TestSubscribe_WhoMayReadWhat(t *testing.T) {
+	type read struct {
+		topic string
+		opts  []brokers.SubscriberOption
+	}
+	group := func(name string) []brokers.SubscriberOption {
+		return []brokers.SubscriberOption{brokers.WithGroup(name)}
+	}
+	for name, c := range map[string]struct {
+		naming      brokers.NameScheme
+		group       string
+		first, next read
+		fault       string
+	}{
+		"two patterns of one service": {
+			brokers.ServiceBus("shop"), "billing",
+			read{"invoice.*", nil},
+			read{"user.#", nil},
+			`queue "shop.billing" is read for invoice.* already`,
+		},
+		"the same pattern twice": {brokers.ServiceBus("shop"), "billing", read{"invoice.*", nil}, read{"invoice.*", nil}, ""},
+		"two services":           {brokers.ServiceBus("shop"), "billing", read{"invoice.*", nil}, read{"user.#", group("mail")}, ""},
+		"two groups, a naming without them": {
+			brokers.Laravel(), "", read{"orders", group("billing")}, read{"orders", group("mail")}, "no {group} in the queue's name",
+		},
+		"two groups": {brokers.NameScheme{}, "", read{"orders", group("billing")}, read{"orders", group("mail")}, ""},
+		"no group twice": {
+			brokers.NameScheme{}, "", read{"orders", nil}, read{"orders", nil}, "give each handler a group",
+		},
+		"one group twice": {brokers.NameScheme{}, "", read{"orders", group("mail")}, read{"orders", group("mail")}, ""},
+		"two topics whose queues have one name": {
+			brokers.NameScheme{}, "", read{"orders", group("mail")}, read{"orders.mail", nil}, `queue "orders.mail" is read for orders already`,
+		},
+		"a pattern where there are none": {
+			brokers.NameScheme{}, "billing", read{"orders", nil}, read{"orders.*", group("mail")}, `"orders.*" is a pattern`,
+		},
+		"more patterns where there are none": {
+			brokers.NameScheme{},
+			"billing",
+			read{"orders", nil},
+			read{"users", []brokers.SubscriberOption{brokers.WithPatterns("a")}},
+			"WithPatterns",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := rabbit()
+				cfg.Capabilities.Patterns = c.naming.Patterns
+				p := open(t, drivertest.NewServer(cfg), func(b *brokers.Config) { b.Naming, b.Group = c.naming, c.group })
+				first := p.Subscriber(c.first.opts...)
+				_, err := first.Subscribe(t.Context(), c.first.topic)
+				require.NoError(t, err)
+				_, err = p.Subscriber(c.next.opts...).Subscribe(t.Context(), c.next.topic)
+				if c.fault == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, c.fault)
+				require.ErrorIs(t, err, brokers.ErrUnsupported)
+				require.NoError(t, first.Close())
+				_, err = p.Subscriber(c.next.opts...).Subscribe(t.Context(), c.next.topic)
+				if !strings.Contains(strings.ToLower(c.fault), "pattern") {
+					require.NoError(t, err, "when the first has gone")
+				}
+			})
+		})
+	}
+}
+
+// A broker that cannot delay at all keeps what must wait in another one, which brings it to the one consumer.
+func TestDelays_InAnotherBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Capabilities.MaxDelay, cfg.Traits.Early = -1, false
+		s := drivertest.NewServer(cfg)
+		resolved, err := brokers.Config{URL: "faulty://", Group: "billing"}.Resolve(params())
+		require.NoError(t, err)
+		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
+		refusing, err := engine.New(engine.Config{Config: resolved, Params: params(), Transport: s.Connect()})
+		require.NoError(t, err)
+		require.ErrorIs(t, refusing.Reschedule(t.Context(), origin, message.NewMessage("1", nil), time.Second), brokers.ErrUnsupported)
+		require.NoError(t, refusing.Close())
+
+		delays, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, delays.Close()) })
+		b, err := engine.New(engine.Config{Config: resolved, Params: params(), Transport: s.Connect(), Delays: delays})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		require.Equal(t, delays.Capabilities().MaxDelay, b.Capabilities().MaxDelay)
+		mine, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		others, err := b.Subscriber(brokers.WithGroup("mail")).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+
+		began := time.Now()
+		retry := message.NewMessage("retry", []byte("payload"))
+		retry.Metadata.Set("kept", "as it is")
+		require.NoError(t, b.Reschedule(t.Context(), origin, retry, time.Minute))
+		m := <-mine
+		require.Equal(t, time.Minute, time.Since(began))
+		require.Equal(t, message.Metadata{"kept": "as it is"}, m.Metadata)
+		m.Ack()
+
+		// The transport is out of reach when a message is due: it comes when the transport is back.
+		first := message.NewMessage("first", nil)
+		envelope.SetDelay(first, time.Minute)
+		require.NoError(t, b.Publisher().Publish("orders", first))
+		s.PausePublishing()
+		time.Sleep(10 * time.Minute)
+		s.ResumePublishing()
+		for _, in := range []<-chan *message.Message{mine, others} {
+			m := <-in
+			require.Equal(t, "first", m.UUID)
+			require.Equal(t, "60000", m.Metadata.Get(envelope.KeyOriginalDelay))
+			m.Ack()
+		}
+		require.Equal(t, memory.Depth{}, delays.Depth(engine.DefaultDelaysTopic, "redrive"))
+	})
+}

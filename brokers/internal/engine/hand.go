@@ -1,0 +1,335 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// hand is one delivery that is in this process's hands, until it is settled. It is the context that carries itself,
+// below the handler's: one allocation less for every message.
+type hand struct {
+	context.Context
+	driver.Delivery
+	sub     *subscription
+	session *session
+
+	uuid     string // of the message, which a handler may change
+	stage    string // as it was delivered; empty when nothing has stamped the message
+	naming   sync.Mutex
+	name     string           // see stageName; empty until it is needed
+	copy     *message.Message // as it was delivered, for transports that cannot renew it
+	nacks    int              // in this process
+	windowed atomic.Bool      // it takes a place in the window
+	stuck    bool             // it has given its place in the window away
+	doubtful bool             // it may have been published again by the engine
+	moved    bool             // it was published again by the engine: nothing has been dealt with
+	ordered  bool             // it has its turn among those of its Order, or waits for it
+	suspect  *suspect         // nil unless it may end the process
+
+	before, after *hand         // in hand in the same session
+	listed        bool          // among them
+	answered      chan struct{} // closed by the answer; nil unless the session ended before
+
+	rescheduled atomic.Uint32 // publications that have followed it
+	dead        atomic.Bool
+	settlement  [1]driver.Settlement
+}
+
+type handKey struct{}
+
+// Value implements context.Context.
+func (h *hand) Value(key any) any {
+	if key == (handKey{}) {
+		return h
+	}
+	return h.Context.Value(key)
+}
+
+// handOf returns the delivery that ctx belongs to if it is the one that m came with from origin, else nil.
+func handOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *hand {
+	h, _ := ctx.Value(handKey{}).(*hand)
+	if h == nil || h.uuid != m.UUID ||
+		h.Origin.Topic != origin.Topic || h.Origin.Consumer != origin.Consumer || h.Origin.Position != origin.Position {
+		return nil
+	}
+	return h
+}
+
+func newHand(s *session, d driver.Delivery) *hand {
+	sub := s.sub
+	h := &hand{Delivery: d, sub: sub, session: s, uuid: d.Message.UUID}
+	o := &h.Origin
+	if o.Broker == "" {
+		o.Broker = sub.b.caps.Scheme
+	}
+	if o.Topic == "" {
+		o.Topic = sub.q.Topic
+	}
+	if o.Consumer == "" {
+		o.Consumer = sub.consumer
+	}
+	h.identify()
+	h.keep()
+	sub.unsettled.Add(1)
+	s.list(h)
+	return h
+}
+
+// list notes that h is in hand. Only brokers that count deliveries ask for it.
+func (s *session) list(h *hand) {
+	if !s.sub.b.caps.DeliveryCount {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.listed = true
+	if h.after = s.first; s.first != nil {
+		s.first.before = h
+	}
+	s.first = h
+}
+
+// unlist notes that h is not in hand any more.
+func (s *session) unlist(h *hand) {
+	if !s.sub.b.caps.DeliveryCount {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !h.listed {
+		return
+	}
+	h.listed = false
+	if h.before != nil {
+		h.before.after = h.after
+	} else {
+		s.first = h.after
+	}
+	if h.after != nil {
+		h.after.before = h.before
+	}
+	h.before, h.after = nil, nil
+	if h.answered != nil {
+		s.sub.memory.answered(h)
+		close(h.answered)
+	}
+}
+
+// leaveWindow frees the place of h in the window. It reports false when it has none.
+func (h *hand) leaveWindow() bool {
+	left := h.windowed.CompareAndSwap(true, false)
+	if left {
+		<-h.sub.window
+	}
+	return left
+}
+
+// survive notes for everything in hand that the session has ended and the process has not. Its places in the window are
+// for what comes again: what a handler still has is in hand no more, for the broker.
+func (s *session) survive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for h := s.first; h != nil; h = h.after {
+		h.answered = make(chan struct{})
+		s.sub.memory.survive(h)
+		h.leaveWindow()
+	}
+}
+
+// keep remembers the message as it was delivered, before anything can change it.
+func (h *hand) keep() {
+	if h.sub.keepsCopies && h.session.renewer == nil {
+		h.copy = h.Message.Copy()
+		h.copy.Payload = slices.Clone(h.Message.Payload)
+	}
+}
+
+// again is the same delivery, to be handed out in place once more. Its handler gets a message that no other has
+// changed.
+func (h *hand) again() *hand {
+	next := &hand{
+		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(), nacks: h.nacks + 1,
+		ordered: h.ordered, suspect: h.suspect,
+	}
+	next.windowed.Store(h.windowed.Swap(false))
+	next.Origin.Redelivered = true
+	next.Origin.DeliveryCount++
+	if next.Message = h.copy; h.session.renewer != nil {
+		next.Message = h.session.renewer.Renew(&h.Delivery)
+		next.identify()
+	}
+	delete(next.Message.Metadata, envelope.KeySuspect)
+	next.uuid = next.Message.UUID
+	next.keep()
+	h.session.replace(h, next)
+	return next
+}
+
+// replace lists next instead of h.
+func (s *session) replace(h, next *hand) {
+	s.unlist(h)
+	if !isClosed(s.lost) {
+		s.list(next)
+	}
+}
+
+// settle reports how the delivery has ended, and forgets it.
+func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
+	if outcome == driver.Ack && !h.moved {
+		h.remember()
+	}
+	h.settlement[0] = driver.Settlement{
+		Delivery: &h.Delivery, Outcome: outcome, Pause: pause, Rescheduled: h.rescheduled.Load() > 0, Dead: h.dead.Load(),
+	}
+	if h.Order != "" {
+		h.sub.order.leave(h, outcome)
+	}
+	h.leaveWindow()
+	if h.stuck {
+		h.sub.narrow(h)
+	}
+	s := h.session
+	if s.settles != nil && !s.ended.Load() {
+		s.unlist(h)
+		s.settles.add(h)
+		return
+	}
+	s.report(h.settlement[:], h)
+	s.unlist(h) // after the report: what waits for the answer of a session that has ended looks up what became of it
+}
+
+// remember notes that the consumer has dealt with the stage, and for nacks that they are over.
+func (h *hand) remember() {
+	m := h.sub.memory
+	if h.isRetry() || h.doubtful && h.stage != "" {
+		m.settle(h.stage)
+	}
+	if h.doubtful {
+		m.doubt.Store(true)
+	}
+	if h.nacks > 0 || m.anyNacked() {
+		m.forget(h.stageName())
+	}
+}
+
+// flush reports several settlements in one call.
+func (s *session) flush(batch []*hand) {
+	settled := make([]driver.Settlement, len(batch))
+	for i, h := range batch {
+		settled[i] = h.settlement[0]
+	}
+	s.report(settled, batch...)
+}
+
+// report tells the transport how deliveries ended, and tries again for as long as the session lasts.
+func (s *session) report(settled []driver.Settlement, hands ...*hand) {
+	faults := s.try(settled)
+	if faults == nil {
+		if settled[0].Outcome == driver.Ack {
+			s.worked.Store(true)
+		}
+		s.sub.known(hands...)
+		return
+	}
+	again, settledAgain := s.sift(settled, hands, faults)
+	if len(again) == 0 {
+		return
+	}
+	s.retrying.Go(func() { s.repeat(settledAgain, again) })
+}
+
+func (s *session) try(settled []driver.Settlement) []error {
+	if s.ended.Load() {
+		return all(len(settled), driver.ErrLost)
+	}
+	b := s.sub.b
+	ctx, cancel := b.within(context.Background(), b.cfg.PublishTimeout)
+	defer cancel()
+	if b.traits.Prompt || b.traits.Local {
+		return s.stream.Settle(ctx, settled)
+	}
+	var faults []error
+	settled = slices.Clone(settled)
+	answered := make(chan []error, 1)
+	go func() { answered <- s.stream.Settle(ctx, settled) }()
+	select {
+	case faults = <-answered:
+	case <-ctx.Done():
+		faults = all(len(settled), context.Cause(ctx))
+	}
+	return faults
+}
+
+// known notes that the outcome of deliveries is with the broker, or will never be.
+func (s *subscription) known(hands ...*hand) {
+	for _, h := range hands {
+		s.suspects.done(h)
+	}
+	s.unsettled.Add(-len(hands))
+}
+
+// sift takes out what is over, one way or the other, and returns what is to be tried again.
+func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []error) (again []*hand, settledAgain []driver.Settlement) {
+	for i, h := range hands {
+		switch err := faults[i]; {
+		case err == nil:
+			s.sub.known(h)
+		case errors.Is(err, driver.ErrLost):
+			h.lose()
+		default:
+			again, settledAgain = append(again, h), append(settledAgain, settled[i])
+		}
+	}
+	return again, settledAgain
+}
+
+var settling = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+
+// repeat tries until the transport knows, or the session has ended.
+func (s *session) repeat(settled []driver.Settlement, hands []*hand) {
+	for n := 1; len(hands) > 0; n++ {
+		timer := time.NewTimer(settling.After(n))
+		select {
+		case <-timer.C:
+		case <-s.lost:
+		case <-s.sub.abandoned:
+			s.ended.Store(true)
+		}
+		timer.Stop()
+		faults := s.try(settled)
+		if faults == nil {
+			s.sub.known(hands...)
+			return
+		}
+		if n == 1 {
+			s.sub.b.warn("acks could not be stored, trying again", faults[0], "topic", s.sub.q.Topic, "messages", len(hands))
+		}
+		hands, settled = s.sift(settled, hands, faults)
+	}
+}
+
+// lose notes that the outcome of a delivery has not reached the broker. One that was handled is acked when it comes
+// again.
+func (h *hand) lose() {
+	defer h.sub.known(h)
+	if h.settlement[0].Outcome != driver.Ack || h.moved {
+		return
+	}
+	h.sub.b.acksLost.Add(1)
+	h.sub.b.warn("a message that was handled could not be acked, it is delivered again", driver.ErrLost,
+		"topic", h.sub.q.Topic, "queue", h.sub.q.Names.Queue)
+	if name := h.content(); name != "" {
+		h.sub.memory.settle(name)
+		h.sub.memory.lost.Store(true)
+	}
+}

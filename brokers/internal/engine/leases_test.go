@@ -1,0 +1,222 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/driver/drivertest"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
+)
+
+// leasing is a broker that keeps due times, leases what it hands out and notes what has begun, as a SQL database does.
+func leasing() drivertest.Config {
+	return drivertest.Config{
+		Traits: driver.Traits{
+			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50, SettleLinger: 5 * time.Millisecond,
+		},
+		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
+		Begins:       true,
+	}
+}
+
+// A place that something else holds for a while is tried again until the caller's time is over, and no longer.
+func TestPublish_ABusyPlaceIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		p := open(t, s)
+		d := p.consume(ack)
+		synctest.Wait()
+		busy := 3
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict {
+				if busy--; busy >= 0 {
+					return drivertest.Verdict{Err: driver.ErrBusy}
+				}
+				return drivertest.Verdict{Copies: 1}
+			}
+		})
+		p.publish("m")
+		synctest.Wait()
+		require.Len(t, d.of("m"), 1)
+
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict { return drivertest.Verdict{Err: driver.ErrBusy} }
+		})
+		began := time.Now()
+		require.ErrorIs(t, p.Publisher().Publish("orders", message.NewMessage("n", nil)), driver.ErrBusy)
+		require.Equal(t, p.Config().PublishTimeout, time.Since(began))
+	})
+}
+
+// What shares its calls with others has the whole timeout for its own, unless it waits for another's first.
+func TestPublish_ASharedCallHasTheWholeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		p := open(t, s)
+		p.subscribe()
+		timeout := p.Config().PublishTimeout
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict {
+				return drivertest.Verdict{Copies: 1, Late: timeout * 9 / 10}
+			}
+		})
+		p.publish("slow")
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict { return drivertest.Verdict{Hang: true} }
+		})
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second) // virtual
+				called := time.Now()
+				require.ErrorIs(t, p.Publisher().Publish("orders", message.NewMessage("m", nil)), context.DeadlineExceeded)
+				require.LessOrEqual(t, time.Since(called), timeout)
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, time.Since(began), timeout+2*time.Second)
+	})
+}
+
+// together stores the messages of a call together or not at all.
+type together struct {
+	*drivertest.Transport
+
+	first sync.Once
+	begin chan struct{} // closed: the first call may end
+	sizes []int
+}
+
+func (t *together) Publish(ctx context.Context, out []driver.Outgoing) []error {
+	t.first.Do(func() { <-t.begin })
+	t.sizes = append(t.sizes, len(out))
+	if !slices.ContainsFunc(out, func(o driver.Outgoing) bool { return o.Message.UUID == "refused" }) {
+		return t.Transport.Publish(ctx, out)
+	}
+	err := errors.New("refused by the test")
+	if len(out) > 1 {
+		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
+	}
+	return slices.Repeat([]error{err}, len(out))
+}
+
+// Callers share a call. Where it is stored as a whole or not at all, the one whose message is refused fails alone, with
+// all of its messages.
+func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		transport := &together{Transport: s.Connect(), begin: make(chan struct{})}
+		cfg, err := brokers.Config{URL: "faulty://"}.Resolve(params())
+		require.NoError(t, err)
+		b, err := engine.New(engine.Config{Config: cfg, Params: params(), Transport: transport})
+		require.NoError(t, err)
+		require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+		var (
+			mu     sync.Mutex
+			failed = map[string]bool{}
+			all    sync.WaitGroup
+		)
+		publish := func(ids ...string) {
+			all.Go(func() {
+				var list []*message.Message
+				for _, id := range ids {
+					list = append(list, message.NewMessage(id, nil))
+				}
+				if err := b.Publisher().Publish("orders", list...); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					failed[ids[0]] = true
+				}
+			})
+		}
+		publish("before")
+		synctest.Wait()
+		publish("a")
+		publish("beside", "refused")
+		publish("b")
+		synctest.Wait()
+		close(transport.begin)
+		all.Wait()
+		require.Equal(t, map[string]bool{"beside": true}, failed)
+		require.Equal(t, []int{1, 4}, transport.sizes[:2], "they have not shared a call")
+		var stored []string
+		for _, m := range s.Messages("orders", brokers.DefaultGroup) {
+			stored = append(stored, m.UUID)
+		}
+		require.ElementsMatch(t, []string{"before", "a", "b"}, stored)
+		require.NoError(t, b.Close())
+	})
+}
+
+// Suspects run one after the other, and the next one begins when the broker knows the answer of the one before: should
+// it end the process, the one before must not be counted again.
+func TestSuspects_TheNextBeginsWhenTheAnswerIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		for range 2 {
+			p := open(t, s, concurrency(4))
+			end := make(chan struct{})
+			t.Cleanup(func() { close(end) }) // the handlers of a process that is dead
+			p.consume(func(m *message.Message) { <-end; m.Nack() })
+			if s.Calls("Publish") == 0 {
+				p.publish("a", "b")
+			}
+			synctest.Wait()
+			p.conn.Kill()
+		}
+		p := open(t, s, concurrency(4))
+		s.With(func(h *drivertest.Hooks) {
+			h.Settle = func(driver.Settlement) error { return errors.New("read-only") }
+		})
+		d := p.consume(ack)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, d.total(), "the second has begun")
+		s.With(func(h *drivertest.Hooks) { h.Settle = nil })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 2, d.total())
+		require.Empty(t, s.Messages("orders", "billing"))
+	})
+}
+
+// The lease of a suspect that is lost before its handler has begun: the message is not handed out.
+func TestSuspects_ALostOneIsNotHandedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		p := open(t, s)
+		end := make(chan struct{})
+		t.Cleanup(func() { close(end) })
+		p.consume(func(m *message.Message) { <-end; m.Nack() })
+		p.publish("a")
+		synctest.Wait()
+		p.conn.Kill()
+
+		begins, handled := 0, 0
+		s.With(func(h *drivertest.Hooks) {
+			h.Begin = func(*message.Message) error {
+				if begins++; begins <= 3 {
+					return fmt.Errorf("of another worker: %w", driver.ErrLost)
+				}
+				return nil
+			}
+		})
+		second := open(t, s)
+		second.consume(func(m *message.Message) { handled = begins; m.Ack() })
+		time.Sleep(90 * time.Millisecond) // a Begin that fails otherwise is tried again after 100 ms
+		synctest.Wait()
+		require.Equal(t, 4, handled, "each time it is released, and comes again")
+	})
+}

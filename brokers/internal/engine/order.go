@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"sync"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+// order runs deliveries of one Order one after the other.
+type order struct {
+	mu   sync.Mutex
+	busy map[string][]*hand // what runs, and what waits behind it
+}
+
+// mayRun reports whether h may run now. What may not comes to ready in its turn.
+func (s *subscription) mayRun(h *hand) bool {
+	return h.Order == "" || h.ordered || s.order.join(h)
+}
+
+func (o *order) join(h *hand) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	h.ordered = true
+	waiting, busy := o.busy[h.Order]
+	if busy {
+		o.busy[h.Order] = append(waiting, h)
+		return false
+	}
+	if o.busy == nil {
+		o.busy = map[string][]*hand{}
+	}
+	o.busy[h.Order] = nil
+	return true
+}
+
+// leave lets the next one run after an ack. What follows one that was not acked is released with it: it must not
+// overtake.
+func (o *order) leave(h *hand, outcome driver.Outcome) {
+	if !h.ordered {
+		return
+	}
+	o.mu.Lock()
+	waiting := o.busy[h.Order]
+	if outcome != driver.Ack || len(waiting) == 0 {
+		delete(o.busy, h.Order)
+	} else {
+		o.busy[h.Order] = waiting[1:]
+	}
+	o.mu.Unlock()
+	switch {
+	case len(waiting) == 0:
+	case outcome == driver.Ack:
+		h.sub.ready <- waiting[0]
+	default:
+		for _, next := range waiting {
+			next.ordered = false
+			next.settle(driver.Release, 0)
+		}
+	}
+}

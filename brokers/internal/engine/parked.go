@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// DefaultDelaysTopic is where messages wait in Config.Delays.
+const DefaultDelaysTopic = "redrive.delayed"
+
+// lot keeps what must wait longer than the transport can in another broker, and brings it back when it is due. Every
+// process with the same lot does, so that nothing depends on the one that parked a message.
+type lot struct {
+	b      *Broker
+	broker brokers.Broker
+	topic  string
+	out    message.Publisher
+	in     message.Subscriber
+	busy   sync.WaitGroup
+}
+
+// parked is what the header of a parked message says of its way on.
+type parked struct {
+	Kind       driver.Kind `json:"kind"`
+	Topic      string      `json:"topic"`
+	Consumer   string      `json:"consumer,omitempty"`
+	First      bool        `json:"first,omitempty"`
+	Exchange   string      `json:"exchange,omitempty"`
+	RoutingKey string      `json:"routing_key,omitempty"`
+	Key        []byte      `json:"key,omitempty"`
+	Partition  *int32      `json:"partition,omitempty"`
+	Base       string      `json:"base,omitempty"` // the original delay, which parking must not change
+}
+
+// openLot starts to bring back what is due.
+func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
+	if topic == "" {
+		topic = DefaultDelaysTopic
+	}
+	l := &lot{
+		b: b, broker: delays, topic: topic, out: delays.Publisher(),
+		in: delays.Subscriber(brokers.WithGroup("redrive"), brokers.WithConcurrency(16)),
+	}
+	due, err := l.in.Subscribe(context.Background(), topic)
+	if err != nil {
+		return nil, fmt.Errorf("%s: delays: %w", b.traits.Name, err)
+	}
+	l.busy.Go(func() {
+		for m := range due {
+			l.busy.Go(func() { l.bring(m) })
+		}
+	})
+	return l, nil
+}
+
+// park stores o until d has passed.
+func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) error {
+	p := parked{
+		Kind: o.To.Kind, Topic: o.To.Topic, Consumer: o.To.Consumer, First: o.First, Base: o.Message.Metadata[envelope.KeyOriginalDelay],
+	}
+	if o.Origin != nil {
+		p.Exchange, p.RoutingKey, p.Key, p.Partition = o.Origin.Exchange, o.Origin.RoutingKey, o.Origin.Key, o.Origin.Partition
+	}
+	way, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	m := o.Message.Copy()
+	for _, h := range o.Extra {
+		m.Metadata[h.Key] = h.Value
+	}
+	// Publish takes the stage for a leftover.
+	if stage, ok := m.Metadata[envelope.KeyStage]; ok {
+		m.Metadata[keyParkedStage] = stage
+	}
+	m.Metadata[keyParked] = string(way)
+	envelope.SetDelay(m, d)
+	m.SetContext(ctx)
+	if err := l.out.Publish(l.topic, m); err != nil {
+		return fmt.Errorf("delays: %w", err)
+	}
+	return nil
+}
+
+// Headers of a parked message.
+const (
+	keyParked      = "x-redrive-parked"
+	keyParkedStage = "x-redrive-parked-stage"
+)
+
+// bring publishes a message that is due.
+func (l *lot) bring(m *message.Message) {
+	err := l.forward(m.Copy())
+	if err == nil {
+		m.Ack()
+		return
+	}
+	l.b.warn("a message that is due cannot be published, it is tried again", err, "message_id", m.UUID)
+	m.Nack() // the other broker paces it
+}
+
+func (l *lot) forward(m *message.Message) error {
+	var p parked
+	if err := json.Unmarshal([]byte(m.Metadata[keyParked]), &p); err != nil || p.Topic == "" {
+		return errors.Join(errors.New("the message has not been parked by this module"), err)
+	}
+	delete(m.Metadata, keyParked)
+	if delete(m.Metadata, envelope.KeyOriginalDelay); p.Base != "" {
+		m.Metadata[envelope.KeyOriginalDelay] = p.Base
+	}
+	o := driver.Outgoing{
+		Message: m, To: l.b.to(p.Kind, p.Topic, p.Consumer), First: p.First,
+		Origin: &envelope.Origin{
+			Broker: l.b.caps.Scheme, Topic: p.Topic, Consumer: p.Consumer,
+			Exchange: p.Exchange, RoutingKey: p.RoutingKey, Key: p.Key, Partition: p.Partition,
+		},
+	}
+	if p.Kind == driver.ToTopic {
+		o.Origin = nil
+	}
+	if stage, ok := m.Metadata[keyParkedStage]; ok {
+		delete(m.Metadata, keyParkedStage)
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: stage})
+	}
+	return l.b.sender.sendOne(context.Background(), &o)
+}
+
+// close stops to bring messages back. Those that are parked wait for another process.
+func (l *lot) close() error {
+	err := errors.Join(l.in.Close(), l.out.Close())
+	l.busy.Wait()
+	return err
+}

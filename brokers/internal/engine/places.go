@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// maxPlaces bounds the destinations that are kept: messages name topics and consumers too.
+const maxPlaces = 4096
+
+// places keeps destinations: making names reads templates, which is a tenth of a retry's work.
+type places struct {
+	known sync.Map // placeKey to *driver.Destination
+	count atomic.Int64
+}
+
+type placeKey struct {
+	kind            driver.Kind
+	topic, consumer string
+}
+
+// to returns the destination of a kind. consumer is as envelope.Origin names it, empty with driver.ToTopic.
+func (b *Broker) to(kind driver.Kind, topic, consumer string) *driver.Destination {
+	key := placeKey{kind, topic, consumer}
+	if known, ok := b.places.known.Load(key); ok {
+		return known.(*driver.Destination)
+	}
+	made := &driver.Destination{Kind: kind, Topic: topic, Consumer: consumer}
+	if kind == driver.ToTopic {
+		made.Names = b.namesFor(topic, "")
+	} else {
+		made.Names = b.namesOf(topic, consumer)
+	}
+	if b.places.count.Add(1) > maxPlaces {
+		b.places.known.Clear()
+		b.places.count.Store(1)
+	}
+	known, _ := b.places.known.LoadOrStore(key, made)
+	return known.(*driver.Destination)
+}
+
+// namesFor makes the names of a group on topic.
+func (b *Broker) namesFor(topic, group string) brokers.Names {
+	if b.namer != nil {
+		return b.namer.NamesFor(topic, group)
+	}
+	return b.cfg.Naming.For(topic, group)
+}
+
+// namesOf makes the names of a consumer as envelope.Origin names it.
+func (b *Broker) namesOf(topic, consumer string) brokers.Names {
+	switch {
+	case b.namer != nil:
+		return b.namer.NamesOf(topic, consumer)
+	case b.traits.ConsumerIsQueue:
+		return b.cfg.Naming.ForQueue(topic, consumer)
+	default:
+		return b.cfg.Naming.For(topic, consumer)
+	}
+}
+
+// consumerOf is how envelope.Origin names the consumer of q.
+func (b *Broker) consumerOf(q *driver.Queue) string {
+	if b.traits.ConsumerIsQueue {
+		return q.Names.Queue
+	}
+	return q.Group
+}
+
+// consumerIn returns the consumer that origin names, or the one that this broker's own group would be on its topic.
+func (b *Broker) consumerIn(origin *envelope.Origin) string {
+	if origin.Consumer != "" {
+		return origin.Consumer
+	}
+	q := driver.Queue{Topic: origin.Topic, Group: groupName(b.cfg.Group), Names: b.namesFor(origin.Topic, b.cfg.Group)}
+	return b.consumerOf(&q)
+}
+
+// groupName gives the consumer of no group a name, so that an origin always has one.
+func groupName(name string) string {
+	if name == "" {
+		return brokers.DefaultGroup
+	}
+	return name
+}

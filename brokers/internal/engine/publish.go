@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// publisher is a handle on the broker. It is safe for concurrent use.
+type publisher struct {
+	broker *Broker
+	closed atomic.Bool
+}
+
+// Publisher implements brokers.Broker.
+func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b} }
+
+// Publish implements message.Publisher. The context of the first message bounds the wait for all. When one of them can
+// be seen to be refused, none is stored.
+func (p *publisher) Publish(topic string, messages ...*message.Message) error {
+	return envelope.PublishProduced(func(messages ...*message.Message) error {
+		return p.publish(topic, messages)
+	}, messages...)
+}
+
+func (p *publisher) publish(topic string, messages []*message.Message) error {
+	b := p.broker
+	if p.closed.Load() || !b.enter() {
+		return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	if err := b.publish(topic, messages); err != nil {
+		return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, err)
+	}
+	return nil
+}
+
+// Close implements message.Publisher. It ends this handle and nothing else.
+func (p *publisher) Close() error {
+	p.closed.Store(true)
+	return nil
+}
+
+func (b *Broker) publish(topic string, messages []*message.Message) error {
+	out, err := b.Outgoing(topic, messages)
+	if err != nil || len(out) == 0 {
+		return err
+	}
+	if b.lot != nil {
+		if out, err = b.parkLong(messages[0].Context(), out); err != nil || len(out) == 0 {
+			return err
+		}
+	}
+	return joined(b.sender.send(messages[0].Context(), out))
+}
+
+// Outgoing makes the first publications of messages, for drivers that can also store them in another way, such as a
+// transaction of the caller's.
+func (b *Broker) Outgoing(topic string, messages []*message.Message) ([]driver.Outgoing, error) {
+	out := make([]driver.Outgoing, len(messages))
+	to := b.to(driver.ToTopic, topic, "")
+	for i, m := range messages {
+		if err := b.first(&out[i], to, m); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// parkLong parks what must wait longer than the transport can, and returns the rest.
+func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []driver.Outgoing, err error) {
+	for i := range out {
+		if out[i].Delay <= b.longest {
+			rest = append(rest, out[i])
+			continue
+		}
+		if err := b.lot.park(ctx, &out[i], out[i].Delay); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// first makes the first publication of m.
+func (b *Broker) first(o *driver.Outgoing, to *driver.Destination, m *message.Message) error {
+	*o = driver.Outgoing{Message: m, To: to, First: true}
+	if asksDelay(m) || carriesState(m) {
+		m = m.Copy() // the caller keeps its message
+		delay, _ := envelope.TakeDelay(m)
+		for _, key := range ownState {
+			delete(m.Metadata, key)
+		}
+		o.Message = m
+		if err := b.delay(o, delay, time.Now()); err != nil {
+			return err
+		}
+	}
+	if !b.traits.StablePosition {
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})
+	}
+	return b.fits(o)
+}
+
+// delay asks the transport to hand o out after d.
+func (b *Broker) delay(o *driver.Outgoing, d time.Duration, now time.Time) error {
+	switch longest := b.caps.MaxDelay; {
+	case d <= 0:
+		return nil
+	case longest == 0:
+		return fmt.Errorf("%w: a delay of %s: this broker cannot delay as it is configured", brokers.ErrUnsupported, d)
+	case d > longest:
+		return fmt.Errorf("%w: a delay of %s: the longest is %s", brokers.ErrUnsupported, d, longest)
+	}
+	o.Delay = d
+	o.Due = now.Add(d)
+	if b.traits.Early && d <= b.longest {
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyNotBefore, Value: ceilMillis(o.Due)})
+	}
+	return nil
+}
+
+// ownState are headers that only the engine writes: on a first publication they are left over from another delivery, or
+// forged.
+var ownState = [...]string{envelope.KeyNotBefore, envelope.KeyStage, envelope.KeySuspect}
+
+func carriesState(m *message.Message) bool {
+	for _, key := range ownState {
+		if _, ok := m.Metadata[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// asksDelay saves the copy of messages that ask for none.
+func asksDelay(m *message.Message) bool {
+	for _, key := range [...]string{envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil} {
+		if _, ok := m.Metadata[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// fits refuses what exceeds the broker's limits. On the way to a retry or to the dead letters our own headers do not
+// count, for which a transport keeps driver.Headroom: what could be published can be retried.
+func (b *Broker) fits(o *driver.Outgoing) error {
+	limit := b.caps.MaxMessageBytes
+	if limit == 0 && b.caps.MaxHeaderBytes == 0 {
+		return nil
+	}
+	var headers int64
+	for k, v := range o.Headers() {
+		if o.First || !envelope.IsOurs(k) {
+			headers += int64(len(k) + len(v))
+		}
+	}
+	if n := headers + int64(len(o.Message.Payload)); limit > 0 && n > limit {
+		return fmt.Errorf("%d bytes, at most %d: %w", n, limit, brokers.ErrTooLarge)
+	}
+	if most := b.caps.MaxHeaderBytes; most > 0 && headers > most {
+		return fmt.Errorf("%d bytes of headers, at most %d: %w", headers, most, brokers.ErrTooLarge)
+	}
+	return nil
+}
+
+// joined makes one error of several, those of one cause once: 500 messages that fail for one reason have one sentence.
+func joined(faults []error) error {
+	if faults == nil {
+		return nil
+	}
+	var first error
+	more, seen := 0, map[string]bool{}
+	var others []error
+	for _, err := range faults {
+		switch {
+		case err == nil:
+		case first == nil:
+			first, seen[err.Error()] = err, true
+		case seen[err.Error()]:
+			more++
+		default:
+			seen[err.Error()] = true
+			others = append(others, err)
+		}
+	}
+	if first != nil && more > 0 {
+		first = fmt.Errorf("%w (and %d more of the %d messages)", first, more, len(faults))
+	}
+	if len(others) == 0 {
+		return first
+	}
+	return errors.Join(append([]error{first}, others...)...)
+}
+
+// sendOne is send for one message.
+func (s *sender) sendOne(ctx context.Context, o *driver.Outgoing) error {
+	if faults := s.send(ctx, []driver.Outgoing{*o}); faults != nil {
+		return faults[0]
+	}
+	return nil
+}
+
+// ceilMillis writes a time as envelope.KeyNotBefore has it, rounded up: never early.
+func ceilMillis(t time.Time) string {
+	return strconv.FormatInt(t.Add(time.Millisecond-1).UnixMilli(), 10)
+}

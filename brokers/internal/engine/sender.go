@@ -1,0 +1,247 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// sender publishes: within the timeout, in batches where they pay, and once more after what was missing has been made,
+// or what was too large has shed the texts of its error.
+type sender struct {
+	b       *Broker
+	timeout time.Duration
+	late    error // when the timeout is over
+	mender  driver.Mender
+
+	mu      sync.Mutex
+	batches map[*driver.Destination]*batcher[*request] // nil unless batches pay
+}
+
+func newSender(b *Broker) *sender {
+	s := &sender{
+		b:       b,
+		timeout: b.cfg.PublishTimeout,
+		late:    fmt.Errorf("the broker has not confirmed within %s: %w", b.cfg.PublishTimeout, context.DeadlineExceeded),
+	}
+	s.mender, _ = b.transport.(driver.Mender)
+	if b.traits.PublishBatch > 1 {
+		s.batches = map[*driver.Destination]*batcher[*request]{}
+	}
+	return s
+}
+
+// send publishes out and returns nil when all of it is stored, else one error for each.
+func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
+	if ctx.Err() != nil {
+		return all(len(out), context.Cause(ctx))
+	}
+	began := time.Now()
+	if s.shared(out) { // which keeps to the timeout without a context, whose making is a fifth of a publication's work
+		faults := s.share(ctx, out[0].To, out)
+		if faults == nil {
+			return nil
+		}
+		ctx, cancel := context.WithDeadlineCause(ctx, began.Add(s.timeout), s.late)
+		defer cancel()
+		return s.mend(ctx, out, faults)
+	}
+	if !s.b.traits.Local {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, s.late)
+		defer cancel()
+	}
+	faults := s.call(ctx, out)
+	if faults == nil {
+		return nil
+	}
+	return s.mend(ctx, out, faults)
+}
+
+// mend tries once more what failed for a reason that can be helped.
+func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error) []error {
+	s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
+		return s.mender != nil && errors.Is(err, brokers.ErrUnroutable) && (o.To.Kind != driver.ToTopic || !o.Due.IsZero())
+	}, s.mender)
+	busy := func(err error) bool { return errors.Is(err, driver.ErrBusy) }
+	for n := 1; slices.ContainsFunc(faults, busy) && wait.For(ctx, settling.After(n)) == nil; n++ {
+		s.again(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) }, nil)
+	}
+	for step := range shedding {
+		s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
+			return errors.Is(err, brokers.ErrTooLarge) && shed(o, step)
+		}, nil)
+	}
+	for i := range out {
+		if o := &out[i]; o.To.Kind == driver.ToTopic && o.Due.IsZero() && s.b.cfg.Naming.Patterns &&
+			!s.b.cfg.RefuseUnrouted && errors.Is(faults[i], brokers.ErrUnroutable) && !errors.Is(faults[i], driver.ErrMissing) {
+			faults[i] = nil // an event that no service has subscribed to
+		}
+	}
+	if slices.IndexFunc(faults, func(err error) bool { return err != nil }) < 0 {
+		return nil
+	}
+	return faults
+}
+
+// again publishes those once more whose error may choose.
+func (s *sender) again(
+	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool, mender driver.Mender,
+) {
+	var todo []int
+	var some []driver.Outgoing
+	for i := range out {
+		if faults[i] != nil && may(&out[i], faults[i]) {
+			todo, some = append(todo, i), append(some, out[i])
+		}
+	}
+	if len(todo) == 0 {
+		return
+	}
+	if mender != nil {
+		if err := bounded(ctx, &s.b.traits, func(ctx context.Context) error { return mender.Mend(ctx, some) }); err != nil {
+			for _, i := range todo {
+				faults[i] = fmt.Errorf("%w; it could not be made: %w", faults[i], err)
+			}
+			return
+		}
+	}
+	answers := s.store(ctx, some)
+	for n, i := range todo {
+		faults[i] = nil
+		if answers != nil {
+			faults[i] = answers[n]
+		}
+	}
+}
+
+// store is one call of the transport, or a part of one that others share.
+func (s *sender) store(ctx context.Context, out []driver.Outgoing) []error {
+	if s.shared(out) {
+		return s.share(ctx, out[0].To, out)
+	}
+	return s.call(ctx, out)
+}
+
+// shared reports whether out is published together with what other callers publish.
+func (s *sender) shared(out []driver.Outgoing) bool {
+	for i := range out {
+		if s.batches == nil || out[i].To != out[0].To {
+			return false
+		}
+	}
+	return true
+}
+
+// call publishes out on the transport.
+func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
+	t := &s.b.traits
+	if t.Prompt || t.Local {
+		return s.b.transport.Publish(ctx, out)
+	}
+	mine := slices.Clone(out) // a call that is left behind still reads them, when the caller has its messages back
+	for i := range mine {
+		mine[i].Message = mine[i].Message.Copy()
+	}
+	answer := make(chan []error, 1)
+	go func() { answer <- s.b.transport.Publish(ctx, mine) }()
+	select {
+	case faults := <-answer:
+		return faults
+	case <-ctx.Done():
+		return all(len(out), context.Cause(ctx))
+	}
+}
+
+// request is what one caller wants to have published.
+type request struct {
+	ctx  context.Context
+	out  []driver.Outgoing
+	ends time.Time    // when the caller has waited long enough
+	done chan []error // capacity 1
+}
+
+// share publishes out together with what others publish to the same destination meanwhile.
+func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver.Outgoing) []error {
+	s.mu.Lock()
+	batch := s.batches[to]
+	if batch == nil {
+		if len(s.batches) >= maxPlaces {
+			for known, idle := range s.batches {
+				if idle.idle() {
+					delete(s.batches, known)
+				}
+			}
+		}
+		batch = &batcher[*request]{max: s.b.traits.PublishBatch, flush: s.flush, size: func(r *request) int { return len(r.out) }}
+		s.batches[to] = batch
+	}
+	r := &request{ctx: ctx, out: out, ends: time.Now().Add(s.timeout), done: make(chan []error, 1)}
+	batch.add(r) // under the lock, so that a batcher that is idle is not forgotten now
+	s.mu.Unlock()
+	// At most half of the timeout is for the wait behind another flush, the rest for its own.
+	timer := time.NewTimer(s.timeout / 2)
+	defer timer.Stop()
+	err := s.late
+	select {
+	case faults := <-r.done:
+		return faults
+	case <-timer.C:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if batch.withdraw(r) {
+		return all(len(out), err)
+	}
+	return <-r.done
+}
+
+// flush publishes requests in one call. What has run out of time while it waited for its turn is not published.
+func (s *sender) flush(batch []*request) {
+	var out []driver.Outgoing
+	live := batch[:0]
+	for _, r := range batch {
+		if r.ctx.Err() != nil {
+			r.done <- all(len(r.out), context.Cause(r.ctx))
+			continue
+		}
+		live = append(live, r)
+		out = append(out, r.out...)
+	}
+	if len(live) == 0 {
+		return
+	}
+	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(live[0].ctx), live[0].ends, s.late)
+	defer cancel()
+	faults := s.call(ctx, out)
+	for _, r := range live {
+		n := len(r.out)
+		var mine []error
+		if faults != nil {
+			mine, faults = faults[:n:n], faults[n:]
+			if slices.IndexFunc(mine, func(err error) bool { return err != nil }) < 0 {
+				mine = nil
+			}
+		}
+		if len(live) > 1 && slices.ContainsFunc(mine, func(err error) bool { return errors.Is(err, driver.ErrTogether) }) {
+			mine = s.call(ctx, r.out)
+		}
+		r.done <- mine
+	}
+}
+
+// all is the same error n times.
+func all(n int, err error) []error {
+	faults := make([]error, n)
+	for i := range faults {
+		faults[i] = err
+	}
+	return faults
+}

@@ -1,0 +1,267 @@
+package engine_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/driver/drivertest"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A network that breaks all the time slows down, and stops nothing: the pauses between sessions are for those in which
+// nothing was done.
+func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, concurrency(4), param("prefetch", "20"))
+		d := p.consume(func(m *message.Message) {
+			time.Sleep(10 * time.Millisecond)
+			m.Ack()
+		})
+		const n = 2000
+		for i := range n {
+			p.publish(strconv.Itoa(i))
+		}
+		for range 150 { // 30 seconds, of which the handlers need five
+			time.Sleep(200 * time.Millisecond)
+			s.Cut()
+		}
+		synctest.Wait()
+		for i := range n {
+			require.NotEmpty(t, d.of(strconv.Itoa(i)), i)
+		}
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+	})
+}
+
+// The end of a session is noticed while its deliveries fill the window and a handler holds them up, whether the broker counts
+// deliveries or not.
+func TestSession_ThatEndsWithAFullWindowIsNoticed(t *testing.T) {
+	for _, counts := range []bool{true, false} {
+		t.Run(strconv.FormatBool(counts), func(t *testing.T) { endWithAFullWindow(t, counts) })
+	}
+}
+
+func endWithAFullWindow(t *testing.T, counts bool) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Capabilities.DeliveryCount = counts
+		s := drivertest.NewServer(cfg)
+		p := open(t, s, param("prefetch", "3"))
+		release := make(chan struct{})
+		d := p.consume(func(m *message.Message) {
+			<-release
+			m.Ack()
+		})
+		p.publish("1", "2", "3", "4", "5", "6")
+		synctest.Wait()
+		for range 10 {
+			before := s.Calls("Receive")
+			s.Cut()
+			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			require.Equal(t, before+1, s.Calls("Receive"))
+		}
+		close(release)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if counts {
+			require.Equal(t, 6, d.total(), "each once")
+		}
+		require.Empty(t, s.Messages("orders", "billing"))
+	})
+}
+
+// The broker counts what was in hand when a connection ended, and gives such messages up without asking.
+func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.GiveUp = 4
+		s := drivertest.NewServer(cfg)
+		p := open(t, s, concurrency(2), param("prefetch", "10"))
+		d := p.consume(func(m *message.Message) {
+			time.Sleep(10 * time.Minute)
+			m.Ack()
+		})
+		const n = 30
+		for i := range n {
+			p.publish(strconv.Itoa(i))
+		}
+		for range 50 {
+			time.Sleep(11 * time.Second)
+			s.Cut()
+		}
+		time.Sleep(4 * time.Hour)
+		synctest.Wait()
+		require.Empty(t, s.Dead(drivertest.GaveUp))
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+		require.Empty(t, s.Messages("orders", "billing"))
+		for i := range n {
+			require.Len(t, d.of(strconv.Itoa(i)), 1)
+		}
+	})
+}
+
+// What cannot be read reaches no handler, and is kept with what there is of it.
+func TestMalformed_IsDeadBeforeItsHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		s.With(func(h *drivertest.Hooks) {
+			h.Delivery = func(d *driver.Delivery) {
+				if d.Message.UUID == "bad" {
+					d.Malformed = "nested too deep"
+				}
+			}
+		})
+		p := open(t, s)
+		d := p.consume(ack)
+		p.publish("1", "bad", "2")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 2, d.total())
+		require.Empty(t, d.of("bad"))
+		dead := s.Dead("orders.billing_dlq")
+		require.Len(t, dead, 1)
+		require.Equal(t, "bad", string(dead[0].Payload))
+		require.Equal(t, string(envelope.ReasonMalformed), dead[0].Metadata[envelope.KeyDeadLetterReason])
+		require.Equal(t, "nested too deep", dead[0].Metadata[envelope.KeyErrorMessage])
+	})
+}
+
+// Foreign messages without ids that say the same are as many messages as there are.
+func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(func(m *message.Message) {
+			time.Sleep(100 * time.Millisecond)
+			m.Ack()
+		})
+		for range 5 {
+			tick := driver.Outgoing{Message: message.NewMessage("", []byte("tick")), To: &driver.Destination{Topic: "orders"}}
+			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{tick}))
+		}
+		time.Sleep(50 * time.Millisecond)
+		s.Cut() // the first is with its handler, whose ack is lost
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of(""), 6)
+		require.Zero(t, p.Replays())
+	})
+}
+
+// A message that comes early, and was in the hands of processes that died, is still not due.
+func TestSuspects_AreNotEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+		m := message.NewMessage("delayed", nil)
+		envelope.SetDelay(m, 50*time.Second)
+		began := time.Now()
+		require.NoError(t, p.Publisher().Publish("orders", m))
+		time.Sleep(11 * time.Second)
+		s.PausePublishing()
+		for range 3 {
+			dies := open(t, s)
+			dies.consume(func(*message.Message) { t.Error("early") })
+			time.Sleep(time.Second)
+			dies.conn.Kill()
+		}
+		s.ResumePublishing()
+		d := p.consume(ack)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Len(t, d.of("delayed"), 1)
+		require.GreaterOrEqual(t, d.began.Add(d.of("delayed")[0]).Sub(began), 50*time.Second)
+	})
+}
+
+// Where nothing can be delayed, those that wait for their turn wait in hand: publishing them again would have no end.
+func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Traits.Early, cfg.Steps, cfg.Capabilities.MaxDelay = false, nil, -1
+		s := drivertest.NewServer(cfg)
+		w := newCrashes(t, s, func(m *message.Message) bool { return string(m.Payload) == "kills" }, concurrency(4), param("prefetch", "20"))
+		w.start()
+		p := open(t, s)
+		synctest.Wait()
+		require.NoError(t, p.Publisher().Publish("orders", message.NewMessage("killer", []byte("kills"))))
+		const n = 50
+		for i := range n {
+			p.publish(fmt.Sprint("healthy ", i))
+		}
+		before := s.Calls("Publish")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Len(t, s.Dead("orders.billing_dlq"), 1)
+		require.Empty(t, s.Messages("orders", "billing"))
+		require.Less(t, s.Calls("Publish")-before, 300)
+		for i := range n {
+			require.NotZero(t, w.handled[fmt.Sprint("healthy ", i)])
+		}
+	})
+}
+
+// Acks wait for others for a moment, in places of the window that no handler needs, and not at all where there are none.
+func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
+	for _, c := range []struct {
+		prefetch    string
+		concurrency int
+		handle      time.Duration
+		most        int // calls for a hundred acks
+		least       int
+	}{
+		{"101", 1, 100 * time.Microsecond, 10, 1},
+		{"8", 8, time.Millisecond, 100, 20},
+	} {
+		t.Run("prefetch "+c.prefetch, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := rabbit()
+				cfg.Traits.SettleBatch, cfg.Traits.SettleLinger, cfg.Traits.SettleFrees = 1000, 5*time.Millisecond, true
+				s := drivertest.NewServer(cfg)
+				p := open(t, s, concurrency(c.concurrency), param("prefetch", c.prefetch))
+				d := p.consume(func(m *message.Message) {
+					time.Sleep(c.handle)
+					m.Ack()
+				})
+				for i := range 100 {
+					p.publish(strconv.Itoa(i))
+				}
+				began := time.Now()
+				time.Sleep(4 * time.Millisecond)
+				for time.Since(began) < time.Second && len(s.Messages("orders", "billing")) > 0 {
+					time.Sleep(time.Millisecond)
+				}
+				require.Equal(t, 100, d.total())
+				require.Less(t, time.Since(began), 100*time.Millisecond)
+				require.LessOrEqual(t, s.Calls("Settle"), c.most)
+				require.GreaterOrEqual(t, s.Calls("Settle"), c.least)
+			})
+		})
+	}
+}
+
+// An event that no service reads is no error on a bus; a bus that is not there is one.
+func TestEvent_ToAMissingPlaceIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(*driver.Outgoing) drivertest.Verdict {
+				return drivertest.Verdict{Err: fmt.Errorf("no exchange: %w: %w", brokers.ErrUnroutable, driver.ErrMissing)}
+			}
+		})
+		p := open(t, s, func(c *brokers.Config) { c.Naming = brokers.ServiceBus("shop") })
+		require.ErrorIs(t, p.Publisher().Publish("order.paid", message.NewMessage("1", nil)), brokers.ErrUnroutable)
+	})
+}

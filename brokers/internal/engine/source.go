@@ -1,0 +1,226 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+const (
+	declareTimeout = 30 * time.Second
+	// healthy is how long a session has to last to count as one, and not as a failure.
+	healthy = 10 * time.Second
+	// instant is how soon a session ends that something in its first deliveries has ended. After the second in a row
+	// the next sessions take one message at a time: each end counts as a delivery of everything that was sent ahead.
+	instant = time.Second
+)
+
+// reconnecting is the pause between sessions.
+var reconnecting = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
+
+// source gives a subscription its deliveries, from one session after another. One goroutine at a time uses it.
+type source struct {
+	sub      *subscription
+	session  *session // nil after its end
+	blocked  *hand    // in hand, without a place in the window, when the session ended
+	failures int      // sessions in a row that did not last, and attempts to open one
+	instants int      // sessions in a row that ended at once
+}
+
+// session is one stream.
+type session struct {
+	sub      *subscription
+	stream   driver.Stream
+	contexts driver.Contexts
+	renewer  driver.Renewer
+	beginner driver.Beginner
+	gone     <-chan struct{} // closed when the stream has ended, before Next says so; nil when it does not tell
+	began    time.Time
+	worked   atomic.Bool   // the broker has taken an ack
+	lost     chan struct{} // closed when the stream has failed
+	ended    atomic.Bool   // no settlement reaches the broker any more
+	settles  *batcher[*hand]
+	retrying sync.WaitGroup // settlements that are tried again
+	closing  sync.Once
+
+	mu    sync.Mutex
+	first *hand // in hand, the newest first
+}
+
+// start declares the queue and opens the first session.
+func (s *source) start(ctx context.Context) error {
+	b := s.sub.b
+	if err := b.declare(ctx, &s.sub.q); err != nil {
+		return err
+	}
+	return s.open(ctx)
+}
+
+func (s *source) open(ctx context.Context) error {
+	b, q := s.sub.b, s.sub.q
+	if s.instants > 1 {
+		q.Window = 1
+	}
+	var stream driver.Stream
+	open := func(ctx context.Context) (err error) {
+		stream, err = b.transport.Receive(ctx, q)
+		return err
+	}
+	ctx, cancel := b.within(ctx, declareTimeout)
+	defer cancel()
+	if err := bounded(ctx, &b.traits, open); err != nil {
+		return err
+	}
+	s.session = newSession(s.sub, stream)
+	return nil
+}
+
+// within bounds ctx, but for transports that wait for nothing.
+func (b *Broker) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if b.traits.Local {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// next returns the next delivery, from another session when this one fails. It returns nil when the subscription is to
+// stop.
+func (s *source) next() *hand {
+	for {
+		if s.sub.stopping.Err() != nil { // a stream may have something ready, and prefer it to the end of its context
+			return nil
+		}
+		if s.session == nil && !s.reopen() {
+			return nil
+		}
+		d, err := s.session.stream.Next(s.sub.stopping)
+		if err == nil {
+			return newHand(s.session, d)
+		}
+		if s.sub.stopping.Err() != nil {
+			return nil
+		}
+		s.lose(err)
+	}
+}
+
+// lose ends a session that has failed.
+func (s *source) lose(err error) {
+	lost := s.session
+	s.session = nil
+	close(lost.lost)
+	lost.ended.Store(true)
+	s.sub.memory.lose()
+	lost.survive()
+	s.releaseBlocked()
+	s.sub.dropLost()
+	s.sub.closings.Go(lost.close)
+	switch lasted := time.Since(lost.began); {
+	case lasted >= healthy, lost.worked.Load():
+		s.failures, s.instants = 0, 0
+	case lasted < instant:
+		s.instants++
+	}
+	if errors.Is(err, brokers.ErrUnroutable) {
+		s.sub.missing = true
+	}
+	s.failures++
+	s.sub.b.warn("the session of a subscription has ended, another one is opened", err,
+		"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue, "failures", s.failures)
+}
+
+// releaseBlocked releases what has not got a place in the window.
+func (s *source) releaseBlocked() {
+	if h := s.blocked; h != nil {
+		s.blocked = nil
+		h.settle(driver.Release, 0)
+	}
+}
+
+// reopen opens the next session, paced. It reports false when the subscription is to stop.
+func (s *source) reopen() bool {
+	for {
+		if wait.For(s.sub.stopping, reconnecting.Spread(s.failures)) != nil {
+			return false
+		}
+		var err error
+		if s.sub.missing {
+			err = s.sub.b.declare(s.sub.stopping, &s.sub.q)
+		}
+		if err == nil {
+			err = s.open(s.sub.stopping)
+		}
+		if err == nil {
+			s.sub.missing = false
+			return true
+		}
+		if s.sub.stopping.Err() != nil {
+			return false
+		}
+		s.sub.missing = s.sub.missing || errors.Is(err, brokers.ErrUnroutable)
+		s.failures++
+		s.sub.b.warn("cannot consume, trying again", err,
+			"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue, "failures", s.failures)
+	}
+}
+
+func newSession(sub *subscription, stream driver.Stream) *session {
+	s := &session{sub: sub, stream: stream, began: time.Now(), lost: make(chan struct{})}
+	s.contexts, _ = stream.(driver.Contexts)
+	s.renewer, _ = stream.(driver.Renewer)
+	s.beginner, _ = stream.(driver.Beginner)
+	if w, ok := stream.(driver.Watcher); ok {
+		s.gone = w.Gone()
+	}
+	if t := &sub.b.traits; t.SettleBatch > 1 {
+		most := min(t.SettleBatch, max(1, sub.q.Window/2))
+		s.settles = &batcher[*hand]{max: most, linger: t.SettleLinger, flush: s.flush}
+		if t.SettleFrees {
+			s.settles.max, s.settles.patient = t.SettleBatch, true
+			s.settles.enough = min(t.SettleBatch, max(1, (sub.q.Window-sub.q.Concurrency)/4))
+		}
+	}
+	return s
+}
+
+// close lets settlements reach the broker, and ends the stream.
+func (s *session) close() {
+	s.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if s.settles != nil {
+			select {
+			case <-s.settles.drained():
+			case <-ctx.Done():
+			}
+		}
+		retried := make(chan struct{})
+		go func() {
+			defer close(retried)
+			s.retrying.Wait()
+		}()
+		select {
+		case <-retried:
+		case <-ctx.Done():
+		}
+		s.ended.Store(true)
+		if err := bounded(ctx, &s.sub.b.traits, s.stream.Close); err != nil && !isClosed(s.lost) {
+			s.sub.b.warn("a subscription has closed with an error", err, "topic", s.sub.q.Topic)
+		}
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

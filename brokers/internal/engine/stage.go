@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"hash/maphash"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A stage is one publication of a message on its way through its retries. A first publication has the name that our
+// publisher stamped it with, or one made of its position; every publication that follows has a name made of the one
+// before. So when a crash replays a delivery whose retry had been published already, the second retry has the name of
+// the first, and the consumer that has settled one of them acks the other.
+const (
+	firstStage = "f" // stamped by a publisher
+	retryStage = "r" // made of the stage before
+)
+
+var (
+	stagePrefix = firstStage + rand.Text()[:13] + "."
+	stageCount  atomic.Uint64
+)
+
+// newStage names a first publication, unlike any other.
+func newStage() string { return stagePrefix + strconv.FormatUint(stageCount.Add(1), 36) }
+
+// nextStage names the publication that follows delivery h, the same for each copy of h. A second one that follows it,
+// as when a handler forks a message, has another name; one that is tried again has not.
+func nextStage(h *hand) string {
+	sum := sha256.Sum256(strconv.AppendUint([]byte(h.stageName()+"\x00"), uint64(h.rescheduled.Load()), 10))
+	return retryStage + base64.RawURLEncoding.EncodeToString(sum[:15])
+}
+
+// settledWindow is how many settled stages a consumer remembers, in this process: a copy that comes after that many
+// others is handled again.
+const settledWindow = 1 << 14
+
+// consumers keeps what is remembered of each consumer, over its subscriptions.
+type consumers struct {
+	mu    sync.Mutex
+	known map[string]*memory
+}
+
+// of returns the memory of the consumer that reads q. There are as many as the program has subscribed with.
+func (c *consumers) of(q *driver.Queue) *memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := q.Topic + "\x00" + q.Group
+	m := c.known[key]
+	if m == nil {
+		m = &memory{seed: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+		if c.known == nil {
+			c.known = map[string]*memory{}
+		}
+		c.known[key] = m
+	}
+	return m
+}
+
+// digest stands for a name: 16 bytes, seeded, so that no producer can make two that are the same.
+type digest [2]uint64
+
+// memory is what a consumer remembers of its deliveries, all of it bounded.
+type memory struct {
+	seed [2]maphash.Seed
+
+	mu      sync.Mutex
+	settled recent[struct{}]
+	nacked  recent[nacked]
+	lived   recent[int]      // how many sessions ended with a delivery in hand, and not this process
+	losses  int              // how many sessions ended, and not this process
+	running map[digest]*hand // deliveries of sessions that have ended, whose handlers have not answered
+	lost    atomic.Bool      // acks have failed: redeliveries are looked up by their content
+	doubt   atomic.Bool      // publications have failed that may have been stored: every stage is looked up
+}
+
+// nacked is what is known of a delivery that was nacked.
+type nacked struct {
+	times int
+	until time.Time // not to be handed out before
+}
+
+func (m *memory) digest(name string) digest {
+	return digest{maphash.String(m.seed[0], name), maphash.String(m.seed[1], name)}
+}
+
+// settle remembers that the consumer has dealt with what is called name.
+func (m *memory) settle(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settled.put(m.digest(name), struct{}{})
+}
+
+// hasSettled reports whether the consumer has dealt with what is called name.
+func (m *memory) hasSettled(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.settled.get(m.digest(name))
+	return ok
+}
+
+// nack remembers a pause over the end of a session. It returns how often the message has been nacked, this time
+// included.
+func (m *memory) nack(name string, pause func(times int) time.Duration) (times int, d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := m.digest(name)
+	n, _ := m.nacked.get(key)
+	n.times++
+	d = pause(n.times)
+	n.until = time.Now().Add(d)
+	m.nacked.put(key, n)
+	return n.times, d
+}
+
+// pausing returns how long a message is not to be handed out yet, because it was nacked.
+func (m *memory) pausing(name string) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, ok := m.nacked.get(m.digest(name))
+	if !ok {
+		return 0
+	}
+	return time.Until(n.until)
+}
+
+// survive notes that a session has ended with h in hand, and this process has not. What comes again is not counted for
+// it, and waits for the handler that still has it.
+func (m *memory) survive(h *hand) {
+	name := h.content()
+	if name == "" {
+		return
+	}
+	key := m.digest(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, _ := m.lived.get(key)
+	m.lived.put(key, n+1)
+	if h.answered == nil {
+		return
+	}
+	if m.running == nil {
+		m.running = map[digest]*hand{}
+	}
+	if _, ok := m.running[key]; !ok { // else h waits for that one itself
+		m.running[key] = h
+	}
+}
+
+// survivedWith returns how many of the deliveries that the broker counts this process knows not to have ended in a
+// crash, at most. Where what has not begun is counted too, that is what was on its way when a session ended as well, which
+// this process has not seen. A process that a message has ended knows nothing of the losses before.
+func (m *memory) survivedWith(h *hand) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h.session.beginner == nil || m.losses == 0 {
+		return m.losses
+	}
+	n, _ := m.lived.get(m.digest(h.content())) // nothing is known of what has no name
+	return n
+}
+
+// earlier returns the delivery of a session that has ended whose handler still has the same message, or nil.
+func (m *memory) earlier(h *hand) *hand {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.running) == 0 {
+		return nil
+	}
+	return m.running[m.digest(h.content())]
+}
+
+// lose notes that a session has ended.
+func (m *memory) lose() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.losses++
+}
+
+// answered forgets a delivery that survive has noted.
+func (m *memory) answered(h *hand) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, running := range m.running {
+		if running == h {
+			delete(m.running, key)
+		}
+	}
+}
+
+// anyNacked reports whether a lookup can find something.
+func (m *memory) anyNacked() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.nacked.known) > 0
+}
+
+// forget drops what is known of nacks: the message is done with.
+func (m *memory) forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.nacked.known, m.digest(name))
+}
+
+// recent is a map of the last settledWindow keys put into it.
+type recent[V any] struct {
+	known map[digest]V
+	order []digest // a ring
+	next  int
+}
+
+func (r *recent[V]) get(key digest) (V, bool) {
+	v, ok := r.known[key]
+	return v, ok
+}
+
+func (r *recent[V]) put(key digest, v V) {
+	if r.known == nil {
+		r.known = map[digest]V{}
+	}
+	if _, ok := r.known[key]; ok {
+		r.known[key] = v
+		return
+	}
+	r.known[key] = v
+	if len(r.order) < settledWindow {
+		r.order = append(r.order, key)
+		return
+	}
+	delete(r.known, r.order[r.next])
+	r.order[r.next] = key
+	r.next = (r.next + 1) % settledWindow
+}
+
+// stageName is what the delivery is called, the same for every delivery of the same publication where that can be told.
+func (h *hand) stageName() string {
+	h.naming.Lock() // a handler may publish from several goroutines
+	defer h.naming.Unlock()
+	switch o := &h.Origin; {
+	case h.name != "":
+	case h.stage != "":
+		h.name = h.stage
+	case h.sub.b.traits.StablePosition && o.Position != "":
+		h.name = "p" + o.Broker + "\x00" + o.Topic + "\x00" + o.Position
+	default:
+		h.name = newStage() // foreign, and nothing tells its deliveries apart from other messages
+	}
+	return h.name
+}
+
+// content names the delivery by where it lies, or by its id, and by its bytes: positions begin anew when a topic is
+// made again. It is empty for a foreign message that has neither: nothing tells it from another with the same bytes.
+func (h *hand) content() string {
+	name := h.stage
+	if name == "" && h.sub.b.traits.StablePosition {
+		name = h.Origin.Position
+	}
+	if name == "" && h.uuid == "" {
+		return ""
+	}
+	var payload []byte
+	switch { // a handler may be changing its message at this moment
+	case h.copy != nil:
+		payload = h.copy.Payload
+	case h.session.renewer != nil:
+		payload = h.session.renewer.Renew(&h.Delivery).Payload
+	default:
+		payload = h.Message.Payload
+	}
+	sum := sha256.Sum256(payload)
+	return "c" + name + "\x00" + h.uuid + "\x00" + string(sum[:])
+}
+
+// replayed reports whether the consumer has dealt with this delivery, or a copy of it, before.
+func (h *hand) replayed() bool {
+	m := h.sub.memory
+	if (h.isRetry() || h.stage != "" && m.doubt.Load()) && m.hasSettled(h.stage) {
+		return true
+	}
+	again := h.stage != "" || h.Origin.Redelivered || h.sub.b.traits.StablePosition
+	return again && m.lost.Load() && m.hasSettled(h.content())
+}
+
+// identify takes the stage from the delivery's headers, where the handler and its retries do not see it.
+func (h *hand) identify() {
+	if stage, ok := h.Message.Metadata[envelope.KeyStage]; ok {
+		h.stage = stage
+		delete(h.Message.Metadata, envelope.KeyStage)
+	}
+	delete(h.Message.Metadata, envelope.KeyNotBefore) // it has come
+}

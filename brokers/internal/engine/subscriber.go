@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/readers"
+)
+
+// subscriber starts subscriptions of one group.
+type subscriber struct {
+	broker *Broker
+	cfg    brokers.SubscriberConfig
+	fault  error // of the options; Subscribe returns it
+
+	closing chan struct{}
+
+	mu            sync.Mutex // guards stopped, and Add against Wait
+	stopped       bool
+	subscriptions sync.WaitGroup
+}
+
+var _ message.SubscribeInitializer = (*subscriber)(nil)
+
+// Subscriber implements brokers.Broker.
+func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber {
+	cfg, err := b.cfg.Subscriber(b.params, opts...)
+	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer: what is published from now on is kept for the group.
+func (s *subscriber) SubscribeInitialize(topic string) error {
+	if s.fault != nil {
+		return s.fault
+	}
+	b := s.broker
+	if !b.enter() {
+		return s.failed(topic, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	q, err := b.queue(topic, &s.cfg)
+	if err == nil {
+		err = b.declare(context.Background(), &q)
+	}
+	if err != nil {
+		return s.failed(topic, err)
+	}
+	return nil
+}
+
+// Subscribe implements message.Subscriber; see brokers.Broker for how it ends. It returns when the broker has accepted
+// the consumer, and reconnects automatically afterwards, for as long as it takes.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.fault != nil {
+		return nil, s.fault
+	}
+	if !s.begin() {
+		return nil, s.failed(topic, brokers.ErrClosed)
+	}
+	out, err := s.subscribe(ctx, topic)
+	if err != nil {
+		s.end()
+		return nil, s.failed(topic, err)
+	}
+	return out, nil
+}
+
+func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	b := s.broker
+	q, err := b.queue(topic, &s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	leave, err := b.readers.Join(readers.Reader{Queue: q.Names.Queue, Topic: topic, Patterns: s.cfg.Patterns, Group: q.Group})
+	if err != nil {
+		return nil, err
+	}
+	sub := newSubscription(ctx, b, q)
+	if err := sub.source.start(ctx); err != nil {
+		leave()
+		sub.cancel()
+		return nil, err
+	}
+	go func() {
+		defer s.end()
+		defer leave()
+		sub.run(ctx, s.closing)
+	}()
+	return sub.out, nil
+}
+
+func (s *subscriber) failed(topic string, err error) error {
+	return fmt.Errorf("%s: subscribe to %s: %w", s.broker.traits.Name, topic, err)
+}
+
+func (s *subscriber) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || !s.broker.begin() {
+		return false
+	}
+	s.subscriptions.Add(1)
+	return true
+}
+
+func (s *subscriber) end() {
+	s.subscriptions.Done()
+	s.broker.subscriptions.Done()
+}
+
+// Close implements message.Subscriber. It returns when every subscription has drained.
+func (s *subscriber) Close() error {
+	s.mu.Lock()
+	first := !s.stopped
+	s.stopped = true
+	s.mu.Unlock()
+	if first {
+		close(s.closing)
+	}
+	s.subscriptions.Wait()
+	return nil
+}
+
+// declare makes what q needs.
+func (b *Broker) declare(ctx context.Context, q *driver.Queue) error {
+	ctx, cancel := b.within(ctx, declareTimeout)
+	defer cancel()
+	return bounded(ctx, &b.traits, func(ctx context.Context) error { return b.transport.Declare(ctx, *q) })
+}

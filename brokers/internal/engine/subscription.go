@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// subscription is one call of Subscribe: as many workers as may run handlers at once, each with one message at a time.
+type subscription struct {
+	b        *Broker
+	q        driver.Queue
+	consumer string // as envelope.Origin names it
+	memory   *memory
+	source   source
+	base     context.Context // parent of the handlers' contexts: the values of Subscribe's, and no end
+	out      chan *message.Message
+
+	direct      bool // workers take deliveries from the source themselves, because nothing can be in hand that is not handed out
+	inPlace     bool // nacked deliveries are handed out again in place
+	keepsCopies bool // what was delivered is needed after the handler had it
+	nacking     wait.Backoff
+	suspects    suspects
+	order       order
+
+	missing bool // the queue has to be declared; of the source
+
+	pull   chan struct{} // the token for the source, with direct
+	ready  chan *hand    // to be handed out, without direct
+	window chan struct{} // a token for each delivery in hand, without direct
+	stuck  atomic.Int32  // deliveries in hand that have given their place in the window away
+
+	stopping  context.Context // ends with stop, for calls of the transport
+	cancel    context.CancelFunc
+	stop      <-chan struct{} // closed: hand out nothing more
+	expired   chan struct{}   // closed: wait for handlers no longer
+	abandoned chan struct{}   // closed: wait for the broker no longer
+
+	workers   sync.WaitGroup
+	aside     sync.WaitGroup // deliveries in hand that wait, or are published again
+	unsettled sync.WaitGroup // deliveries whose outcome the broker does not know
+	closings  sync.WaitGroup // lost sessions that are being closed
+}
+
+func newSubscription(ctx context.Context, b *Broker, q driver.Queue) *subscription {
+	s := &subscription{
+		b:         b,
+		q:         q,
+		consumer:  b.consumerOf(&q),
+		memory:    b.consumers.of(&q),
+		base:      context.WithoutCancel(ctx),
+		out:       make(chan *message.Message),
+		nacking:   nackPauses(b, &q),
+		expired:   make(chan struct{}),
+		abandoned: make(chan struct{}),
+	}
+	s.source.sub = s
+	s.stopping, s.cancel = context.WithCancel(s.base)
+	s.stop = s.stopping.Done()
+	t := &b.traits
+	s.direct = t.NackPause && !t.Early && !b.caps.DeliveryCount && q.Window <= q.Concurrency && !t.Ordered
+	s.inPlace = !t.NackPause
+	s.keepsCopies = s.inPlace || b.caps.DeliveryCount
+	if s.direct {
+		s.pull = make(chan struct{}, 1)
+	} else {
+		s.ready = make(chan *hand, q.Window+maxStuck)
+		s.window = make(chan struct{}, q.Window)
+	}
+	s.suspects.init(s)
+	return s
+}
+
+// nackPauses doubles the pause of nack-pause at each nack, up to 64 times.
+func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
+	first := 100 * time.Millisecond
+	if b.declared("nack-pause") {
+		first = q.Params.Duration("nack-pause")
+	}
+	return wait.Backoff{First: first, Longest: 64 * first}
+}
+
+// run hands messages out until ctx ends, or the subscriber or the broker closes, and then drains.
+func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
+	if s.direct {
+		for range s.q.Concurrency {
+			s.workers.Go(s.workDirectly)
+		}
+	} else {
+		s.aside.Go(s.dispatch)
+		for range s.q.Concurrency {
+			s.workers.Go(s.work)
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	case <-s.b.closing:
+	}
+	s.drain() //nolint:contextcheck // it goes on when ctx has ended
+}
+
+// drain ends the subscription: no new messages, then the running handlers, at most for the drain timeout, then the
+// channel, then what the broker has to know.
+func (s *subscription) drain() {
+	s.cancel()
+	deadline := time.AfterFunc(s.q.DrainTimeout, func() { close(s.expired) })
+	s.workers.Wait()
+	deadline.Stop()
+	close(s.out)
+
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		s.aside.Wait()
+		s.giveBackReady() // what the dispatcher had taken meanwhile
+		s.suspects.giveBack(func(*hand) bool { return true })
+		s.aside.Wait() // those that got the turn from one that was given back
+		if last := s.source.session; last != nil {
+			last.close()
+		}
+		s.unsettled.Wait()
+		s.closings.Wait()
+	}()
+	timer := time.NewTimer(max(s.q.DrainTimeout, closeTimeout))
+	defer timer.Stop()
+	select {
+	case <-settled:
+		return
+	case <-timer.C:
+	}
+	close(s.abandoned)
+	s.b.warn("closed before the broker had all acks, some messages will be delivered again", context.DeadlineExceeded,
+		"topic", s.q.Topic, "queue", s.q.Names.Queue)
+}
+
+// workDirectly takes deliveries from the source, one worker at a time, and hands them out.
+func (s *subscription) workDirectly() {
+	for {
+		select {
+		case s.pull <- struct{}{}:
+		case <-s.stop:
+			return
+		}
+		h := s.source.next()
+		<-s.pull
+		if h == nil {
+			return
+		}
+		if s.admit(h) {
+			s.deliver(h)
+		}
+	}
+}
+
+// dispatch takes deliveries from the source as long as the window allows, also while all handlers are busy: what has
+// come early, or may not run now, is put aside without waiting for a slow handler.
+func (s *subscription) dispatch() {
+	for {
+		h := s.source.next()
+		if h == nil {
+			s.source.releaseBlocked()
+			return
+		}
+		// After Next, not before: the end of a session is noticed there, also while the window is full.
+		select {
+		case s.window <- struct{}{}:
+			h.windowed.Store(true)
+		case <-h.session.gone: // Next tells why
+			s.source.blocked = h
+			continue
+		case <-s.stop:
+			h.settle(driver.Release, 0)
+			return
+		}
+		if s.admit(h) && s.mayRun(h) {
+			s.ready <- h // there is room for the whole window
+		}
+	}
+}
+
+// work hands out what is ready.
+func (s *subscription) work() {
+	for {
+		select {
+		case <-s.stop:
+			s.giveBackReady()
+			return
+		default:
+		}
+		select {
+		case h := <-s.ready:
+			s.deliver(h)
+		case <-s.stop:
+		}
+	}
+}
+
+// giveBackReady releases what no handler has seen.
+func (s *subscription) giveBackReady() {
+	for {
+		select {
+		case h := <-s.ready:
+			h.settle(driver.Release, 0)
+		default:
+			return
+		}
+	}
+}
+
+// dropLost releases what is ready or waits in line, and came with a session that has ended: its places are for what comes
+// again.
+func (s *subscription) dropLost() {
+	for range len(s.ready) {
+		select {
+		case h := <-s.ready:
+			if isClosed(h.session.lost) {
+				h.settle(driver.Release, 0)
+			} else {
+				s.ready <- h
+			}
+		default:
+		}
+	}
+	s.suspects.giveBack(func(h *hand) bool { return isClosed(h.session.lost) })
+}
+
+// deliver hands it out and settles it by what the handler answers.
+func (s *subscription) deliver(h *hand) {
+	if isClosed(h.session.lost) {
+		h.settle(driver.Release, 0)
+		return
+	}
+	ctx, cancel := s.contextOf(h)
+	defer cancel()
+	if ctx.Err() != nil { // lost while it waited for its turn
+		h.settle(driver.Release, 0)
+		return
+	}
+	if !s.suspects.begin(h) {
+		return
+	}
+	m := h.Message
+	m.SetContext(ctx)
+
+	select {
+	case s.out <- m:
+	case <-s.stop:
+		h.settle(driver.Release, 0)
+		return
+	case <-h.Revoked:
+		h.settle(driver.Release, 0)
+		return
+	case <-h.session.lost: // it comes again
+		h.settle(driver.Release, 0)
+		return
+	}
+
+	select {
+	case <-m.Acked():
+		h.settle(driver.Ack, 0)
+	case <-m.Nacked():
+		s.nacked(h)
+	case <-s.expired:
+		select {
+		case <-m.Acked(): // both were ready
+			h.settle(driver.Ack, 0)
+		default:
+			h.settle(driver.Release, 0)
+		}
+	}
+}
+
+// contextOf makes the context that the handler gets.
+func (s *subscription) contextOf(h *hand) (context.Context, context.CancelFunc) {
+	h.Context = s.base
+	if c := h.session.contexts; c != nil {
+		ctx, cancel := c.Context(s.base, &h.Delivery)
+		h.Context = ctx
+		if cancel != nil {
+			return envelope.WithOrigin(h, &h.Origin), cancel
+		}
+	}
+	return context.WithCancel(envelope.WithOrigin(h, &h.Origin))
+}

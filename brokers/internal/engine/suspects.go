@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/crash"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// A delivery that ended without an answer has perhaps ended its process. It is evidence, not proof: everything that the
+// process had in hand is counted, and lost connections and restarts count too. So a message that was counted twice is
+// published again with a mark, which makes the broker count anew. Marked messages wait in hand for their turn, which
+// counts for nothing; the one that has it is published once more, with a mark that says so, and runs with no other of
+// that mark in hand, while the unmarked go on. What is counted then was all but certainly the one that ran; after as
+// many times as the crash limit leaves, it is dead. A stream that is a driver.Beginner counts only what had begun,
+// which needs no mark.
+const (
+	suspectAfter = 2
+	// gathering is how long the one that is to run waits for others that were sent ahead with it, as another process has
+	// given them their turns, so that they are not in hand when it runs.
+	gathering = 100 * time.Millisecond
+	// asideFor is how long a suspect is sent away that was counted once more, doubled each time, and how long the turn is
+	// kept for one that was published to run here: another process may get it.
+	asideFor = 5 * time.Second
+	// runs ends the mark of one that is to run.
+	runs = "!"
+)
+
+// suspects gives marked deliveries of a subscription their turns.
+type suspects struct {
+	sub   *subscription
+	limit int // 0: nothing is suspected
+
+	mu       sync.Mutex
+	turn     bool          // a suspect has its turn: it is published to run, gathers, runs or pauses
+	expected string        // the one that was published to run, and has not come; empty when there is none
+	expiry   *time.Timer   // ends that
+	queue    []*hand       // those that wait
+	moving   int           // those that are being sent back to wait
+	moved    chan struct{} // closed when moving is 0; nil unless one waits for it
+}
+
+func (s *suspects) init(sub *subscription) {
+	s.sub = sub
+	if !sub.b.caps.DeliveryCount {
+		return
+	}
+	s.limit = crash.DefaultLimit
+	if sub.b.declared("crash-limit") {
+		s.limit = sub.q.Params.Int("crash-limit")
+	}
+}
+
+// suspect is what is known of a delivery that may have ended its process.
+type suspect struct {
+	evidence int
+	toRun    bool // its mark says that it is to run
+	inPlace  bool // it needs no mark to run, or cannot be published
+	turn     bool // it has the turn
+}
+
+func (s *suspect) mark() driver.Header {
+	mark := driver.Header{Key: envelope.KeySuspect, Value: strconv.Itoa(s.evidence)}
+	if s.toRun {
+		mark.Value += runs
+	}
+	return mark
+}
+
+// suspectOf reads a mark.
+func suspectOf(mark string, limit int) *suspect {
+	text, toRun := strings.CutSuffix(mark, runs)
+	before, err := strconv.Atoi(text)
+	if err != nil || before < 0 || before > limit {
+		return &suspect{} // not ours
+	}
+	return &suspect{evidence: before, toRun: toRun}
+}
+
+// divert reports whether h is taken care of here, and not free to run among the others.
+func (s *suspects) divert(h *hand) bool {
+	mark, marked := h.Message.Metadata[envelope.KeySuspect]
+	delete(h.Message.Metadata, envelope.KeySuspect)
+	if s.limit == 0 || h.suspect != nil {
+		return false
+	}
+	counted := h.Suspect
+	if counted > 0 {
+		counted = max(0, counted-h.sub.memory.survivedWith(h))
+	}
+	if h.session.beginner != nil {
+		return s.divertExact(h, counted)
+	}
+	if !marked {
+		if counted < suspectAfter {
+			return false
+		}
+		h.suspect = &suspect{}
+		s.sub.aside.Go(func() { s.send(h, 0) })
+		return true
+	}
+	h.suspect = suspectOf(mark, s.limit)
+	switch {
+	case h.suspect.toRun && counted > 0:
+		h.suspect.evidence += counted
+		h.suspect.toRun = false
+		if h.suspect.evidence >= max(1, s.limit-suspectAfter) {
+			s.bury(h, suspectAfter+h.suspect.evidence)
+			return true
+		}
+		// What takes processes down for a minute, one after the other, must not make a killer of what happens to run in
+		// them.
+		s.sub.aside.Go(func() { s.send(h, asideFor<<h.suspect.evidence) })
+		return true
+	case h.Worn:
+		h.suspect.toRun = false
+		s.sub.aside.Go(func() { s.send(h, 0) })
+		return true
+	}
+	s.line(h)
+	return true
+}
+
+// divertExact is divert where only what had begun is counted.
+func (s *suspects) divertExact(h *hand, counted int) bool {
+	switch {
+	case counted == 0:
+		return false
+	case counted >= s.limit:
+		s.bury(h, counted)
+		return true
+	}
+	h.suspect = &suspect{evidence: counted, inPlace: true}
+	if counted < suspectAfter || s.sub.q.Concurrency == 1 { // with one worker everything runs apart, and in order
+		return false
+	}
+	s.line(h)
+	return true
+}
+
+// bury dead-letters h as a killer.
+func (s *suspects) bury(h *hand, counted int) {
+	s.sub.aside.Go(func() { s.sub.bury(h, crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now())) })
+}
+
+// send publishes h again with its mark, and acks it. While that fails it is tried in place, in its turn.
+func (s *suspects) send(h *hand, d time.Duration) {
+	if !s.sent(h, d) {
+		h.suspect.inPlace = true
+		s.line(h)
+	}
+}
+
+// sent publishes h again with its mark, and acks it. It reports whether that has been possible.
+func (s *suspects) sent(h *hand, d time.Duration) bool {
+	if isClosed(h.session.lost) { // it comes again
+		h.settle(driver.Release, 0)
+		return true
+	}
+	err := s.sub.publishAgain(context.Background(), h, min(d, s.sub.b.caps.MaxDelay), h.suspect.mark())
+	if err == nil {
+		h.moved = true
+		h.settle(driver.Ack, 0)
+		return true
+	}
+	h.doubtful = true
+	s.sub.b.warn("a message that may have ended its process cannot be published again, it is kept in hand", err,
+		"topic", s.sub.q.Topic, "message_id", h.uuid)
+	return false
+}
+
+// line gives h the turn, or lets it wait: here, unless its mark says that it is to run, which counts for it.
+func (s *suspects) line(h *hand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.turn, h.suspect.toRun && s.expected == h.key():
+		s.take(h)
+	case h.suspect.toRun && !h.suspect.inPlace:
+		h.suspect.toRun = false
+		s.moving++
+		s.sub.aside.Go(func() {
+			s.send(h, 0)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.moving--; s.moving == 0 && s.moved != nil {
+				close(s.moved)
+				s.moved = nil
+			}
+		})
+	default:
+		s.sub.aside.Go(func() { s.wait(h) })
+	}
+}
+
+// wait keeps h until its turn. Others get its place in the window meanwhile.
+func (s *suspects) wait(h *hand) {
+	s.sub.widen(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue = append(s.queue, h); !s.turn {
+		s.advance()
+	}
+}
+
+// key tells h from other suspects, over its publications.
+func (h *hand) key() string { return h.stage + "\x00" + h.uuid }
+
+// take gives h the turn. The caller holds mu.
+func (s *suspects) take(h *hand) {
+	s.turn, h.suspect.turn = true, true
+	if s.expected != "" {
+		s.expiry.Stop()
+		s.expected = ""
+	}
+	s.sub.aside.Go(func() { s.run(h) })
+}
+
+// run lets h run, when nothing else that is to run is in hand.
+func (s *suspects) run(h *hand) {
+	switch {
+	case !s.sub.rest(h, 0):
+		return
+	case h.suspect.inPlace:
+	case !h.suspect.toRun:
+		h.suspect.toRun = true
+		s.expect(h) // before it is published: it may come sooner than the confirm
+		if s.sent(h, 0) {
+			return
+		}
+		h.suspect.toRun, h.suspect.inPlace = false, true
+		if !s.unexpect(h) { // it was stored all the same, and has come
+			s.line(h)
+			return
+		}
+	default:
+		if !s.sub.rest(h, gathering) {
+			return
+		}
+		s.mu.Lock()
+		var moved chan struct{}
+		if s.moving > 0 {
+			if s.moved == nil {
+				s.moved = make(chan struct{})
+			}
+			moved = s.moved
+		}
+		s.mu.Unlock()
+		if moved != nil {
+			<-moved // bounded by the publish timeout
+		}
+	}
+	s.sub.enter(h)
+}
+
+// expect keeps the turn of h for its publication that is to run, for a while.
+func (s *suspects) expect(h *hand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.suspect.turn = false // it is passed on
+	expected := h.key()
+	s.expected = expected
+	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+asideFor, func() { s.forget(expected, true) })
+}
+
+// unexpect gives h its turn back. It reports false when another has it by now.
+func (s *suspects) unexpect(h *hand) bool {
+	if !s.forget(h.key(), false) {
+		return false
+	}
+	h.suspect.turn = true
+	return true
+}
+
+// forget ends expect, and with pass gives the turn to another. It reports false when it has ended.
+func (s *suspects) forget(expected string, pass bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expected != expected {
+		return false
+	}
+	s.expiry.Stop()
+	s.expected = ""
+	if pass {
+		s.turn = false
+		s.advance()
+	}
+	return true
+}
+
+// done ends the turn of h, once the broker knows its answer: if the next one ends the process, h must not count again.
+func (s *suspects) done(h *hand) {
+	if h.suspect == nil || !h.suspect.turn {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn = false
+	s.advance()
+}
+
+// advance gives the turn to the next one that waits here. The caller holds mu.
+func (s *suspects) advance() {
+	if s.turn || len(s.queue) == 0 || s.sub.stopping.Err() != nil { // giveBack releases them
+		return
+	}
+	next := s.queue[0]
+	s.queue = s.queue[1:]
+	s.take(next)
+}
+
+// giveBack releases those that wait here, of those that which chooses.
+func (s *suspects) giveBack(which func(*hand) bool) {
+	s.mu.Lock()
+	var back []*hand
+	s.queue = slices.DeleteFunc(s.queue, func(h *hand) bool {
+		chosen := which(h)
+		if chosen {
+			back = append(back, h)
+		}
+		return chosen
+	})
+	s.mu.Unlock()
+	for _, h := range back {
+		h.settle(driver.Release, 0)
+	}
+}
+
+// beginning paces attempts to note that a suspect begins.
+var beginning = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
+
+// begin notes that the handler of a suspect begins, where the broker can. It reports false when h is not to be handed
+// out now.
+func (s *suspects) begin(h *hand) bool {
+	if h.suspect == nil || h.session.beginner == nil {
+		return true
+	}
+	b := s.sub.b
+	for n := 1; ; n++ {
+		ctx, cancel := b.within(context.Background(), b.cfg.PublishTimeout)
+		err := bounded(ctx, &b.traits, func(ctx context.Context) error { return h.session.beginner.Begin(ctx, &h.Delivery) })
+		cancel()
+		if err == nil {
+			return true
+		}
+		if errors.Is(err, driver.ErrLost) {
+			h.settle(driver.Release, 0)
+			return false
+		}
+		b.warn("a message that may have ended its process waits for the broker", err,
+			"topic", s.sub.q.Topic, "message_id", h.uuid)
+		if !s.sub.rest(h, beginning.After(n)) {
+			return false
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package engine_test
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/driver/drivertest"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// crashes runs a service that is started again whenever a message kills its process.
+type crashes struct {
+	t      *testing.T
+	s      *drivertest.Server
+	kills  func(m *message.Message) bool
+	change []func(*brokers.Config)
+
+	mu      sync.Mutex
+	runs    map[string]int
+	handled map[string]int
+	starts  int
+	alive   *process
+	over    chan struct{}
+}
+
+func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Message) bool, change ...func(*brokers.Config)) *crashes {
+	t.Helper()
+	c := &crashes{t: t, s: s, kills: kills, change: change, runs: map[string]int{}, handled: map[string]int{}, over: make(chan struct{})}
+	t.Cleanup(func() { close(c.over) }) // before the brokers close, which wait for their handlers
+	return c
+}
+
+// start begins a process, which dies with the first message that kills.
+func (c *crashes) start() {
+	p := open(c.t, c.s, c.change...)
+	c.mu.Lock()
+	c.starts++
+	c.alive = p
+	c.mu.Unlock()
+	in := p.subscribe()
+	go func() {
+		for m := range in {
+			go c.handle(p, m)
+		}
+	}()
+}
+
+func (c *crashes) handle(p *process, m *message.Message) {
+	c.mu.Lock()
+	if c.alive != p { // dead
+		c.mu.Unlock()
+		<-c.over
+		m.Nack()
+		return
+	}
+	c.runs[m.UUID]++
+	if c.kills(m) {
+		p.conn.Kill()
+		c.alive = nil
+		c.mu.Unlock()
+		time.Sleep(5 * time.Second) // virtual: until it is started again, messages gather
+		c.start()
+		<-c.over
+		m.Nack()
+		return
+	}
+	c.mu.Unlock()
+	time.Sleep(20 * time.Millisecond) // virtual
+	c.mu.Lock()
+	if c.alive == p {
+		c.handled[m.UUID]++
+		m.Ack()
+	}
+	c.mu.Unlock()
+}
+
+// Only what kills its process is dead, after as many runs as the crash limit says; what was sent ahead with it is
+// handled, and continues to be handled while the suspect has its turns.
+func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
+	exact := drivertest.Config{
+		Traits:       driver.Traits{Prompt: true, NackPause: true, StablePosition: true, SettleBatch: 50, SettleLinger: 5 * time.Millisecond},
+		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
+		Begins:       true,
+	}
+	for name, c := range map[string]struct {
+		killers, healthy, concurrency int
+		prefetch                      string
+		broker                        drivertest.Config
+	}{
+		"one among few":                             {1, 9, 1, "10", rabbit()},
+		"one, one at a time":                        {1, 20, 1, "1", rabbit()},
+		"one at concurrency":                        {1, 100, 16, "50", rabbit()},
+		"three":                                     {3, 50, 4, "20", rabbit()},
+		"where what begins is noted":                {1, 50, 8, "20", exact},
+		"three, where what begins is noted":         {3, 50, 4, "20", exact},
+		"where what begins is noted, one at a time": {1, 9, 1, "10", exact},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(c.broker)
+				w := newCrashes(t, s, func(m *message.Message) bool { return string(m.Payload) == "kills" },
+					concurrency(c.concurrency), param("prefetch", c.prefetch))
+				w.start()
+				p := open(t, s)
+				synctest.Wait()
+				for i := range c.killers {
+					require.NoError(t, p.Publisher().Publish("orders", message.NewMessage(fmt.Sprint("killer ", i), []byte("kills"))))
+				}
+				for i := range c.healthy {
+					p.publish(fmt.Sprint("healthy ", i))
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				dead := s.Dead("orders.billing_dlq")
+				ids := map[string]bool{} // one that dies again between its dead letter and the ack of it is there twice
+				for _, m := range dead {
+					ids[m.UUID] = true
+					require.Equal(t, "kills", string(m.Payload))
+					require.Equal(t, string(envelope.ReasonCrash), m.Metadata.Get(envelope.KeyDeadLetterReason))
+					require.NotContains(t, m.Metadata, envelope.KeySuspect)
+					require.LessOrEqual(t, w.runs[m.UUID], 5)
+				}
+				require.Len(t, ids, c.killers)
+				require.Empty(t, s.Messages("orders", "billing"))
+				for i := range c.healthy {
+					require.NotZero(t, w.handled[fmt.Sprint("healthy ", i)])
+				}
+				require.LessOrEqual(t, w.starts, 1+5*c.killers)
+			})
+		})
+	}
+}
+
+// 48 healthy messages were dead after 12 cuts, and 8 that took longer than the broker waits for an ack.
+func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, concurrency(8), param("prefetch", "20"))
+		d := p.consume(func(m *message.Message) {
+			time.Sleep(40 * time.Second)
+			m.Ack()
+		})
+		const n = 60
+		for i := range n {
+			p.publish(strconv.Itoa(i))
+		}
+		for range 40 {
+			time.Sleep(10 * time.Second)
+			s.Cut()
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+		require.Empty(t, s.Messages("orders", "billing"))
+		for i := range n {
+			require.Len(t, d.of(strconv.Itoa(i)), 1, "a handler that still runs is not started again")
+		}
+	})
+}
+
+// A second worker that flaps, and restarts, count deliveries that this process knows nothing of.
+func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		over := make(chan struct{})
+		steady := open(t, s, concurrency(2))
+		d := steady.consume(func(m *message.Message) {
+			time.Sleep(300 * time.Millisecond)
+			m.Ack()
+		})
+		const n = 100
+		for i := range n {
+			steady.publish(strconv.Itoa(i))
+		}
+		for range 30 {
+			flaps := open(t, s, concurrency(2))
+			flaps.consume(func(m *message.Message) {
+				<-over
+				m.Nack()
+			})
+			time.Sleep(400 * time.Millisecond)
+			flaps.conn.Kill()
+		}
+		t.Cleanup(func() { close(over) })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+		require.Empty(t, s.Messages("orders", "billing"))
+		handled := 0
+		for i := range n {
+			if len(d.of(strconv.Itoa(i))) > 0 {
+				handled++
+			}
+		}
+		require.Equal(t, n, handled)
+	})
+}
+
+// 501 quick messages waited 25 seconds behind a suspect.
+func TestSuspects_RunApartWhileOthersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, concurrency(4))
+		d := p.consume(func(m *message.Message) {
+			if m.UUID == "suspect" {
+				time.Sleep(time.Minute)
+			}
+			m.Ack()
+		})
+		marked := message.NewMessage("suspect", nil)
+		marked.Metadata.Set(envelope.KeySuspect, "1")
+		to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Consumer: "billing"}
+		second := marked.Copy()
+		second.UUID = "suspect 2"
+		for _, m := range []*message.Message{marked, second} {
+			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		began := time.Since(d.began)
+		for i := range 501 {
+			p.publish(strconv.Itoa(i))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for i := range 501 {
+			require.Less(t, d.of(strconv.Itoa(i))[0]-began, time.Second)
+		}
+		require.Empty(t, d.of("suspect 2"), "one at a time")
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("suspect 2"), 1)
+		require.Len(t, d.of("suspect"), 1)
+		require.Empty(t, s.Messages("orders", "billing"))
+	})
+}
+
+func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+		p.publish("1", "2", "3")
+		for range 4 { // processes that die with the messages in hand
+			dies := open(t, s)
+			dies.consume(func(*message.Message) { <-t.Context().Done() })
+			synctest.Wait()
+			dies.conn.Kill()
+		}
+		s.PausePublishing()
+		d := p.consume(ack)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 3, d.total())
+		s.ResumePublishing()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 3, d.total())
+		require.Empty(t, s.Messages("orders", "billing"))
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+	})
+}
+
+// A redelivery is told by its bytes too: ids are the producers', and not always unique.
+func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(func(m *message.Message) {
+			if string(m.Payload) == "first" {
+				s.Cut() // the second is in hand, and comes again as well
+				time.Sleep(time.Second)
+			}
+			m.Ack()
+		})
+		for _, payload := range []string{"first", "second"} {
+			foreign := driver.Outgoing{Message: message.NewMessage("same", []byte(payload)), To: &driver.Destination{Topic: "orders"}}
+			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{foreign}))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("same"), 2)
+		require.Equal(t, uint64(1), p.Replays())
+		require.Empty(t, s.Messages("orders", "billing"))
+	})
+}

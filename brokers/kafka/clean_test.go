@@ -1,0 +1,127 @@
+package kafka_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// administer returns a foreign client of the cluster.
+func administer(t testing.TB, c *kfake.Cluster) *kadm.Client {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return kadm.NewClient(client)
+}
+
+// openLogging is open with a log to look into.
+func openLogging(t *testing.T, c *kfake.Cluster, log *logbuffer.Buffer, params ...string) *kafka.Broker {
+	t.Helper()
+	b, err := brokers.OpenConfig(t.Context(), brokers.Config{
+		URL: urlOf(c, append([]string{"group=billing"}, params...)...), Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b.(*kafka.Broker)
+}
+
+// A group is away for so long that Kafka forgets its positions. What it had retried with success came again, up to 30 days
+// of it: finished retries are removed from their topics.
+func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "commit-interval=20ms")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", ""), newMessage("2", "")))
+	for range 2 {
+		retryIn(t, b, receive(t, messages), 0)
+	}
+	for range 2 {
+		receive(t, messages).Ack()
+	}
+	require.NoError(t, b.Close())
+	admin := administer(t, c)
+	_, err := admin.DeleteGroup(t.Context(), "billing")
+	require.NoError(t, err)
+	_, err = admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 2}}}) // or they come anew
+	require.NoError(t, err)
+
+	b = open(t, c)
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("3", "")))
+	receiveID(t, messages, "3").Ack()
+	nothingMore(t, messages)
+}
+
+// An existing group whose position is no longer in the topic resumes at the oldest record, also with offset=newest, which
+// says where new groups begin: 70 confirmed messages were skipped without a line.
+func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	log := &logbuffer.Buffer{}
+	b := openLogging(t, c, log, "offset=newest", "commit-interval=20ms")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("0", "")))
+	receiveID(t, messages, "0").Ack()
+	require.NoError(t, b.Close())
+
+	b = openLogging(t, c, log, "offset=newest", "commit-interval=20ms")
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7") {
+		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, "")))
+	}
+	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 4}}})
+	require.NoError(t, err)
+	messages = subscribe(t, b, topic)
+	for id := range strings.FieldsSeq("4 5 6 7") {
+		receiveID(t, messages, id).Ack()
+	}
+	require.Contains(t, log.String(), "level=WARN")
+	require.Contains(t, log.String(), "gone=3")
+}
+
+// What operators do to topics while consumers run heals at the next use: a topic, its retry topic or its dead letter topic is
+// deleted, and Ping says so.
+func TestTopics_DeletedWhileRunning(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "commit-interval=20ms", "publish-timeout=20s")
+	messages := subscribe(t, b, topic)
+	admin := administer(t, c)
+	cycle := func(id string) {
+		t.Helper()
+		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, "")))
+		m := receiveID(t, messages, id)
+		origin, _ := envelope.OriginFrom(m.Context())
+		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
+		retryIn(t, b, m, 10*time.Millisecond)
+		receiveID(t, messages, id).Ack()
+	}
+	cycle("1")
+	require.NoError(t, b.Ping(t.Context()))
+	for i, gone := range []string{topic + ".billing_retry.100", topic + ".billing_dlq", topic} {
+		_, err := admin.DeleteTopics(t.Context(), gone)
+		require.NoError(t, err)
+		t.Log("deleted", gone)
+		require.ErrorContains(t, b.Ping(t.Context()), gone)
+		cycle("after " + string(rune('a'+i)))
+		require.NoError(t, b.Ping(t.Context()))
+	}
+	require.Len(t, consumeRaw(t, c, topic+".billing_dlq", 2), 2)
+}

@@ -1,0 +1,213 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// point is a partition of the main topic or of a retry topic, with what is settled of it.
+type point struct {
+	place
+	account
+	id topicID
+}
+
+// account knows what is settled of a partition.
+type account interface {
+	position() (at position, moved bool)
+	committedAt(at position)
+}
+
+// position is what the coordinator stores for a partition.
+type position struct {
+	offset int64  // of the first record that is not settled; negative when there is none yet
+	note   string // what is settled behind it
+	fresh  bool   // not stored yet
+	topic  string // tag of the topic that the offset is of, as it was stored
+}
+
+// tagMark stands between the note and the tag of the topic. It occurs in neither.
+const tagMark = "@"
+
+// stored is what was stored as the position of a partition.
+func stored(offset int64, note *string) position {
+	at := position{offset: offset}
+	if note != nil {
+		at.note, at.topic, _ = strings.Cut(*note, tagMark)
+	}
+	return at
+}
+
+// in returns the position in a topic: none, if it was stored when another topic had that name.
+func (at position) in(id topicID) position {
+	if at.topic != "" && id.tag() != "" && at.topic != id.tag() {
+		return position{offset: -1}
+	}
+	at.topic = ""
+	return at
+}
+
+// errFenced says that the group has given our partitions to another member. What was settled since the last commit
+// comes again there.
+var errFenced = errors.New("the group has given this member up")
+
+// committer stores positions for a group, with notes, which a client's own commits do not carry. It is safe for concurrent
+// use.
+//
+// Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
+// after, the last commit of a partition would put its next owner back.
+type committer struct {
+	client *kgo.Client
+	group  string
+	mu     sync.Mutex
+	stored map[place]int64 // since toClean was called
+}
+
+// toClean returns the offsets that were stored since it was last called.
+func (c *committer) toClean() map[place]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.stored
+	c.stored = nil
+	return all
+}
+
+// member is who the coordinator takes a commit from: a member of the group, in a generation of it.
+type member func() (id string, generation int32)
+
+// commit stores the positions of points, which it asks for each time, and tries again until ctx ends. With all it stores those that have not moved as
+// well. The retry topics' positions are stored although no member is subscribed to them: the owner of a partition of the
+// main topic owns the same partition of its retry topics.
+func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
+	for attempt := 0; ; attempt++ {
+		err := c.once(ctx, as, points(), all)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID):
+			return fmt.Errorf("%w: %w", errFenced, err)
+		}
+		// Among the others: a cooperative rebalance, after which the member has the next generation.
+		if !sleep(ctx, min(minPause/4<<min(attempt, 6), maxPause/10)) {
+			return fmt.Errorf("commit of group %s: %w", c.group, err)
+		}
+	}
+}
+
+func (c *committer) once(ctx context.Context, as member, points []point, all bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group = c.group
+	req.MemberID, req.Generation = as()
+	sent, byTopic := map[place]position{}, map[string][]kmsg.OffsetCommitRequestTopicPartition{}
+	for _, p := range points {
+		at, moved := p.position()
+		if !moved && !all || at.offset < 0 {
+			continue
+		}
+		sent[p.place] = at
+		one := kmsg.NewOffsetCommitRequestTopicPartition()
+		note := at.note
+		if tag := p.id.tag(); tag != "" {
+			note += tagMark + tag
+		}
+		one.Partition, one.Offset, one.Metadata = p.partition, at.offset, &note
+		byTopic[p.topic] = append(byTopic[p.topic], one)
+	}
+	for name, partitions := range byTopic {
+		topic := kmsg.NewOffsetCommitRequestTopic()
+		topic.Topic, topic.Partitions = name, partitions
+		req.Topics = append(req.Topics, topic)
+	}
+	if len(sent) == 0 {
+		return nil
+	}
+	answer, err := req.RequestWith(ctx, c.client)
+	if err != nil {
+		return err
+	}
+	codes := map[place]int16{}
+	for _, topic := range answer.Topics {
+		for _, p := range topic.Partitions {
+			codes[place{topic.Topic, p.Partition}] = p.ErrorCode
+		}
+	}
+	for _, p := range points {
+		at, ok := sent[p.place]
+		if !ok {
+			continue
+		}
+		switch code, ok := codes[p.place]; {
+		case !ok:
+			err = errors.New("the coordinator's answer is incomplete")
+		case code == 0:
+			p.committedAt(at)
+			if c.stored == nil {
+				c.stored = map[place]int64{}
+			}
+			c.stored[p.place] = at.offset
+		default:
+			err = kerr.ErrorForCode(code)
+		}
+	}
+	return err
+}
+
+// committed returns where the group stands on partitions of topics; a negative offset means nowhere yet.
+func committed(ctx context.Context, client *kgo.Client, group string, wanted []place) (map[place]position, error) {
+	if len(wanted) == 0 {
+		return map[place]position{}, nil
+	}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = group
+	byTopic := map[string][]int32{}
+	for _, at := range wanted {
+		byTopic[at.topic] = append(byTopic[at.topic], at.partition)
+	}
+	for name, partitions := range byTopic {
+		topic := kmsg.NewOffsetFetchRequestTopic()
+		topic.Topic, topic.Partitions = name, partitions
+		req.Topics = append(req.Topics, topic)
+	}
+	for attempt := 0; ; attempt++ {
+		answer, err := req.RequestWith(ctx, client)
+		if err == nil {
+			var found map[place]position
+			if found, err = positionsIn(answer, wanted); err == nil {
+				return found, nil
+			}
+		}
+		if !sleep(ctx, min(minPause/4<<min(attempt, 6), maxPause/10)) {
+			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
+		}
+	}
+}
+
+func positionsIn(answer *kmsg.OffsetFetchResponse, wanted []place) (map[place]position, error) {
+	if err := kerr.ErrorForCode(answer.ErrorCode); err != nil {
+		return nil, err
+	}
+	found := map[place]position{}
+	for _, topic := range answer.Topics {
+		for _, p := range topic.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return nil, fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
+			}
+			found[place{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
+		}
+	}
+	for _, at := range wanted {
+		if _, ok := found[at]; !ok {
+			return nil, errors.New("the coordinator's answer is incomplete")
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,278 @@
+package kafka_test
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// liar makes a cluster answer a share of all fetches, lists of offsets and produces wrongly: with nothing and no error, as a
+// leader does that was just elected; with what an old leader knows; with NOT_LEADER; or late.
+type liar struct {
+	mu     sync.Mutex
+	random *rand.Rand
+	share  float64
+	told   map[string]int
+}
+
+// lies chooses how to answer, "" for the truth.
+func (l *liar) lies(kinds ...string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.random.Float64() >= l.share {
+		return ""
+	}
+	kind := kinds[l.random.IntN(len(kinds))]
+	l.told[kind]++
+	return kind
+}
+
+func (l *liar) set(share float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.share = share
+}
+
+// answerEmpty says that every partition ends where it is read from.
+func answerEmpty(req *kmsg.FetchRequest, resp *kmsg.FetchResponse, code int16) {
+	for _, topic := range req.Topics {
+		t := kmsg.NewFetchResponseTopic()
+		t.Topic, t.TopicID = topic.Topic, topic.TopicID
+		for _, p := range topic.Partitions {
+			one := kmsg.NewFetchResponseTopicPartition()
+			one.Partition, one.ErrorCode, one.RecordBatches = p.Partition, code, []byte{}
+			one.HighWatermark, one.LastStableOffset, one.LogStartOffset = p.FetchOffset, p.FetchOffset, 0
+			t.Partitions = append(t.Partitions, one)
+		}
+		resp.Topics = append(resp.Topics, t)
+	}
+}
+
+func lying(c *kfake.Cluster, seed uint64) *liar {
+	l := &liar{random: rand.New(rand.NewPCG(seed, 1)), told: map[string]int{}}
+	late := func() { c.SleepControl(func() { time.Sleep(30 * time.Millisecond) }) } // real time: a late answer is late
+	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.FetchRequest)
+		kind := l.lies("empty fetch", "empty fetch", "no leader", "late")
+		switch kind {
+		case "":
+			return nil, nil, false
+		case "late":
+			late()
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		if req.SessionEpoch > 0 {
+			resp.SessionID = req.SessionID // an answer without anything new
+			return resp, nil, true
+		}
+		code := int16(0)
+		if kind == "no leader" {
+			code = kerr.NotLeaderForPartition.Code
+		}
+		answerEmpty(req, resp, code)
+		return resp, nil, true
+	})
+	c.ControlKey(kmsg.ListOffsets.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.ListOffsetsRequest)
+		kind := l.lies("stale list", "no leader", "late")
+		switch kind {
+		case "":
+			return nil, nil, false
+		case "late":
+			late()
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+		for _, topic := range req.Topics {
+			t := kmsg.NewListOffsetsResponseTopic()
+			t.Topic = topic.Topic
+			for _, p := range topic.Partitions {
+				one := kmsg.NewListOffsetsResponseTopicPartition()
+				one.Partition, one.Offset, one.LeaderEpoch = p.Partition, 0, 0
+				if kind == "no leader" {
+					one.ErrorCode = kerr.NotLeaderForPartition.Code
+				}
+				t.Partitions = append(t.Partitions, one)
+			}
+			resp.Topics = append(resp.Topics, t)
+		}
+		return resp, nil, true
+	})
+	c.ControlKey(kmsg.Produce.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.ProduceRequest)
+		switch l.lies("no leader", "late") {
+		case "":
+			return nil, nil, false
+		case "late":
+			late()
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.ProduceResponse)
+		for _, topic := range req.Topics {
+			t := kmsg.NewProduceResponseTopic()
+			t.Topic, t.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				one := kmsg.NewProduceResponseTopicPartition()
+				one.Partition, one.ErrorCode = p.Partition, kerr.NotLeaderForPartition.Code
+				t.Partitions = append(t.Partitions, one)
+			}
+			resp.Topics = append(resp.Topics, t)
+		}
+		return resp, nil, true
+	})
+	return l
+}
+
+// A leader that was just elected may answer a fetch of a confirmed record with nothing and no error, for a second. That made a
+// parked message count as gone: it was settled, and lost.
+func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	var empty atomic.Int32
+	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.FetchRequest)
+		if len(req.Topics) == 0 || !strings.HasSuffix(req.Topics[0].Topic, ".parked") || empty.Add(-1) < 0 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		answerEmpty(req, resp, 0)
+		return resp, nil, true
+	})
+	b := open(t, c, "order=key", "concurrency=4")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b")))
+	got := map[string]*message.Message{}
+	for range 2 {
+		m := receive(t, messages)
+		got[m.UUID] = m
+	}
+	empty.Store(5)
+	retryIn(t, b, got["a1"], 300*time.Millisecond)
+	got["b1"].Ack()
+	receiveID(t, messages, "a1").Ack()
+	receiveID(t, messages, "a2").Ack()
+	require.Negative(t, empty.Load())
+}
+
+// Whatever every answer may be, each message is handled, and with order=key in order, over a change of the owner too.
+func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
+	t.Parallel()
+	const keys, perKey, rounds = 10, 12, 2
+	for title, params := range map[string][]string{"order none": {"concurrency=4"}, "order of keys": {"order=key", "concurrency=4"}} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t, kfake.DefaultNumPartitions(2))
+			l := lying(c, 7)
+			topic := name("orders")
+			var (
+				mu      sync.Mutex
+				handled = map[string]int{} // per key, the next number
+				all     = map[string]bool{}
+				tried   = map[string]bool{}
+				done    = make(chan struct{}, keys*perKey*rounds*4)
+			)
+			handle := func(b *kafka.Broker, m *message.Message) {
+				key, number := m.Metadata[envelope.KeyKafkaKey], string(m.Payload)
+				n, _ := strconv.Atoi(number)
+				mu.Lock()
+				first := !tried[key+number]
+				tried[key+number] = true
+				if params[0] == "order=key" && n > handled[key] {
+					t.Errorf("key %s: message %d before %d", key, n, handled[key])
+				}
+				mu.Unlock()
+				if first && n%3 == 1 {
+					origin, _ := envelope.OriginFrom(m.Context())
+					if b.Reschedule(t.Context(), *origin, m.Copy(), 100*time.Millisecond) != nil {
+						m.Nack()
+						return
+					}
+					m.Ack()
+					return
+				}
+				mu.Lock()
+				handled[key] = max(handled[key], n+1)
+				all[key+" "+number] = true
+				mu.Unlock()
+				m.Ack()
+				done <- struct{}{}
+			}
+			published := 0
+			for range rounds {
+				opened, err := brokers.Open(t.Context(), urlOf(c, append([]string{"group=billing", "commit-interval=20ms", "session-timeout=6s"}, params...)...))
+				require.NoError(t, err)
+				b := opened.(*kafka.Broker)
+				messages := subscribe(t, b, topic)
+				ended := make(chan struct{})
+				var running sync.WaitGroup
+				go func() {
+					defer close(ended)
+					for m := range messages {
+						running.Go(func() { handle(b, m) })
+					}
+				}()
+				l.set(0.3)
+				for n := range perKey {
+					for k := range keys {
+						m := newMessage("", strconv.Itoa(published+n))
+						m.Metadata[envelope.KeyKafkaKey] = "k" + strconv.Itoa(k)
+						require.NoError(t, b.Publisher().Publish(topic, m))
+					}
+				}
+				published += perKey
+				want := published * keys
+				if published < perKey*rounds {
+					want -= keys * perKey / 2 // the next owner has the rest to do
+				}
+				waitHandled(t, &mu, all, want, done)
+				require.NoError(t, b.Close())
+				<-ended
+				running.Wait()
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			t.Log(l.told)
+			for _, kind := range []string{"empty fetch", "no leader", "late"} {
+				require.NotZero(t, l.told[kind], kind)
+			}
+		})
+	}
+}
+
+func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, changed <-chan struct{}) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	for {
+		mu.Lock()
+		have := len(all)
+		mu.Unlock()
+		if have >= want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			require.FailNow(t, "messages are lost", "%d of %d", have, want)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package kafka_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A topic is deleted and made again, or there is one of its name on another cluster: positions begin anew. A foreign message
+// got the id of another one that had its position, so that the idempotency guard acked it unhandled, and the store merged its
+// dead letter into a resolved one. Retries keep the id.
+func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
+	t.Parallel()
+	c, elsewhere := cluster(t), cluster(t)
+	topic := name("orders")
+	seen := map[string]string{}
+	for i, where := range []string{"first", "made again", "on another cluster"} {
+		on := c
+		if where == "on another cluster" {
+			on = elsewhere
+		}
+		if i == 1 {
+			_, err := administer(t, c).DeleteTopics(t.Context(), topic)
+			require.NoError(t, err)
+		}
+		b := open(t, on)
+		messages := subscribe(t, b, topic)
+		produce(t, on, &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(where)})
+		m := receive(t, messages)
+		require.Equal(t, where, string(m.Payload))
+		origin, _ := envelope.OriginFrom(m.Context())
+		require.Equal(t, "0/0", origin.Position)
+		require.NotContains(t, seen, m.UUID, "%s has the id of %s", where, seen[m.UUID])
+		seen[m.UUID] = where
+
+		retryIn(t, b, m, 0)
+		again := receiveID(t, messages, m.UUID)
+		second, _ := envelope.OriginFrom(again.Context())
+		require.Equal(t, origin, second)
+		again.Ack()
+		require.NoError(t, b.Close())
+	}
+}
+
+// Partitions are added to a topic whose retry topics may not grow, because only an operator makes topics: a message on a new
+// partition was neither retried nor dead-lettered, and its partition stopped.
+func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	operator := open(t, c)
+	require.NoError(t, operator.Apply(t.Context(), operator.Plan(topic)))
+	b := open(t, c, "auto-create=false")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	_, err := administer(t, c).UpdatePartitions(t.Context(), 3, topic)
+	require.NoError(t, err)
+	other := open(t, c, "auto-create=false") // a rebalance finds them at once
+	subscribe(t, other, topic)
+	require.NoError(t, other.Joined(t.Context()))
+	require.NoError(t, other.Close())
+
+	produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: 2, Value: sarama.StringEncoder("1")})
+	m := receive(t, messages)
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.EqualValues(t, 2, *origin.Partition)
+	retryIn(t, b, m, 10*time.Millisecond)
+	m = receive(t, messages)
+	again, _ := envelope.OriginFrom(m.Context())
+	require.Equal(t, origin, again)
+	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *again, Reason: "permanent"}))
+	m.Ack()
+	findings, err := b.Check(t.Context(), b.Plan(topic))
+	require.NoError(t, err)
+	require.NotEmpty(t, findings, "and the operator is told")
+}
+
+// A record that is larger than ours can be cannot be retried or parked. Nothing waits for it for good: the pipeline hears that
+// no other try helps, and with order=key the message is handled at once.
+func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
+	t.Parallel()
+	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			b := open(t, c, append(params, "max-message-bytes=2KiB")...)
+			topic := name("orders")
+			messages := subscribe(t, b, topic)
+			large := sarama.ByteEncoder(bytes.Repeat([]byte("x"), 400<<10))
+			produce(t, c, &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a1")})
+			m := receive(t, messages)
+			retryIn(t, b, m, 500*time.Millisecond)
+			produce(t, c,
+				&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("a"), Value: large},
+				&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("b"), Value: sarama.StringEncoder("b1")},
+			)
+			got := map[string]bool{}
+			for range 3 {
+				m := receive(t, messages)
+				if len(m.Payload) == len(large) {
+					origin, _ := envelope.OriginFrom(m.Context())
+					require.ErrorIs(t, b.Reschedule(t.Context(), *origin, m.Copy(), 0), brokers.ErrTooLarge)
+					letter := &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}
+					require.ErrorIs(t, b.DeadLetter(t.Context(), letter), brokers.ErrTooLarge)
+				}
+				got[string(m.Payload[:min(2, len(m.Payload))])] = true
+				m.Ack()
+			}
+			require.Equal(t, map[string]bool{"a1": true, "xx": true, "b1": true}, got)
+		})
+	}
+}

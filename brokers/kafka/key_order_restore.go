@@ -1,0 +1,176 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// restore learns what holds keys back before the first message of the topic is handled: what is parked, and what waits
+// in the retry topics. It may be called again after an error.
+func (o *keyOrder) restore() error {
+	sub, b, ctx := o.p.sub, o.p.sub.b, o.p.ctx
+	o.keys = map[string]*keyState{}
+	if err := o.ensureParking(ctx); err != nil {
+		return err
+	}
+	tiers, err := b.topics.list(ctx, 0, sub.kinds...)
+	if err != nil {
+		return err
+	}
+	names := sortedTopics(tiers)
+	wanted := []place{o.reader.place}
+	for _, name := range names {
+		wanted = append(wanted, place{name, o.p.id})
+	}
+	positions, err := committed(ctx, b.own, sub.cfg.Group, wanted)
+	if err != nil {
+		return err
+	}
+	o.reader.moved = true
+	if _, err := o.reader.leader(ctx); err != nil {
+		return err
+	}
+	if err := o.restoreParked(ctx, positions[o.reader.place].in(o.reader.id)); err != nil {
+		return err
+	}
+	for _, at := range wanted[1:] {
+		if err := sub.has(at); errors.Is(err, errNoPartition) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		from := positions[at].in(tiers[at.topic].id)
+		settled := newTracker(from, 1)
+		if err := b.fetcher(at).all(ctx, from.offset, func(r *kgo.Record) {
+			if !settled.known(r.Offset) {
+				o.remember(r)
+			}
+		}); err != nil {
+			return fmt.Errorf("restore the order of keys: %w", err)
+		}
+	}
+	for _, name := range names {
+		sub.readTier(name, tiers[name])
+	}
+	o.p.account(o.topic, o.reader.id, o.lot)
+	o.p.readers.Go(o.keepStoring)
+	o.p.readers.Go(o.resume)
+	return nil
+}
+
+// ensureParking makes sure that the parking topic has the partition.
+func (o *keyOrder) ensureParking(ctx context.Context) error {
+	b, sub := o.p.sub.b, o.p.sub
+	partitions, err := b.topics.including(ctx, b.source(sub.topic), o.p.id)
+	if err != nil {
+		return err
+	}
+	lot := b.parking(sub.topic, sub.cfg.Group, partitions)
+	switch have, _, err := b.topics.ensure(ctx, lot); {
+	case err != nil:
+		return err
+	case have <= o.p.id:
+		return fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name, lot.purpose, have, partitions)
+	}
+	return nil
+}
+
+// remember notes a message that waits for a retry of our group.
+func (o *keyOrder) remember(r *kgo.Record) {
+	whose, _ := find(r.Headers, envelope.KeyConsumer)
+	_, retry := find(r.Headers, headerRetry)
+	if whose != o.p.sub.cfg.Group || !retry || r.Key == nil {
+		return
+	}
+	state := o.stateOf(r.Key)
+	state.retrying[readOrigin(r, o.p.sub.topic, whose, "", true).Position] = struct{}{}
+}
+
+func (o *keyOrder) stateOf(key []byte) *keyState {
+	state := o.keys[string(key)]
+	if state == nil {
+		state = &keyState{retrying: map[string]struct{}{}}
+		o.keys[string(key)] = state
+	}
+	return state
+}
+
+func (o *keyOrder) restoreParked(ctx context.Context, at position) error {
+	waiting, end := unpackNote(at)
+	o.lot = newParked(max(at.offset, 0))
+	return o.reader.all(ctx, at.offset, func(r *kgo.Record) {
+		_, waits := waiting[r.Offset]
+		o.meet(r, !waits && r.Offset < end)
+	})
+}
+
+// meet notes a record of the parking topic, of which is known whether it is settled. The caller holds mu, or is restoring.
+func (o *keyOrder) meet(r *kgo.Record, settled bool) {
+	if settled || r.Key == nil {
+		o.lot.pass(r.Offset)
+		return
+	}
+	m := parkedMessage{r.Offset, o.positionOf(r)}
+	state := o.stateOf(r.Key)
+	switch control, _ := find(r.Headers, headerControl); {
+	case control == controlLock:
+		state.lock = &m
+		o.lot.add(r.Offset)
+	case state.has(m.position):
+		o.lot.pass(r.Offset) // parked twice, around a crash
+	default:
+		state.parked = append(state.parked, m)
+		o.lot.add(r.Offset)
+	}
+}
+
+// catchUp reads what lies between the records that are known and one that was just stored: another member parked it, or a
+// write of our own did that had no answer. Nothing of it may be passed over.
+func (o *keyOrder) catchUp(to int64) bool {
+	f := o.p.sub.b.fetcher(o.reader.place)
+	for offset := o.lot.seen(); offset < to; offset++ {
+		r, err := f.at(o.p.ctx, offset)
+		if err != nil && !errors.Is(err, errGone) {
+			return false // given up, or made again
+		}
+		o.mu.Lock()
+		if err == nil {
+			o.meet(r, false)
+		} else {
+			o.lot.pass(offset)
+		}
+		o.mu.Unlock()
+	}
+	return true
+}
+
+func (k *keyState) has(position string) bool {
+	for _, m := range k.parked {
+		if m.position == position {
+			return true
+		}
+	}
+	return false
+}
+
+// resume continues with keys whose retry ended in another process, before that could take what was parked behind.
+func (o *keyOrder) resume() {
+	o.mu.Lock()
+	var free []string
+	for key, state := range o.keys {
+		if len(state.retrying) == 0 && state.lock == nil {
+			free = append(free, key)
+		}
+	}
+	o.mu.Unlock()
+	for _, key := range free {
+		if !o.p.keyed.take(o.p.ctx, &delivery{record: &kgo.Record{Key: []byte(key)}, resume: true}) {
+			return
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// store writes a record to the parking topic and counts it as waiting there. Records of several keys share a request;
+// their offsets are counted before the next request begins, so that no position is ever stored that passes over one.
+func (o *keyOrder) store(r *kgo.Record) (int64, bool) {
+	req := parkRequest{r, make(chan int64, 1)}
+	select {
+	case o.parks <- req:
+	case <-o.p.ctx.Done():
+		return 0, false
+	}
+	offset, ok := <-req.stored
+	return offset, ok
+}
+
+// keepStoring serves store until the partition is given up. Now and then it looks whether the topic holds records that
+// neither it nor restore has seen, and none that follows would have it notice.
+func (o *keyOrder) keepStoring() {
+	wait := time.Second
+	look := time.NewTimer(wait)
+	defer look.Stop()
+	for {
+		var batch []parkRequest
+		select {
+		case req := <-o.parks:
+			batch = append(batch, req)
+		case <-look.C:
+			if end, err := o.p.sub.b.topics.bound(o.p.ctx, o.reader.place, offsetNewest); err == nil && end > o.lot.seen() && o.catchUp(end) {
+				o.p.readers.Go(o.resume)
+			}
+			wait = min(2*wait, lookEvery)
+			look.Reset(wait)
+			continue
+		case <-o.p.ctx.Done():
+			return
+		}
+		for more := true; more; {
+			select {
+			case req := <-o.parks:
+				batch = append(batch, req)
+			default:
+				more = false
+			}
+		}
+		o.write(batch)
+	}
+}
+
+// restart forgets what was parked: the topic was deleted, and everything in it.
+func (o *keyOrder) restart() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.p.sub.log.Error("the parking topic was deleted with what it held", "parking_topic", o.topic)
+	o.lot.restart()
+	o.p.account(o.topic, topicID{}, o.lot)
+	for _, state := range o.keys {
+		state.parked, state.lock = nil, nil
+	}
+}
+
+// noRoom stands for the offset of a record that the topic has no room for.
+const noRoom = -1
+
+func refuse(batch []parkRequest) {
+	for _, req := range batch {
+		close(req.stored)
+	}
+}
+
+func (o *keyOrder) write(batch []parkRequest) {
+	records := make([]*kgo.Record, len(batch))
+	for i, req := range batch {
+		records[i] = req.record
+	}
+	b := o.p.sub.b
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		// Not bounded by the partition's context: whether the records are stored must be known, else an abandoned one
+		// would lie in front of what the next owner parks.
+		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue)
+		err := b.waits.send(ctx, records...)
+		cancel()
+		if err == nil {
+			break
+		}
+		o.p.sub.log.Warn("messages cannot be parked behind an earlier one of their key; trying again", "parking_topic", o.topic, "err", err)
+		if errors.Is(err, brokers.ErrTooLarge) && len(batch) > 1 {
+			for _, req := range batch { // which of them?
+				o.write([]parkRequest{req})
+			}
+			return
+		}
+		if errors.Is(err, brokers.ErrTooLarge) {
+			batch[0].stored <- noRoom
+			return
+		}
+		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, pause) {
+			refuse(batch)
+			return
+		}
+		if errors.Is(err, brokers.ErrUnroutable) {
+			o.p.sub.b.topics.forget(o.topic)
+			if err := o.ensureParking(o.p.ctx); err == nil {
+				o.restart()
+			}
+		}
+		for i, r := range records { // the client may still hold the old ones
+			records[i] = &kgo.Record{Topic: r.Topic, Partition: o.p.id, Key: r.Key, Value: r.Value, Headers: r.Headers}
+		}
+	}
+	caughtUp := false
+	for i, req := range batch {
+		if records[i].Offset > o.lot.seen() {
+			caughtUp = true
+			if !o.catchUp(records[i].Offset) {
+				refuse(batch[i:])
+				return
+			}
+		}
+		o.lot.add(records[i].Offset)
+		req.stored <- records[i].Offset
+	}
+	if caughtUp {
+		o.p.readers.Go(o.resume)
+	}
+}

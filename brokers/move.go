@@ -1,0 +1,76 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// MoveConfig is what [Move] moves.
+type MoveConfig struct {
+	// From is the broker that a consumer leaves, To the one that it goes to. Both stay the caller's. Required.
+	From, To Broker
+	// Topic that the consumer subscribes to, on both. Required.
+	Topic string
+	// Group of the consumer on From. Defaults to that of From's configuration.
+	Group string
+	// Consumer is the consumer on To as envelope.Origin names it: the queue on RabbitMQ, the group elsewhere. Required.
+	Consumer string
+	// Concurrency is how many messages are on their way at once. Defaults to that of From's configuration.
+	Concurrency int
+	// Moved is called after each message that was moved. Optional. It may be called concurrently.
+	Moved func(m *message.Message)
+}
+
+// Move hands what waits for a consumer on one broker to the same consumer on another one, and to no other group, until ctx
+// ends. What waits for a retry or for its first delivery moves when it is due, with its count of attempts. A message is
+// acked on the old broker when the new one has confirmed it, so that a crash between them delivers it twice.
+//
+// It reads as a member of the consumer's group, so that the consumer itself may run on both brokers meanwhile. End it when
+// nothing is published to the old broker any more and nothing waits there: see DepthReporter.
+func Move(ctx context.Context, cfg MoveConfig) error {
+	if cfg.From == nil || cfg.To == nil || cfg.Topic == "" || cfg.Consumer == "" {
+		return errors.New("brokers: move: From, To, Topic and Consumer are required")
+	}
+	var opts []SubscriberOption
+	if cfg.Group != "" {
+		opts = append(opts, WithGroup(cfg.Group))
+	}
+	if cfg.Concurrency > 0 {
+		opts = append(opts, WithConcurrency(cfg.Concurrency))
+	}
+	sub := cfg.From.Subscriber(opts...)
+	messages, err := sub.Subscribe(ctx, cfg.Topic)
+	if err != nil {
+		return fmt.Errorf("brokers: move %s: %w", cfg.Topic, errors.Join(err, sub.Close()))
+	}
+	var moving sync.WaitGroup
+	for m := range messages {
+		moving.Go(func() { cfg.move(m) }) //nolint:contextcheck // each message has its own
+	}
+	moving.Wait()
+	return sub.Close()
+}
+
+// move is for one message. What the new broker does not take comes again after a pause.
+func (cfg *MoveConfig) move(m *message.Message) {
+	moved := m.Copy()
+	ctx := context.WithoutCancel(m.Context())
+	origin := envelope.Origin{Broker: cfg.To.Capabilities().Scheme, Topic: cfg.Topic, Consumer: cfg.Consumer}
+	if from, ok := envelope.OriginFrom(m.Context()); ok {
+		origin.Key = from.Key
+	}
+	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
+		m.Nack()
+		return
+	}
+	m.Ack()
+	if cfg.Moved != nil {
+		cfg.Moved(m)
+	}
+}

@@ -1,0 +1,65 @@
+package brokers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A consumer leaves with what waits for it, and another group of the topic stays where it is.
+func TestMove_TakesWhatWaitsAndNothingOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, err := memory.New(brokers.Config{Group: "billing"})
+		require.NoError(t, err)
+		to, err := memory.New(brokers.Config{Group: "billing"})
+		require.NoError(t, err)
+		others, err := from.Subscriber(brokers.WithGroup("shipping")).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		_, err = to.Subscriber(brokers.WithGroup("shipping")).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		old := from.Subscriber()
+		first, err := old.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		require.NoError(t, from.Publisher().Publish("orders", message.NewMessage("waits", nil)))
+		m := <-first
+		origin, _ := envelope.OriginFrom(m.Context())
+		again := m.Copy()
+		again.Metadata[envelope.KeyRetryCount] = "2"
+		require.NoError(t, from.Reschedule(t.Context(), *origin, again, time.Hour))
+		m.Ack()
+		(<-others).Ack()
+		require.NoError(t, old.Close())
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		moved := 0
+		go func() {
+			ended <- brokers.Move(ctx, brokers.MoveConfig{
+				From: from, To: to, Topic: "orders", Consumer: "billing", Moved: func(*message.Message) { moved++ },
+			})
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		second, err := to.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		m = <-second
+		require.Equal(t, time.Hour, time.Since(begun))
+		require.Equal(t, "waits", m.UUID)
+		require.Equal(t, "2", m.Metadata[envelope.KeyRetryCount])
+		m.Ack()
+		cancel()
+		require.NoError(t, <-ended)
+		require.Equal(t, 1, moved)
+		require.NoError(t, errors.Join(from.Close(), to.Close()))
+	})
+	require.ErrorContains(t, brokers.Move(t.Context(), brokers.MoveConfig{}), "are required")
+}

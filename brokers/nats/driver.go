@@ -1,0 +1,162 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/portable"
+)
+
+// Schemes of the URLs that open this broker.
+const (
+	Scheme    = "nats"
+	SchemeTLS = "nats+tls"
+)
+
+func init() {
+	brokers.Register(Scheme, Driver{})
+	brokers.Register(SchemeTLS, Driver{})
+}
+
+// Driver opens nats:// and nats+tls:// URLs. Importing the package registers it in the shared Mux; programs with a Mux
+// of their own register it there.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param {
+	return []brokers.Param{
+		{
+			Name: "declare", Kind: brokers.Bool, Default: "true",
+			Doc: "make the streams and consumers that are missing, and change consumers to what is configured",
+		},
+		{
+			Name: "replicas", Kind: brokers.Int, Default: "0", Max: 5,
+			Doc: "replicas of the streams that are made; 0 means 3 on a cluster, else 1",
+		},
+		{
+			Name: "max-age", Kind: brokers.Duration, Default: "0s",
+			Doc: "how long a stream keeps messages, handled or not, at least 1h; 0 means for as long as its operator does",
+		},
+		{
+			Name: "ack-wait", Kind: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
+			Doc: "silence after which the server gives the messages of a dead process to another one",
+		},
+		{
+			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
+			Doc: "messages that the server sends ahead to one subscription; at least as many as its concurrency",
+		},
+		{
+			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
+			Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
+		},
+		{
+			Name: "crash-limit", Kind: brokers.Int, Default: "5",
+			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the handler; " +
+				"0 means never",
+		},
+		{Name: "credentials", Doc: "file with the user's JWT and seed"},
+		{Name: "tls-ca", Doc: "file with the certificates to trust; the system's if not given"},
+		{Name: "tls-cert", Doc: "file with the client's certificate"},
+		{Name: "tls-key", Doc: "file with the client's key"},
+	}
+}
+
+// Open implements brokers.Driver. It fails when no server answers, or when JetStream is off.
+func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	if age := cfg.Params.Duration("max-age"); age > 0 && age < time.Hour {
+		return nil, fmt.Errorf("nats: max-age is %s: messages that no one has handled would be lost soon; at least 1h, or 0", age)
+	}
+	t, err := dial(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("nats: open %s: %w", brokers.Redact(cfg.URL), err)
+	}
+	b, err := portable.New(portable.Config{Config: cfg, Params: d.Params(), Transport: t}) //nolint:contextcheck // the broker outlives the context of Open
+	if err != nil {
+		t.conn.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
+	t := &transport{cfg: cfg, streams: map[*stream]struct{}{}, floors: map[string]floor{}}
+	u, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, errors.New("the URL cannot be read") // the error repeats it, with its password
+	}
+	options := t.options(u)
+	if deadline, ok := ctx.Deadline(); ok {
+		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+	}
+	conn, err := nats.Connect(strings.Join(servers(u), ","), options...)
+	if err != nil {
+		return nil, err
+	}
+	t.conn = conn
+	if t.js, err = jetstream.New(conn); err == nil {
+		err = t.Ping(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// servers makes the client's URLs of ours, without its user, who is given apart.
+func servers(u *url.URL) []string {
+	scheme := "nats://"
+	if u.Scheme == SchemeTLS {
+		scheme = "tls://"
+	}
+	hosts := strings.Split(u.Host, ",")
+	for i, host := range hosts {
+		hosts[i] = scheme + host
+	}
+	return hosts
+}
+
+func (t *transport) options(u *url.URL) []nats.Option {
+	warn := func(what string, err error) {
+		if err != nil {
+			t.cfg.Logger.Warn("nats: "+what, "error", err) //nolint:sloglint // the callers' sentences are constants
+		}
+	}
+	options := []nats.Option{
+		nats.Name(t.cfg.Name),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.IgnoreAuthErrorAbort(), // else a mistake of an operator would end the connection until this process restarts
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.FlusherTimeout(5 * time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { warn("the connection is lost, it is made again", err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { t.reconnected() }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { warn("the client reports an error", err) }),
+	}
+	if password, ok := u.User.Password(); ok {
+		options = append(options, nats.UserInfo(u.User.Username(), password))
+	} else if name := u.User.Username(); name != "" {
+		options = append(options, nats.Token(name))
+	}
+	if file := t.cfg.Params.String("credentials"); file != "" {
+		options = append(options, nats.UserCredentials(file))
+	}
+	if file := t.cfg.Params.String("tls-ca"); file != "" {
+		options = append(options, nats.RootCAs(file))
+	}
+	if file := t.cfg.Params.String("tls-cert"); file != "" {
+		options = append(options, nats.ClientCert(file, t.cfg.Params.String("tls-key")))
+	}
+	return options
+}

@@ -1,0 +1,106 @@
+package nats
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+const (
+	uuidHeader = "_watermill_message_uuid" // watermill-nats' own
+	// oddHeader has the headers that NATS cannot carry as they are, in the form of a URL's query.
+	oddHeader = "Redrive-Headers"
+
+	idHeader     = "Nats-Msg-Id"
+	statusHeader = "Status"
+
+	scheduleHeader = "Nats-Schedule"
+	targetHeader   = "Nats-Schedule-Target"
+	schedulerFrom  = "Nats-Scheduler"     // the server's, on what was a schedule
+	schedulerNext  = "Nats-Schedule-Next" // likewise
+)
+
+// rendered is o as it is stored, without its subject.
+func rendered(o *driver.Outgoing) *nats.Msg {
+	m := &nats.Msg{Data: o.Message.Payload, Header: make(nats.Header, len(o.Message.Metadata)+len(o.Extra)+3)}
+	var odd url.Values
+	for key, value := range o.Headers() {
+		if isPlainKey(key) && isPlainValue(value) {
+			m.Header[key] = []string{value}
+			continue
+		}
+		if odd == nil {
+			odd = url.Values{}
+		}
+		odd.Set(key, value)
+	}
+	if id := o.Message.UUID; isPlainValue(id) {
+		m.Header[uuidHeader] = []string{id}
+	} else {
+		if odd == nil {
+			odd = url.Values{}
+		}
+		odd.Set(uuidHeader, id)
+	}
+	if odd != nil {
+		m.Header[oddHeader] = []string{odd.Encode()}
+	}
+	return m
+}
+
+// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are no tokens of
+// HTTP, and the server acts on its own.
+func isPlainKey(key string) bool {
+	const prefix = "nats-"
+	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader ||
+		len(key) >= len(prefix) && strings.EqualFold(key[:len(prefix)], prefix) {
+		return false
+	}
+	for i := range len(key) {
+		c := key[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func isPlainValue(value string) bool {
+	return value == "" || strings.IndexByte(value, '\n') < 0 && strings.IndexByte(value, '\r') < 0 &&
+		value[0] > ' ' && value[len(value)-1] > ' '
+}
+
+// parsed makes a message that shares nothing with m, which is as the server sent it.
+func parsed(m *nats.Msg) *message.Message {
+	out := message.NewMessage("", append([]byte{}, m.Data...))
+	id := ""
+	for key, values := range m.Header {
+		switch key {
+		case schedulerFrom, schedulerNext, oddHeader:
+		case uuidHeader:
+			id = values[0]
+		default:
+			out.Metadata[key] = values[0]
+		}
+	}
+	if odd, err := url.ParseQuery(m.Header.Get(oddHeader)); err == nil {
+		for key, values := range odd {
+			if key == uuidHeader {
+				id = values[0]
+				continue
+			}
+			out.Metadata[key] = values[0]
+		}
+	} else { // not ours
+		out.Metadata[oddHeader] = m.Header.Get(oddHeader)
+	}
+	if _, ours := m.Header[uuidHeader]; id == "" && !ours {
+		id = m.Header.Get(idHeader) // the id that another producer gave it
+	}
+	out.UUID = id
+	return out
+}

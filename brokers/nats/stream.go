@@ -1,0 +1,406 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+const (
+	// asking is how long one request for messages lasts at the server.
+	asking = 30 * time.Second
+	// heartbeat is how often the server says that it still knows of a request. A new leader does not know of those that
+	// the old one had.
+	heartbeat = 2 * time.Second
+	// answering is how long the server has to confirm an ack. One that was killed does not know of the deliveries of its
+	// last moments, and answers acks of them with nothing: they come again.
+	answering = 3 * time.Second
+	// noting is how often it is noted what the group has acked.
+	noting = 10 * time.Second
+)
+
+// stream reads a durable consumer: it asks for as many messages as there is room for in the window. The client's own
+// Consume and Messages fetch ahead of that, and what lies in their buffers is not extended while a handler runs.
+type stream struct {
+	t           *transport
+	place       place
+	group       string
+	name        string // of the JetStream stream
+	incarnation string
+	consumer    jetstream.Consumer
+	ackWait     time.Duration
+	sub         *nats.Subscription
+	need        chan struct{} // there may be room in the window
+	wake        chan struct{} // there is something for Next
+	stop        chan struct{}
+	working     sync.WaitGroup
+
+	mu      sync.Mutex
+	window  int
+	asked   int         // messages that the server has been asked for and has not sent
+	ready   []*nats.Msg // for Next
+	hands   map[*nats.Msg]struct{}
+	heard   time.Time // the last sign of life
+	silent  int       // times in a row without one
+	err     error
+	closing bool
+}
+
+var (
+	_ driver.Stream  = (*stream)(nil)
+	_ driver.Renewer = (*stream)(nil)
+	_ driver.Widener = (*stream)(nil)
+)
+
+// Receive implements driver.Transport.
+func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	p := placeOf(q.Topic)
+	name, err := t.js.StreamNameBySubject(ctx, p.subject)
+	if err != nil {
+		return nil, missing(err)
+	}
+	js, err := t.js.Stream(ctx, name)
+	if err != nil {
+		return nil, missing(err)
+	}
+	consumer, err := js.Consumer(ctx, tokenOf(q.Group))
+	if err != nil {
+		return nil, missing(err)
+	}
+	s := &stream{
+		t: t, place: p, group: q.Group, name: name, incarnation: incarnation(js.CachedInfo()), consumer: consumer,
+		ackWait: consumer.CachedInfo().Config.AckWait, window: q.Window, heard: time.Now(), hands: map[*nats.Msg]struct{}{},
+		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	s.note(consumer.CachedInfo())
+	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.take); err != nil {
+		return nil, err
+	}
+	if err := s.sub.SetPendingLimits(-1, -1); err != nil { // the window limits them
+		return nil, err
+	}
+	t.mu.Lock()
+	t.streams[s] = struct{}{}
+	t.mu.Unlock()
+	signal(s.need)
+	s.working.Go(s.work)
+	s.working.Go(s.follow)
+	return s, nil
+}
+
+func missing(err error) error {
+	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
+	}
+	return err
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take gets what the server sends: messages, and news of our requests.
+func (s *stream) take(m *nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard, s.silent = time.Now(), 0
+	if strings.HasPrefix(m.Reply, "$JS.ACK.") {
+		s.asked = max(0, s.asked-1)
+		s.hands[m] = struct{}{}
+		if s.closing {
+			return
+		}
+		s.ready = append(s.ready, m)
+		signal(s.wake)
+		return
+	}
+	switch status, text := m.Header.Get(statusHeader), m.Header.Get("Description"); {
+	case status == "100": // a heartbeat
+	case status == "408": // a request has ended without all its messages
+		unsent, _ := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+		s.asked = max(0, s.asked-unsent)
+		signal(s.need)
+	case status == "409" && strings.EqualFold(text, "Consumer Deleted"):
+		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
+	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
+		s.asked = 0 // the silence that follows makes us ask anew, when there is a leader
+	default: // 503: no server leads the consumer, or there is none
+		s.fail(fmt.Errorf("the server does not take requests for messages: %s %s", status, text))
+	}
+}
+
+// fail ends the stream. The caller holds mu.
+func (s *stream) fail(err error) {
+	if s.err == nil && !s.closing {
+		s.err = err
+	}
+	signal(s.wake)
+}
+
+func (s *stream) askAnew() {
+	s.mu.Lock()
+	s.asked, s.heard = 0, time.Now()
+	s.mu.Unlock()
+	signal(s.need)
+}
+
+// work asks for messages, and tells the server of those in hand that they are.
+func (s *stream) work() {
+	extend := time.NewTicker(s.ackWait / 3)
+	defer extend.Stop()
+	listen := time.NewTicker(heartbeat)
+	defer listen.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.need:
+			s.ask()
+		case <-extend.C:
+			s.extend()
+		case <-listen.C:
+			s.listen()
+		}
+	}
+}
+
+func (s *stream) ask() {
+	s.mu.Lock()
+	n := s.window - len(s.hands) - s.asked
+	if s.closing || s.err != nil || n <= 0 || s.asked > 0 && n < s.window/4 {
+		s.mu.Unlock()
+		return
+	}
+	s.asked += n
+	s.mu.Unlock()
+	request, err := json.Marshal(map[string]any{"batch": n, "expires": asking, "idle_heartbeat": heartbeat})
+	if err == nil {
+		err = s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+tokenOf(s.group), s.sub.Subject, request)
+	}
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fail(err)
+	}
+}
+
+func (s *stream) extend() {
+	s.mu.Lock()
+	hands := slices.Collect(maps.Keys(s.hands))
+	s.mu.Unlock()
+	for _, m := range hands {
+		_ = s.t.conn.Publish(m.Reply, []byte("+WPI")) // else it is delivered again
+	}
+}
+
+// listen asks anew when the server has been silent, and ends the stream when that does not help.
+func (s *stream) listen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.t.conn.IsConnected() {
+		s.heard = time.Now() // the connection is made again, and then we ask anew
+		return
+	}
+	if time.Since(s.heard) < 2*heartbeat+heartbeat/2 || s.asked == 0 && s.window <= len(s.hands) {
+		return
+	}
+	if s.silent++; s.silent > 2 {
+		s.fail(errors.New("the server has stopped to answer requests for messages"))
+		return
+	}
+	s.asked, s.heard = 0, time.Now()
+	signal(s.need)
+}
+
+// follow notes what the group has acked, so that a consumer that is deleted can begin behind it.
+func (s *stream) follow() {
+	ticker := time.NewTicker(noting)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-ticker.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), noting/2)
+		if info, err := s.consumer.Info(ctx); err == nil {
+			s.note(info)
+		}
+		cancel()
+	}
+}
+
+func (s *stream) note(info *jetstream.ConsumerInfo) {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.floors[s.name+"\x00"+info.Name] = floor{stream: s.incarnation, seq: info.AckFloor.Stream}
+}
+
+// Next implements driver.Stream.
+func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
+	for {
+		s.mu.Lock()
+		err := s.err
+		var m *nats.Msg
+		if err == nil && len(s.ready) > 0 {
+			m, s.ready = s.ready[0], s.ready[1:]
+		}
+		s.mu.Unlock()
+		switch {
+		case err != nil:
+			return driver.Delivery{}, err
+		case m != nil:
+			return s.delivery(m), nil
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return driver.Delivery{}, ctx.Err()
+		}
+	}
+}
+
+func (s *stream) delivery(m *nats.Msg) driver.Delivery {
+	d := driver.Delivery{Message: parsed(m), Token: m}
+	meta, err := m.Metadata()
+	if err != nil {
+		return d
+	}
+	before := int(meta.NumDelivered) - 1 //nolint:gosec // a count of deliveries
+	d.Suspect, d.Earlier = before, before
+	d.Origin.Timestamp = meta.Timestamp
+	d.Origin.Position = s.incarnation + "/" + strconv.FormatUint(meta.Sequence.Stream, 10)
+	d.Origin.Redelivered, d.Origin.DeliveryCount = before > 0, before
+	return d
+}
+
+// Renew implements driver.Renewer.
+func (s *stream) Renew(d *driver.Delivery) *message.Message { return parsed(d.Token.(*nats.Msg)) }
+
+// Widen implements driver.Widener.
+func (s *stream) Widen(_ context.Context, window int) error {
+	s.mu.Lock()
+	s.window = window
+	s.mu.Unlock()
+	signal(s.need)
+	return nil
+}
+
+// Settle implements driver.Stream.
+func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []error {
+	var failed []error
+	for i := range settled {
+		m := settled[i].Delivery.Token.(*nats.Msg)
+		if err := s.settle(ctx, m, settled[i].Outcome); err != nil {
+			if failed == nil {
+				failed = make([]error, len(settled))
+			}
+			failed[i] = err
+			if !errors.Is(err, driver.ErrLost) { // it is tried again
+				continue
+			}
+		}
+		s.mu.Lock()
+		delete(s.hands, m)
+		s.mu.Unlock()
+	}
+	signal(s.need)
+	return failed
+}
+
+func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Outcome) error {
+	if outcome != driver.Ack {
+		return s.giveBack(ctx, m)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answering)
+	defer cancel()
+	_, err := s.t.conn.RequestWithContext(ctx, m.Reply, []byte("+ACK"))
+	switch {
+	case err == nil:
+		s.remove(m)
+		return nil
+	case errors.Is(err, context.DeadlineExceeded) && s.t.conn.IsConnected():
+		return fmt.Errorf("%w: the server does not answer its ack", driver.ErrLost)
+	}
+	return err
+}
+
+// remove deletes what was stored for this consumer alone, when it is done with. What is left behind after a crash is
+// acked, and takes room until the stream's max-age.
+func (s *stream) remove(m *nats.Msg) {
+	if m.Subject != s.place.again(s.group) {
+		return
+	}
+	if meta, err := m.Metadata(); err == nil {
+		request := fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, meta.Sequence.Stream)
+		_ = s.t.conn.Publish("$JS.API.STREAM.MSG.DELETE."+s.name, request)
+	}
+}
+
+// giveBack returns a message to the queue. The server counts that as a delivery, so a suspect, which has been counted
+// already and runs alone, is stored anew instead: a restart must not count against it.
+func (s *stream) giveBack(ctx context.Context, m *nats.Msg) error {
+	if len(m.Header[envelope.KeySuspect]) > 0 {
+		fresh := &nats.Msg{Subject: s.place.again(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
+		delete(fresh.Header, schedulerFrom)
+		delete(fresh.Header, schedulerNext)
+		if _, err := s.t.js.PublishMsg(ctx, fresh); err == nil {
+			return s.settle(ctx, m, driver.Ack)
+		}
+	}
+	return s.t.conn.Publish(m.Reply, []byte("-NAK"))
+}
+
+// Close implements driver.Stream. What the server has sent meanwhile is given back, instead of waiting for its ack-wait.
+func (s *stream) Close(ctx context.Context) error {
+	close(s.stop)
+	s.t.mu.Lock()
+	delete(s.t.streams, s)
+	s.t.mu.Unlock()
+	s.mu.Lock()
+	s.closing, s.ready = true, nil
+	s.mu.Unlock()
+	s.working.Wait()
+	if !s.t.conn.IsConnected() {
+		return s.sub.Unsubscribe()
+	}
+	drained := make(chan struct{})
+	s.sub.SetClosedHandler(func(string) { close(drained) })
+	err := s.sub.Drain()
+	if err == nil {
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	s.mu.Lock()
+	hands, failed := slices.Collect(maps.Keys(s.hands)), s.err != nil
+	s.mu.Unlock()
+	for _, m := range hands {
+		if failed { // the handlers of this process may still have it, and know it again by its place
+			_ = s.t.conn.Publish(m.Reply, []byte("-NAK"))
+			continue
+		}
+		err = errors.Join(err, s.giveBack(ctx, m))
+	}
+	return errors.Join(err, s.t.conn.FlushWithContext(ctx))
+}

@@ -1,0 +1,154 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+// Declare implements driver.Transport: the stream of the topic, that of its dead letters, and the group's consumer.
+func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
+	info, err := t.declareStream(ctx, placeOf(q.Topic))
+	if err != nil {
+		return err
+	}
+	if _, err := t.declareStream(ctx, placeOf(q.Names.Dead)); err != nil {
+		return fmt.Errorf("dead letters: %w", err)
+	}
+	return t.declareConsumer(ctx, info, &q)
+}
+
+// declareStream finds the stream that takes the subject, or makes it.
+func (t *transport) declareStream(ctx context.Context, p place) (*jetstream.StreamInfo, error) {
+	name, err := t.js.StreamNameBySubject(ctx, p.subject)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound) && !t.cfg.Params.Bool("declare"):
+		return nil, fmt.Errorf("no stream takes %s, and declare=false: %w", p.subject, brokers.ErrUnroutable)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return t.createStream(ctx, p)
+	case err != nil:
+		return nil, fmt.Errorf("look for the stream of %s: %w", p.subject, err)
+	}
+	s, err := t.js.Stream(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	info := s.CachedInfo()
+	return info, usable(&info.Config, p)
+}
+
+func (t *transport) createStream(ctx context.Context, p place) (*jetstream.StreamInfo, error) {
+	replicas := t.cfg.Params.Int("replicas")
+	if replicas == 0 {
+		replicas = 1
+		if t.conn.ConnectedClusterName() != "" {
+			replicas = 3
+		}
+	}
+	s, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: p.token, Subjects: []string{p.subject, p.all()}, Storage: jetstream.FileStorage,
+		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
+		AllowDirect: true,
+	})
+	if err != nil {
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has made it, with other replicas
+			if s, err = t.js.Stream(ctx, p.token); err == nil {
+				return s.CachedInfo(), usable(&s.CachedInfo().Config, p)
+			}
+		}
+		return nil, fmt.Errorf("make stream %s for %s with %d replicas: %w", p.token, p.subject, replicas, err)
+	}
+	info := s.CachedInfo()
+	return info, usable(&info.Config, p) // a server before 2.12 ignores what it does not know
+}
+
+// usable refuses a stream that would lose messages or could not delay them.
+func usable(cfg *jetstream.StreamConfig, p place) error {
+	var faults []string
+	if cfg.Retention != jetstream.LimitsPolicy {
+		faults = append(faults, "its retention is "+cfg.Retention.String()+", with which messages for a group that has no consumer "+
+			"are lost: it must be limits")
+	}
+	if !slices.Contains(cfg.Subjects, p.all()) {
+		faults = append(faults, "it has not the subject "+p.all()+" for retries: add it")
+	}
+	if !cfg.AllowMsgSchedules {
+		faults = append(faults, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: stream %s has the subject %s, and cannot be used: %s",
+		brokers.ErrUnsupported, cfg.Name, p.subject, strings.Join(faults, "; "))
+}
+
+// floor is what a group has acked, as far as this process knows.
+type floor struct {
+	stream string // which one: sequences begin anew in another
+	seq    uint64
+}
+
+// incarnation names a stream, unlike any other that has its name.
+func incarnation(info *jetstream.StreamInfo) string {
+	return strconv.FormatInt(info.Created.UnixNano(), 36)
+}
+
+func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamInfo, q *driver.Queue) error {
+	name, p := tokenOf(q.Group), placeOf(q.Topic)
+	want := jetstream.ConsumerConfig{
+		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
+		FilterSubjects: []string{p.subject, p.again(q.Group)},
+		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
+	}
+	found, err := t.js.Consumer(ctx, info.Config.Name, name)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound) && !t.cfg.Params.Bool("declare"):
+		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", info.Config.Name, name, brokers.ErrUnroutable)
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return t.createConsumer(ctx, info, want)
+	case err != nil:
+		return fmt.Errorf("consumer %s: %w", name, err)
+	}
+	have := found.CachedInfo().Config
+	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
+		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use another group",
+			brokers.ErrUnsupported, name, info.Config.Name)
+	}
+	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver && slices.Equal(have.FilterSubjects, want.FilterSubjects) ||
+		!t.cfg.Params.Bool("declare") {
+		return nil
+	}
+	have.AckWait, have.MaxDeliver, have.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
+	have.FilterSubject, have.FilterSubjects = "", want.FilterSubjects
+	if _, err := t.js.UpdateConsumer(ctx, info.Config.Name, have); err != nil {
+		return fmt.Errorf("change consumer %s: %w", name, err)
+	}
+	return nil
+}
+
+// createConsumer begins behind what the group is known to have acked, when an operator has deleted its consumer, else
+// with the oldest message.
+func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamInfo, cfg jetstream.ConsumerConfig) error {
+	t.mu.Lock()
+	known := t.floors[info.Config.Name+"\x00"+cfg.Durable]
+	t.mu.Unlock()
+	if known.seq > 0 && known.stream == incarnation(info) {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, known.seq+1
+	}
+	_, err := t.js.CreateConsumer(ctx, info.Config.Name, cfg)
+	if errors.Is(err, jetstream.ErrConsumerExists) { // another process was faster
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// transport is a connection to a NATS server or cluster.
+type transport struct {
+	cfg  brokers.Config
+	conn *nats.Conn
+	js   jetstream.JetStream
+
+	mu      sync.Mutex
+	streams map[*stream]struct{} // open ones
+	floors  map[string]floor     // by stream and consumer
+}
+
+var _ driver.Transport = (*transport)(nil)
+
+// Publish implements driver.Transport. All are sent before the first answer is waited for.
+func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
+	errs := t.publish(ctx, out)
+	var missing []driver.Outgoing
+	var at []int
+	for i, err := range errs {
+		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+			missing, at = append(missing, out[i]), append(at, i)
+		}
+	}
+	if len(missing) == 0 {
+		return errs
+	}
+	// There is no such stream, or it has no leader at the moment.
+	for n, i := range at {
+		_, errs[i] = t.declareStream(ctx, placeOf(topicOf(missing[n].To)))
+		if errs[i] == nil {
+			if again := t.publish(ctx, missing[n:n+1]); again != nil {
+				errs[i] = again[0]
+			}
+		}
+	}
+	for _, err := range errs {
+		if err != nil {
+			return errs
+		}
+	}
+	return nil
+}
+
+func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error {
+	futures, errs := make([]jetstream.PubAckFuture, len(out)), make([]error, len(out))
+	for i := range out {
+		var m *nats.Msg
+		if m, errs[i] = t.addressed(&out[i]); errs[i] == nil {
+			futures[i], errs[i] = t.js.PublishMsgAsync(m)
+		}
+	}
+	failed := false
+	for i, f := range futures {
+		if f != nil {
+			select {
+			case <-f.Ok():
+			case err := <-f.Err():
+				errs[i] = err
+			case <-ctx.Done():
+				errs[i] = context.Cause(ctx)
+			}
+		}
+		if errs[i] != nil {
+			errs[i], failed = meaning(errs[i]), true
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func topicOf(to *driver.Destination) string {
+	if to.Kind == driver.ToDeadLetters {
+		return to.Names.Dead
+	}
+	return to.Topic
+}
+
+// addressed is o as it is stored: at its subject, or as a schedule for it.
+func (t *transport) addressed(o *driver.Outgoing) (*nats.Msg, error) {
+	p, m := placeOf(topicOf(o.To)), rendered(o)
+	m.Subject = p.subject
+	kind := "first"
+	if o.To.Kind == driver.ToConsumer {
+		m.Subject = p.again(o.To.Consumer)
+		if kind = "again"; o.First {
+			kind = "first"
+		}
+	}
+	if !o.Due.IsZero() {
+		m.Header[targetHeader] = []string{m.Subject}
+		m.Header[scheduleHeader] = []string{"@at " + o.Due.UTC().Format(time.RFC3339Nano)}
+		m.Subject = p.wait(kind, rand.Text())
+	}
+	if limit := t.conn.MaxPayload() - driver.Headroom; o.First && o.To.Kind == driver.ToTopic && size(m) > limit {
+		return nil, fmt.Errorf("%d bytes with what its headers take, at most %d: %w", size(m), limit, brokers.ErrTooLarge)
+	}
+	return m, nil
+}
+
+func size(m *nats.Msg) int64 {
+	n := len(m.Data)
+	for key, values := range m.Header {
+		n += len(key) + len(values[0]) + len(": \r\n")
+	}
+	return int64(n)
+}
+
+// meaning gives errors of the client and the server the names that callers decide on.
+func meaning(err error) error {
+	const messageSizeExceedsMaximum, schedulesDisabled = 10054, 10188
+	var api jetstream.JetStreamError
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
+	case errors.As(err, &api) && api.APIError() != nil && api.APIError().ErrorCode == messageSizeExceedsMaximum:
+		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
+	case errors.As(err, &api) && api.APIError() != nil && api.APIError().ErrorCode == schedulesDisabled:
+		return fmt.Errorf("%w: the stream does not allow message schedules: %w", brokers.ErrUnsupported, err)
+	}
+	return err
+}
+
+// Capabilities implements driver.Transport.
+func (t *transport) Capabilities() brokers.Capabilities {
+	longest := envelope.MaxDelay
+	if age := t.cfg.Params.Duration("max-age"); age > 0 {
+		longest = min(longest, age-age/10) // a schedule is a message too
+	}
+	return brokers.Capabilities{
+		Scheme:          Scheme,
+		Durable:         true,
+		Ordered:         t.cfg.Concurrency == 1,
+		Groups:          true,
+		DeliveryCount:   true,
+		MaxDelay:        longest,
+		DelayTolerance:  time.Second,
+		MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - 4<<10,
+	}
+}
+
+// Traits implements driver.Transport. NackPause is not one of them: the server counts a nack as it counts a crash.
+func (t *transport) Traits() driver.Traits {
+	return driver.Traits{Name: Scheme, StablePosition: true}
+}
+
+// Ping implements driver.Transport.
+func (t *transport) Ping(ctx context.Context) error {
+	if _, err := t.js.AccountInfo(ctx); err != nil {
+		return fmt.Errorf("JetStream does not answer: %w", err)
+	}
+	return nil
+}
+
+// Close implements driver.Transport.
+func (t *transport) Close(ctx context.Context) error {
+	var err error
+	if t.conn.IsConnected() {
+		err = t.conn.FlushWithContext(ctx)
+	}
+	t.conn.Close()
+	return err
+}
+
+// reconnected lets every stream ask again: what it had asked for was lost with the connection.
+func (t *transport) reconnected() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.streams {
+		s.askAnew()
+	}
+}

@@ -1,0 +1,267 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// NoWayBackError says that what waits in a queue would stay there: it does not lead to the queue that its messages are for.
+type NoWayBackError struct {
+	Queue string // in which retries would wait
+	To    string // the queue that they are for
+	Why   string // what is missing or leads elsewhere
+	Mend  string // what makes it work: a command, or a parameter of the URL
+}
+
+// Error says why, and what makes it work.
+func (e *NoWayBackError) Error() string {
+	return fmt.Sprintf("rabbitmq: nothing comes back from queue %q to %q: %s. %s", e.Queue, e.To, e.Why, e.Mend)
+}
+
+// look compares p with what exists and makes nothing. It returns what is missing, and the bindings.
+func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
+	missing := Plan{Bindings: slices.Clone(p.Bindings)}
+	for _, e := range p.Exchanges {
+		err := d.do(ctx, e.exists)
+		switch {
+		case isNotFound(err):
+			missing.Exchanges = append(missing.Exchanges, e)
+		case err != nil:
+			return missing, fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
+		default:
+			if err := p.takeExchange(ctx, d, e); err != nil {
+				return missing, err
+			}
+		}
+	}
+	for _, q := range p.Queues {
+		err := d.do(ctx, passiveQueue(q.Name))
+		switch {
+		case isNotFound(err):
+			missing.Queues = append(missing.Queues, q)
+		case err != nil:
+			return missing, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
+		default:
+			more, err := p.takeQueue(ctx, d, q)
+			if err != nil {
+				return missing, err
+			}
+			missing.Bindings = append(missing.Bindings, more...)
+		}
+	}
+	for _, name := range p.Adopted {
+		if _, waits := p.wayOf(name); waits {
+			if _, err := p.takeQueue(ctx, d, Queue{Name: name}); err != nil {
+				return missing, err
+			}
+		}
+	}
+	return missing, nil
+}
+
+func (p *Plan) wayOf(queue string) (way, bool) {
+	for _, w := range p.ways {
+		if w.queue == queue {
+			return w, true
+		}
+	}
+	return way{}, false
+}
+
+// takeExchange compares an exchange that exists with the one planned.
+func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) error {
+	if p.adopt && len(p.Queues) == 0 {
+		return nil // it was looked at when its consumer subscribed
+	}
+	err := d.do(ctx, e.declare)
+	different, ok := errors.AsType[*ArgumentError](err)
+	if err == nil || !p.adopt || !ok {
+		if err != nil {
+			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
+		}
+		return nil
+	}
+	if different.Argument != "type" || different.Have != amqp.ExchangeDirect {
+		return nil
+	}
+	for _, b := range p.Bindings {
+		if b.Exchange == e.Name && !b.ToExchange && brokers.IsPattern(b.Key) {
+			return fmt.Errorf("rabbitmq: exchange %q is of type direct, which knows no patterns: "+
+				"subscribe to each event that %q stands for by its name", e.Name, b.Key)
+		}
+	}
+	return nil
+}
+
+// takeQueue compares a queue that exists with the one planned, and returns the bindings that its way back needs.
+func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
+	w, waits := p.wayOf(q.Name)
+	owned := !p.adopt && !slices.Contains(p.Adopted, q.Name)
+	if owned && (!waits || !w.own) {
+		if err := d.do(ctx, q.declare); err != nil {
+			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
+		}
+		return nil, nil
+	}
+	if !waits {
+		return nil, nil
+	}
+	args, err := d.learn(ctx, q)
+	if isRefused(err) {
+		return nil, nil // a user that may not declare may not ask: it is found at the first retry
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
+	}
+	if owned { // nothing but its time to live may differ
+		want := maps.Clone(q.Args)
+		if ttl, has := args["x-message-ttl"]; has {
+			want["x-message-ttl"] = ttl
+		}
+		if err := d.do(ctx, Queue{q.Name, want}.declare); err != nil {
+			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
+		}
+	}
+	if err := p.overlay(ctx, q.Name, args); err != nil {
+		return nil, err
+	}
+	if ttl, ok := integer(args["x-message-ttl"]); ok && p.learned != nil {
+		p.learned(q.Name, ttl)
+	}
+	return p.back(w, args)
+}
+
+// overlay adds to the arguments of a queue what policies make of it, where the management API can be asked.
+func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error {
+	if p.policy == nil {
+		return nil
+	}
+	defined, err := p.policy(ctx, queue)
+	if err != nil {
+		return fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
+	}
+	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl"} {
+		value, set := defined[key]
+		if number, isNumber := value.(float64); isNumber {
+			value = int64(number)
+		}
+		if _, has := args["x-"+key]; set && !has {
+			args["x-"+key] = value
+		}
+	}
+	return nil
+}
+
+// back returns the bindings that lead from the wait queue of w to its consumer's queue, or why nothing can.
+func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
+	exchange, leads := args["x-dead-letter-exchange"].(string)
+	key, named := args["x-dead-letter-routing-key"].(string)
+	if !named {
+		key = w.key
+	}
+	fault := &NoWayBackError{Queue: w.queue, To: w.to, Mend: p.mend(w)}
+	switch {
+	case !leads:
+		fault.Why = "it has no x-dead-letter-exchange"
+		return nil, fault
+	case exchange == "" && key != w.to:
+		fault.Why = fmt.Sprintf("it dead-letters to queue %q", key)
+		return nil, fault
+	case exchange == "":
+		return nil, nil
+	}
+	return []Binding{{Exchange: exchange, Key: key, To: w.to}}, nil
+}
+
+// mend is what makes retries work beside a queue that cannot be changed.
+func (p *Plan) mend(w way) string {
+	if slices.Contains(p.Adopted, w.queue) {
+		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' '{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
+			"leads them back; name the management API in the URL (management=http://host:15672), by which a policy is seen",
+			strings.ReplaceAll(w.queue, " ", "-"), w.queue, w.to)
+	}
+	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is made, and this queue stays as it is",
+		url.QueryEscape("{queue}_wait"), w.to+"_wait")
+}
+
+// maxArguments bounds how many arguments of a queue are asked for. RabbitMQ knows fewer.
+const maxArguments = 24
+
+// learn returns the arguments of a queue that exists. AMQP has no question for them: a declaration with other ones is
+// refused by the name of the first that differs, with what the queue has, and changes nothing.
+func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
+	args := maps.Clone(q.Args)
+	if args == nil {
+		args = amqp.Table{}
+	}
+	durable, autoDelete := true, false
+	for range maxArguments {
+		err := d.do(ctx, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(q.Name, durable, autoDelete, false, false, args)
+			return err
+		})
+		different, ok := errors.AsType[*ArgumentError](err)
+		if !ok {
+			return args, err
+		}
+		switch different.Argument {
+		case "durable":
+			durable = different.Have == "true"
+		case "auto_delete":
+			autoDelete = different.Have == "true"
+		case "exclusive":
+			return args, err
+		default:
+			different.take(args)
+		}
+	}
+	return args, nil
+}
+
+// take gives args the value that the queue has.
+func (e *ArgumentError) take(args amqp.Table) {
+	text := e.Have
+	if text == `""` {
+		text = ""
+	}
+	switch {
+	case e.Have == "none":
+		delete(args, e.Argument)
+	case e.haveType == "longstr" || e.haveType == "":
+		args[e.Argument] = text
+	case e.haveType == "bool":
+		args[e.Argument] = text == "true"
+	default:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			args[e.Argument] = text
+			return
+		}
+		args[e.Argument] = n
+	}
+}
+
+// isRefused reports whether the user may not do what was asked.
+func isRefused(err error) bool {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	return ok && refusal.Code == amqp.AccessRefused
+}
+
+// bindHint says what to do where the user may not bind.
+func bindHint(b Binding, err error) error {
+	if !isRefused(err) || b.ToExchange {
+		return err
+	}
+	return fmt.Errorf("%w: the user may not: as one who may, rabbitmqadmin declare binding source=%q destination=%q routing_key=%q",
+		err, b.Exchange, b.To, b.Key)
+}

@@ -1,0 +1,156 @@
+package rabbitmq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func designOf(t *testing.T, cfg brokers.Config) *design {
+	t.Helper()
+	cfg.URL = "amqp://localhost/"
+	cfg, err := cfg.Resolve(Driver{}.Params())
+	require.NoError(t, err)
+	d, err := newDesign(cfg)
+	require.NoError(t, err)
+	return d
+}
+
+// The presets know one retry queue, and it serves every backoff: each message brings its own time to live.
+func TestRoute_OneRetryQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg   brokers.Config
+		queue string
+	}{
+		"laravel":                 {brokers.Config{Naming: brokers.Laravel()}, "orders_retry"},
+		"laravel, named delays":   {brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{time.Second, time.Minute}}, "orders_retry"},
+		"delayed backoff":         {brokers.Config{Naming: brokers.DelayedBackoff()}, "orders-delayed-queue"},
+		"few queues":              {brokers.Config{Params: brokers.Params{"grid": "off"}}, "orders_retry"},
+		"few queues, as a switch": {brokers.Config{Params: brokers.Params{"grid": "false"}}, "orders_retry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := designOf(t, c.cfg)
+			n := d.names("orders", "")
+			for _, delay := range []time.Duration{time.Millisecond, 200 * time.Millisecond, time.Second, 7 * time.Second, time.Hour} {
+				r, err := d.retry(n, &envelope.Origin{}, delay)
+				require.NoError(t, err)
+				require.Equal(t, route{key: c.queue, expiration: delay.Milliseconds()}, r)
+			}
+			waits := d.waiting(n, "orders")
+			require.Empty(t, waits.Later)
+			require.Len(t, waits.Queues, 1)
+			require.Equal(t, c.queue, waits.Queues[0].Name)
+			require.NotContains(t, waits.Queues[0].Args, "x-message-ttl")
+			require.Equal(t, envelope.MaxDelay, d.maxDelay())
+		})
+	}
+	d := designOf(t, brokers.Config{Naming: brokers.Laravel()})
+	r, err := d.retry(d.names("orders", ""), &envelope.Origin{}, 0)
+	require.NoError(t, err)
+	require.Equal(t, "orders_retry", r.key, "without a backoff too")
+
+	perDelay := brokers.NameScheme{Preset: "laravel", Retry: "{queue}_retry.{delay}"}
+	named := designOf(t, brokers.Config{Naming: perDelay, Delays: []time.Duration{time.Second}})
+	r, err = named.retry(named.names("orders", ""), &envelope.Origin{}, time.Second)
+	require.NoError(t, err)
+	require.Equal(t, route{key: "orders_retry.1000"}, r, "who wants a queue for each delay says so in the name")
+}
+
+// A retry queue that was made with a time to live serves shorter delays as they are, longer ones in rounds, and those that
+// would take too many of them get the queue that has the delay in its name.
+func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
+	d := designOf(t, brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{10 * time.Second}})
+	n := d.names("orders", "")
+	retry := func(delay time.Duration) route {
+		r, err := d.retry(n, &envelope.Origin{}, delay)
+		require.NoError(t, err)
+		return r
+	}
+	d.learn("orders_retry", 1000)
+	require.Equal(t, route{key: "orders_retry", expiration: 500}, retry(500*time.Millisecond))
+	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true}, retry(10*time.Second))
+	d.learn("orders_retry", 0)
+	require.Equal(t, route{key: "orders_retry.10000"}, retry(10*time.Second))
+}
+
+// A cycle's queue that is adopted with ten minutes waits ten minutes, not 120 times five seconds.
+func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
+	d := designOf(t, brokers.Config{Naming: brokers.TTLCycle("sme.sgp.workers"), Params: brokers.Params{"declare": "adopt"}})
+	n := d.names("dre", "")
+	d.learn("dre.deadletter", (10 * time.Minute).Milliseconds())
+	r, err := d.retry(n, &envelope.Origin{RoutingKey: "dre"}, 10*time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, route{exchange: "sme.sgp.workers.deadletter", key: "dre", checked: true, expiration: 600_000}, r)
+}
+
+// What cannot work is refused with what makes it work, which is never the setting that is on.
+func TestPlan_WayBack(t *testing.T) {
+	adopting := func(declare string) Plan {
+		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer("orders", "", nil)
+	}
+	for _, declare := range []string{declareAdopt, declareNone} {
+		p := adopting(declare)
+		w, ok := p.wayOf("orders_retry")
+		require.True(t, ok, declare)
+		for name, c := range map[string]struct {
+			args amqp.Table
+			why  string
+			more []Binding
+		}{
+			"as planned":     {args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}},
+			"nothing":        {args: amqp.Table{}, why: "no x-dead-letter-exchange"},
+			"a time to live": {args: amqp.Table{"x-message-ttl": int64(5000)}, why: "no x-dead-letter-exchange"},
+			"to itself":      {args: amqp.Table{"x-dead-letter-exchange": ""}, why: `dead-letters to queue "orders_retry"`},
+			"elsewhere":      {args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails"}, why: `to queue "mails"`},
+			"through exchange": {
+				args: amqp.Table{"x-dead-letter-exchange": "shop"},
+				more: []Binding{{Exchange: "shop", Key: "orders_retry", To: "orders"}},
+			},
+		} {
+			more, err := p.back(w, c.args)
+			require.Equal(t, c.more, more, name)
+			if c.why == "" {
+				require.NoError(t, err, name)
+				continue
+			}
+			require.ErrorContains(t, err, c.why, name)
+			require.ErrorContains(t, err, map[string]string{declareAdopt: "retry=%7Bqueue%7D_wait", declareNone: "rabbitmqctl set_policy"}[declare])
+			require.NotContains(t, err.Error(), "declare="+declare)
+		}
+	}
+}
+
+func TestArgumentError_Take(t *testing.T) {
+	args := amqp.Table{"x-message-ttl": int64(1), "x-queue-type": "quorum", "x-dead-letter-exchange": "a"}
+	for _, e := range []ArgumentError{
+		{Argument: "x-message-ttl", Have: "5000", haveType: "signedint"},
+		{Argument: "x-queue-type", Have: "none"},
+		{Argument: "x-dead-letter-exchange", Have: `""`, haveType: "longstr"},
+		{Argument: "x-single-active-consumer", Have: "true", haveType: "bool"},
+	} {
+		e.take(args)
+	}
+	require.Equal(t, amqp.Table{"x-message-ttl": int64(5000), "x-dead-letter-exchange": "", "x-single-active-consumer": true}, args)
+}
+
+// A plain x-delay of another language's producer is the base of the backoff, ours is not.
+func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
+	base := func(headers amqp.Table) string {
+		md := message.Metadata{}
+		headersToMetadata(headers, md)
+		require.NotContains(t, md, envelope.KeyDelay)
+		return md[envelope.KeyOriginalDelay]
+	}
+	require.Equal(t, "10000", base(amqp.Table{"x-delay": int32(10000)}))
+	require.Equal(t, "10000", base(amqp.Table{"x-delay": int64(-10000)}), "as the plugin leaves it")
+	require.Equal(t, "10000", base(amqp.Table{"x-delay": "10000"}))
+	require.Equal(t, "7000", base(amqp.Table{"x-delay": int32(10000), "x-original-delay": "7000"}))
+	require.Empty(t, base(amqp.Table{"x-delay": int32(10000), "x-retry-count": int32(1)}))
+	require.Empty(t, base(amqp.Table{"x-delay": "soon"}))
+}

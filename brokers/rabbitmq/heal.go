@@ -1,0 +1,316 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+// post publishes batch on s, with an error for each, nil for those that are confirmed. What a publication went to and is
+// missing, because it was never needed before or because somebody deleted it, is declared, and the publication repeated.
+func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []error {
+	faults := s.sendEach(ctx, batch)
+	if !t.design.makes() {
+		return faults
+	}
+	var todo []int
+	var missing Plan
+	there := map[string]bool{}
+	for i, err := range faults {
+		var unroutable *UnroutableError
+		if err == nil || !errors.As(err, &unroutable) || !t.mayWait(ctx, there, batch[i].of.To) {
+			continue
+		}
+		if p := t.missingAt(&batch[i], unroutable.exchangeMissing); !p.empty() {
+			missing.merge(p)
+			todo = append(todo, i)
+		}
+	}
+	if len(todo) == 0 {
+		return faults
+	}
+	if err := declare(ctx, t.publishing, missing); err != nil {
+		for _, i := range todo {
+			faults[i] = fmt.Errorf("%w; and declaring it failed: %w", faults[i], err)
+		}
+		return faults
+	}
+	repeated := make([]outgoing, len(todo))
+	for i, index := range todo {
+		repeated[i] = batch[index]
+	}
+	for i, err := range s.sendEach(ctx, repeated) {
+		faults[todo[i]] = err
+	}
+	return faults
+}
+
+// mayWait reports whether to may be made. Messages for a consumer whose queue does not exist would wait for it unseen. there
+// has the queues that were looked for.
+func (t *transport) mayWait(ctx context.Context, there map[string]bool, to *driver.Destination) bool {
+	if to.Kind != driver.ToConsumer {
+		return true
+	}
+	exists, known := there[to.Names.Queue]
+	if !known {
+		d := &declarer{link: t.publishing}
+		exists = d.do(ctx, passiveQueue(to.Names.Queue)) == nil
+		d.close(ctx)
+		there[to.Names.Queue] = exists
+	}
+	return exists
+}
+
+// missingAt plans what a publication goes to that had nowhere to go.
+func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
+	d, to := t.design, o.of.To
+	switch to.Kind {
+	case driver.ToConsumer:
+		return t.waitingAt(to.Names, to.Topic, o)
+	case driver.ToDeadLetters:
+		return d.mode(d.dead(to.Names))
+	default:
+		return t.firstAt(to.Topic, o, exchangeMissing)
+	}
+}
+
+// waitingAt plans where o waits for its retry by the consumer of n, or for its first delivery to topic when there is an
+// exchange between.
+func (t *transport) waitingAt(n brokers.Names, topic string, o *outgoing) Plan {
+	p := t.design.mode(t.design.waiting(n, topic))
+	if len(p.Exchanges) > 0 {
+		return p // queues and bindings hang on the exchange that it goes to
+	}
+	return t.noting(p.only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthRetry})
+}
+
+// firstAt plans what a first publication to topic goes to.
+func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Plan {
+	d := t.design
+	if p := t.noting(d.first(topic).only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed}); o.exchange == "" && !p.empty() {
+		return p
+	}
+	p := t.consumed.of(topic).routing()
+	switch {
+	case !exchangeMissing || !d.makes():
+	case o.exchange == o.of.To.Names.Exchange:
+		p.merge(d.mode(Plan{Exchanges: []Exchange{{Name: o.exchange, Kind: d.exchangeType}}}))
+	case d.transport == transportPlugin:
+		p.merge(d.first(topic))
+	}
+	return p
+}
+
+// noting remembers for Depths the queues that are about to be declared.
+func (t *transport) noting(p Plan, of brokers.Depth) Plan {
+	t.waits.add(p.Queues, of)
+	return p
+}
+
+// empty reports whether there is nothing to declare.
+func (p Plan) empty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings)+len(p.Adopted) == 0 }
+
+// only plans the queue of that name, whether p has it now or later.
+func (p Plan) only(queue string) Plan {
+	for _, list := range [][]Queue{p.Queues, p.Later} {
+		for _, q := range list {
+			if q.Name == queue {
+				one := p.empties()
+				one.Queues, one.ways = []Queue{q}, p.ways
+				return one
+			}
+		}
+	}
+	return Plan{}
+}
+
+// routing plans the exchanges and bindings of p, and not the queues: a queue is declared again by its consumer, when
+// RabbitMQ has told it of the deletion. RabbitMQ 3.10 forgets to, and with it the consumer, when a queue of that name
+// comes back at once.
+func (p Plan) routing() Plan {
+	r := p.empties()
+	r.Exchanges, r.Bindings = p.Exchanges, p.Bindings
+	return r
+}
+
+// consumed is what the running subscriptions of a broker read. It is safe for concurrent use.
+type consumed struct {
+	mu   sync.Mutex
+	list []*reading
+}
+
+// reading is what a subscription to a topic reads.
+type reading struct {
+	topic  string
+	queue  string
+	plan   Plan      // without its retries and dead letters
+	revive func()    // begins to consume again
+	until  time.Time // when it is forgotten, after its end; zero before
+}
+
+// lingering is how long a reading counts that has failed: its subscription tries again more often.
+const lingering = time.Minute
+
+// add notes r, in place of one that has failed.
+func (c *consumed) add(r *reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(slices.DeleteFunc(c.list, func(x *reading) bool {
+		return !x.until.IsZero() && x.topic == r.topic && x.queue == r.queue
+	}), r)
+}
+
+// linger notes that r has failed. What it reads is still missed, until another one takes its place.
+func (c *consumed) linger(r *reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.until = time.Now().Add(lingering)
+}
+
+func (c *consumed) remove(r *reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = slices.DeleteFunc(c.list, func(x *reading) bool { return x == r })
+}
+
+func (c *consumed) each() []*reading {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.list = slices.DeleteFunc(c.list, func(x *reading) bool { return !x.until.IsZero() && now.After(x.until) })
+	return slices.Clone(c.list)
+}
+
+// of plans what the subscriptions to topic read.
+func (c *consumed) of(topic string) Plan { return c.those(func(t string) bool { return t == topic }) }
+
+// all plans what every subscription reads.
+func (c *consumed) all() Plan { return c.those(func(string) bool { return true }) }
+
+func (c *consumed) those(which func(topic string) bool) Plan {
+	var all Plan
+	for _, r := range c.each() {
+		if which(r.topic) {
+			all.merge(r.plan)
+		}
+	}
+	return all
+}
+
+// tendEvery is how often a deleted exchange or binding is looked for. RabbitMQ tells a consumer when its queue is
+// deleted, and does not tell the others.
+const tendEvery = 30 * time.Second
+
+// tend declares the exchanges and bindings of the running subscriptions again and again, and looks whether their queues
+// still have a consumer, until the broker closes. It does so on the connection that consumes, which no alarm stops.
+func (t *transport) tend() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-t.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	ticker := time.NewTicker(tendEvery)
+	defer ticker.Stop()
+	told := ""
+	for {
+		select {
+		case <-ticker.C:
+		case <-t.poke:
+		case <-ctx.Done():
+			return
+		}
+		var faults []error
+		for _, r := range t.consumed.each() {
+			faults = append(faults, t.tendTo(ctx, r))
+		}
+		err := errors.Join(faults...)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			told = ""
+		case err.Error() != told:
+			told = err.Error()
+			t.logger.Warn("rabbitmq: cannot declare again what the subscriptions need", "error", err)
+		}
+	}
+}
+
+func (t *transport) tendTo(ctx context.Context, r *reading) error {
+	d := &declarer{link: t.consuming}
+	defer d.close(ctx)
+	consumers := 0
+	err := d.do(ctx, func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+		consumers = q.Consumers
+		return err
+	})
+	if isNotFound(err) {
+		return nil // its consumer is told
+	}
+	if err == nil && consumers == 0 {
+		r.revive()
+	}
+	if p := r.plan.routing(); err == nil && !p.empty() {
+		err = declare(ctx, t.consuming, p)
+	}
+	return err
+}
+
+// tendSoon makes tend look now.
+func (t *transport) tendSoon() {
+	select {
+	case t.poke <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// maxPinged bounds the objects that one Ping looks for, each with a question of about a millisecond.
+const maxPinged = 100
+
+// missingOf returns an error that names what p has and the broker has not.
+func missingOf(ctx context.Context, d *declarer, p Plan) error {
+	var faults []error
+	look := func(kind, name string, exists func(*amqp.Channel) error) error {
+		err := d.do(ctx, exists)
+		if isNotFound(err) {
+			faults = append(faults, fmt.Errorf("%s %q is missing", kind, name))
+			return nil
+		}
+		return err
+	}
+	looked := 0
+	for _, e := range p.Exchanges {
+		if looked++; looked > maxPinged {
+			break
+		}
+		if err := look("exchange", e.Name, e.exists); err != nil {
+			return err
+		}
+	}
+	names := slices.Clone(p.Adopted)
+	for _, q := range p.Queues {
+		names = append(names, q.Name)
+	}
+	for _, name := range names {
+		if looked++; looked > maxPinged {
+			break
+		}
+		if err := look("queue", name, passiveQueue(name)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(faults...)
+}

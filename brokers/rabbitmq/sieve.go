@@ -1,0 +1,241 @@
+package rabbitmq
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync/atomic"
+)
+
+// keyUndecoded is the header under which a message arrives whose headers amqp091-go cannot decode: their bytes as they
+// were on the wire.
+const keyUndecoded = "x-undecoded-headers"
+
+// Bounds of amqp091-go (v1.16.0, read.go): it ends the connection when a header table has more.
+const (
+	maxFieldDepth = 32
+	maxElements   = 8192
+)
+
+// AMQP frames: type, channel (2), size (4), payload, end.
+const (
+	frameHead     = 7
+	frameEnd      = 1
+	contentHeader = 2
+	tlsAlert      = 21 // the first byte of a TLS server's answer to what is not TLS
+)
+
+// leastBad is the shortest content header that amqp091-go may be unable to decode: 33 arrays in one another.
+const leastBad = 14 + 4 + 5*maxFieldDepth
+
+// sieve is a connection from which amqp091-go can decode everything that it reads. RabbitMQ takes messages whose headers
+// nest deeper, or have more entries, than the client allows. The client answers one by ending the connection; RabbitMQ
+// then delivers that message again, first, and with it those that were sent ahead, forever. Here such headers are
+// replaced by one that holds their bytes, so that the message arrives and can be put away.
+type sieve struct {
+	net.Conn
+	in      *bufio.Reader
+	out     []byte // a frame that was changed, or is to be handed on whole
+	through int64  // bytes to hand on as they come
+
+	first bool        // nothing has been read yet
+	alert atomic.Bool // the first byte was that of a TLS alert
+}
+
+func sift(conn net.Conn) *sieve {
+	return &sieve{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), first: true}
+}
+
+// Read implements net.Conn.
+func (s *sieve) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n := 0
+	for n < len(p) {
+		if n > 0 && len(s.out) == 0 && s.in.Buffered() == 0 {
+			return n, nil // the next read would wait
+		}
+		m, err := s.some(p[n:])
+		n += m
+		if err != nil {
+			if n > 0 {
+				return n, nil // bufio.Reader repeats an error only once: some asks the connection again
+			}
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// some reads at least one byte.
+func (s *sieve) some(p []byte) (int, error) {
+	if len(s.out) == 0 && s.through == 0 {
+		if err := s.next(); err != nil {
+			return 0, err
+		}
+	}
+	if len(s.out) > 0 {
+		n := copy(p, s.out)
+		s.out = s.out[n:]
+		return n, nil
+	}
+	if int64(len(p)) > s.through {
+		p = p[:s.through]
+	}
+	n, err := s.in.Read(p)
+	s.through -= int64(n)
+	return n, err
+}
+
+// next looks at the frame that begins here.
+func (s *sieve) next() error {
+	head, err := s.in.Peek(frameHead)
+	if len(head) > 0 && s.first {
+		s.first = false
+		s.alert.Store(head[0] == tlsAlert)
+	}
+	if len(head) < frameHead {
+		if len(head) == 0 {
+			return err
+		}
+		s.through = int64(len(head)) // the connection ended within a frame: the client shall see what there was
+		return nil
+	}
+	size := binary.BigEndian.Uint32(head[3:])
+	if head[0] != contentHeader || size < leastBad || size > 1<<20 {
+		s.through = frameHead + int64(size) + frameEnd
+		return nil
+	}
+	frame := make([]byte, frameHead+int(size)+frameEnd)
+	n, err := io.ReadFull(s.in, frame)
+	if err != nil {
+		s.out = frame[:n]
+		return nil //nolint:nilerr // the next read repeats it
+	}
+	s.out = readable(frame)
+	return nil
+}
+
+// readable returns frame, or one with the same properties and readable headers in its place.
+func readable(frame []byte) []byte {
+	payload := frame[frameHead : len(frame)-frameEnd]
+	begin, end, ok := headersIn(payload)
+	if !ok || decodable(payload[begin+4:end], 0) {
+		return frame
+	}
+	raw := payload[begin+4 : end]
+	const overhead = 1 + len(keyUndecoded) + 1 + 4
+	if most := maxUndecoded - overhead; len(raw) > most {
+		raw = raw[:most]
+	}
+	changed := make([]byte, 0, len(frame)+overhead)
+	changed = append(changed, frame[:3]...)
+	changed = binary.BigEndian.AppendUint32(changed, uint32(len(payload)-(end-begin-4)+overhead+len(raw))) //nolint:gosec // below 1<<20
+	changed = append(changed, payload[:begin]...)
+	changed = binary.BigEndian.AppendUint32(changed, uint32(overhead+len(raw))) //nolint:gosec // as above
+	changed = append(changed, byte(len(keyUndecoded)))
+	changed = append(changed, keyUndecoded...)
+	changed = append(changed, kindBytes)
+	changed = binary.BigEndian.AppendUint32(changed, uint32(len(raw))) //nolint:gosec // as above
+	changed = append(changed, raw...)
+	changed = append(changed, payload[end:]...)
+	return append(changed, frame[len(frame)-frameEnd])
+}
+
+// maxUndecoded bounds what is kept of headers that cannot be decoded, so that they fit into one frame together with
+// what a dead letter adds.
+const maxUndecoded = 96 << 10
+
+// headersIn finds the header table, with its length, in the payload of a content header.
+func headersIn(payload []byte) (begin, end int, ok bool) {
+	const flagsAt = 2 + 2 + 8 // class, weight, size of the body
+	if len(payload) < flagsAt+2 {
+		return 0, 0, false
+	}
+	flags := binary.BigEndian.Uint16(payload[flagsAt:])
+	begin = flagsAt + 2
+	for _, bit := range []uint16{1 << 15, 1 << 14} { // content type, content encoding
+		if flags&bit != 0 {
+			if begin >= len(payload) {
+				return 0, 0, false
+			}
+			begin += 1 + int(payload[begin])
+		}
+	}
+	if flags&(1<<13) == 0 || begin+4 > len(payload) {
+		return 0, 0, false
+	}
+	end = begin + 4 + int(binary.BigEndian.Uint32(payload[begin:]))
+	return begin, end, end <= len(payload)
+}
+
+// decodable reports whether amqp091-go can decode the entries of a table that is nested depth levels deep.
+func decodable(table []byte, depth int) bool {
+	if depth > maxFieldDepth {
+		return false
+	}
+	for entries := 0; len(table) > 0; entries++ {
+		key := 1 + int(table[0])
+		if entries == maxElements || key >= len(table) {
+			return false
+		}
+		n := fieldLength(table[key:], depth)
+		if n < 0 {
+			return false
+		}
+		table = table[key+n:]
+	}
+	return true
+}
+
+func decodableArray(array []byte, depth int) bool {
+	if depth > maxFieldDepth {
+		return false
+	}
+	for items := 0; len(array) > 0; items++ {
+		n := fieldLength(array, depth)
+		if items == maxElements || n < 0 {
+			return false
+		}
+		array = array[n:]
+	}
+	return true
+}
+
+// fieldLength returns how long the field is that begins here, with its type, and -1 for one that cannot be decoded.
+func fieldLength(field []byte, depth int) int {
+	n := 1
+	switch field[0] {
+	case kindVoid:
+	case kindBool, kindInt8, kindUint8:
+		n++
+	case kindInt16, kindUint16:
+		n += 2
+	case kindInt32, kindUint32, kindFloat32:
+		n += 4
+	case kindDecimal:
+		n += 5
+	case kindInt64, kindFloat64, kindTimestamp:
+		n += 8
+	case kindString, kindBytes, 'A', 'F':
+		if len(field) < 5 {
+			return -1
+		}
+		size := int(binary.BigEndian.Uint32(field[1:]))
+		n += 4 + size
+		if n > len(field) {
+			return -1
+		}
+		if field[0] == 'F' && !decodable(field[5:n], depth+1) || field[0] == 'A' && !decodableArray(field[5:n], depth+1) {
+			return -1
+		}
+	default:
+		return -1
+	}
+	if n > len(field) {
+		return -1
+	}
+	return n
+}

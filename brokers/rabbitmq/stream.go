@@ -1,0 +1,274 @@
+package rabbitmq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// stream is one channel that consumes. It ends with the channel, the connection, or the consumer (the queue was deleted
+// or has moved).
+type stream struct {
+	transport *transport
+	queue     driver.Queue
+	conn      *amqp.Connection
+	ch        *amqp.Channel
+	acks      *acker
+	reading   *reading
+
+	first  <-chan amqp.Delivery
+	others chan amqp.Delivery // of the consumers that Widen adds
+
+	over  chan struct{} // closed when the stream has ended
+	once  sync.Once
+	cause error // once over is closed
+
+	mu    sync.Mutex
+	tags  int // of the consumers that there have been: a tag is not used again, not even after its end
+	wider []added
+}
+
+var (
+	_ driver.Stream  = (*stream)(nil)
+	_ driver.Watcher = (*stream)(nil)
+	_ driver.Widener = (*stream)(nil)
+	_ driver.Renewer = (*stream)(nil)
+)
+
+// added is a consumer that Widen has added.
+type added struct{ tag, prefetch int }
+
+// closeTimeout bounds the orderly end of a channel.
+const closeTimeout = 5 * time.Second
+
+var errEnded = errors.New("rabbitmq: the stream has ended")
+
+// Receive implements driver.Transport.
+func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	conn, err := t.consuming.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := t.consuming.channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{
+		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch),
+		others: make(chan amqp.Delivery), over: make(chan struct{}),
+	}
+	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
+	go func() {
+		for range cancels { // until the channel ends
+			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q: %w", q.Names.Queue, brokers.ErrUnroutable))
+		}
+		if e := <-closes; e != nil { // a consumer timeout says here that it was one
+			s.end(fmt.Errorf("rabbitmq: the channel that consumes from queue %q has ended: %w", q.Names.Queue, e))
+		}
+		s.end(errEnded)
+	}()
+	s.reading = &reading{
+		topic: q.Topic, queue: q.Names.Queue, plan: t.design.reads(q.Names, q.Topic, q.Patterns),
+		revive: func() { s.end(errors.New("rabbitmq: the broker has forgotten the consumer")) },
+	}
+	t.consumed.add(s.reading)
+	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
+		t.consumed.linger(s.reading)
+		_, _ = call(ctx, conn, func() (struct{}, error) { return struct{}{}, ch.Close() }) // most refusals have closed it
+		if isNotFound(err) {
+			err = fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
+		}
+		return nil, err
+	}
+	t.tending.Do(func() { t.goroutines.Go(t.tend) })
+	return s, nil
+}
+
+// consume begins to consume as the nth consumer of the channel.
+func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Delivery, error) {
+	deliveries, err := call(ctx, s.conn, func() (<-chan amqp.Delivery, error) {
+		if err := s.ch.Qos(prefetch, 0, false); err != nil {
+			return nil, err
+		}
+		return s.ch.Consume(s.queue.Names.Queue, tagName(n), false, false, false, false, nil)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", s.queue.Names.Queue, err)
+	}
+	return deliveries, nil
+}
+
+func tagName(n int) string { return "redrive-" + strconv.Itoa(n) }
+
+func isNotFound(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Code == amqp.NotFound
+}
+
+func (s *stream) end(cause error) {
+	s.once.Do(func() {
+		s.cause = cause
+		close(s.over)
+	})
+}
+
+// Gone implements driver.Watcher.
+func (s *stream) Gone() <-chan struct{} { return s.over }
+
+// Next implements driver.Stream.
+func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
+	select {
+	case <-s.over: // what was sent ahead comes again
+		return driver.Delivery{}, s.cause
+	default:
+	}
+	select {
+	case d, ok := <-s.first:
+		if ok {
+			return s.delivery(&d), nil
+		}
+		<-s.over
+		return driver.Delivery{}, s.cause
+	case d := <-s.others:
+		return s.delivery(&d), nil
+	case <-s.over:
+		return driver.Delivery{}, s.cause
+	case <-ctx.Done():
+		return driver.Delivery{}, ctx.Err()
+	}
+}
+
+// delivery says what is known of d. Classic queues count deliveries only to one.
+func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
+	m, origin := s.message(d)
+	design := s.transport.design
+	found := driver.Delivery{
+		Message: m, Origin: origin, Token: d, Rest: remaining(d.Headers, time.Now()),
+		Suspect: origin.DeliveryCount, Earlier: origin.DeliveryCount,
+	}
+	if d.Redelivered {
+		found.Earlier = max(1, found.Earlier)
+	}
+	found.Worn = origin.DeliveryCount >= max(1, design.deliveryLimit/2)
+	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 { // one that an operator sends back has others besides
+		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
+			"their bytes are in " + keyUndecoded
+	}
+	return found
+}
+
+// Renew implements driver.Renewer.
+func (s *stream) Renew(d *driver.Delivery) *message.Message {
+	m, _ := s.message(d.Token.(*amqp.Delivery))
+	return m
+}
+
+// message makes the message of d, whose bytes it leaves as they are, and says where it came from. A retry came through its
+// delay queue; then the routing key and exchange of the first publication are in its headers, which count only when they
+// were written for this queue.
+func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
+	m := unmarshal(d)
+	m.Payload = bytes.Clone(d.Body)
+	queue := s.queue.Names.Queue
+	o := envelope.Origin{
+		Broker:        Scheme,
+		Topic:         s.queue.Topic,
+		Consumer:      queue,
+		Exchange:      d.Exchange,
+		RoutingKey:    d.RoutingKey,
+		Timestamp:     d.Timestamp,
+		Redelivered:   d.Redelivered,
+		DeliveryCount: deliveryCount(d.Headers),
+	}
+	consumer := m.Metadata[envelope.KeyConsumer]
+	if key := m.Metadata[envelope.KeyRoutingKey]; key != "" && consumer == queue {
+		o.RoutingKey = key
+		o.Exchange = m.Metadata[envelope.KeyExchange]
+	}
+	if consumer == "" || consumer == queue {
+		m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = o.RoutingKey, o.Exchange
+	} // else it is another consumer's dead letter, read by a collector, and says how it came to that consumer
+	if s.transport.design.transport == transportReject {
+		countRejections(d.Headers, queue, m.Metadata)
+	}
+	return m, o
+}
+
+// Settle implements driver.Stream.
+func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
+	return s.acks.settle(settled)
+}
+
+// Widen implements driver.Widener. RabbitMQ cannot change the prefetch of a consumer: others are added on the channel, each
+// with as much as all before it, and end when the window is the first one's again.
+func (s *stream) Widen(ctx context.Context, window int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.queue.Window
+	for _, a := range s.wider {
+		have += a.prefetch
+	}
+	switch {
+	case window <= s.queue.Window:
+		for _, a := range s.wider {
+			cancel := func() (struct{}, error) { return struct{}{}, s.ch.Cancel(tagName(a.tag), false) }
+			if _, err := call(ctx, s.conn, cancel); err != nil {
+				return err
+			}
+			s.wider = s.wider[1:]
+		}
+	case window > have:
+		s.tags++
+		deliveries, err := s.consume(ctx, s.tags, have)
+		if err != nil {
+			return err
+		}
+		s.wider = append(s.wider, added{s.tags, have})
+		go s.forward(deliveries)
+	}
+	return nil
+}
+
+// forward hands on what another consumer gets, until that one or the stream ends.
+func (s *stream) forward(deliveries <-chan amqp.Delivery) {
+	for d := range deliveries {
+		select {
+		case s.others <- d:
+		case <-s.over:
+			return
+		}
+	}
+}
+
+// Close implements driver.Stream. What is not acked by now is delivered again.
+//
+// The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
+// and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: ten or so messages would be handled
+// again after every shutdown. The answer to the cancel comes from the queue, after the acks have.
+func (s *stream) Close(ctx context.Context) error {
+	select {
+	case <-s.over:
+		s.transport.consumed.linger(s.reading)
+	default:
+		s.transport.consumed.remove(s.reading)
+	}
+	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
+		if err := s.ch.Cancel(tagName(0), false); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, s.ch.Close()
+	})
+	s.end(errEnded)
+	return nil
+}

@@ -1,0 +1,291 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// transport is RabbitMQ as the engine sees it. It keeps two connections: when the broker is short of memory it stops
+// reading from connections that publish, and acks sent on such a connection would not arrive. Depths opens a third.
+type transport struct {
+	cfg    brokers.Config
+	design *design
+	logger *slog.Logger
+
+	publishing *link
+	consuming  *link // connects with the first subscription
+	counting   *link // connects with the first Depths: an answer that does not come costs the connection it was asked on
+
+	// Each has a channel of its own, because RabbitMQ ends the channel of a publication to an exchange that does not exist,
+	// and with it all that is in flight there.
+	users   *sender // what users publish
+	retries *sender // retries and redrives
+	letters *sender // dead letters
+
+	consumed consumed
+	tending  sync.Once
+	poke     chan struct{} // see tendSoon
+	waits    waitQueues
+
+	closing    chan struct{}
+	goroutines sync.WaitGroup // those that end when closing is closed
+}
+
+var (
+	_ driver.Transport      = (*transport)(nil)
+	_ driver.Namer          = (*transport)(nil)
+	_ driver.Expecter       = (*transport)(nil)
+	_ brokers.DepthReporter = (*transport)(nil)
+)
+
+// connect opens a transport.
+func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, error) {
+	t := &transport{
+		cfg:        cfg,
+		design:     d,
+		logger:     cfg.Logger,
+		publishing: newLink(cfg.URL, cfg.Name+" (publish)", cfg.Logger),
+		consuming:  newLink(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
+		counting:   newLink(cfg.URL, cfg.Name+" (count)", cfg.Logger),
+		poke:       make(chan struct{}, 1),
+		closing:    make(chan struct{}),
+	}
+	for _, s := range []**sender{&t.users, &t.retries, &t.letters} {
+		*s = newSender(t.publishing)
+	}
+	if err := t.prepare(ctx); err != nil {
+		t.publishing.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// prepare finds at start what would otherwise be found at the first failure.
+func (t *transport) prepare(ctx context.Context) error {
+	if err := t.publishing.connectOnce(ctx); err != nil {
+		return err
+	}
+	if t.design.transport == transportPlugin {
+		if err := probePlugin(ctx, t.cfg); err != nil {
+			return err
+		}
+	}
+	if exchange := t.design.names("", "").Exchange; exchange != "" && t.design.makes() {
+		return declare(ctx, t.publishing, t.design.mode(Plan{Exchanges: []Exchange{{Name: exchange, Kind: t.design.exchangeType}}}))
+	}
+	return nil
+}
+
+// Traits implements driver.Transport. Acks wait for others for a few milliseconds: those messages were handled, and come
+// again when the process dies.
+func (t *transport) Traits() driver.Traits {
+	return driver.Traits{
+		Name: "rabbitmq", Prompt: true, Early: true, ConsumerIsQueue: true,
+		SettleBatch: 1024, SettleLinger: 5 * time.Millisecond, SettleFrees: true,
+	}
+}
+
+// Capabilities implements driver.Transport.
+func (t *transport) Capabilities() brokers.Capabilities {
+	d := t.design
+	c := brokers.Capabilities{
+		Scheme:          Scheme,
+		Durable:         true,
+		Ordered:         t.cfg.Concurrency == 1,
+		Groups:          d.names("t", "").Exchange != "",
+		Patterns:        t.cfg.Naming.Patterns,
+		DeliveryCount:   d.queueType == quorum,
+		MaxDelay:        d.maxDelay(),
+		DelayTolerance:  100 * time.Millisecond,
+		MaxMessageBytes: d.maxMessage,
+		MaxHeaderBytes:  128<<10 - 4<<10, // one frame, less what the properties may take, and a retry adds
+		MaxConcurrency:  65535,
+	}
+	if d.transport == transportReject {
+		c.DelayTolerance = d.ttl()
+	}
+	return c
+}
+
+// Expect implements driver.Expecter: with transport=reject the one wait of the pipelines' retries is the time to live of the
+// wait queue, unless retry-ttl is given.
+func (t *transport) Expect(delays []time.Duration) { t.design.expect(delays) }
+
+// NamesFor implements driver.Namer.
+func (t *transport) NamesFor(topic, group string) brokers.Names { return t.design.names(topic, group) }
+
+// NamesOf implements driver.Namer.
+func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design.namesOf(topic, queue) }
+
+// Declare implements driver.Transport.
+func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
+	if err := declare(ctx, t.publishing, t.design.consumerOf(q.Names, q.Topic, q.Patterns)); err != nil {
+		return err
+	}
+	group := q.Group
+	if group == brokers.DefaultGroup { // nobody has named one
+		group = ""
+	}
+	of := func(kind brokers.DepthKind) brokers.Depth {
+		return brokers.Depth{Topic: q.Topic, Group: group, Kind: kind}
+	}
+	t.waits.add([]Queue{{Name: q.Names.Queue}}, of(brokers.DepthReady))
+	waiting := t.design.waiting(q.Names, q.Topic)
+	t.waits.add(waiting.Queues, of(brokers.DepthRetry))
+	t.waits.addLater(waiting.Later, of(brokers.DepthRetry))
+	t.waits.add(t.design.dead(q.Names).Queues, of(brokers.DepthDeadLetter))
+	return nil
+}
+
+// Publish implements driver.Transport.
+func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
+	faults := make([]error, len(out))
+	failed := false
+	for next := 0; next < len(out); {
+		kind := out[next].To.Kind
+		batch := make([]outgoing, 0, len(out)-next)
+		for ; next < len(out) && out[next].To.Kind == kind; next++ {
+			o, err := t.outgoing(&out[next])
+			if err != nil {
+				faults[next], failed = err, true
+				continue
+			}
+			o.index = next
+			batch = append(batch, o)
+		}
+		for n, err := range t.post(ctx, t.senderOf(kind), batch) {
+			faults[batch[n].index], failed = err, failed || err != nil
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return faults
+}
+
+func (t *transport) senderOf(kind driver.Kind) *sender {
+	switch kind {
+	case driver.ToConsumer:
+		return t.retries
+	case driver.ToDeadLetters:
+		return t.letters
+	default:
+		return t.users
+	}
+}
+
+// outgoing renders a publication.
+func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
+	n := o.To.Names
+	var r route
+	var err error
+	switch o.To.Kind {
+	case driver.ToTopic:
+		r, err = t.design.delayed(n, o.To.Topic, o.Delay)
+	case driver.ToConsumer:
+		r, err = t.design.retry(n, o.Origin, o.Delay)
+	case driver.ToDeadLetters:
+		// To the scheme's dead letter exchange, or straight to the dead letter queue when there is none or it has the queue's
+		// name. An adopted exchange may be of any type.
+		r.key = n.Dead
+		if n.DeadExchange != "" && n.DeadExchange != n.Dead && t.design.declare == declareAll {
+			r.exchange, r.key = n.DeadExchange, originKey(n, o.Origin)
+		}
+	}
+	if err != nil {
+		return outgoing{}, err
+	}
+	made := outgoing{of: o, exchange: r.exchange, key: r.key, optional: r.unconfirmable}
+	made.msg = marshal(o.Message, t.design.intHeaders)
+	if t.design.naming.Preset == "service-bus" && made.msg.Type == "" { // by which its other consumers know the event
+		event := o.To.Topic
+		if o.Origin != nil {
+			event = o.Origin.RoutingKey
+		}
+		made.msg.Type = cmp.Or(o.Message.Metadata[envelope.KeyEvent], event)
+	}
+	headers := made.msg.Headers
+	for _, h := range o.Extra {
+		if h.Key != envelope.KeyNotBefore { // it is written below, where it is needed
+			headers[h.Key] = h.Value
+		}
+	}
+	if r.checked {
+		headers[envelope.KeyNotBefore] = o.Due.Add(time.Millisecond - 1).UnixMilli() // rounded up: never early
+		headers[keyRest] = roundUp(r.rest)
+	}
+	if r.expiration > 0 {
+		made.msg.Expiration = strconv.FormatInt(r.expiration, 10)
+	}
+	if r.pluginDelay > 0 {
+		headers[envelope.KeyDelay] = r.pluginDelay
+	}
+	whence(headers, o)
+	return made, nil
+}
+
+// whence writes where a retry or a dead letter came from.
+func whence(headers map[string]any, o *driver.Outgoing) {
+	n := o.To.Names
+	switch o.To.Kind {
+	case driver.ToTopic:
+	case driver.ToConsumer:
+		// Else the way back restores it.
+		if o.Origin.Exchange != "" || o.Origin.RoutingKey != n.Queue && o.Origin.RoutingKey != "" {
+			headers[envelope.KeyConsumer] = n.Queue
+			headers[envelope.KeyRoutingKey] = o.Origin.RoutingKey
+			headers[envelope.KeyExchange] = o.Origin.Exchange
+		}
+	case driver.ToDeadLetters:
+		for key, value := range map[string]string{
+			envelope.KeyTopic: o.Origin.Topic, envelope.KeyConsumer: n.Queue,
+			envelope.KeyExchange: o.Origin.Exchange, envelope.KeyRoutingKey: o.Origin.RoutingKey,
+		} {
+			if value != "" {
+				headers[key] = value
+			}
+		}
+	}
+}
+
+// Ping implements driver.Transport. It asks on the publishing connection, and reconnects it once if need be. It fails as
+// well while an exchange or a queue of a running subscription is missing; what may be declared is declared again then.
+func (t *transport) Ping(ctx context.Context) error {
+	if err := t.publishing.connectOnce(ctx); err != nil {
+		return fmt.Errorf("rabbitmq: ping: %w", err)
+	}
+	if err := t.publishing.awaitRelief(ctx); err != nil {
+		return err
+	}
+	d := &declarer{link: t.publishing}
+	defer d.close(ctx)
+	err := d.do(ctx, ping)
+	if err == nil {
+		if err = missingOf(ctx, d, t.consumed.all()); err != nil {
+			t.tendSoon()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("rabbitmq: ping: %w", err)
+	}
+	return nil
+}
+
+// Close implements driver.Transport.
+func (t *transport) Close(context.Context) error {
+	close(t.closing)
+	t.goroutines.Wait()
+	t.counting.close()
+	t.consuming.close()
+	t.publishing.close()
+	return nil
+}

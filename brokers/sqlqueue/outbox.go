@@ -1,0 +1,64 @@
+package sqlqueue
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with everything else
+// in it, and not at all when it rolls back (the outbox, C13). A delay counts from the call of Publish.
+//
+// tx is a *sql.Tx, or a *sql.Conn or wrapper in a transaction, on the database of this broker. It stays the caller's, and
+// an error of Publish may have spoiled it: roll it back. The publisher needs no Close, and is as safe for concurrent use
+// as tx is.
+func (b *Broker) TxPublisher(tx DB) message.Publisher { return &txPublisher{broker: b, tx: tx} }
+
+type txPublisher struct {
+	broker *Broker
+	tx     DB
+	closed atomic.Bool
+}
+
+// Publish stores the messages in the transaction.
+func (p *txPublisher) Publish(topic string, messages ...*message.Message) error {
+	if p.closed.Load() {
+		return fmt.Errorf("sqlqueue: publish to %q: %w", topic, brokers.ErrClosed)
+	}
+	err := p.publish(topic, messages)
+	if err != nil {
+		return fmt.Errorf("sqlqueue: publish to %q in a transaction: %w", topic, err)
+	}
+	return nil
+}
+
+// Close makes further publishes fail. The transaction stays open.
+func (p *txPublisher) Close() error {
+	p.closed.Store(true)
+	return nil
+}
+
+func (p *txPublisher) publish(topic string, messages []*message.Message) error {
+	if err := checkName("topic", topic); err != nil {
+		return err
+	}
+	out, err := p.broker.Outgoing(topic, messages)
+	if err != nil {
+		return err
+	}
+	t := p.broker.t
+	rows := make([]row, len(out))
+	for i := range out {
+		rows[i] = newRow(&out[i])
+		if err := t.fits(&out[i], &rows[i]); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
+	defer cancel()
+	return t.store.insertParcel(ctx, p.tx, false, &parcel{topic: topic, rows: rows}, true)
+}

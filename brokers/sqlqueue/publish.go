@@ -1,0 +1,291 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// parcel is what one call publishes to one destination.
+type parcel struct {
+	topic  string // for all of its groups
+	queue  int64  // or for this one's; 0 with a topic
+	rows   []row
+	places []int // of the rows, in the call
+	err    error // there is no such destination
+}
+
+// Publish implements driver.Transport. What belongs to a delivery that is being handled in this process changes its row;
+// everything else is stored in one transaction, or none of it.
+func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
+	faults := make([]error, len(out))
+	var moves []moved
+	var parcels []*parcel
+	known := map[*driver.Destination]*parcel{}
+	for i := range out {
+		o := &out[i]
+		r := newRow(o)
+		if faults[i] = t.fits(o, &r); faults[i] != nil {
+			continue
+		}
+		if d := t.heldHere(o); d != nil {
+			switch d.decide(true) {
+			case fateOpen:
+				moves = append(moves, moved{row: r, delivery: d, place: i})
+				continue
+			case fateLost:
+				faults[i] = ErrLeaseLost
+				continue
+			case fateDeciding, fateDecided: // a second message
+			}
+		}
+		p := known[o.To]
+		if p == nil {
+			p = t.parcelTo(ctx, o.To)
+			known[o.To] = p
+			if p.err == nil {
+				parcels = append(parcels, p)
+			}
+		}
+		if faults[i] = p.err; p.err == nil {
+			p.rows, p.places = append(p.rows, r), append(p.places, i)
+		}
+	}
+	if len(moves) > 0 {
+		t.move(ctx, moves, faults)
+	}
+	if len(parcels) > 0 {
+		t.insert(ctx, parcels, faults)
+	}
+	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+		return faults
+	}
+	return nil
+}
+
+// fits refuses a message that the database would refuse after reading all of it. A retry or a dead letter may be larger
+// by what is recorded of a failure.
+func (t *transport) fits(o *driver.Outgoing, r *row) error {
+	limit := t.maxMessage - driver.Headroom
+	size := int64(len(r.payload) + len(r.headers) + len(r.uuid))
+	if !o.First && int64(len(r.payload)) <= limit {
+		limit = t.maxMessage
+	}
+	if size > limit {
+		return fmt.Errorf("%w: %d bytes with headers, the limit is %d", brokers.ErrTooLarge, size, limit)
+	}
+	return nil
+}
+
+// parcelTo finds a destination.
+func (t *transport) parcelTo(ctx context.Context, to *driver.Destination) *parcel {
+	p := &parcel{topic: to.Topic}
+	switch to.Kind {
+	case driver.ToTopic:
+		p.err = checkName("topic", p.topic)
+	case driver.ToDeadLetters:
+		p.topic = to.Names.Dead
+		p.err = checkName("topic", p.topic)
+	case driver.ToConsumer:
+		p.queue, p.err = t.queueOf(ctx, to.Topic, to.Consumer)
+	}
+	return p
+}
+
+// heldHere returns the delivery that o came from when this process is still at it, or nil.
+func (t *transport) heldHere(o *driver.Outgoing) *delivery {
+	if o.To.Kind != driver.ToConsumer || o.Origin.Offset == nil || o.Origin.Broker != t.scheme {
+		return nil
+	}
+	d := t.leases.get(*o.Origin.Offset)
+	if d == nil || d.stream.q.Topic != o.To.Topic || d.stream.q.Group != o.To.Consumer || !d.carries(o.Message.UUID) {
+		return nil
+	}
+	return d
+}
+
+// move changes the rows of deliveries that are being handled.
+func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
+	rows := make([]leased, len(moves))
+	for i := range moves {
+		rows[i] = moves[i].leased()
+	}
+	done := map[int64]bool{}
+	apart := map[int64]error{}
+	// Looked at first: a move that has waited for a lock and was cancelled may have been made, and cannot be told from one
+	// that has lost its lease.
+	_, locked, err := t.store.unlocked(ctx, rows)
+	if err == nil {
+		free := slices.DeleteFunc(slices.Clone(moves), func(m moved) bool { return slices.Contains(locked, m.leased()) })
+		err = t.moveTogether(ctx, free, done, apart)
+	}
+	for i := range moves {
+		m := &moves[i]
+		id := m.id()
+		switch {
+		case done[id]:
+			m.turn(fateDecided)
+			t.leases.drop(m.delivery)
+			t.wakeups.wake(m.stream.queue, m.delay)
+			continue
+		case apart[id] != nil:
+			faults[m.place] = apart[id]
+		case err != nil:
+			faults[m.place] = err
+		case slices.Contains(locked, m.leased()):
+			faults[m.place] = driver.ErrBusy
+		default:
+			// Should the row have been moved by an attempt whose answer was lost, this one makes no second message.
+			faults[m.place] = ErrLeaseLost
+		}
+		m.turn(fateOpen)
+		if errors.Is(faults[m.place], ErrLeaseLost) {
+			m.lose()
+		}
+	}
+}
+
+// moveTogether moves rows in few statements, and each of them apart when the database refuses one.
+func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[int64]bool, apart map[int64]error) error {
+	for some := range chunks(moves) {
+		err := t.store.move(ctx, t.db, t.store.worker, some, done)
+		switch {
+		case err == nil:
+		case len(some) == 1 || sqldb.Unreachable(err) || ctx.Err() != nil:
+			return err
+		default:
+			for i := range some {
+				if err := t.store.move(ctx, t.db, t.store.worker, some[i:i+1], done); err != nil {
+					apart[some[i].id()] = err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// insert stores parcels together, and wakes their consumers.
+func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []error) {
+	notify := make([]bool, len(parcels))
+	for i, p := range parcels {
+		notify[i] = !t.notifies || p.queue == 0 && t.notices.publish(p.topic)
+	}
+	err := t.store.insert(ctx, parcels, notify)
+	n := 0
+	for _, p := range parcels {
+		n += len(p.rows)
+	}
+	if err != nil && n > 1 && !sqldb.Unreachable(err) && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
+	}
+	for i, p := range parcels {
+		if err != nil {
+			for _, place := range p.places {
+				faults[place] = err
+			}
+			continue
+		}
+		delay := shortest(p.rows)
+		switch {
+		case p.queue != 0:
+			t.wakeups.wake(p.queue, delay)
+			_ = t.store.wake(ctx, t.db, p.queue, delay) // consumers that are not woken find them by looking
+		case !notify[i]:
+			t.notices.owe(p.topic, delay)
+			fallthrough
+		default:
+			t.wakeTopic(p.topic, delay)
+		}
+	}
+}
+
+// wakeTopic wakes the subscriptions of this process. Those of others are told by the database, or look for themselves.
+func (t *transport) wakeTopic(topic string, after time.Duration) {
+	if !t.listening() { // else the notification is on its way, also for queues that this process does not know
+		t.wakeups.wakeTopic(topic, after)
+	}
+}
+
+// insert stores parcels: a small one in one statement, else all in one transaction.
+func (s *store) insert(ctx context.Context, parcels []*parcel, notify []bool) error {
+	return s.write(ctx, func() error {
+		if len(parcels) == 1 && chunked(parcels[0].rows) == len(parcels[0].rows) {
+			return s.insertParcel(ctx, s.db, true, parcels[0], notify[0])
+		}
+		return sqldb.InTx(ctx, s.db, s.isolation(), func(tx *sql.Tx) error {
+			for i, p := range parcels {
+				if err := s.insertParcel(ctx, tx, true, p, notify[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// insertParcel stores a parcel with db. own means that it is a connection of the broker's, and not the caller's.
+func (s *store) insertParcel(ctx context.Context, db DB, own bool, p *parcel, notify bool) error {
+	for rows := range chunks(p.rows) {
+		if p.queue == 0 {
+			if err := s.insertTopic(ctx, db, own, p.topic, rows, notify); err != nil {
+				return err
+			}
+			continue
+		}
+		query, args := s.insertInto(p.queue, rows)
+		if _, err := db.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertTopic publishes rows to every group of topic.
+func (s *store) insertTopic(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) error {
+	for range 3 {
+		if found, err := s.publish(ctx, db, own, topic, rows, notify); err != nil || found {
+			return err
+		}
+		if err := s.ensureTopic(ctx, db, topic); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the topic %q keeps disappearing", topic)
+}
+
+// Bounds of one INSERT. PostgreSQL takes 65,535 parameters, and beyond a few hundred rows larger statements gain nothing.
+const (
+	maxRows  = 500
+	maxBytes = 4 << 20
+)
+
+// chunks splits rows into what one statement takes.
+func chunks[R interface{ size() int }](rows []R) iter.Seq[[]R] {
+	return func(yield func([]R) bool) {
+		for len(rows) > 0 {
+			n := chunked(rows)
+			if !yield(rows[:n]) {
+				return
+			}
+			rows = rows[n:]
+		}
+	}
+}
+
+// chunked is how many of rows one statement takes.
+func chunked[R interface{ size() int }](rows []R) (n int) {
+	for bytes := 0; n < len(rows) && n < maxRows; n++ {
+		if bytes += rows[n].size(); n > 0 && bytes > maxBytes {
+			break
+		}
+	}
+	return n
+}

@@ -1,0 +1,213 @@
+package sqlqueue
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// stream claims the rows of one queue for one subscription. Rows that its handlers will not come to within lookAhead
+// stay in the queue, for other workers.
+type stream struct {
+	t        *transport
+	q        driver.Queue
+	queue    int64
+	prefetch int
+	alarm    *alarm
+	need     chan struct{} // capacity 1: there may be room for a claim
+
+	// Of the goroutine in Next.
+	buffer   []*delivery
+	pace     pace
+	mark     lowWater
+	idle     idleness
+	drained  bool // the last claim has seen the end of what is due
+	failures int  // claims in a row
+
+	outstanding atomic.Int64 // claimed and not yet answered
+	handled     atomic.Int64
+	ahead       atomic.Int64 // rows to lease beyond those being handled
+}
+
+var (
+	_ driver.Stream   = (*stream)(nil)
+	_ driver.Contexts = (*stream)(nil)
+	_ driver.Beginner = (*stream)(nil)
+	_ driver.Renewer  = (*stream)(nil)
+)
+
+// claiming paces claims that fail.
+var claiming = wait.Backoff{First: 50 * time.Millisecond, Longest: 5 * time.Second}
+
+// Next implements driver.Stream. A database that cannot be reached does not end it: the leases outlive connections, and
+// what the handlers answer counts when it is back.
+func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
+	for len(s.buffer) == 0 {
+		if err := s.fetch(ctx); err != nil {
+			return driver.Delivery{}, err
+		}
+	}
+	d := s.buffer[0]
+	s.buffer[0] = nil
+	s.buffer = s.buffer[1:]
+	return d.handedOut(), nil
+}
+
+// fetch waits until something may be claimed, and tries to.
+func (s *stream) fetch(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.drained {
+		if err := s.sleep(ctx); err != nil {
+			return err
+		}
+		s.drained = false
+	}
+	s.ahead.Store(int64(min(s.prefetch, s.pace.update(s.handled.Load(), time.Now()))))
+	n := s.t.store.limit(s.free())
+	if n == 0 {
+		select {
+		case <-s.need:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	began := time.Now()
+	list, err := s.claim(n, s.mark.from(began)) //nolint:contextcheck // see claim
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.failures++
+		s.t.cfg.Logger.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.q.Topic, "group", s.q.Group, "error", err)
+		return wait.For(ctx, claiming.Spread(s.failures))
+	}
+	s.failures = 0
+	s.hold(list, began)
+	if len(list) > 0 {
+		s.idle.reset()
+	}
+	s.drained = len(list) < n
+	s.mark.update(list, !s.drained, began, time.Now())
+	return ctx.Err()
+}
+
+// claim takes up to n rows. It does not heed the end of Next's context: rows whose claim is cancelled on its way back
+// from the database would be in no process's hands until their lease ends.
+func (s *stream) claim(n int, from int64) ([]claimed, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
+	defer cancel()
+	store := s.t.store
+	return store.claim(ctx, store.db, s.queue, store.worker, from, store.lease, n)
+}
+
+// hold puts claimed rows into the buffer.
+func (s *stream) hold(list []claimed, began time.Time) {
+	if len(list) == 0 {
+		return
+	}
+	deliveries := make([]*delivery, len(list))
+	for i, row := range list {
+		deliveries[i] = &delivery{row: row, stream: s, expires: began.Add(s.t.store.lease)}
+	}
+	s.buffer = s.t.leases.take(deliveries)
+	s.outstanding.Add(int64(len(s.buffer)))
+}
+
+// sleep waits until something is due: at the time of the first row in the queue, when told of a new one, and when the
+// broker's watcher has seen one.
+func (s *stream) sleep(ctx context.Context) error {
+	for looks := 0; ; looks++ {
+		select {
+		case <-s.alarm.c:
+			return nil
+		default:
+		}
+		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
+		due := err != nil || some && in <= 0 // claiming again reports the error
+		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another worker has
+		// locked: that is no reason to try again at once.
+		news := looks > 0 || s.idle.fresh()
+		if due && news {
+			return nil
+		}
+		if some && in > 0 {
+			s.alarm.set(in)
+		}
+		watch := s.t.watcher.join(s.queue, s.alarm, &s.idle)
+		select {
+		case <-s.alarm.c:
+			s.t.watcher.leave(watch)
+			return nil
+		case <-watch.seen:
+		case <-ctx.Done():
+			s.t.watcher.leave(watch)
+			return ctx.Err()
+		}
+		if due {
+			return nil
+		}
+	}
+}
+
+// next asks when the first row is due.
+func (s *stream) next() (in time.Duration, some bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
+	defer cancel()
+	return s.t.store.next(ctx, s.queue)
+}
+
+// free is how many rows may be claimed now: none as long as few would be, so that claims are large when handlers are
+// fast.
+func (s *stream) free() int {
+	ahead := s.ahead.Load()
+	n := int64(s.q.Concurrency) + ahead - s.outstanding.Load()
+	if n < max(1, ahead/2) {
+		return 0
+	}
+	return int(n)
+}
+
+// Context implements driver.Contexts. The handler's context ends when the lease is lost.
+func (s *stream) Context(parent context.Context, held *driver.Delivery) (context.Context, context.CancelFunc) {
+	d := held.Token.(*delivery)
+	d.begin(parent)
+	return d, d.answered
+}
+
+// Begin implements driver.Beginner: it writes down that the handler of a row which may have ended a process begins.
+func (s *stream) Begin(ctx context.Context, held *driver.Delivery) error {
+	d := held.Token.(*delivery)
+	begun, err := s.t.store.start(ctx, d.leased())
+	if err == nil && !begun {
+		err = ErrLeaseLost
+	}
+	return err
+}
+
+// Renew implements driver.Renewer.
+func (s *stream) Renew(held *driver.Delivery) *message.Message {
+	return held.Token.(*delivery).message()
+}
+
+// Close implements driver.Stream. What the engine has not got returns to its place in the queue; what it could not
+// settle comes again when its lease is over.
+func (s *stream) Close(ctx context.Context) error {
+	s.t.wakeups.leave(s.queue, s.alarm)
+	if len(s.buffer) > 0 {
+		back := make([]driver.Settlement, len(s.buffer))
+		for i, d := range s.buffer {
+			back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Outcome: driver.Release}
+		}
+		s.Settle(ctx, back)
+	}
+	s.t.leases.forget(s)
+	return nil
+}

@@ -1,0 +1,196 @@
+package sqlqueue
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/depths"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// settleLinger lets answers gather while they come fast: a statement for a few rows costs the database nearly as much as
+// one for hundreds. A crash in this time delivers the messages again.
+const settleLinger = 5 * time.Millisecond
+
+// transport is a queue in a database, as one process has it. What users are promised above it is the engine's.
+type transport struct {
+	cfg        brokers.Config
+	scheme     string
+	db         *sql.DB
+	ownsDB     bool
+	store      *store
+	poll       time.Duration
+	maxMessage int64
+
+	notices  *notices
+	notifies bool // the database can
+	wakeups  *wakeups
+	leases   *leases
+	listener *listener // nil without notifications
+	watcher  *watcher
+
+	stop       context.CancelFunc // ends the background work
+	background sync.WaitGroup
+}
+
+var (
+	_ driver.Transport      = (*transport)(nil)
+	_ brokers.DepthReporter = (*transport)(nil)
+)
+
+// connect makes the tables and starts the background work.
+func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*transport, error) {
+	dialect, err := dialectOf(name)
+	if err != nil {
+		return nil, fmt.Errorf("sqlqueue: %w", err)
+	}
+	if err := db.PingContext(ctx); err != nil {
+		return nil, fmt.Errorf("sqlqueue: reach the database: %w", err)
+	}
+	if cfg.Params.Bool("migrate") {
+		if err := Migrate(ctx, db, name); err != nil {
+			return nil, err
+		}
+	}
+	t := &transport{
+		cfg: cfg, scheme: scheme, db: db,
+		poll: max(cfg.Params.Duration("poll"), shortestPause),
+		store: &store{
+			db:        db,
+			dialect:   dialect,
+			worker:    1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
+			lease:     cfg.Params.Duration("lease"),
+			retention: cfg.Params.Duration("retention"),
+		},
+		wakeups: &wakeups{},
+	}
+	if t.maxMessage, err = dialect.probe(ctx, db); err != nil {
+		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
+	}
+	if err := t.store.ping(ctx); err != nil {
+		return nil, fmt.Errorf("sqlqueue: the queue's tables cannot be read; apply the migrations, or open with migrate=true: %w", err)
+	}
+	t.start(name) //nolint:contextcheck // its work outlives ctx, which is Open's
+	return t, nil
+}
+
+func (t *transport) start(name Dialect) {
+	pg, notifies := t.store.dialect.(*postgres)
+	t.notifies = notifies
+	t.notices = newNotices(func(topic string, delay time.Duration) {
+		ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
+		defer cancel()
+		_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also look
+	})
+	running, stop := context.WithCancel(context.Background())
+	t.stop = stop
+	t.leases = &leases{store: t.store, log: t.cfg.Logger, held: map[int64]*delivery{}, batches: map[int64]int{}}
+	t.watcher = newWatcher(t.store, t.cfg.PublishTimeout, t.listening, t.cfg.Logger)
+	t.background.Go(func() { t.watcher.run(running) })
+	t.background.Go(func() { t.leases.run(running) })
+	t.background.Go(func() { t.tend(running) })
+	if t.store.retention > 0 {
+		t.background.Go(func() { t.purge(running) })
+	}
+	// A listener keeps a connection for itself, which a pool of one or two cannot spare.
+	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && t.cfg.Params.Bool("listen") && (conns == 0 || conns > 2) {
+		t.listener = &listener{db: t.db, wakeup: t.wakeups, log: t.cfg.Logger}
+		t.background.Go(func() { t.listener.run(running) })
+	}
+}
+
+// listening reports whether the database tells when something new is there.
+func (t *transport) listening() bool { return t.listener != nil && t.listener.up.Load() }
+
+// Declare implements driver.Transport: from then on every message published to the topic is stored for the group too.
+func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
+	if err := checkName("topic", q.Topic); err != nil {
+		return err
+	}
+	if err := checkName("group", q.Group); err != nil {
+		return err
+	}
+	_, err := t.store.ensureQueue(ctx, q.Topic, q.Group)
+	return err
+}
+
+// Receive implements driver.Transport.
+func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	id, err := t.queueOf(ctx, q.Topic, q.Group)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{
+		t: t, q: q, queue: id, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), alarm: newAlarm(),
+		idle: idleness{longest: t.poll},
+	}
+	t.wakeups.join(id, q.Topic, s.alarm)
+	return s, nil
+}
+
+// queueOf returns the id of a group's queue.
+func (t *transport) queueOf(ctx context.Context, topic, group string) (int64, error) {
+	queue, found, err := t.store.queue(ctx, topic, group)
+	if err == nil && !found {
+		err = fmt.Errorf("%w: this database has no such group; start the consumer once, then try again", brokers.ErrUnroutable)
+	}
+	return queue, err
+}
+
+// Capabilities implements driver.Transport.
+func (t *transport) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{
+		Scheme:          t.scheme,
+		Durable:         true,
+		Ordered:         t.cfg.Concurrency == 1,
+		Groups:          true,
+		Transactions:    true,
+		DeliveryCount:   true,
+		MaxDelay:        envelope.MaxDelay,
+		DelayTolerance:  100 * time.Millisecond,
+		MaxMessageBytes: t.maxMessage - driver.Headroom,
+	}
+}
+
+// Traits implements driver.Transport.
+func (t *transport) Traits() driver.Traits {
+	return driver.Traits{
+		Name: "sqlqueue", Prompt: true, NackPause: true, StablePosition: true,
+		PublishBatch: maxRows, SettleBatch: maxRows, SettleLinger: settleLinger,
+	}
+}
+
+// Ping implements driver.Transport. It reads the queue's tables.
+func (t *transport) Ping(ctx context.Context) error {
+	if err := t.store.ping(ctx); err != nil {
+		return fmt.Errorf("sqlqueue: ping: %w", err)
+	}
+	return nil
+}
+
+// Depths counts for Broker.Depths.
+func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	found, err := t.store.depths(ctx, maxDepth)
+	if err != nil {
+		return nil, fmt.Errorf("sqlqueue: depths: %w", err)
+	}
+	return depths.DeadLetters(found, t.cfg.Naming), nil
+}
+
+// Close implements driver.Transport. It closes the database if the driver has opened it.
+func (t *transport) Close(context.Context) error {
+	t.notices.close()
+	t.stop()
+	t.background.Wait()
+	if t.ownsDB {
+		return t.db.Close()
+	}
+	return nil
+}

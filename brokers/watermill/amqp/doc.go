@@ -1,0 +1,29 @@
+// Package amqp opens watermill-amqp as a broker: watermill+amqp:// and watermill+amqps:// URLs.
+//
+//	broker, err := brokers.Open(ctx, "watermill+amqp://guest:guest@localhost:5672/") // with import _ ".../brokers/watermill/amqp"
+//
+// # URL
+//
+// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL stands in the environment variable
+// that x-delays-env names (REDRIVE_DELAYS_URL), because a URL with a password does not belong into another one.
+//
+// # Topology
+//
+// That of watermill-amqp's NewDurablePubSubConfig: a fanout exchange for each topic, and a queue for each group with the
+// name of the naming scheme, {topic}.{group}. A plain Watermill service publishes to it, and reads from it, as it is.
+//
+// # What is configured to avoid which fault of watermill-amqp v2.1.3
+//
+//	confirms, mandatory-free fanout   a publish returns when the server has the message; the queues of our readers and
+//	                                  dead letters are declared before
+//	no channel pool                   a pooled channel is lost with each connection that is cut, until Publish hangs
+//	prefetch 1, N subscriptions       a subscription handles one message at a time, whatever its prefetch
+//	a tolerant marshaler              a header that is no text (an x-death, a delivery count, another service's number)
+//	                                  made the message come back forever, before any handler
+//	ghosts                            the empty message of a queue that was deleted is not handed out
+//
+// # Limits
+//
+// Every publish opens a channel: a few hundred a second for each caller. A connection that is cut delivers again what is in
+// hand, and acks that were on their way are lost without a report. Package rabbitmq has none of this.
+package amqp

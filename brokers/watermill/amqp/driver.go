@@ -1,0 +1,170 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	wbroker "github.com/redrive-go/redrive/brokers/watermill"
+)
+
+// Schemes of the URLs that open this broker.
+const (
+	Scheme    = "watermill+amqp"
+	SchemeTLS = "watermill+amqps"
+)
+
+func init() {
+	brokers.Register(Scheme, Driver{})
+	brokers.Register(SchemeTLS, Driver{})
+}
+
+// Driver opens watermill+amqp:// URLs.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param { return wbroker.URLParams() }
+
+// Open implements brokers.Driver.
+func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg}, d.Params())
+}
+
+// Config is for programs that open the broker themselves.
+type Config struct {
+	// Broker has the URL and what every broker has. Required: Broker.URL.
+	Broker brokers.Config
+	// Marshaler converts messages, for services that have their own. Defaults to one that takes every delivery.
+	Marshaler wamqp.Marshaler
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	Delays brokers.Broker
+	// Change may change what watermill-amqp is configured with, for topologies of another kind. A queue must be one group's.
+	Change func(*wamqp.Config)
+}
+
+// New opens a broker. Close it.
+func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
+	params := Driver{}.Params()
+	resolved, err := cfg.Broker.Resolve(params)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Broker = resolved
+	return open(ctx, cfg, params)
+}
+
+func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+	if cfg.Marshaler == nil {
+		cfg.Marshaler = Marshaler{}
+	}
+	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
+	if err != nil {
+		return nil, fmt.Errorf("watermill+amqp: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = done()
+		}
+	}()
+	logger := watermill.NewSlogLogger(cfg.Broker.Logger)
+	uri := strings.TrimPrefix(cfg.Broker.URL, "watermill+")
+	connection, err := wamqp.NewConnection(wamqp.ConnectionConfig{AmqpURI: uri}, logger)
+	if err != nil {
+		return nil, fmt.Errorf("watermill+amqp: open %s: %w", brokers.Redact(cfg.Broker.URL), withoutURL(err))
+	}
+	c := &client{cfg: cfg, uri: uri, logger: logger, connection: connection}
+	publisher, err := wamqp.NewPublisherWithConnection(c.config(""), logger, connection)
+	if err != nil {
+		_ = connection.Close()
+		return nil, fmt.Errorf("watermill+amqp: publisher: %w", withoutURL(err))
+	}
+	return wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
+		Publisher:     closing{publisher, connection, done},
+		NewSubscriber: c.subscriber,
+		Delays:        delays,
+		Initialize:    c.initialize,
+		Ping:          c.ping,
+		Competing:     true,
+		AckGrace:      time.Second,
+		Durable:       true,
+		// All headers must fit into one frame, of 128 KiB by default: a server closes the connection over a larger one.
+		MaxHeaderBytes: 100 << 10,
+		Broker:         cfg.Broker,
+	}, params)
+}
+
+// withoutURL keeps the password of a URL out of an error.
+func withoutURL(err error) error {
+	if strings.Contains(err.Error(), "://") {
+		return errors.New("the server cannot be reached, or refuses the user")
+	}
+	return err
+}
+
+// closing closes what was opened with the publisher. The engine closes it last.
+type closing struct {
+	message.Publisher
+
+	connection *wamqp.ConnectionWrapper
+	done       func() error // closes the Delays that were opened for it
+}
+
+// Close closes the connection, and the Delays that were opened for it.
+func (c closing) Close() error {
+	return errors.Join(c.Publisher.Close(), c.connection.Close(), c.done())
+}
+
+// client makes watermill-amqp's parts on one connection.
+type client struct {
+	cfg        Config
+	uri        string
+	logger     watermill.LoggerAdapter
+	connection *wamqp.ConnectionWrapper
+}
+
+// config is for a group's subscriber, and for the publisher with any.
+func (c *client) config(group string) wamqp.Config {
+	config := wamqp.NewDurablePubSubConfig(c.uri, func(topic string) string { return c.cfg.Broker.Naming.For(topic, group).Queue })
+	config.Marshaler = tolerant{c.cfg.Marshaler, c.refused}
+	config.Publish.ConfirmDelivery = true
+	if c.cfg.Change != nil {
+		c.cfg.Change(&config)
+	}
+	return config
+}
+
+func (c *client) refused(d *amqp091.Delivery, err error) {
+	c.cfg.Broker.Logger.Warn("watermill+amqp: the marshaler refuses a delivery, it is handed out as it is",
+		"exchange", d.Exchange, "message_id", strings.ToValidUTF8(d.MessageId, "?"), "error", err.Error())
+}
+
+func (c *client) subscriber(group string) (message.Subscriber, error) {
+	return wamqp.NewSubscriberWithConnection(c.config(group), c.logger, c.connection)
+}
+
+// initialize declares exchange and queue: a fanout exchange without a queue drops what it is given.
+func (c *client) initialize(_ context.Context, topic, group string) error {
+	sub, err := wamqp.NewSubscriberWithConnection(c.config(group), c.logger, c.connection)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Close() }()
+	return sub.SubscribeInitialize(topic)
+}
+
+func (c *client) ping(context.Context) error {
+	if !c.connection.IsConnected() {
+		return errors.New("not connected")
+	}
+	return nil
+}

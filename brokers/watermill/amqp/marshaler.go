@@ -1,0 +1,95 @@
+package amqp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Marshaler writes what watermill-amqp's DefaultMarshaler writes, and reads every delivery: the default one fails on a
+// header that is no text, and watermill-amqp then delivers the message again forever, before any handler.
+type Marshaler struct{ wamqp.DefaultMarshaler }
+
+var _ wamqp.Marshaler = Marshaler{}
+
+// errGhost makes watermill-amqp consume anew: it takes the end of a consumer, as when its queue is deleted, for a message.
+var errGhost = errors.New("the consumer was cancelled")
+
+// Marshal leaves out the headers that a broker has made: a server reads some of them as orders.
+func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	p, err := m.DefaultMarshaler.Marshal(msg)
+	p.MessageId = msg.UUID // for readers that are no Watermill
+	for key := range p.Headers {
+		// A CC of another delivery misroutes the message, and one that is text closes the channel.
+		if envelope.IsBrokerMade(key) || key == "CC" || key == "BCC" {
+			delete(p.Headers, key)
+		}
+	}
+	return p, err
+}
+
+// Unmarshal renders every header as text. A message without Watermill's id has that of the AMQP property, if any.
+func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if d.Acknowledger == nil {
+		return nil, errGhost
+	}
+	texts := make(amqp091.Table, len(d.Headers)+1)
+	for key, value := range d.Headers {
+		texts[key] = text(value)
+	}
+	d.Headers = texts
+	msg, err := m.DefaultMarshaler.Unmarshal(d)
+	if err == nil && msg.UUID == "" {
+		msg.UUID = d.MessageId
+	}
+	return msg, err
+}
+
+// tolerant keeps a user's marshaler from what watermill-amqp makes of its errors, the same message forever: a delivery that
+// it refuses is handed out as it is, for the handler to fail on. A ghost never reaches it.
+type tolerant struct {
+	wamqp.Marshaler
+
+	refused func(d *amqp091.Delivery, err error)
+}
+
+// Unmarshal implements watermill-amqp's Marshaler.
+func (t tolerant) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if d.Acknowledger == nil {
+		return nil, errGhost
+	}
+	msg, err := t.Marshaler.Unmarshal(d)
+	if err == nil {
+		return msg, nil
+	}
+	t.refused(&d, err)
+	return Marshaler{}.Unmarshal(d)
+}
+
+func text(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case time.Time:
+		return v.UTC().Format(time.RFC3339Nano)
+	case amqp091.Table, []any:
+		if b, err := json.Marshal(v); err == nil {
+			return string(b)
+		}
+	}
+	return fmt.Sprint(value)
+}

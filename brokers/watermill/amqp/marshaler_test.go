@@ -1,0 +1,73 @@
+package amqp_test
+
+import (
+	"testing"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/watermill/amqp"
+)
+
+// Both directions are compatible with a plain Watermill service.
+func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
+	m := message.NewMessage("id-1", []byte("payload"))
+	m.Metadata["customer"] = "7"
+	for name, from := range map[string]wamqp.Marshaler{"ours": amqp.Marshaler{}, "theirs": wamqp.DefaultMarshaler{}} {
+		for _, to := range []wamqp.Marshaler{amqp.Marshaler{}, wamqp.DefaultMarshaler{}} {
+			p, err := from.Marshal(m)
+			require.NoError(t, err)
+			require.Equal(t, amqp091.Persistent, p.DeliveryMode)
+			got, err := to.Unmarshal(amqp091.Delivery{Acknowledger: &amqp091.Channel{}, Headers: p.Headers, Body: p.Body})
+			require.NoError(t, err)
+			require.True(t, m.Equals(got), "from %s to %T", name, to)
+		}
+	}
+}
+
+// watermill-amqp's marshaler fails on each of these, and the message came again forever, before any handler.
+func TestMarshaler_TakesEveryHeader(t *testing.T) {
+	headers := amqp091.Table{
+		"x-retry-count": int32(2), "x-death": []any{amqp091.Table{"count": int64(1)}}, "x-delivery-count": int64(3), "none": nil, "flag": true,
+		"at": time.Unix(0, 0), "bytes": []byte("b"),
+	}
+	_, err := wamqp.DefaultMarshaler{}.Unmarshal(amqp091.Delivery{Headers: headers})
+	require.Error(t, err)
+	m, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{Acknowledger: &amqp091.Channel{}, MessageId: "property", Headers: headers})
+	require.NoError(t, err)
+	require.Equal(t, "property", m.UUID)
+	require.Equal(t, message.Metadata{
+		"x-retry-count": "2", "x-death": `[{"count":1}]`, "x-delivery-count": "3", "none": "", "flag": "true", "at": "1970-01-01T00:00:00Z", "bytes": "b",
+	}, m.Metadata)
+	p, err := amqp.Marshaler{}.Marshal(m)
+	require.NoError(t, err)
+	require.NotContains(t, p.Headers, "x-death", "a server would read it")
+	require.NotContains(t, p.Headers, "x-delivery-count")
+}
+
+// What a deleted queue leaves behind is no message.
+func TestMarshaler_RefusesGhosts(t *testing.T) {
+	_, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{})
+	require.Error(t, err)
+}
+
+// watermill-amqp delivers a message that its marshaler refuses again forever, and hands a ghost to the handler.
+func TestMarshaler_OfTheUserMayFail(t *testing.T) {
+	refused := 0
+	m := amqp.Tolerant(wamqp.DefaultMarshaler{}, func(*amqp091.Delivery, error) { refused++ })
+	d := amqp091.Delivery{Acknowledger: &amqp091.Channel{}, Headers: amqp091.Table{"x-retry-count": int32(2)}, Body: []byte("x")}
+	_, err := wamqp.DefaultMarshaler{}.Unmarshal(d)
+	require.Error(t, err)
+	got, err := m.Unmarshal(d)
+	require.NoError(t, err)
+	require.Equal(t, 1, refused)
+	require.Equal(t, "x", string(got.Payload))
+	require.Equal(t, "2", got.Metadata["x-retry-count"])
+	_, err = wamqp.DefaultMarshaler{}.Unmarshal(amqp091.Delivery{})
+	require.NoError(t, err, "a ghost is a message to it")
+	_, err = m.Unmarshal(amqp091.Delivery{})
+	require.Error(t, err)
+}

@@ -1,0 +1,139 @@
+package watermill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/portable"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Config is what a broker is made of.
+type Config struct {
+	// Publisher stores messages: its Publish returns when they are as safe as the Pub/Sub can make them. The broker closes
+	// it. Required.
+	Publisher message.Publisher
+	// Subscriber reads topics for the one group of Broker.Group. The broker closes it. Either this or NewSubscriber is
+	// required.
+	Subscriber message.Subscriber
+	// NewSubscriber makes a subscriber that reads for a group, brokers.DefaultGroup when a consumer names none. It is called
+	// once for each subscription, which closes it.
+	NewSubscriber func(group string) (message.Subscriber, error)
+	// Delays keeps messages until they are due: a SQL queue, or memory in tests. It must name consumers by their group, as
+	// these do. It stays the caller's, who closes it after the broker. Without it nothing can be delayed.
+	Delays brokers.Broker
+
+	// Initialize makes what is needed to keep messages of topic for group from now on. It is called before a group reads its
+	// topic, and for its dead letters, which may have no reader yet. Defaults to the subscriber's SubscribeInitialize, where
+	// it has one, and then for the topic only.
+	Initialize func(ctx context.Context, topic, group string) error
+	// Ping asks the Pub/Sub for a sign of life. Defaults to none.
+	Ping func(ctx context.Context) error
+
+	// Competing is whether subscriptions of one group share its messages. Then as many are opened as handlers may run at
+	// once, for subscribers that hand out one message at a time.
+	Competing bool
+	// AckGrace bounds how long a subscription that is closed waits for the subscriber to take notice of the last acks, which
+	// Watermill's own show by cancelling the message's context: most lose an ack when they are closed right behind it.
+	// Defaults to 0, no wait.
+	AckGrace time.Duration
+	// Origin returns what the subscriber knows of where a message was: partition, offset, key, timestamp. Optional.
+	Origin func(m *message.Message) envelope.Origin
+	// Durable, Ordered, MaxMessageBytes, MaxHeaderBytes and MaxConcurrency are what the Pub/Sub is, for Capabilities.
+	Durable, Ordered                bool
+	MaxMessageBytes, MaxHeaderBytes int64
+	MaxConcurrency                  int
+
+	// Broker has what every broker has: Name, Group, Concurrency, DrainTimeout, PublishTimeout, Naming, Logger. Its URL is
+	// only shown, and defaults to watermill://.
+	Broker brokers.Config
+}
+
+// Scheme of the URL of brokers that have none of their own.
+const Scheme = "watermill"
+
+// Validate reports every fault of c at once.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if isNil(c.Publisher) {
+		fault("Publisher is required")
+	}
+	switch {
+	case c.NewSubscriber == nil && isNil(c.Subscriber):
+		fault("Subscriber, for one group, or NewSubscriber, for any, is required")
+	case c.NewSubscriber != nil && !isNil(c.Subscriber):
+		fault("Subscriber and NewSubscriber exclude each other")
+	}
+	if c.AckGrace < 0 {
+		fault("AckGrace is %s: it cannot be negative", c.AckGrace)
+	}
+	if c.MaxMessageBytes < 0 {
+		fault("MaxMessageBytes is %d: it cannot be negative; 0 means no limit", c.MaxMessageBytes)
+	}
+	if c.Delays != nil && c.Delays.Capabilities().MaxDelay == 0 {
+		fault("Delays: a %s broker cannot delay as it is configured", c.Delays.Capabilities().Scheme)
+	}
+	return errors.Join(errs...)
+}
+
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+// New returns a broker on cfg, or an error that names every fault of it. Close it.
+func New(cfg Config) (brokers.Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
+	}
+	if cfg.Broker.URL == "" {
+		cfg.Broker.URL = Scheme + "://"
+	}
+	resolved, err := cfg.Broker.Resolve(Params())
+	if err != nil {
+		return nil, err
+	}
+	return open(cfg, resolved, Params())
+}
+
+// Open is [New] for drivers, whose Config.Broker is resolved and whose parameters begin with [Params].
+func Open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
+	}
+	return open(cfg, cfg.Broker, params)
+}
+
+// Params are the parameters of every broker of this package.
+func Params() []brokers.Param {
+	return []brokers.Param{{
+		Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
+		Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
+	}}
+}
+
+func open(cfg Config, resolved brokers.Config, params []brokers.Param) (brokers.Broker, error) {
+	t := &transport{cfg: cfg, broker: resolved}
+	if cfg.Delays != nil {
+		t.parking = newParking(t)
+	}
+	return portable.New(portable.Config{Config: resolved, Params: params, Transport: t})
+}
+
+var (
+	_ driver.Transport    = (*transport)(nil)
+	_ driver.RetryChecker = (*transport)(nil)
+	_ driver.Stream       = (*stream)(nil)
+	_ driver.Contexts     = (*stream)(nil)
+)

@@ -1,0 +1,59 @@
+package watermill_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/watermill"
+)
+
+// server is a Pub/Sub with groups and without delays: the memory broker, of which only the publisher and the subscriber are
+// used, as any other's would be.
+type server struct {
+	mu     sync.Mutex
+	pubSub *memory.Broker
+	delays *memory.Broker
+}
+
+func (s *server) open(t *testing.T, cfg brokers.Config) (brokers.Broker, error) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pubSub == nil {
+		var err error
+		s.pubSub, err = memory.New(brokers.Config{Naming: cfg.Naming})
+		require.NoError(t, err)
+		s.delays, err = memory.New(brokers.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, s.pubSub.Close())
+			require.NoError(t, s.delays.Close())
+		})
+	}
+	cfg.URL = ""
+	return watermill.New(watermill.Config{
+		Publisher: s.pubSub.Publisher(),
+		NewSubscriber: func(group string) (message.Subscriber, error) {
+			return s.pubSub.Subscriber(brokers.WithGroup(group)), nil
+		},
+		Delays: s.delays, Competing: true, Ordered: true, Broker: cfg,
+	})
+}
+
+func TestConformance(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Virtual: true,
+		Volume:  300,
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			s := &server{}
+			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) { return s.open(t, cfg) }}
+		},
+	})
+}

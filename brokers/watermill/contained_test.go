@@ -1,0 +1,266 @@
+package watermill_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/watermill"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// rude is a subscriber with the faults that adapters have: it delivers a nacked message again at once, hands out another
+// one while it is being closed, and ends its channel when the connection is lost.
+type rude struct {
+	mu      sync.Mutex
+	opened  int
+	nacks   int
+	pending []*message.Message
+	lose    chan struct{}
+	late    *message.Message
+	closed  chan struct{}
+}
+
+func newRude(messages ...*message.Message) *rude {
+	return &rude{pending: messages, lose: make(chan struct{}), closed: make(chan struct{})}
+}
+
+func (r *rude) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	r.mu.Lock()
+	r.opened++
+	queue := r.pending
+	r.mu.Unlock()
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for len(queue) > 0 {
+			m := queue[0].Copy()
+			select {
+			case out <- m:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-m.Acked():
+				queue = queue[1:]
+				r.mu.Lock()
+				r.pending = queue
+				r.mu.Unlock()
+			case <-m.Nacked():
+				r.mu.Lock()
+				r.nacks++
+				r.mu.Unlock()
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-r.lose:
+		case <-ctx.Done():
+			if r.late != nil {
+				out <- r.late
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (r *rude) Close() error {
+	select {
+	case <-r.closed:
+	default:
+		close(r.closed)
+	}
+	return nil
+}
+
+type nowhere struct{}
+
+func (nowhere) Publish(string, ...*message.Message) error { return nil }
+func (nowhere) Close() error                              { return nil }
+
+func openRude(t *testing.T, r *rude) brokers.Broker {
+	t.Helper()
+	b, err := watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: r, Broker: brokers.Config{Logger: quiet}})
+	require.NoError(t, err)
+	return b
+}
+
+func TestContained_NacksArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRude(message.NewMessage("1", nil))
+		b := openRude(t, r)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		start := time.Now()
+		for range 5 {
+			m := <-messages
+			require.Equal(t, "1", m.UUID)
+			m.Nack()
+		}
+		require.GreaterOrEqual(t, time.Since(start), 100*time.Millisecond*(1+2+4+8))
+		require.Zero(t, r.nacks, "the subscriber has seen none")
+		(<-messages).Ack()
+		synctest.Wait()
+		require.Empty(t, r.pending)
+		require.NoError(t, b.Close())
+		<-r.closed
+	})
+}
+
+func TestContained_WhatIsHandedOutAtCloseIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRude()
+		r.late = message.NewMessage("late", nil)
+		b := openRude(t, r)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		require.NoError(t, b.Close())
+		_, open := <-messages
+		require.False(t, open)
+		<-r.late.Nacked()
+	})
+}
+
+func TestContained_AChannelThatEndsIsOpenedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRude()
+		b := openRude(t, r)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		r.mu.Lock()
+		r.pending = []*message.Message{message.NewMessage("after", nil)}
+		r.mu.Unlock()
+		close(r.lose)
+		m := <-messages
+		require.Equal(t, "after", m.UUID)
+		m.Ack()
+		time.Sleep(time.Minute)
+		r.mu.Lock()
+		require.Less(t, r.opened, 100, "paced")
+		r.mu.Unlock()
+		require.NoError(t, b.Close())
+	})
+}
+
+// Handlers see what the subscriber has put into its messages' contexts: a transaction, a partition.
+func TestContexts_CarryTheSubscribersValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := openRude(t, newRude(message.NewMessage("1", nil)))
+		type key struct{}
+		messages, err := b.Subscriber().Subscribe(context.WithValue(t.Context(), key{}, "mine"), "orders")
+		require.NoError(t, err)
+		m := <-messages
+		require.Equal(t, "mine", m.Context().Value(key{}))
+		origin, ok := envelope.OriginFrom(m.Context())
+		require.True(t, ok)
+		require.Equal(t, "orders", origin.Topic)
+		m.Ack()
+		require.NoError(t, b.Close())
+	})
+}
+
+func TestNew_NamesEveryFault(t *testing.T) {
+	_, err := watermill.New(watermill.Config{AckGrace: -1, MaxMessageBytes: -1})
+	for _, want := range []string{"Publisher is required", "Subscriber, for one group, or NewSubscriber", "AckGrace", "MaxMessageBytes"} {
+		require.ErrorContains(t, err, want)
+	}
+	dull := openRude(t, newRude())
+	_, err = watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: newRude(), Delays: dull})
+	require.ErrorContains(t, err, "a watermill broker cannot delay as it is configured")
+	require.NoError(t, dull.Close())
+}
+
+// What cannot be kept is refused, not discovered.
+func TestRefusals(t *testing.T) {
+	b := openRude(t, newRude())
+	require.Zero(t, b.Capabilities().MaxDelay)
+	require.False(t, b.Capabilities().Groups)
+	_, err := b.Subscriber(brokers.WithGroup("billing")).Subscribe(t.Context(), "orders")
+	require.ErrorIs(t, err, brokers.ErrUnsupported)
+	require.ErrorContains(t, err, "configure NewSubscriber")
+	m := message.NewMessage("1", nil)
+	require.ErrorIs(t, b.Reschedule(t.Context(), envelope.Origin{Topic: "orders"}, m, time.Second), brokers.ErrUnsupported)
+	require.ErrorContains(t, b.Reschedule(t.Context(), envelope.Origin{Topic: "orders"}, m, 0), "configure Delays")
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, b.Ping(t.Context()), brokers.ErrClosed)
+}
+
+// A retry waits where no other group sees it, and what was written by the producer comes back as it was.
+func TestDelays_KeepHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		delays, err := memory.New(brokers.Config{Logger: quiet})
+		require.NoError(t, err)
+		r := newRude(message.NewMessage("1", []byte("x")))
+		b, err := watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: r, Delays: delays, Broker: brokers.Config{Logger: quiet}})
+		require.NoError(t, err)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		first := <-messages
+		origin, _ := envelope.OriginFrom(first.Context())
+		again := first.Copy()
+		again.Metadata["customer"] = "7"
+		require.NoError(t, b.Reschedule(first.Context(), *origin, again, time.Hour))
+		first.Ack()
+		start := time.Now()
+		second := <-messages
+		require.Equal(t, time.Hour, time.Since(start))
+		require.Equal(t, "7", second.Metadata["customer"])
+		require.Empty(t, second.Metadata[envelope.KeyOriginalDelay], "a retry's wait is no first-delivery delay")
+		second.Ack()
+		require.NoError(t, b.Close())
+		require.NoError(t, delays.Close())
+	})
+}
+
+// A program without the leaf is told which import it has forgotten, and what is registered.
+func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
+	for scheme, leaf := range map[string]string{
+		"watermill+amqp": "amqp", "watermill+kafka": "kafka", "watermill+postgres": "sql", "watermill+sqlite": "sql", "gochannel": "gochannel",
+	} {
+		_, err := brokers.Open(t.Context(), scheme+"://user:pw-secret@localhost/db")
+		require.ErrorIs(t, err, brokers.ErrUnknownScheme)
+		require.ErrorContains(t, err, "registered are: mem")
+		require.ErrorContains(t, err, `forgotten import? try _ "github.com/redrive-go/redrive/brokers/watermill/`+leaf+`"`)
+		require.NotContains(t, err.Error(), "pw-secret")
+	}
+	_, err := brokers.Open(t.Context(), "watermill+kafak://localhost")
+	require.ErrorContains(t, err, "did you mean watermill+kafka?")
+}
+
+// A pipeline that retries is refused at start where a retry can wait nowhere, and one that never does is not.
+func TestPipeline_IsRefusedWithoutDelays(t *testing.T) {
+	b := openRude(t, newRude())
+	_, err := middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b})
+	require.ErrorIs(t, err, brokers.ErrUnsupported)
+	require.ErrorContains(t, err, "configure Delays")
+	_, err = middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b, MaxAttempts: 1})
+	require.NoError(t, err)
+	_, err = middleware.New(middleware.Config{
+		Rescheduler: b, DeadLetters: b, MaxAttempts: 1, Handlers: map[string]middleware.HandlerConfig{"orders": {MaxAttempts: 3}},
+	})
+	require.ErrorContains(t, err, `Handlers["orders"]`)
+	require.NoError(t, b.Close())
+
+	delays, err := memory.New(brokers.Config{Logger: quiet})
+	require.NoError(t, err)
+	b, err = watermill.New(watermill.Config{
+		Publisher: nowhere{}, Subscriber: newRude(), Delays: delays, Broker: brokers.Config{Logger: quiet},
+	})
+	require.NoError(t, err)
+	_, err = middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b})
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(b.Close(), delays.Close()))
+}

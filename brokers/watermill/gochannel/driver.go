@@ -1,0 +1,95 @@
+package gochannel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/redrive-go/redrive/brokers"
+	wbroker "github.com/redrive-go/redrive/brokers/watermill"
+)
+
+// Scheme of the URLs that open this broker.
+const Scheme = "gochannel"
+
+func init() { brokers.Register(Scheme, Driver{}) }
+
+// Driver opens gochannel:// URLs.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param { return wbroker.Params() }
+
+// Open implements brokers.Driver.
+func (d Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(Config{Broker: cfg}, d.Params()) //nolint:contextcheck // the broker outlives the context it was opened with
+}
+
+// Config is for programs that open the broker themselves.
+type Config struct {
+	// Broker has the URL and what every broker has. An empty Broker.URL means gochannel://.
+	Broker brokers.Config
+	// PubSub is a GoChannel of the caller's, who closes it after the broker; the URL then has no name. What is published to
+	// it while a group has no subscription is lost to that group, unless it is Persistent.
+	PubSub *gochannel.GoChannel
+	// Delays keeps what must wait. It stays the caller's. Defaults to a broker in memory, which brokers of one name share.
+	Delays brokers.Broker
+}
+
+// New opens a broker. Close it.
+func New(cfg Config) (brokers.Broker, error) {
+	if cfg.Broker.URL == "" {
+		cfg.Broker.URL = Scheme + "://"
+	}
+	resolved, err := cfg.Broker.Resolve(Driver{}.Params())
+	if err != nil {
+		return nil, err
+	}
+	cfg.Broker = resolved
+	return open(cfg, Driver{}.Params())
+}
+
+func open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
+	name, err := nameOf(cfg.Broker.URL)
+	if err != nil {
+		return nil, err
+	}
+	if name != "" && cfg.PubSub != nil {
+		return nil, errors.New("gochannel: the URL has a name, and PubSub is given: one of them says what is shared")
+	}
+	h, err := enter(name, cfg)
+	if err != nil {
+		return nil, err
+	}
+	delays := cfg.Delays
+	if delays == nil {
+		delays = h.delays
+	}
+	b, err := wbroker.Open(wbroker.Config{
+		Publisher: publisher{h},
+		NewSubscriber: func(group string) (message.Subscriber, error) {
+			return &subscriber{hub: h, group: group, closing: make(chan struct{})}, nil
+		},
+		Delays:     delays,
+		Initialize: func(_ context.Context, topic, group string) error { return h.initialize(topic, group) },
+		Broker:     cfg.Broker,
+	}, params)
+	if err != nil {
+		return nil, errors.Join(err, h.leave())
+	}
+	return b, nil
+}
+
+func nameOf(url string) (string, error) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(url, Scheme+"://"), "?")
+	if name = strings.TrimSuffix(name, "/"); strings.ContainsAny(name, "/@") {
+		return "", fmt.Errorf("gochannel: %s: write %s://name, and no path or user", brokers.Redact(url), Scheme)
+	}
+	return name, nil
+}

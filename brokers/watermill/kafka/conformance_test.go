@@ -1,0 +1,67 @@
+package kafka_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/watermill/kafka"
+)
+
+// cluster starts a Kafka in this process.
+func cluster(t testing.TB) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(time.Second),
+		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func urlOf(c *kfake.Cluster, params string) string {
+	return kafka.Scheme + "://" + strings.Join(c.ListenAddrs(), ",") + "?" + params
+}
+
+// backend makes brokers on c that share their Delays, as processes with one database would.
+func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
+	t.Helper()
+	delays := sync.OnceValue(func() brokers.Broker {
+		b, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		return b
+	})
+	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+		cfg.URL = urlOf(c, params)
+		return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays()})
+	}}
+}
+
+// The suite on watermill-kafka as it is, with Watermill's own.
+func TestConformance(t *testing.T) {
+	c := cluster(t)
+	// sarama's metrics keep one goroutine from then on, whatever is closed.
+	b, err := brokers.Open(t.Context(), urlOf(c, "group=first"))
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			return backend(t, c, "partitions=1")
+		},
+		Factor: 0.05,
+		Late:   8 * time.Second,
+		Volume: 300,
+		Watermill: &tests.Features{
+			ConsumerGroups: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true, Persistent: true, ForceShort: true,
+		},
+	})
+}

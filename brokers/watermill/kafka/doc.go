@@ -1,0 +1,33 @@
+// Package kafka opens watermill-kafka as a broker: watermill+kafka:// URLs.
+//
+//	broker, err := brokers.Open(ctx, "watermill+kafka://localhost:9092/?group=billing") // with import _ ".../brokers/watermill/kafka"
+//
+// # URL
+//
+// host:port of one or more brokers behind watermill+kafka://, separated by commas. Params lists the parameters. A user name
+// and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. What must wait is kept by a second
+// broker, whose URL stands in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
+//
+// # Headers
+//
+// Records are those of watermill-kafka's DefaultMarshaler, and a key: metadata x-kafka-key is the key of the record, in both
+// directions, and a record without it has none. A null value is x-kafka-tombstone. Of a header that occurs twice, only the
+// last is kept.
+//
+// # What is configured to avoid which fault of watermill-kafka v3.1.2
+//
+//	a marshaler with keys      the default one drops the key at each publish, and refuses a message with one of its headers
+//	a marshaler without errors one record that it cannot read stops its partition, and its group rejoins forever
+//	acks of all replicas       by default a leader that dies loses what it had confirmed
+//	the oldest offset          by default a new group misses what was published before it joined
+//	acks before the close      an ack right before Close was lost each time; a close waits until it is noted
+//	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never made the
+//	                           topic again; now the subscription ends, and the next one, paced, makes what is missing
+//	topics made first          a publish to a topic that is not there failed, or made it with the server's defaults
+//
+// # Limits
+//
+// One message of a partition at a time, and so never more handlers than partitions, and a slow handler holds up the others
+// of its partition. A rebalance waits for running handlers, at most for x-rebalance-timeout; a handler that takes longer runs
+// again elsewhere. Package brokers/kafka has none of this, and waits for retries in Kafka itself.
+package kafka

@@ -1,0 +1,257 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	wbroker "github.com/redrive-go/redrive/brokers/watermill"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Scheme of the URLs that open this broker.
+const Scheme = "watermill+kafka"
+
+func init() { brokers.Register(Scheme, Driver{}) }
+
+// Driver opens watermill+kafka:// URLs.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param {
+	return wbroker.URLParams(
+		brokers.Param{Name: "version", Default: sarama.DefaultVersion.String(), Doc: "Kafka version whose protocol is spoken."},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create topics that are missing"},
+		brokers.Param{
+			Name: "partitions", Kind: brokers.Int, Max: 1 << 20,
+			Doc: "partitions of the topics created, and the most handlers at once; the broker's default if not given",
+		},
+		brokers.Param{
+			Name: "replication", Kind: brokers.Int, Max: 32767,
+			Doc: "replicas of the topics created; the broker's default if not given",
+		},
+		brokers.Param{
+			Name: "idempotent", Kind: brokers.Bool, Default: "true",
+			Doc: "let the server drop what the client sends twice; false for servers that refuse it",
+		},
+		brokers.Param{
+			Name: "max-message-bytes", Kind: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
+			Doc: "largest record, headers included, that the server takes",
+		},
+		brokers.Param{
+			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second),
+			Doc: "silence after which the group gives a member's partitions away",
+		},
+		brokers.Param{
+			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second),
+			Doc: "how long a rebalance waits for running handlers",
+		},
+		brokers.Param{Name: "tls", Kind: brokers.Bool, Default: "false", Doc: "connect with TLS, and the system's certificates"},
+	)
+}
+
+// Open implements brokers.Driver.
+func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg}, d.Params())
+}
+
+// Config is for programs that open the broker themselves.
+type Config struct {
+	// Broker has the URL and what every broker has. Required: Broker.URL.
+	Broker brokers.Config
+	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is handed out as it
+	// is. Defaults to [Marshaler].
+	Marshaler wkafka.MarshalerUnmarshaler
+	// Tracer traces what is sent and received. Optional.
+	Tracer wkafka.SaramaTracer
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	Delays brokers.Broker
+	// Sarama may change what sarama is configured with: certificates, SCRAM. It is called for each part.
+	Sarama func(*sarama.Config)
+}
+
+// New opens a broker. Close it.
+func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
+	params := Driver{}.Params()
+	resolved, err := cfg.Broker.Resolve(params)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Broker = resolved
+	return open(ctx, cfg, params)
+}
+
+func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+	if cfg.Marshaler == nil {
+		cfg.Marshaler = Marshaler{}
+	}
+	c := &client{cfg: cfg, logger: watermill.NewSlogLogger(cfg.Broker.Logger)}
+	if err := c.configure(); err != nil {
+		return nil, fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err)
+	}
+	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
+	if err != nil {
+		return nil, fmt.Errorf("watermill+kafka: %w", err)
+	}
+	pub, err := c.connect()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err), done())
+	}
+	p := cfg.Broker.Params
+	b, err := wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
+		Publisher:       &publisher{client: c, inner: pub, done: done},
+		NewSubscriber:   c.subscriber,
+		Delays:          delays,
+		Initialize:      func(ctx context.Context, topic, _ string) error { return c.topics.ensure(ctx, topic) },
+		Ping:            c.ping,
+		AckGrace:        5 * time.Second,
+		Origin:          origin,
+		Durable:         true,
+		Ordered:         true, // the messages of one key
+		MaxMessageBytes: p.Bytes("max-message-bytes") - driver.Headroom - recordOverhead,
+		MaxConcurrency:  p.Int("partitions"),
+		Broker:          cfg.Broker,
+	}, params)
+	if err != nil {
+		return nil, errors.Join(err, pub.Close(), c.close(), done())
+	}
+	return b, nil
+}
+
+// recordOverhead is what a record needs beyond payload and headers: lengths, the id, the frame of a batch.
+const recordOverhead = 4 << 10
+
+// client makes watermill-kafka's parts for one cluster.
+type client struct {
+	cfg    Config
+	seeds  []string
+	logger watermill.LoggerAdapter
+	base   func() *sarama.Config
+	conn   sarama.Client
+	topics *topics
+}
+
+// configure reads the URL.
+func (c *client) configure() error {
+	u, err := url.Parse(c.cfg.Broker.URL)
+	if err != nil {
+		return errors.New("the URL cannot be read") // its own text may hold the password
+	}
+	if strings.Trim(u.Path, "/") != "" {
+		return errors.New("the URL has a path: topics are named in Subscribe and Publish, not in the URL")
+	}
+	for host := range strings.SplitSeq(u.Host, ",") {
+		if host == "" {
+			return errors.New("the URL has no broker; write watermill+kafka://host:9092,host2:9092")
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), "9092")
+		}
+		c.seeds = append(c.seeds, host)
+	}
+	version, err := sarama.ParseKafkaVersion(c.cfg.Broker.Params.String("version"))
+	if err != nil {
+		return fmt.Errorf("parameter version: %w", err)
+	}
+	c.base = func() *sarama.Config { return c.sarama(version, u.User) }
+	return c.base().Validate()
+}
+
+// sarama is the configuration of every part.
+func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama.Config {
+	p := c.cfg.Broker.Params
+	s := wkafka.DefaultSaramaSyncPublisherConfig()
+	s.ClientID = clientID(c.cfg.Broker.Name)
+	s.Version = version
+	s.Net.TLS.Enable = p.Bool("tls")
+	s.Net.DialTimeout = 10 * time.Second
+	if user != nil {
+		s.Net.SASL.Enable = true
+		s.Net.SASL.User = user.Username()
+		s.Net.SASL.Password, _ = user.Password()
+	}
+	s.Metadata.AllowAutoTopicCreation = false // topics are made with what the parameters say
+	s.Metadata.Retry.Backoff = 250 * time.Millisecond
+	s.Producer.RequiredAcks = sarama.WaitForAll
+	s.Producer.Timeout = c.cfg.Broker.PublishTimeout
+	s.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
+	if p.Bool("idempotent") {
+		s.Producer.Idempotent = true
+		s.Net.MaxOpenRequests = 1
+	}
+	s.Consumer.Return.Errors = true
+	s.Consumer.Offsets.Initial = sarama.OffsetOldest
+	s.Consumer.IsolationLevel = sarama.ReadCommitted
+	s.Consumer.Group.Session.Timeout = p.Duration("session-timeout")
+	s.Consumer.Group.Heartbeat.Interval = p.Duration("session-timeout") / 5
+	s.Consumer.Group.Rebalance.Timeout = p.Duration("rebalance-timeout")
+	if c.cfg.Sarama != nil {
+		c.cfg.Sarama(s)
+	}
+	return s
+}
+
+// clientID keeps what every version of Kafka takes.
+func clientID(name string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("._-", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, name)
+}
+
+// connect fails when no broker answers.
+func (c *client) connect() (*wkafka.Publisher, error) {
+	conn, err := sarama.NewClient(c.seeds, c.base())
+	if err != nil {
+		return nil, err
+	}
+	admin, err := sarama.NewClusterAdminFromClient(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+		Brokers: c.seeds, Marshaler: c.cfg.Marshaler, OverwriteSaramaConfig: c.base(), Tracer: c.cfg.Tracer,
+	}, c.logger)
+	if err != nil {
+		return nil, errors.Join(err, admin.Close())
+	}
+	c.conn, c.topics = conn, newTopics(conn, admin, c.cfg.Broker.Params)
+	return pub, nil
+}
+
+func (c *client) ping(context.Context) error {
+	_, err := c.conn.RefreshController()
+	return err
+}
+
+func (c *client) close() error { return c.topics.admin.Close() } // and with it the client
+
+// origin is what watermill-kafka says of a record.
+func origin(m *message.Message) envelope.Origin {
+	var o envelope.Origin
+	ctx := m.Context()
+	if partition, ok := wkafka.MessagePartitionFromCtx(ctx); ok {
+		o.Partition = &partition
+	}
+	if offset, ok := wkafka.MessagePartitionOffsetFromCtx(ctx); ok {
+		o.Offset = &offset
+	}
+	o.Timestamp, _ = wkafka.MessageTimestampFromCtx(ctx)
+	o.Key, _ = wkafka.MessageKeyFromCtx(ctx)
+	return o
+}

@@ -1,0 +1,68 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/IBM/sarama"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// publisher is watermill-kafka's, with topics made first and errors that the engine can decide on.
+type publisher struct {
+	client *client
+	inner  *wkafka.Publisher
+	done   func() error // closes the Delays that were opened for it
+}
+
+// Publish makes a topic that is missing, also one that was deleted since.
+func (p *publisher) Publish(topic string, messages ...*message.Message) error {
+	for try := 1; ; try++ {
+		err := p.publish(topic, messages)
+		gone := errors.Is(err, sarama.ErrUnknownTopicOrPartition)
+		if !gone || try == 2 {
+			return named(err)
+		}
+		p.client.topics.forget(topic)
+		if len(messages) > 1 { // some may have been stored
+			return named(err)
+		}
+	}
+}
+
+func (p *publisher) publish(topic string, messages []*message.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(messages[0].Context(), p.client.cfg.Broker.PublishTimeout)
+	defer cancel()
+	if err := p.client.topics.ensure(ctx, topic); err != nil {
+		return err
+	}
+	return p.inner.Publish(topic, messages...)
+}
+
+// Close implements message.Publisher.
+func (p *publisher) Close() error {
+	return errors.Join(p.inner.Close(), p.client.close(), p.done())
+}
+
+// named says what an error means in the engine's words.
+func named(err error) error {
+	var config sarama.ConfigurationError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic):
+		return fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
+	case errors.Is(err, sarama.ErrMessageSizeTooLarge),
+		errors.As(err, &config) && strings.Contains(string(config), "larger than"): // sarama v1.61 has no error of its own for it
+		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
+	}
+	return err
+}

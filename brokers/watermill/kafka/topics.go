@@ -1,0 +1,112 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+// topics makes topics that are missing, and remembers those that are there.
+type topics struct {
+	conn   sarama.Client
+	admin  sarama.ClusterAdmin
+	make   bool
+	detail sarama.TopicDetail
+
+	mu    sync.Mutex
+	known map[string]struct{}
+}
+
+// maxKnown bounds the topics remembered: their names may come from messages.
+const maxKnown = 10_000
+
+func newTopics(conn sarama.Client, admin sarama.ClusterAdmin, p brokers.Params) *topics {
+	t := &topics{
+		conn: conn, admin: admin, make: p.Bool("auto-create"), known: map[string]struct{}{},
+		detail: sarama.TopicDetail{NumPartitions: -1, ReplicationFactor: -1}, // the server's defaults
+	}
+	if n := p.Int("partitions"); n > 0 {
+		t.detail.NumPartitions = int32(n) //nolint:gosec // G115: bounded by the parameter
+	}
+	if n := p.Int("replication"); n > 0 {
+		t.detail.ReplicationFactor = int16(n) //nolint:gosec // G115: bounded by the parameter
+	}
+	return t
+}
+
+// ensure returns when topic is there and each of its partitions has a leader.
+func (t *topics) ensure(ctx context.Context, topic string) error {
+	t.mu.Lock()
+	_, known := t.known[topic]
+	t.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := t.conn.RefreshMetadata(topic); err != nil {
+		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			return fmt.Errorf("topic %s: %w", topic, err)
+		}
+		if !t.make {
+			return fmt.Errorf("topic %s does not exist, and auto-create=false: %w", topic, brokers.ErrUnroutable)
+		}
+		if err := t.admin.CreateTopic(topic, &t.detail, false); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+			return fmt.Errorf("create topic %s: %w", topic, err)
+		}
+		if err := t.ready(ctx, topic); err != nil {
+			return fmt.Errorf("topic %s was created and cannot be used yet: %w", topic, err)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.known) >= maxKnown {
+		clear(t.known)
+	}
+	t.known[topic] = struct{}{}
+	return nil
+}
+
+// forget makes ensure look again.
+func (t *topics) forget(topic string) {
+	t.mu.Lock()
+	delete(t.known, topic)
+	t.mu.Unlock()
+}
+
+// looking paces looks at a topic that was just made.
+var looking = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+
+// ready waits until every partition has a leader.
+func (t *topics) ready(ctx context.Context, topic string) error {
+	for n := 1; ; n++ {
+		err := t.led(topic)
+		if err == nil {
+			return nil
+		}
+		if ended := wait.For(ctx, looking.After(n)); ended != nil {
+			return errors.Join(err, ended)
+		}
+	}
+}
+
+func (t *topics) led(topic string) error {
+	if err := t.conn.RefreshMetadata(topic); err != nil {
+		return err
+	}
+	partitions, err := t.conn.Partitions(topic)
+	if err != nil {
+		return err
+	}
+	for _, partition := range partitions {
+		if _, err := t.conn.Leader(topic, partition); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package sql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+
+	"github.com/redrive-go/redrive/brokers"
+	wbroker "github.com/redrive-go/redrive/brokers/watermill"
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// Schemes of the URLs that open this broker. SchemeSQLite only says why it cannot.
+const (
+	SchemePostgres = "watermill+postgres"
+	SchemeMySQL    = "watermill+mysql"
+	SchemeMariaDB  = "watermill+mariadb"
+	SchemeSQLite   = "watermill+sqlite"
+)
+
+func init() {
+	for _, scheme := range []string{SchemePostgres, "watermill+postgresql", SchemeMySQL, SchemeMariaDB, SchemeSQLite} {
+		brokers.Register(scheme, Driver{})
+	}
+}
+
+// Driver opens watermill+postgres:// and watermill+mysql:// URLs.
+type Driver struct{}
+
+var _ brokers.Driver = Driver{}
+
+// Params implements brokers.Driver.
+func (Driver) Params() []brokers.Param {
+	return wbroker.URLParams(
+		brokers.Param{Name: "driver", Doc: "name of the database/sql driver; the usual ones of the scheme are tried when it is empty"},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create tables that are missing"},
+		brokers.Param{
+			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
+			Doc: "type of the payload column of tables created; json refuses what is not JSON",
+		},
+		brokers.Param{
+			Name: "batch", Kind: brokers.Int, Default: "1", Min: 1, Max: 1000,
+			Doc: "messages of one transaction; an error delivers again all of it",
+		},
+		brokers.Param{
+			Name: "ack-deadline", Kind: brokers.Duration, Default: "24h", Min: int64(time.Second),
+			Doc: "how long a handler may take; a slower one is started again beside itself",
+		},
+		brokers.Param{
+			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
+			Doc: "pause between two looks for new messages",
+		},
+		brokers.Param{
+			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 2,
+			Doc: "most connections for publishing; each subscription has one more",
+		},
+		brokers.Param{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
+	)
+}
+
+// Open implements brokers.Driver.
+func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg}, d.Params())
+}
+
+// Config is for programs that open the broker themselves.
+type Config struct {
+	// Broker has the URL and what every broker has. Required: Broker.URL. With DB only its scheme and our parameters count.
+	Broker brokers.Config
+	// DB is a pool of the caller's, who closes it after the broker. It must allow a connection for each subscription, and one
+	// more. Defaults to pools for the URL.
+	DB *sql.DB
+	// Schema and Offsets are the adapters of services that have their own. They default to those of the database, with the
+	// configuration that the package comment lists. Both or none.
+	Schema  wsql.SchemaAdapter
+	Offsets wsql.OffsetsAdapter
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	Delays brokers.Broker
+	// Change may change what subscribers are configured with.
+	Change func(*wsql.SubscriberConfig)
+}
+
+// New opens a broker. Close it.
+func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
+	params := Driver{}.Params()
+	if cfg.DB != nil {
+		cfg.Broker.URL = withoutDatabase(cfg.Broker.URL)
+	}
+	resolved, err := cfg.Broker.Resolve(params)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Broker = resolved
+	return open(ctx, cfg, params)
+}
+
+// withoutDatabase lets watermill+postgres: stand for the scheme alone.
+func withoutDatabase(raw string) string {
+	if scheme, rest, found := strings.Cut(raw, "://"); found && (rest == "" || rest[0] == '?') {
+		return scheme + "://db/db" + rest
+	}
+	return raw
+}
+
+func open(ctx context.Context, cfg Config, params []brokers.Param) (brokers.Broker, error) {
+	c := &client{
+		cfg: cfg, logger: watermill.NewSlogLogger(cfg.Broker.Logger),
+		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
+	}
+	if err := c.connect(ctx); err != nil {
+		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL), errors.Join(err, c.close()))
+	}
+	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
+	if err != nil {
+		return nil, fmt.Errorf("watermill+sql: %w", errors.Join(err, c.close()))
+	}
+	c.closers = append(c.closers, done)
+	limit, err := c.largest(ctx)
+	var pub *wsql.Publisher
+	if err == nil {
+		pub, err = wsql.NewPublisher(c.db, wsql.PublisherConfig{SchemaAdapter: c.schema}, c.logger)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL), c.hide(errors.Join(err, c.close())))
+	}
+	b, err := wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
+		Publisher:       &publisher{client: c, inner: pub},
+		NewSubscriber:   c.subscriber,
+		Delays:          delays,
+		Initialize:      func(ctx context.Context, topic, _ string) error { return c.ensure(ctx, topic) },
+		Ping:            c.db.PingContext,
+		AckGrace:        5 * time.Second,
+		Durable:         true,
+		Ordered:         true,
+		MaxMessageBytes: limit,
+		MaxConcurrency:  1,
+		Broker:          cfg.Broker,
+	}, params)
+	if err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return b, nil
+}
+
+// client makes watermill-sql's parts for one database.
+type client struct {
+	cfg     Config
+	dialect sqldb.Dialect
+	db      *sql.DB // for publishing
+	reading *sql.DB // for subscriptions, each of which keeps a connection while a handler runs
+	hide    func(error) error
+	schema  wsql.SchemaAdapter
+	offsets wsql.OffsetsAdapter
+	logger  watermill.LoggerAdapter
+	closers []func() error
+
+	tables
+}
+
+// connect opens the pools, and picks the adapters.
+func (c *client) connect(ctx context.Context) error {
+	c.hide = func(err error) error { return err }
+	u, err := url.Parse(strings.TrimPrefix(c.cfg.Broker.URL, wbroker.Scheme+"+"))
+	if err != nil {
+		return errors.New("the URL cannot be read") // its own text may hold the password
+	}
+	src, err := sqldb.ReadURL(u, u.Query())
+	if err != nil {
+		return err
+	}
+	c.dialect = src.Dialect
+	if err := c.adapters(); err != nil {
+		return err
+	}
+	if c.cfg.DB != nil {
+		if n := c.cfg.DB.Stats().MaxOpenConnections; n == 1 {
+			return errors.New("DB allows one connection: a subscription keeps one while its handler runs; " +
+				"allow one for each subscription and one more with SetMaxOpenConns")
+		}
+		c.db, c.reading = c.cfg.DB, c.cfg.DB
+		return c.db.PingContext(ctx)
+	}
+	c.hide = src.Hide
+	p := c.cfg.Broker.Params
+	for to, most := range map[**sql.DB]int{&c.db: p.Int("max-connections"), &c.reading: 0} {
+		db, err := src.Connect(ctx, sqldb.Pool{Driver: p.String("driver"), Max: most, Lifetime: 30 * time.Minute})
+		if err != nil {
+			return err
+		}
+		*to = db
+		c.closers = append(c.closers, db.Close)
+	}
+	c.reading.SetMaxIdleConns(maxIdle)
+	if err := c.db.PingContext(ctx); err != nil {
+		return c.hide(err)
+	}
+	return nil
+}
+
+// maxIdle is how many subscriptions keep their connection between two looks.
+const maxIdle = 64
+
+func (c *client) adapters() error {
+	if (c.cfg.Schema == nil) != (c.cfg.Offsets == nil) {
+		return errors.New("configure both Schema and Offsets, or none: they name the same tables")
+	}
+	batch, json := c.cfg.Broker.Params.Int("batch"), c.cfg.Broker.Params.String("payload") == "json"
+	switch {
+	case c.dialect == sqldb.SQLite:
+		return errors.New("watermill-sql v3 has no adapter for SQLite, and its transactions would lock every writer out: " +
+			"open sqlite://, the native queue")
+	case c.cfg.Schema != nil:
+		c.schema, c.offsets = c.cfg.Schema, c.cfg.Offsets
+	case c.dialect == sqldb.PostgreSQL:
+		c.schema, c.offsets = newPostgres(batch, json)
+	default:
+		c.schema, c.offsets = newMySQL(batch, json)
+	}
+	return nil
+}
+
+// largest is the size of a message that a packet to MySQL takes, with its metadata as JSON; 0 elsewhere.
+func (c *client) largest(ctx context.Context) (int64, error) {
+	if c.dialect != sqldb.MySQL {
+		return 0, nil
+	}
+	var packet int64
+	err := c.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&packet)
+	return packet * 3 / 4, err
+}
+
+func (c *client) close() error {
+	var errs []error
+	for _, closer := range slices.Backward(c.closers) {
+		errs = append(errs, closer())
+	}
+	return errors.Join(errs...)
+}

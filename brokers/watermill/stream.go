@@ -1,0 +1,228 @@
+package watermill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// errEnded ends a stream whose subscriber has closed a channel.
+var errEnded = errors.New("the subscriber has ended the subscription")
+
+// stream merges the subscriptions of one consumer: those of its topic, and that of its parked messages.
+type stream struct {
+	t      *transport
+	cancel context.CancelFunc
+	ctx    context.Context
+	in     chan received
+	closed chan struct{}
+	failed chan struct{}
+	fail   sync.Once
+	pumps  sync.WaitGroup
+	subs   []func() // closes what was opened for this stream
+
+	mu       sync.Mutex
+	received map[*message.Message]struct{} // not settled
+	acked    []*message.Message            // whose acks the subscriber may not have noticed
+}
+
+// received is a message with what it stands for.
+type received struct {
+	original *message.Message // to be acked
+	parked   bool
+}
+
+func newStream(t *transport) *stream {
+	s := &stream{
+		t: t, in: make(chan received), closed: make(chan struct{}), failed: make(chan struct{}), received: map[*message.Message]struct{}{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+func (s *stream) open(q *driver.Queue) error {
+	n := 1
+	if s.t.cfg.Competing {
+		n = q.Concurrency
+	}
+	sub, done, err := s.t.subscriber(q.Group)
+	if err != nil {
+		return err
+	}
+	s.subs = append(s.subs, done)
+	for range n {
+		messages, err := sub.Subscribe(s.ctx, q.Topic)
+		if err != nil {
+			return err
+		}
+		s.pump(messages, false)
+	}
+	if s.t.parking == nil {
+		return nil
+	}
+	parked, messages, err := s.t.parking.subscribe(s.ctx, q)
+	if err != nil {
+		return err
+	}
+	s.subs = append(s.subs, func() { _ = parked.Close() })
+	s.pump(messages, true)
+	return nil
+}
+
+// pump passes messages on until their channel ends. What comes after Close is nacked, and never handed out.
+func (s *stream) pump(messages <-chan *message.Message, parked bool) {
+	s.pumps.Go(func() {
+		for m := range messages {
+			select {
+			case <-s.closed:
+				m.Nack()
+				continue
+			default:
+			}
+			select {
+			case s.in <- received{m, parked}:
+			case <-s.closed:
+				m.Nack()
+			}
+		}
+		s.fail.Do(func() { close(s.failed) })
+	})
+}
+
+// Next implements driver.Stream.
+func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
+	select {
+	case r := <-s.in:
+		return s.delivery(r), nil //nolint:contextcheck // pure; the message has a context of its own
+	case <-ctx.Done():
+		return driver.Delivery{}, ctx.Err()
+	case <-s.failed:
+		return driver.Delivery{}, errEnded
+	}
+}
+
+func (s *stream) delivery(r received) driver.Delivery {
+	m := r.original
+	s.mu.Lock()
+	s.received[m] = struct{}{}
+	s.mu.Unlock()
+	d := driver.Delivery{Token: m}
+	if r.parked {
+		d.Message = taken(m)
+	} else {
+		d.Message = message.NewMessage(m.UUID, m.Payload)
+		maps.Copy(d.Message.Metadata, m.Metadata)
+	}
+	switch o, ok := envelope.OriginFrom(m.Context()); {
+	case ok:
+		d.Origin.Timestamp = o.Timestamp
+	case !r.parked && s.t.cfg.Origin != nil:
+		d.Origin = s.t.cfg.Origin(m)
+	}
+	return d
+}
+
+// Context implements driver.Contexts: handlers see the values that the subscriber has put into its messages.
+func (s *stream) Context(parent context.Context, d *driver.Delivery) (context.Context, context.CancelFunc) {
+	return &withValues{Context: parent, values: d.Token.(*message.Message).Context()}, nil
+}
+
+type withValues struct {
+	context.Context
+
+	values context.Context
+}
+
+// Value prefers what the engine has set.
+func (c *withValues) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.values.Value(key)
+}
+
+// Settle implements driver.Stream. Whether an ack reaches a server is the subscriber's matter.
+func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range settled {
+		m := settled[i].Delivery.Token.(*message.Message)
+		delete(s.received, m)
+		if settled[i].Outcome == driver.Ack {
+			m.Ack()
+			s.noteAck(m)
+		} else {
+			m.Nack()
+		}
+	}
+	return nil
+}
+
+// maxNoted bounds how many acks are waited for: a subscriber that never cancels a context shows none of them.
+const maxNoted = 256
+
+// noteAck keeps an acked message until the subscriber has cancelled its context.
+func (s *stream) noteAck(m *message.Message) {
+	if s.t.cfg.AckGrace == 0 {
+		return
+	}
+	s.acked = slices.DeleteFunc(append(s.acked, m), func(m *message.Message) bool { return m.Context().Err() != nil })
+	if len(s.acked) > maxNoted {
+		s.acked = slices.Delete(s.acked, 0, len(s.acked)-maxNoted)
+	}
+}
+
+// awaitAcks returns when the subscriber has taken notice of every ack, or after AckGrace.
+func (s *stream) awaitAcks(ctx context.Context) {
+	s.mu.Lock()
+	acked := s.acked
+	s.mu.Unlock()
+	if len(acked) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.t.cfg.AckGrace)
+	defer cancel()
+	for _, m := range acked {
+		select {
+		case <-m.Context().Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and what is in hand is given
+// back behind them: a subscriber that is nacked while it is open delivers again at once.
+func (s *stream) Close(ctx context.Context) error {
+	s.awaitAcks(ctx)
+	close(s.closed)
+	s.cancel()
+	s.mu.Lock()
+	for m := range s.received {
+		m.Nack()
+	}
+	clear(s.received)
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, done := range s.subs {
+			done()
+		}
+		s.pumps.Wait()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("a subscriber does not close: %w", context.Cause(ctx))
+	}
+}

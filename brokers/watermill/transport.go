@@ -1,0 +1,200 @@
+package watermill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+)
+
+// transport is a Pub/Sub with what keeps its delayed messages.
+type transport struct {
+	cfg     Config
+	broker  brokers.Config // resolved
+	parking *parking       // nil: nothing can be delayed
+}
+
+// Publish implements driver.Transport. Neighbours with one destination are one call of the publisher.
+func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
+	errs, failed := make([]error, len(out)), false
+	for start := 0; start < len(out); {
+		end := start + 1
+		if out[start].To.Kind != driver.ToConsumer && out[start].Due.IsZero() {
+			for end < len(out) && out[end].To == out[start].To && out[end].Due.IsZero() {
+				end++
+			}
+		}
+		if err := t.publish(ctx, out[start:end]); err != nil {
+			failed = true
+			for i := start; i < end; i++ {
+				errs[i] = err
+			}
+		}
+		start = end
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
+	o := &out[0]
+	switch {
+	case o.To.Kind == driver.ToConsumer:
+		if t.parking == nil {
+			return fmt.Errorf("%w: a message cannot be put in front of one consumer: configure Delays", brokers.ErrUnsupported)
+		}
+		return t.parking.putRetry(ctx, o)
+	case !o.Due.IsZero():
+		return t.parking.putFirst(ctx, o)
+	}
+	messages := make([]*message.Message, len(out))
+	for i := range out {
+		messages[i] = rendered(&out[i])
+		messages[i].SetContext(ctx)
+	}
+	return t.cfg.Publisher.Publish(topicOf(o.To), messages...)
+}
+
+func topicOf(to *driver.Destination) string {
+	if to.Kind == driver.ToDeadLetters {
+		return to.Names.Dead
+	}
+	return to.Topic
+}
+
+// rendered is the message of o as it is stored.
+func rendered(o *driver.Outgoing) *message.Message {
+	m := message.NewMessage(o.Message.UUID, o.Message.Payload)
+	maps.Insert(m.Metadata, o.Headers())
+	return m
+}
+
+// Declare implements driver.Transport.
+func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
+	if err := t.mayRead(&q); err != nil {
+		return err
+	}
+	if t.parking != nil {
+		if err := t.parking.start(); err != nil { //nolint:contextcheck // its work outlives ctx, see forward
+			return err
+		}
+	}
+	if t.cfg.Initialize != nil {
+		return errors.Join(t.cfg.Initialize(ctx, q.Topic, q.Group), t.cfg.Initialize(ctx, q.Names.Dead, brokers.DefaultGroup))
+	}
+	sub, done, err := t.subscriber(q.Group)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if initializer, ok := sub.(message.SubscribeInitializer); ok {
+		return initializer.SubscribeInitialize(q.Topic)
+	}
+	return nil
+}
+
+// mayRead refuses a group that the one subscriber does not read for: it would share the messages of another.
+func (t *transport) mayRead(q *driver.Queue) error {
+	own := t.broker.Group
+	if own == "" {
+		own = brokers.DefaultGroup
+	}
+	if t.cfg.NewSubscriber == nil && q.Group != own {
+		return fmt.Errorf("%w: group %q: the one Subscriber reads for group %q; configure NewSubscriber to read for several",
+			brokers.ErrUnsupported, q.Group, own)
+	}
+	return nil
+}
+
+// subscriber returns one for a group, and what to do when it is not needed any more.
+func (t *transport) subscriber(group string) (sub message.Subscriber, done func(), err error) {
+	if t.cfg.NewSubscriber == nil {
+		return t.cfg.Subscriber, func() {}, nil
+	}
+	sub, err = t.cfg.NewSubscriber(group)
+	if err != nil {
+		return nil, nil, fmt.Errorf("subscriber of group %q: %w", group, err)
+	}
+	return sub, func() { _ = sub.Close() }, nil
+}
+
+// Receive implements driver.Transport.
+func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	if err := t.mayRead(&q); err != nil {
+		return nil, err
+	}
+	s := newStream(t)
+	if err := s.open(&q); err != nil {
+		_ = s.Close(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+// Capabilities implements driver.Transport.
+func (t *transport) Capabilities() brokers.Capabilities {
+	scheme, _, _ := strings.Cut(t.broker.URL, ":")
+	caps := brokers.Capabilities{
+		Scheme:          scheme,
+		Durable:         t.cfg.Durable,
+		Ordered:         t.cfg.Ordered && t.broker.Concurrency == 1,
+		Groups:          t.cfg.NewSubscriber != nil,
+		MaxMessageBytes: t.cfg.MaxMessageBytes,
+		MaxHeaderBytes:  t.cfg.MaxHeaderBytes,
+		MaxConcurrency:  t.cfg.MaxConcurrency,
+	}
+	if t.cfg.Delays != nil {
+		delays := t.cfg.Delays.Capabilities()
+		caps.MaxDelay, caps.DelayTolerance = delays.MaxDelay, delays.DelayTolerance+50*time.Millisecond
+		caps.Durable = caps.Durable && delays.Durable
+		if n := delays.MaxMessageBytes; n > 0 && (caps.MaxMessageBytes == 0 || n < caps.MaxMessageBytes) {
+			caps.MaxMessageBytes = n
+		}
+	}
+	return caps
+}
+
+// CanReschedule implements driver.RetryChecker.
+func (t *transport) CanReschedule(time.Duration) error {
+	if t.parking != nil {
+		return nil
+	}
+	return fmt.Errorf("a retry can wait nowhere: configure Delays, by the environment variable that x-delays-env names "+
+		"(%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
+}
+
+// Traits implements driver.Transport. NackPause is not one of them: a nack would come again at once.
+func (t *transport) Traits() driver.Traits { return driver.Traits{Name: Scheme} }
+
+// Ping implements driver.Transport.
+func (t *transport) Ping(ctx context.Context) error {
+	var errs []error
+	if t.cfg.Ping != nil {
+		errs = append(errs, t.cfg.Ping(ctx))
+	}
+	if t.cfg.Delays != nil {
+		errs = append(errs, t.cfg.Delays.Ping(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Close implements driver.Transport.
+func (t *transport) Close(context.Context) error {
+	if t.parking != nil {
+		t.parking.stop()
+	}
+	err := t.cfg.Publisher.Close()
+	if t.cfg.Subscriber != nil {
+		err = errors.Join(err, t.cfg.Subscriber.Close())
+	}
+	return err
+}

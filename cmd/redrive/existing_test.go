@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Only serve, demo, import and migrate make a store: a path that is mistyped is an error, and no empty store.
+func TestStore_ReadingMakesNone(t *testing.T) {
+	for name, args := range map[string][]string{
+		"list": {"dlq", "list"}, "stats": {"dlq", "stats"}, "purge": {"dlq", "purge", "--yes"}, "runs": {"runs", "list"}, "export": {"dlq", "export"},
+	} {
+		path := filepath.Join(t.TempDir(), "daed.db")
+		code, _, stderr := command(t, append(args, "--store", path)...)
+		require.NotZero(t, code, name)
+		require.Contains(t, stderr, "daed.db", name)
+		require.NoFileExists(t, path, name)
+	}
+	old := filepath.Join(t.TempDir(), "old.db") // a database of somebody else's
+	require.NoError(t, os.WriteFile(old, nil, 0o600))
+	code, _, stderr := command(t, "dlq", "list", "--store", old)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "this is no dead letter store yet")
+	for given, want := range map[string]string{
+		"a.db": "a.db?migrate=false", "sqlite:a.db?synchronous=normal": "sqlite:a.db?synchronous=normal&migrate=false",
+		"postgres://db/app?x-migrate=true": "postgres://db/app?x-migrate=true",
+	} {
+		require.Equal(t, want, withoutMigration(given))
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"golang.org/x/term"
+)
+
+// Columns of a table that is too wide give way, the widest first, and none below this.
+const (
+	narrowest = 8
+	padding   = 2
+)
+
+// width is that of the terminal behind w; 0 where a program reads, which gets everything.
+func width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+		return columns
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || columns <= 0 {
+		return 80
+	}
+	return columns
+}
+
+// forPeople makes rows fit into so many columns of a terminal: times become relative, and long texts end with an ellipsis. -o wide
+// shows all of it.
+func forPeople(rows []table.Row, columns int, now time.Time) {
+	if len(rows) == 0 {
+		return
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			text := relative(fmt.Sprint(cell), now)
+			row[i], widths[i] = text, max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	total := padding * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	for ; total > columns; total-- {
+		widest := 0
+		for i, w := range widths {
+			if w > widths[widest] {
+				widest = i
+			}
+		}
+		if widths[widest] <= narrowest {
+			break
+		}
+		widths[widest]--
+	}
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = shorten(cell.(string), widths[i])
+		}
+	}
+}
+
+func shorten(text string, limit int) string {
+	if utf8.RuneCountInString(text) <= limit {
+		return text
+	}
+	return strings.TrimRight(string([]rune(text)[:limit-1]), " ") + "…"
+}
+
+// relative is a cell of stampOf as the time since then; any other stays as it is.
+func relative(cell string, now time.Time) string {
+	at, err := time.Parse(stampLayout, cell)
+	if err != nil {
+		return cell
+	}
+	ago := now.Sub(at)
+	suffix := " ago"
+	if ago < 0 {
+		ago, suffix = -ago, " from now"
+	}
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}} {
+		if ago >= 2*unit.length || ago >= unit.length && unit.name != "d" {
+			return strconv.Itoa(int(ago/unit.length)) + unit.name + suffix
+		}
+	}
+	return strconv.Itoa(int(ago/time.Second)) + "s" + suffix
+}
+
+// nearest returns the one of names that somebody who typed text has probably meant, or "".
+func nearest(text string, names []string) string {
+	best, least := "", 1+len(text)/3
+	for _, name := range names {
+		if d := distance(text, name); d <= least && (best == "" || d < distance(text, best)) {
+			best = name
+		}
+	}
+	return best
+}
+
+// distance is how many letters have to be typed, left out or replaced to get from one word to the other.
+func distance(from, to string) int {
+	row := make([]int, len(to)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(from) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(to) {
+			change := diagonal
+			if from[i] != to[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(to)]
+}

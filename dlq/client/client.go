@@ -1,0 +1,280 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+// Config says which server a [Client] asks, and as whom.
+type Config struct {
+	// Server is the URL of the server, with its prefix if it has one: https://ops.example/dlq. Required.
+	Server string
+	// Token is a bearer token. User and Password are sent without one. Empty ones send no credentials.
+	Token, User, Password string
+	// HTTP sends the requests. Defaults to a client that follows no redirects; it should have no timeout, because exports and runs take
+	// long.
+	HTTP *http.Client
+	// Tries is how often a request that is safe to repeat is sent at most. Defaults to 3; 1 sends everything once.
+	Tries int
+}
+
+// Client asks a server. It is safe for concurrent use.
+type Client struct {
+	cfg    Config
+	base   string
+	strict bool // unknown fields in an answer are an error: for tests
+}
+
+// New makes a Client. It asks nothing of the server yet.
+func New(cfg Config) (*Client, error) {
+	u, err := url.Parse(cfg.Server)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, errors.New("dlq/client: Server: a URL such as https://ops.example")
+	case u.User != nil:
+		return nil, errors.New("dlq/client: Server: no user or password in it: set Token, or User and Password")
+	}
+	if cfg.HTTP == nil {
+		cfg.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	if cfg.Tries == 0 {
+		cfg.Tries = 3
+	}
+	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.Server, "/") + "/api/v1"}, nil
+}
+
+// By is how a change is made.
+type By struct {
+	// Note is the reason, for the audit log.
+	Note string
+	// Version, unless 0, is the version that was looked at: the change is refused when it is not the latest.
+	Version int64
+	// Key is the Idempotency-Key. Defaults to a new one for each call.
+	Key string
+	// Actor is the caller's name for a server that asks for no credentials. Others do not believe it.
+	Actor string
+}
+
+// request is one that may be sent more than once.
+type request struct {
+	method, path string
+	query        url.Values
+	by           *By // of a change
+	body         any
+	content      io.Reader // instead of body: sent once
+	contentType  string
+	version      int64 // If-None-Match
+}
+
+func get(query url.Values, path ...string) request {
+	return request{method: http.MethodGet, path: join(path...), query: query}
+}
+
+func post(by By, body any, path ...string) request {
+	return request{method: http.MethodPost, path: join(path...), by: &by, body: body}
+}
+
+// join makes a path of its elements.
+func join(elements ...string) string {
+	var path strings.Builder
+	for _, element := range elements {
+		path.WriteString("/" + url.PathEscape(element))
+	}
+	return path.String()
+}
+
+const (
+	// maxAnswer bounds what is read of an answer.
+	maxAnswer = 1 << 30
+	// maxPatience bounds how long all tries of a request take before the last one.
+	maxPatience = 10 * time.Second
+)
+
+// send sends a request, again when that is safe and the server did not answer. The caller closes the body.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	var body []byte
+	if r.body != nil {
+		var err error
+		if body, err = json.Marshal(r.body); err != nil {
+			return nil, fmt.Errorf("dlq/client: %w", err)
+		}
+	}
+	repeatable := r.content == nil && (r.method == http.MethodGet || r.by != nil && r.method == http.MethodPost)
+	key := ""
+	if r.by != nil && repeatable {
+		if key = r.by.Key; key == "" {
+			key = uuid.NewString()
+		}
+	}
+	tries := uint(max(c.cfg.Tries, 1))
+	if !repeatable {
+		tries = 1
+	}
+	return backoff.Retry(ctx, func() (*http.Response, error) {
+		sent, err := c.make(ctx, &r, body, key)
+		if err != nil {
+			return nil, backoff.Permanent(err)
+		}
+		response, err := c.cfg.HTTP.Do(sent)
+		if err != nil {
+			return nil, unreachable(err)
+		}
+		if response.StatusCode < http.StatusBadRequest {
+			return response, nil
+		}
+		return nil, refused(response, r.method == http.MethodGet)
+	}, backoff.WithMaxTries(tries), backoff.WithMaxElapsedTime(maxPatience))
+}
+
+func (c *Client) make(ctx context.Context, r *request, body []byte, key string) (*http.Request, error) {
+	address := c.base + r.path
+	if query := r.query.Encode(); query != "" {
+		address += "?" + query
+	}
+	content := r.content
+	if content == nil && body != nil {
+		content = bytes.NewReader(body)
+	}
+	sent, err := http.NewRequestWithContext(ctx, r.method, address, content)
+	if err != nil {
+		return nil, fmt.Errorf("dlq/client: %w", err)
+	}
+	switch header := sent.Header; {
+	case r.contentType != "":
+		header.Set("Content-Type", r.contentType)
+	case body != nil:
+		header.Set("Content-Type", "application/json")
+	}
+	switch {
+	case c.cfg.Token != "":
+		sent.Header.Set("Authorization", "Bearer "+c.cfg.Token)
+	case c.cfg.User != "":
+		sent.SetBasicAuth(c.cfg.User, c.cfg.Password)
+	}
+	if key != "" {
+		sent.Header.Set("Idempotency-Key", key)
+	}
+	if r.by != nil && r.by.Actor != "" {
+		sent.Header.Set("X-Redrive-Actor", r.by.Actor)
+	}
+	if r.by != nil && r.by.Version != 0 {
+		sent.Header.Set("If-Match", etag(r.by.Version))
+	}
+	if r.version != 0 {
+		sent.Header.Set("If-None-Match", etag(r.version))
+	}
+	return sent, nil
+}
+
+func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+// ask sends a request and reads the answer.
+func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
+	response, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }() // it was read
+	if response.StatusCode == http.StatusNotModified {
+		return nil, nil //nolint:nilnil // what the caller has is the latest
+	}
+	into := new(T)
+	if err := c.decode(io.LimitReader(response.Body, maxAnswer), into); err != nil {
+		return nil, fmt.Errorf("dlq/client: the server answered what its API does not: is it a redrive server, and its URL right? %w", err)
+	}
+	return into, nil
+}
+
+func (c *Client) decode(from io.Reader, into any) error {
+	decoder := json.NewDecoder(from)
+	if c.strict {
+		decoder.DisallowUnknownFields()
+	}
+	return decoder.Decode(into)
+}
+
+// Error is an answer that is not a success.
+type Error struct {
+	// Status is the HTTP status.
+	Status int
+	// Problem is what the server says. It is empty where the answer was none of ours: a proxy's, for example.
+	Problem wire.Problem
+}
+
+// Error is what the server says, or the status.
+func (e *Error) Error() string {
+	if e.Problem.Detail != "" {
+		return e.Problem.Detail
+	}
+	return fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
+}
+
+// Ours reports whether a redrive server wrote the answer.
+func (e *Error) Ours() bool { return e.Problem.Status != 0 }
+
+// UnreachableError means that the server did not answer.
+type UnreachableError struct{ Err error }
+
+// Error leaves out the URL, which says the same at twice the length.
+func (u *UnreachableError) Error() string { return "the server does not answer: " + u.Err.Error() }
+
+// Unwrap is the cause.
+func (u *UnreachableError) Unwrap() error { return u.Err }
+
+func unreachable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return backoff.Permanent(context.Canceled)
+	}
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
+	}
+	return &UnreachableError{err}
+}
+
+// refused reads an answer that is not a success. What another try may change is tried again: everything that only reads, and changes that
+// were not begun.
+func refused(response *http.Response, reads bool) error {
+	defer func() { _ = response.Body.Close() }() // what is there of the reason was read
+	e := &Error{Status: response.StatusCode}
+	if kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";"); kind == "application/problem+json" {
+		if err := json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&e.Problem); err != nil {
+			e.Problem = wire.Problem{}
+		}
+	}
+	wait, err := strconv.Atoi(response.Header.Get("Retry-After"))
+	again := err == nil && (reads || e.Status == http.StatusTooManyRequests || e.Status == http.StatusConflict)
+	switch {
+	case again:
+		return &later{cause: e, wait: &backoff.RetryAfterError{Duration: time.Duration(wait) * time.Second}}
+	case reads && e.Status == http.StatusBadGateway:
+		return e
+	default:
+		return backoff.Permanent(e)
+	}
+}
+
+// later is an [Error] that says when to try again.
+type later struct {
+	cause *Error
+	wait  *backoff.RetryAfterError
+}
+
+// Error is what the server says.
+func (l *later) Error() string { return l.cause.Error() }
+
+// Unwrap is the answer, and the time to wait, which the retries look for.
+func (l *later) Unwrap() []error { return []error{l.cause, l.wait} }

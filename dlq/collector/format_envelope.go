@@ -1,0 +1,30 @@
+package collector
+
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// readEnvelope reads dead letters of systems that share our layout and are not ours: the JSON body of the Laravel queues, with
+// its error and its retry_count, and the headers of the PHP service bus. Where the message was says neither of them.
+func readEnvelope(m *message.Message, d *Death) bool {
+	e, err := envelope.FromMessage(m)
+	if err != nil {
+		return false
+	}
+	h := m.Metadata
+	if e.Mode() != envelope.Structured && h[envelope.KeyConsumerError] == "" && h[envelope.KeyRetryCount] == "" {
+		return false
+	}
+	if fault := e.Err(); fault != nil {
+		d.Err = *fault
+	}
+	d.Err.Message = firstOf(d.Err.Message, h[envelope.KeyConsumerError])
+	d.Attempts = e.RetryCount()
+	return true
+}
+
+func ownedByEnvelope(header string) bool {
+	return header == envelope.KeyConsumerError || header == envelope.KeyRetryCount || envelope.IsBrokerMade(header)
+}

@@ -1,0 +1,106 @@
+package dlqhttp_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// from sends a request to the handler from an address, with a password.
+func (s *server) from(t *testing.T, address, path, user, password string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.RemoteAddr = address + ":4711"
+	if user != "" {
+		r.SetBasicAuth(user, password)
+	}
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return w
+}
+
+func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
+	t.Helper()
+	users := dlqhttp.AuthenticatorFunc(func(r *http.Request) (dlqhttp.Principal, error) { // as slow as a test can bear
+		switch name, password, given := r.BasicAuth(); {
+		case !given:
+			return dlqhttp.Principal{}, dlqhttp.ErrNoCredentials
+		case password != "correct horse":
+			return dlqhttp.Principal{}, dlqhttp.ErrBadCredentials
+		case name == "root":
+			return dlqhttp.Principal{Name: name, Role: dlqhttp.Admin}, nil
+		default:
+			return dlqhttp.Principal{Name: name, Role: dlqhttp.Viewer}, nil
+		}
+	})
+	return newServer(t, append(change, func(c *dlqhttp.Config) {
+		c.Auth = append(bearer(t), users)
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	})...)
+}
+
+// Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the right one is answered as
+// the wrong ones are.
+func TestGuard_GuessingOnEveryRoute(t *testing.T) {
+	for _, path := range []string{"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/", "/entries", "/static/style.css", "/nothing"} {
+		s := guarded(t)
+		statuses := map[int]int{}
+		for range 25 {
+			statuses[s.from(t, "192.0.2.1", path, "root", "guess").Code]++
+		}
+		require.Len(t, statuses, 2, path)
+		require.LessOrEqual(t, statuses[http.StatusUnauthorized], 21, path)
+		require.Positive(t, statuses[http.StatusTooManyRequests], path)
+		right := s.from(t, "192.0.2.1", path, "root", "correct horse")
+		require.Equal(t, http.StatusTooManyRequests, right.Code, path)
+		require.Equal(t, 26, strings.Count(s.log.String(), `msg="credentials refused"`), path)
+		require.Contains(t, s.log.String(), "account=root", path)
+		require.NotContains(t, s.log.String(), "guess", path)
+		require.NotContains(t, s.log.String(), "horse", path)
+
+		// From many addresses too: the account is what is guessed.
+		for i := range 5 {
+			require.Equal(t, http.StatusTooManyRequests, s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess").Code, path)
+		}
+		require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized}, s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
+	}
+}
+
+// An account's name cannot write lines of its own into the log.
+func TestGuard_AccountInTheLog(t *testing.T) {
+	s := guarded(t)
+	s.from(t, "192.0.2.1", "/api/v1/me", "x\n\x1b[31mlevel=ERROR", "y")
+	require.NotContains(t, s.log.String(), "\x1b")
+	require.NotContains(t, s.log.String(), "\nlevel=ERROR")
+}
+
+// Health without credentials costs the components one question in an interval, however many ask, and a wrong password learns nothing there.
+func TestGuard_AnonymousHealth(t *testing.T) {
+	var asked atomic.Int64
+	s := guarded(t, func(c *dlqhttp.Config) {
+		c.Health = func(context.Context) (h dlqhttp.Health) {
+			asked.Add(1)
+			h.Add("store", nil, dlqhttp.Component{Collected: 7})
+			return h
+		}
+	})
+	first := s.from(t, "192.0.2.1", "/readyz", "", "")
+	for range 200 {
+		w := s.from(t, "192.0.2.1", "/readyz", "", "")
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Equal(t, first.Body.String(), w.Body.String())
+	}
+	require.Equal(t, int64(1), asked.Load())
+	require.NotContains(t, first.Body.String(), "7")
+	require.Equal(t, http.StatusUnauthorized, s.from(t, "192.0.2.1", "/readyz", "root", "guess").Code)
+	require.Equal(t, int64(1), asked.Load())
+	require.Contains(t, s.from(t, "192.0.2.1", "/readyz", "root", "correct horse").Body.String(), "7")
+}

@@ -1,0 +1,184 @@
+package dlqhttp_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// secrets are the values of one store that its roles may not see.
+type secrets struct{ cpf, mail, password, bytes string }
+
+// secretive is a server whose store has the secrets wherever a message can bring them.
+func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
+	t.Helper()
+	rules, err := redact.New(redact.Config{
+		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`, `[a-z]+@[a-z]+`},
+	})
+	require.NoError(t, err)
+	log := &logbuffer.Buffer{}
+	s := newServer(t, func(c *dlqhttp.Config) {
+		c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin
+		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: rules.LogAttr}))
+	})
+	s.handler.RecordEveryGuess()
+	died := time.Date(2025, 11, 20, 7, 30, 0, 0, time.UTC)
+	var letters []*dlq.Entry
+	for i, payload := range []string{
+		`{"order":1,"customer":{"cpf":"` + of.cpf + `"}}`,
+		`{"order":2,"cpf":` + strings.NewReplacer(".", "", "-", "").Replace(of.cpf) + `}`,
+		`{"mail":"` + strings.Replace(of.mail, "@", `\u0040`, 1) + `"}`,
+		"\xff" + of.bytes,
+		strings.Join(strings.Split(of.mail, ""), "\x00"),
+		`{"plain":true}`,
+	} {
+		m := message.NewMessage("uuid "+of.mail, []byte(payload))
+		m.Metadata = message.Metadata{
+			envelope.KeyMessageID: fmt.Sprintf("message %d of %s", i, of.mail), envelope.KeyEvent: "placed by " + of.mail, envelope.KeyCorrelationID: of.cpf,
+			"authorization": of.password, "note": "for " + of.mail, "bytes": "\xff" + of.bytes,
+		}
+		letters = append(letters, dlq.NewEntry(&envelope.DeadLetter{
+			Message: m, Reason: envelope.ReasonExhausted, Attempts: 4, Class: "*bank.Error", Handler: "pay", At: died.Add(time.Duration(i) * time.Minute),
+			FirstFailure: died, Err: envelope.Error{Message: fmt.Sprintf("no account of %s with %s", of.mail, of.cpf), Code: "422", Trace: "for " + of.mail},
+			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", RoutingKey: of.mail, Key: []byte(of.mail), Position: strconv.Itoa(i)},
+		}))
+	}
+	_, err = s.letters.Store().Put(t.Context(), letters...)
+	require.NoError(t, err)
+	by := dlq.By{Actor: "root", Note: "called " + of.mail}
+	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":1,"customer":{"cpf":"` + of.cpf + `"},"new":1}`)}, by)
+	require.NoError(t, err)
+	_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "run-1", JQ: `.cpf = "` + of.cpf + `"`, Filter: dlq.Filter{
+		IDs: []int64{99}, ErrorText: of.mail, PayloadText: of.cpf, EventID: of.mail, Fingerprint: letters[0].Fingerprint,
+	}}, by)
+	require.NoError(t, err)
+	_, err = s.manager.Resolve(t.Context(), 2, by)
+	require.NoError(t, err)
+	return s, log
+}
+
+// when are the times of what was done during the test, and what else differs between any two servers.
+var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|time=\S+|\d\d:\d\d(:\d\d)?Z?` +
+	`|"mean_resolution_seconds":[\d.e+]+|\d+ (seconds?|s)( ago)?|just now|127\.0\.0\.1:\d+` +
+	`|\d{4}-\d\d-\d\dT\d\d%3A\d\d%3A\d\dZ|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}` +
+	`|/audit\?[^"> ]*(after|cursor)=[\w-]+|,"next":"AW4ABmD[\w-]+"`) // a place in the audit log is a time
+
+// secret is a part of each.
+var secret = regexp.MustCompile(`\d{3}\.\d{3}|(ana|bob|maximiliane)(@|%40)|horse|stapl|much longer`)
+
+// seen is everything that a role is shown of a server, by what it asked.
+func seen(t *testing.T, s *server, role string, guess secrets) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	ask := func(method, path, body string) {
+		a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
+		shown := fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ", a.header.Get("Content-Disposition"), "\n", a.body)
+		all[method+" "+path+" "+body] = when.ReplaceAllString(shown, "T")
+	}
+	for _, op := range operations(t, s, as("viewer")...) {
+		if op.method != http.MethodGet {
+			continue
+		}
+		for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+			path := strings.ReplaceAll(op.path, "{revision}", "0")
+			if strings.HasPrefix(op.path, "/api/v1/runs/") {
+				id = "run-1"
+			}
+			ask(http.MethodGet, strings.ReplaceAll(path, "{id}", id), "")
+		}
+	}
+	for _, page := range []string{
+		"/", "/groups", "/report", "/report.md", "/report.json", "/entries", "/entries?status=any", "/entries/1", "/entries/1?revision=0", "/entries/2", "/entries/3", "/entries/4",
+		"/entries/5", "/entries/6", "/entries/1/payload", "/entries/1/edit", "/entries/act?do=park&scope=all&topic=orders", "/runs", "/runs/run-1", "/runs/new?topic=orders",
+		"/retention?days=1&resolved=1", "/audit", "/system",
+	} {
+		ask(http.MethodGet, page, "")
+	}
+	// Guesses, each of which is right in one of the stores: by search, count, sort, group, edit and preview.
+	fingerprint := dlq.Fingerprint("pay", "*bank.Error", "422", fmt.Sprintf("no account of %s with %s", guess.mail, guess.cpf))
+	for _, q := range []url.Values{
+		{"error": {guess.cpf[:2]}},
+		{"error": {guess.mail[:2]}},
+		{"cause": {guess.mail[:2]}},
+		{"payload": {guess.cpf[:2]}},
+		{"payload_fields": {"cpf=" + guess.cpf}},
+		{"event_id": {"message 0 of " + guess.mail}},
+		{"correlation_id": {guess.cpf}},
+		{"event_type": {"placed by " + guess.mail}},
+		{"fingerprint": {fingerprint}},
+	} {
+		for _, path := range []string{"/api/v1/entries", "/api/v1/entries/count", "/api/v1/entries/export"} {
+			ask(http.MethodGet, path+"?"+q.Encode(), "")
+		}
+	}
+	ask(http.MethodGet, "/api/v1/groups?fingerprint="+fingerprint, "")
+	ask(http.MethodGet, "/api/v1/groups?cause="+url.QueryEscape(guess.mail[:2]), "")
+	ask(http.MethodGet, "/groups/"+fingerprint, "")
+	ask(http.MethodGet, "/groups?q="+url.QueryEscape(guess.mail[:2]), "")
+	ask(http.MethodGet, "/entries?group="+fingerprint, "")
+	ask(http.MethodGet, "/entries?q="+url.QueryEscape(guess.mail[:2]), "")
+	ask(http.MethodGet, "/entries?correlation="+url.QueryEscape(guess.cpf), "")
+	for _, edit := range []string{
+		`{"payload":"{\"order\":1,\"customer\":{\"cpf\":\"` + guess.cpf + `\"},\"new\":1}"}`, `{"set_headers":{"authorization":"` + guess.password + `"}}`,
+		`{"set_headers":{"note":"for ` + guess.mail + `"}}`, `{"remove_headers":["authorization"]}`, `{"jq":"."}`,
+	} {
+		ask(http.MethodPost, "/api/v1/entries/1/edit/preview", edit)
+		ask(http.MethodPost, "/api/v1/entries/1/edit", edit)
+	}
+	for _, filter := range []string{`{"topic":"orders"}`, `{"fingerprint":"` + fingerprint + `"}`, `{"error":"` + guess.mail[:2] + `"}`, `{"correlation_id":"` + guess.cpf + `"}`} {
+		ask(http.MethodPost, "/api/v1/runs/preview", `{"filter":`+filter+`}`)
+	}
+	for _, form := range []url.Values{{"new_header": {"authorization"}, "new_value": {guess.password}}, {"payload": {`{"order":1,"customer":{"cpf":"` + guess.cpf + `"},"new":1}`}}} {
+		form.Set("do", "preview")
+		a := s.ask(t, http.MethodPost, "/entries/1/edit", form.Encode(), append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")...)
+		all["edit form "+form.Encode()] = when.ReplaceAllString(fmt.Sprint(a.status, a.body), "T")
+	}
+	return all
+}
+
+// Two stores that differ only in what a role may not see show that role the same bytes: on every route and page, in exports, the event stream,
+// errors, counts, sorts, ETags, digests, and the log; whatever it guesses.
+func TestNonInterference(t *testing.T) {
+	one := secrets{"111.222.333-44", "ana@example", "correct horse", "abc"}
+	for name, other := range map[string]secrets{
+		"same length":    {"999.888.777-66", "bob@example", "battery stapl", "xyz"},
+		"another length": {"100.200.300-40", "maximiliane@elsewhere", "x", "something much longer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, aLog := secretive(t, one)
+			b, bLog := secretive(t, other)
+			for _, role := range []string{"viewer", "operator", "approver"} {
+				for _, guess := range []secrets{one, other} {
+					if role == "approver" && guess == other {
+						continue // sees what an operator does
+					}
+					first, second := seen(t, a, role, guess), seen(t, b, role, guess)
+					require.Greater(t, len(first), 100)
+					for asked := range first {
+						require.Equal(t, first[asked], second[asked], "%s: %s", role, asked)
+						if !secret.MatchString(asked) { // else the answer may say what it was asked
+							require.False(t, secret.MatchString(second[asked]), "%s: %s: %s", role, asked, second[asked])
+						}
+					}
+				}
+			}
+			require.Equal(t, when.ReplaceAllString(aLog.String(), "T"), when.ReplaceAllString(bLog.String(), "T"))
+		})
+	}
+}

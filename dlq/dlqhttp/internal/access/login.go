@@ -1,0 +1,225 @@
+package access
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// LoginConfig is how people log in with an OpenID provider; dlqhttp.LoginConfig explains the fields.
+type LoginConfig struct {
+	Issuer, ClientID, ClientSecret string
+	PublicURL                      string
+	Scopes                         []string
+	NameClaim, GroupsClaim         string
+	Users, Groups                  map[string]Role
+	Default                        Role
+	Session                        time.Duration
+	Store                          driver.Store
+	Client                         *http.Client
+}
+
+// Login logs people in by the authorization code flow with PKCE. It is safe for concurrent use.
+type Login struct {
+	Sessions
+
+	cfg    LoginConfig
+	prefix string
+
+	mu       sync.Mutex
+	provider *oidc.Provider
+}
+
+// Paths of a login, below the prefix.
+const (
+	LoginPath    = "/login"
+	CallbackPath = "/login/callback"
+	LogoutPath   = "/logout"
+)
+
+const (
+	defaultSession = 8 * time.Hour
+	// attempt is how long somebody may take at the provider.
+	attempt         = 10 * time.Minute
+	providerTimeout = 10 * time.Second
+)
+
+// NewLogin makes a Login. The provider is asked when the first person logs in, so that a server starts without it.
+func NewLogin(cfg LoginConfig) (*Login, error) {
+	var errs []error
+	public, err := url.Parse(cfg.PublicURL)
+	if err != nil || public.Host == "" || public.Scheme != "https" && public.Scheme != "http" {
+		errs = append(errs, fmt.Errorf("login: public URL %q: where people reach this server, such as https://redrive.example", cfg.PublicURL))
+		public = &url.URL{}
+	}
+	if cfg.Issuer == "" || cfg.ClientID == "" {
+		errs = append(errs, errors.New("login: an issuer and a client id are required"))
+	}
+	if len(cfg.Users)+len(cfg.Groups) == 0 && cfg.Default <= None {
+		errs = append(errs, errors.New("login: nobody has a role: give users, groups or default_role"))
+	}
+	store, ok := driver.As[driver.PeopleStore](cfg.Store)
+	if !ok {
+		errs = append(errs, fmt.Errorf("login: %T keeps no sessions", cfg.Store))
+	}
+	if len(cfg.Scopes) == 0 {
+		cfg.Scopes = []string{oidc.ScopeOpenID, "profile", "email", "groups"}
+	}
+	if cfg.NameClaim == "" {
+		cfg.NameClaim = "email"
+	}
+	if cfg.GroupsClaim == "" {
+		cfg.GroupsClaim = "groups"
+	}
+	if cfg.Session <= 0 {
+		cfg.Session = defaultSession
+	}
+	if cfg.Client == nil {
+		cfg.Client = &http.Client{Timeout: providerTimeout}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	l := &Login{cfg: cfg, prefix: strings.TrimSuffix(public.Path, "/")}
+	l.store, l.secure, l.life = store, public.Scheme == "https", cfg.Session
+	l.lookups, l.known = NewLimiter(lookupRate, lookupBurst), map[string]knownSession{}
+	return l, nil
+}
+
+// discovered is the provider, and the client that we are to it.
+func (l *Login) discovered(ctx context.Context) (*oidc.Provider, *oauth2.Config, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.provider == nil {
+		// The keys are fetched anew with this context, whenever they change: it must not be the request's.
+		provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), l.cfg.Client), l.cfg.Issuer)
+		if err != nil {
+			return nil, nil, fmt.Errorf("login: provider %s: %w", l.cfg.Issuer, err)
+		}
+		l.provider = provider
+	}
+	return l.provider, &oauth2.Config{
+		ClientID: l.cfg.ClientID, ClientSecret: l.cfg.ClientSecret, Endpoint: l.provider.Endpoint(), Scopes: l.cfg.Scopes,
+		RedirectURL: strings.TrimSuffix(l.cfg.PublicURL, "/") + CallbackPath,
+	}, nil
+}
+
+// flow is the cookie of somebody who is at the provider.
+func (l *Login) flow() string {
+	if l.secure {
+		return "__Host-redrive_login"
+	}
+	return "redrive_login"
+}
+
+// Start sends somebody to the provider. What must come back with them is in a cookie of their own browser: a state,
+// a nonce and the verifier of PKCE.
+func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
+	_, client, err := l.discovered(r.Context())
+	if err != nil {
+		return err
+	}
+	state, nonce, verifier := oauth2.GenerateVerifier(), oauth2.GenerateVerifier(), oauth2.GenerateVerifier()
+	kept := url.Values{"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)}}
+	l.set(w, l.flow(), kept.Encode(), attempt)
+	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)), http.StatusFound)
+	return nil
+}
+
+// ErrLogin means that a login is not one: it is to be begun again.
+var ErrLogin = errors.New("the login did not succeed")
+
+// Finish takes somebody who comes back from the provider, and begins their session. It returns who they are, and
+// where they wanted to go; the error wraps [ErrLogin] when the provider, or what they bring, does not vouch for them.
+func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, to string, err error) {
+	c, err := r.Cookie(l.flow())
+	if err != nil {
+		return who, "", fmt.Errorf("%w: it was not begun in this browser, or too long ago", ErrLogin)
+	}
+	l.set(w, l.flow(), "", -time.Second) // a login is used once
+	kept, err := url.ParseQuery(c.Value)
+	q := r.URL.Query()
+	if err != nil || kept.Get("state") == "" || subtle.ConstantTimeCompare([]byte(kept.Get("state")), []byte(q.Get("state"))) != 1 {
+		return who, "", fmt.Errorf("%w: it was begun elsewhere", ErrLogin)
+	}
+	if q.Get("error") != "" || q.Get("code") == "" {
+		return who, "", fmt.Errorf("%w: the provider refused it: %.100s", ErrLogin, clean(q.Get("error")))
+	}
+	provider, client, err := l.discovered(r.Context())
+	if err != nil {
+		return who, "", err
+	}
+	ctx := oidc.ClientContext(r.Context(), l.cfg.Client)
+	tokens, err := client.Exchange(ctx, q.Get("code"), oauth2.VerifierOption(kept.Get("verifier")))
+	if err != nil {
+		return who, "", fmt.Errorf("%w: the provider takes the code for none of ours: %w", ErrLogin, err)
+	}
+	raw, _ := tokens.Extra("id_token").(string)
+	id, err := provider.Verifier(&oidc.Config{ClientID: l.cfg.ClientID}).Verify(ctx, raw)
+	if err != nil {
+		return who, "", fmt.Errorf("%w: %w", ErrLogin, err)
+	}
+	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(kept.Get("nonce"))) != 1 {
+		return who, "", fmt.Errorf("%w: the provider's answer is of another login", ErrLogin)
+	}
+	claims, err := l.claims(ctx, provider, id, tokens)
+	if err != nil {
+		return who, "", err
+	}
+	if who, err = l.principal(claims); err != nil || who.Role <= None {
+		return who, "", err
+	}
+	return who, local(kept.Get("to"), l.prefix), l.Begin(r.Context(), w, who)
+}
+
+// claims are those of the id token, and of the provider's page about the user where the token has not all.
+func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, tokens *oauth2.Token) (map[string]any, error) {
+	claims := map[string]any{}
+	if err := id.Claims(&claims); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
+	}
+	if claims[l.cfg.NameClaim] != nil && (claims[l.cfg.GroupsClaim] != nil || len(l.cfg.Groups) == 0) || p.UserInfoEndpoint() == "" {
+		return claims, nil
+	}
+	info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
+	}
+	if info.Subject != id.Subject {
+		return nil, fmt.Errorf("%w: the provider tells of another user", ErrLogin)
+	}
+	if err := info.Claims(&claims); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
+	}
+	return claims, nil
+}
+
+// principal is who the claims are of. An address that its provider has not verified names nobody: anybody could have typed it.
+func (l *Login) principal(claims map[string]any) (Principal, error) {
+	name, _ := claims[l.cfg.NameClaim].(string)
+	if name = clean(name); name == "" {
+		return Principal{}, fmt.Errorf("%w: the provider says no %s", ErrLogin, l.cfg.NameClaim)
+	}
+	if verified, given := claims["email_verified"].(bool); l.cfg.NameClaim == "email" && given && !verified {
+		return Principal{}, fmt.Errorf("%w: the provider has not verified the address %.100s", ErrLogin, name)
+	}
+	role := max(l.cfg.Default, l.cfg.Users[name])
+	groups, _ := claims[l.cfg.GroupsClaim].([]any)
+	for _, g := range groups {
+		if group, ok := g.(string); ok {
+			role = max(role, l.cfg.Groups[group])
+		}
+	}
+	return Principal{Name: name, Role: role}, nil
+}

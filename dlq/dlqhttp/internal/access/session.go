@@ -1,0 +1,152 @@
+package access
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// Sessions are people who have logged in, known by a cookie of which the store has the digest. It is safe for concurrent use.
+type Sessions struct {
+	store driver.PeopleStore
+	// secure says that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can set it.
+	secure bool
+	life   time.Duration
+	// lookups bounds how often an address may ask the store about cookies that it does not know.
+	lookups *Limiter
+
+	mu    sync.Mutex
+	known map[string]knownSession
+}
+
+type knownSession struct {
+	who   Principal
+	until time.Time
+}
+
+const (
+	// knownFor is how long a session is believed without asking the store: one that another process has ended lasts so long here.
+	knownFor    = 5 * time.Second
+	maxSessions = 10_000
+
+	lookupRate, lookupBurst = 2, 100
+)
+
+// NewSessions makes Sessions that last for a time from the login.
+func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Sessions {
+	return &Sessions{
+		store: store, secure: secure, life: life, lookups: NewLimiter(lookupRate, lookupBurst), known: map[string]knownSession{},
+	}
+}
+
+// cookie is the name of the session's cookie.
+func (s *Sessions) cookie() string {
+	if s.secure {
+		return "__Host-redrive_session"
+	}
+	return "redrive_session"
+}
+
+// Authenticate finds who a cookie is. One that is not known is no wrong credential: sessions expire, and nobody guesses 26 random letters.
+func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
+	c, err := r.Cookie(s.cookie())
+	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {
+		return Principal{}, ErrNoCredentials
+	}
+	digest, now := HashToken(c.Value), time.Now()
+	if who, ok := s.remembered(digest, now); ok {
+		return who, nil
+	}
+	if s.lookups.Spent(host(r.RemoteAddr)) {
+		return Principal{}, ErrNoCredentials
+	}
+	session, err := s.store.Session(r.Context(), digest, now)
+	if errors.Is(err, driver.ErrNotFound) {
+		s.lookups.Allow(host(r.RemoteAddr))
+		return Principal{}, ErrNoCredentials
+	}
+	if err != nil {
+		return Principal{}, err
+	}
+	role, err := ParseRole(session.Role)
+	if err != nil {
+		return Principal{}, ErrNoCredentials
+	}
+	who := Principal{Name: session.Name, Role: role}
+	s.remember(digest, who, minTime(now.Add(knownFor), session.ExpiresAt))
+	return who, nil
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func (s *Sessions) remembered(digest string, now time.Time) (Principal, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.known[digest]
+	return k.who, ok && now.Before(k.until)
+}
+
+func (s *Sessions) remember(digest string, who Principal, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= maxSessions {
+		clear(s.known)
+	}
+	s.known[digest] = knownSession{who, until}
+}
+
+// Begin logs somebody in.
+func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Principal) error {
+	secret, now := rand.Text(), time.Now()
+	session := driver.Session{
+		Digest: HashToken(secret), Name: who.Name, Role: who.Role.String(), CreatedAt: now, ExpiresAt: now.Add(s.life),
+	}
+	if err := s.store.PutSession(ctx, session); err != nil {
+		return err
+	}
+	s.set(w, s.cookie(), secret, s.life)
+	return nil
+}
+
+// End logs out.
+func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
+	c, err := r.Cookie(s.cookie())
+	if err != nil {
+		return nil //nolint:nilerr // nobody is logged in
+	}
+	digest := HashToken(c.Value)
+	if err := s.store.EndSession(r.Context(), digest); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.known, digest)
+	s.mu.Unlock()
+	s.set(w, s.cookie(), "", -time.Second)
+	return nil
+}
+
+// set sets a cookie that scripts and other sites do not get.
+func (s *Sessions) set(w http.ResponseWriter, name, value string, life time.Duration) {
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // G124: Secure is set behind TLS
+		Name: name, Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode,
+	})
+}
+
+// local is a path of this server to return to, without what would lead elsewhere.
+func local(path, prefix string) string {
+	if !strings.HasPrefix(path, prefix+"/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
+		return prefix + "/"
+	}
+	return path
+}

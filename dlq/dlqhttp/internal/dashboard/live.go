@@ -1,0 +1,273 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// Depth is how many messages of one kind wait in a queue of a broker.
+type Depth struct {
+	Broker, Topic, Group, Kind string
+	Messages                   int64
+}
+
+// The kinds of waiting that have a column; what is of another kind is counted as ready.
+const (
+	kindDelayed, kindRetry, kindDeadLetter = "delayed", "retry", "dead_letter"
+)
+
+const (
+	// reportedWithin is how long the report of a process that has ended is shown, silentAfter when its silence is said.
+	reportedWithin = 10 * time.Minute
+	silentAfter    = 20 * time.Second
+	liveEvery      = 2
+)
+
+// liveQueue is a row: what the brokers have of a queue, and what the services do with it.
+type liveQueue struct {
+	Topic, Consumer, Handler string
+	Handling                 int
+	Since                    time.Time
+	// Waiting are retries that services have scheduled, Next when the first is due.
+	Waiting int64
+	Next    time.Time
+	Due     []driver.DueCount
+	// Counted says that the broker counts; then Ready, Delayed, Retry and Dead are its numbers.
+	Counted                     bool
+	Ready, Delayed, Retry, Dead int64
+}
+
+// liveService is a service with the sums of its processes.
+type liveService struct {
+	driver.Service
+
+	Handling   int
+	Waiting    int64
+	CanPause   bool
+	Pausing    int // processes that are to pause and have not yet, or the other way round
+	Silent     int // processes that have not reported for some time
+	LastReport time.Time
+	Problems   []string
+}
+
+// liveCircuit is a circuit that is not closed, and whose it is.
+type liveCircuit struct {
+	driver.Circuit
+
+	Service string
+}
+
+// liveData is what the page shows.
+type liveData struct {
+	Queues   []liveQueue
+	Services []liveService
+	Circuits []liveCircuit
+	// Handling, Waiting and Ready are the sums; Paused are services.
+	Handling, Paused      int
+	Waiting, Ready        int64
+	Problem               string // why the brokers did not count
+	NoDepths, NoReporting bool
+}
+
+// nowData is what is asked for, once for all who look.
+type nowData struct {
+	depths   []Depth
+	problem  string
+	services []driver.Service
+	none     bool
+	at       time.Time
+}
+
+func (d *dashboard) readLive(ctx context.Context) (*nowData, error) {
+	n := &nowData{at: time.Now()}
+	var err error
+	n.services, err = d.cfg.Manager.Services(ctx, n.at.Add(-reportedWithin))
+	if errors.Is(err, dlq.ErrNoServices) {
+		n.none, err = true, nil
+	}
+	if err != nil || d.cfg.Depths == nil {
+		return n, err
+	}
+	counting, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	if n.depths, err = d.cfg.Depths(counting); err != nil {
+		n.problem = err.Error() // the others' numbers are there
+	}
+	return n, nil
+}
+
+func (d *dashboard) live(w http.ResponseWriter, r *http.Request) error {
+	n, at, err := cached(r.Context(), d.runsCache, "live", d.readLive)
+	if err != nil {
+		return err
+	}
+	data := liveOf(n)
+	data.NoDepths = d.cfg.Depths == nil
+	data.Problem = d.cfg.Visible(r.Context()).Text(n.problem)
+	return d.page(w, r, "live", view{Title: "Live", Nav: "live", Live: true, Every: liveEvery, At: at, Data: data})
+}
+
+func liveOf(n *nowData) *liveData {
+	data := &liveData{NoReporting: n.none}
+	type key struct{ topic, consumer string }
+	rows := map[key]*liveQueue{}
+	row := func(topic, consumer string) *liveQueue {
+		k := key{topic, consumer}
+		if rows[k] == nil {
+			rows[k] = &liveQueue{Topic: topic, Consumer: consumer}
+		}
+		return rows[k]
+	}
+	for i := range n.depths {
+		d := &n.depths[i]
+		q := row(d.Topic, d.Group)
+		q.Counted = true
+		switch d.Kind {
+		case kindDelayed:
+			q.Delayed += d.Messages
+		case kindRetry:
+			q.Retry += d.Messages
+		case kindDeadLetter:
+			q.Dead += d.Messages
+		default:
+			q.Ready += d.Messages
+			data.Ready += d.Messages
+		}
+	}
+	for i := range n.services {
+		s := serviceOf(&n.services[i], n.at)
+		for _, p := range s.Processes {
+			if n.at.Sub(p.At) > silentAfter {
+				continue // what it said is over
+			}
+			for j := range p.Queues {
+				q := row(p.Queues[j].Topic, p.Queues[j].Consumer)
+				q.add(&p.Queues[j])
+			}
+			for _, c := range p.Circuits {
+				data.Circuits = append(data.Circuits, liveCircuit{c, s.Name})
+			}
+		}
+		data.Handling, data.Waiting = data.Handling+s.Handling, data.Waiting+s.Waiting
+		if s.Pause.Paused {
+			data.Paused++
+		}
+		data.Services = append(data.Services, s)
+	}
+	for _, q := range rows {
+		data.Queues = append(data.Queues, *q)
+	}
+	slices.SortFunc(data.Queues, func(a, b liveQueue) int {
+		return cmp.Or(cmp.Compare(b.busy(), a.busy()), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Consumer, b.Consumer))
+	})
+	return data
+}
+
+// serviceOf sums up the processes that still report.
+func serviceOf(s *driver.Service, now time.Time) liveService {
+	l := liveService{Service: *s}
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		if p.At.After(l.LastReport) {
+			l.LastReport = p.At
+		}
+		l.CanPause = l.CanPause || p.CanPause
+		if now.Sub(p.At) > silentAfter {
+			l.Silent++
+			continue
+		}
+		if p.CanPause && p.Paused != s.Pause.Paused {
+			l.Pausing++
+		}
+		if p.Problem != "" {
+			l.Problems = append(l.Problems, p.Problem)
+		}
+		for j := range p.Queues {
+			l.Handling += p.Queues[j].Handling
+			l.Waiting += p.Queues[j].Waiting
+		}
+	}
+	return l
+}
+
+// busy ranks queues: those in which something is come first.
+func (q *liveQueue) busy() int64 {
+	return int64(q.Handling) + q.Waiting + q.Ready + q.Delayed + q.Retry
+}
+
+func (q *liveQueue) add(from *driver.ServiceQueue) {
+	q.Handling += from.Handling
+	q.Waiting += from.Waiting
+	if q.Handler == "" {
+		q.Handler = from.Handler
+	} else if from.Handler != q.Handler {
+		q.Handler = "several handlers"
+	}
+	if !from.Since.IsZero() && (q.Since.IsZero() || from.Since.Before(q.Since)) {
+		q.Since = from.Since
+	}
+	if !from.Next.IsZero() && (q.Next.IsZero() || from.Next.Before(q.Next)) {
+		q.Next = from.Next
+	}
+	for _, due := range from.Due {
+		at := slices.IndexFunc(q.Due, func(d driver.DueCount) bool { return d.Within == due.Within })
+		if at < 0 {
+			q.Due = append(q.Due, due)
+			continue
+		}
+		q.Due[at].Messages += due.Messages
+	}
+	slices.SortFunc(q.Due, func(a, b driver.DueCount) int { return cmp.Compare(latest(a), latest(b)) })
+}
+
+// DueText says how many are due within which time.
+func (q *liveQueue) DueText() string {
+	parts := make([]string, 0, len(q.Due))
+	for _, due := range q.Due {
+		within := "later"
+		if due.Within > 0 {
+			within = "within " + age(due.Within)
+		}
+		parts = append(parts, number(due.Messages)+" "+within)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changeIntake pauses a service, or lets it receive again.
+func (d *dashboard) changeIntake(w http.ResponseWriter, r *http.Request) error {
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	service, do := r.PostForm.Get("service"), r.PostForm.Get("do")
+	if do != "pause" && do != "resume" {
+		return invalid("action %q", do)
+	}
+	if err := d.cfg.Manager.PauseIntake(r.Context(), service, do == "pause", by); err != nil {
+		return err
+	}
+	d.forget()
+	said := "The intake of " + service + " is resumed. Its processes receive again after their next report."
+	if do == "pause" {
+		said = "The intake of " + service + " is paused. Its processes finish what they handle, and receive nothing after their next report."
+	}
+	d.see(w, r, "/live", said)
+	return nil
+}
+
+// latest is a count's bound for sorting: one without a bound comes last.
+func latest(c driver.DueCount) time.Duration {
+	if c.Within == 0 {
+		return math.MaxInt64
+	}
+	return c.Within
+}

@@ -1,0 +1,67 @@
+package rest
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// One viewer does not shut others out of the progress streams, and all viewers together do not shut out an admin.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	s := newStreams(100)
+	viewer, admin := access.Principal{Name: "vic", Role: access.Viewer}, access.Principal{Name: "root", Role: access.Admin}
+	for range 10 {
+		require.Empty(t, s.open(&viewer))
+	}
+	require.Contains(t, s.open(&viewer), "one caller")
+	for i := range 80 {
+		require.Empty(t, s.open(&access.Principal{Name: strconv.Itoa(i), Role: access.Operator}))
+	}
+	require.Contains(t, s.open(&access.Principal{Name: "late", Role: access.Approver}), "90 streams are open")
+	require.Empty(t, s.open(&admin))
+	s.close(&admin)
+	s.close(&viewer)
+	require.Empty(t, s.open(&viewer))
+	one := newStreams(1)
+	require.Empty(t, one.open(&viewer))
+	require.NotEmpty(t, one.open(&admin))
+}
+
+// The answers that are kept for one caller push out none of another's; a caller whose role has changed is another one, and so is whoever has
+// the same name and gave no credentials.
+func TestCallers(t *testing.T) {
+	t.Parallel()
+	c := newCallers()
+	key := func(who *access.Principal) [32]byte { return digest(who.Identity(), "key") }
+	kept := func(who *access.Principal) bool {
+		found := c.keys(who).answers[key(who)]
+		return found != nil && found.done
+	}
+	ana := access.Principal{Name: "ana", Role: access.Operator}
+	a, begun := c.keys(&ana).begin(key(&ana), [32]byte{1})
+	require.True(t, begun)
+	c.keys(&ana).finish(key(&ana), a, &recorder{status: http.StatusOK, complete: true})
+	require.True(t, kept(&ana))
+	bo := access.Principal{Name: "bo", Role: access.Operator}
+	for i := range 3 * maxKeys {
+		_, begun := c.keys(&bo).begin(digest(strconv.Itoa(i)), [32]byte{1})
+		require.True(t, begun)
+	}
+	require.Len(t, c.keys(&bo).answers, maxKeys)
+	require.True(t, kept(&ana))
+	require.False(t, kept(&access.Principal{Name: "ana", Role: access.Viewer}))
+	require.False(t, kept(&access.Principal{Name: "ana", Role: access.Operator, Unproven: true}))
+	for i := range 2 * maxCallers {
+		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Admin, Unproven: true})
+	}
+	require.True(t, kept(&ana), "names that are free to choose are one caller")
+	for i := range 2 * maxCallers {
+		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Viewer})
+	}
+	require.Len(t, c.of, maxCallers)
+}

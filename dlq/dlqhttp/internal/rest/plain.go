@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"math"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// plain refuses what no store holds, before one is asked: text with NUL or that is not UTF-8, numbers beyond 32 bits where a column has no
+// more, and times outside of the years 1 to 9999. The answer names each field, as every other validation does. Fields with the tag bytes
+// take any bytes.
+func plain(in any) error {
+	var faults []error
+	walk(reflect.ValueOf(in).Elem(), "", &faults)
+	if len(faults) == 0 {
+		return nil
+	}
+	return huma.NewError(http.StatusUnprocessableEntity, "validation failed", faults...)
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+// walk looks into a value whose place in the request is at.
+func walk(v reflect.Value, at string, faults *[]error) {
+	fault := func(message string) { *faults = append(*faults, &huma.ErrorDetail{Location: at, Message: message}) }
+	switch v.Kind() {
+	case reflect.String:
+		if text := v.String(); strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			fault("expected text in UTF-8 without NUL")
+		}
+	case reflect.Int:
+		if n := v.Int(); n > math.MaxInt32 || n < math.MinInt32 {
+			fault("expected number <= 2147483647")
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			walk(v.Elem(), at, faults)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			walk(v.Index(i), at, faults)
+		}
+	case reflect.Struct:
+		if v.Type() == timeType {
+			if t, _ := reflect.TypeAssert[time.Time](v); t.UTC().Year() < 1 || t.UTC().Year() > 9999 {
+				fault("expected a time of the years 1 to 9999")
+			}
+			return
+		}
+		for i := range v.NumField() {
+			if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("bytes") == "" {
+				walk(v.Field(i), place(at, &field), faults)
+			}
+		}
+	default: // numbers that any column holds, and what a handler reads as a stream
+	}
+}
+
+// place is where a field stands in a request: query.topic, body.filter.topic.
+func place(at string, field *reflect.StructField) string {
+	for _, kind := range []string{"path", "query", "header"} {
+		if name, _, _ := strings.Cut(field.Tag.Get(kind), ","); name != "" {
+			return kind + "." + name
+		}
+	}
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	switch {
+	case name != "" && !field.Anonymous:
+		return at + "." + name
+	case at == "" && field.Name == "Body":
+		return "body"
+	default: // embedded, or the value of an optional parameter
+		return at
+	}
+}

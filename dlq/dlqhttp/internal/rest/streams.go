@@ -1,0 +1,50 @@
+package rest
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+)
+
+// streams bounds the progress streams that are open: all together, those of one caller, and those that are not an admin's, for whom some are
+// kept, so that no other caller shuts them out.
+type streams struct {
+	all, each, reserve int
+
+	mu    sync.Mutex
+	of    map[string]int
+	total int
+}
+
+func newStreams(all int) *streams {
+	return &streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
+}
+
+// open takes a slot, or says why there is none; empty when it took one.
+func (s *streams) open(who *access.Principal) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	if !who.Role.Allows(access.Admin) {
+		all -= s.reserve
+	}
+	switch {
+	case s.total >= all:
+		return fmt.Sprintf("%d streams are open, which is all that this server has", s.total)
+	case s.of[who.Identity()] >= s.each:
+		return fmt.Sprintf("you have %d streams open, which is all that one caller may have", s.each)
+	}
+	s.total++
+	s.of[who.Identity()]++
+	return ""
+}
+
+func (s *streams) close(who *access.Principal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	if s.of[who.Identity()]--; s.of[who.Identity()] == 0 {
+		delete(s.of, who.Identity())
+	}
+}

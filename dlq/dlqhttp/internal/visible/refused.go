@@ -1,0 +1,134 @@
+package visible
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// RefusedError means that the answer would show what is hidden from the caller.
+type RefusedError struct {
+	// Invalid says that the request is wrong for any caller from whom something is hidden, not that another role may make it.
+	Invalid bool
+	Detail  string
+	// Field is what was asked for, never the value that was looked for. Entry is the entry that it was asked of; 0 is none.
+	Field string
+	Entry int64
+}
+
+// Error is what the caller reads.
+func (r *RefusedError) Error() string { return r.Detail }
+
+// Search refuses a filter that looks into what is hidden: to search for it is to see it. Part of a text that is hidden may be asked for
+// neither, nor a value that is one. A group whose cause is hidden is shown under another fingerprint, so that guesses of the real one find what
+// those of a group that is not there find.
+func (v View) Search(ctx context.Context, f *dlq.Filter) error {
+	switch {
+	case !v.Hides():
+		return nil
+	case f.LooksIntoPayloads():
+		return &RefusedError{
+			Field:  "payload",
+			Detail: "a search in payloads would find what you may not see: use the other fields, or " + v.ask(),
+		}
+	case v.rules.HidesText() && (f.ErrorText != "" || f.CauseText != ""):
+		return &RefusedError{
+			Field:  "error",
+			Detail: "a search in the texts of errors would find what is hidden from you in them: use the other fields, or " + v.ask(),
+		}
+	}
+	if err := v.Values(
+		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID, f.CorrelationID,
+	); err != nil {
+		return err
+	}
+	if f.Fingerprint == "" || !v.rules.HidesText() || v.groups == nil {
+		return nil
+	}
+	groups, err := v.groups(ctx, dlq.GroupQuery{Fingerprint: f.Fingerprint, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(groups) == 0 || v.rules.Group(groups[0].Wire()).Fingerprint != f.Fingerprint {
+		return fmt.Errorf("group %.64q: %w", f.Fingerprint, dlq.ErrNotFound)
+	}
+	return nil
+}
+
+// SearchGroups refuses a query that looks into what is hidden, as [View.Search].
+func (v View) SearchGroups(ctx context.Context, q *dlq.GroupQuery) error {
+	f := dlq.Filter{CauseText: q.CauseText, Handler: q.Handler, ErrorClass: q.ErrorClass, Fingerprint: q.Fingerprint}
+	return v.Search(ctx, &f)
+}
+
+// Values refuses values that are hidden: whether something has them would confirm a guess.
+func (v View) Values(values ...string) error {
+	for _, value := range values {
+		if v.Text(value) != value {
+			return &RefusedError{
+				Field:  "value",
+				Detail: "what you look for is hidden from you: use another field, or " + v.ask(),
+			}
+		}
+	}
+	return nil
+}
+
+// JQ refuses an expression: it could copy what is hidden to where it is not.
+func (v View) JQ(expression string) error {
+	if v.Hides() && expression != "" {
+		return &RefusedError{
+			Field:  "jq",
+			Detail: "a jq expression sees what is hidden from you, and could copy it: " + v.ask(),
+		}
+	}
+	return nil
+}
+
+// Edit refuses an edit of what is hidden: whether it changes anything would show whether a guess was right.
+func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
+	if !v.Hides() {
+		return nil
+	}
+	if err := v.JQ(e.JQ); err != nil {
+		return err
+	}
+	if bytes.Contains(e.Payload, []byte(redact.Mask)) {
+		return &RefusedError{
+			Field: "payload", Invalid: true,
+			Detail: "this would overwrite what is hidden from you with " + redact.Mask + ": " + v.ask(),
+		}
+	}
+	if e.Payload != nil && !v.whole(of) {
+		return &RefusedError{
+			Field:  "payload",
+			Detail: "a part of the payload is hidden from you, so you cannot replace it: " + v.ask(),
+		}
+	}
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.SetHeaders)), e.RemoveHeaders) {
+		if v.hidden(of.Headers, name) || e.SetHeaders[name] != v.Header(name, e.SetHeaders[name]) {
+			return &RefusedError{
+				Field:  fmt.Sprintf("header %.100q", name),
+				Detail: fmt.Sprintf("header %.100q is hidden from you, so you cannot change it: %s", name, v.ask()),
+			}
+		}
+	}
+	return nil
+}
+
+// whole reports whether the caller sees all of a payload.
+func (v View) whole(of *dlq.Body) bool { return bytes.Equal(v.ShownBody(of).Payload, of.Payload) }
+
+// hidden reports whether a header is hidden: by its name, there or not, or by what it holds.
+func (v View) hidden(headers map[string]string, name string) bool {
+	value := headers[name]
+	return v.Header(name, value) != value
+}
+
+// ask is the remedy for who is refused.
+func (v View) ask() string { return "ask somebody with the role " + v.from }

@@ -1,0 +1,226 @@
+// Package visible is what a caller may see. It stands between the manager and everything that is encoded for a caller: answers, pages,
+// events, exports and the texts of errors alike. What hides, and what may not be asked because the answer would show what is hidden, is
+// decided here and nowhere else.
+package visible
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+// View is what one caller may see. The zero View hides nothing.
+type View struct {
+	rules *redact.Rules
+	// from is the name of the least role that sees everything.
+	from string
+	// groups looks groups up; nil knows none.
+	groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)
+}
+
+// New makes the view of a caller from whom the rules hide something, nil hides nothing; from is the name of the role that sees everything,
+// and groups looks groups up.
+func New(rules *redact.Rules, from string, groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)) View {
+	if rules.Empty() {
+		rules = nil
+	}
+	return View{rules: rules, from: from, groups: groups}
+}
+
+// Hides reports whether something may be hidden from the caller.
+func (v View) Hides() bool { return v.rules != nil }
+
+// Text is what may be shown of free text.
+func (v View) Text(text string) string { return v.rules.Text(text) }
+
+// Header is what may be shown of a header's value.
+func (v View) Header(name, value string) string { return v.rules.Header(name, value) }
+
+// Entry is what may be shown of an entry, without its body.
+func (v View) Entry(e *dlq.Entry) wire.Entry { return v.rules.Entry(e.Wire()) }
+
+// Entries are those of a page, never nil.
+func (v View) Entries(entries []dlq.Entry) []wire.Entry {
+	shown := make([]wire.Entry, 0, len(entries))
+	for i := range entries {
+		shown = append(shown, v.Entry(&entries[i]))
+	}
+	return shown
+}
+
+// Detail is what may be shown of an entry with its body.
+func (v View) Detail(e *dlq.Entry) wire.EntryDetail { return v.rules.Detail(e.Detail()) }
+
+// Body is what may be shown of a body.
+func (v View) Body(b *dlq.Body) wire.Body { return v.rules.Body(b.Wire()) }
+
+// Diff is what changed between what may be shown of two bodies. Where only hidden values differ, nothing has changed: the difference does
+// not show whether a guess was right.
+func (v View) Diff(before, after *dlq.Body) payload.Diff {
+	return payload.Compare(v.ShownBody(before), v.ShownBody(after))
+}
+
+// Groups are what may be shown of groups, never nil.
+func (v View) Groups(groups []dlq.Group) []wire.Group {
+	shown := make([]wire.Group, 0, len(groups))
+	at := map[string]int{}
+	for i := range groups {
+		g := v.rules.Group(groups[i].Wire())
+		if j, there := at[g.Fingerprint]; there && v.Hides() { // they differ in what is hidden
+			join(&shown[j], &g)
+			continue
+		}
+		at[g.Fingerprint] = len(shown)
+		shown = append(shown, g)
+	}
+	return shown
+}
+
+// join makes one group of two that look the same.
+func join(into, g *wire.Group) {
+	add(&into.Counts, &g.Counts)
+	if g.FirstSeen.Before(into.FirstSeen) {
+		into.FirstSeen = g.FirstSeen
+	}
+	if g.LastSeen.After(into.LastSeen) {
+		into.LastSeen, into.LastEntry, into.Sample = g.LastSeen, g.LastEntry, g.Sample
+	}
+	for _, hour := range g.Trend {
+		at := slices.IndexFunc(into.Trend, func(h wire.HourCount) bool { return h.Hour.Equal(hour.Hour) })
+		if at < 0 {
+			into.Trend = append(into.Trend, hour)
+			continue
+		}
+		into.Trend[at].Count += hour.Count
+		into.Trend[at].Closed += hour.Closed
+	}
+	slices.SortFunc(into.Trend, func(a, b wire.HourCount) int { return a.Hour.Compare(b.Hour) })
+}
+
+func add(into, c *wire.Counts) {
+	into.Pending += c.Pending
+	into.Retrying += c.Retrying
+	into.Parked += c.Parked
+	into.Resolved += c.Resolved
+	into.Discarded += c.Discarded
+}
+
+// named are counts under what may be shown of their names.
+func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
+	shown := make([]wire.NamedCounts, 0, len(counts))
+	for _, c := range counts {
+		c.Name = v.Text(c.Name)
+		if at := slices.IndexFunc(shown, func(n wire.NamedCounts) bool { return n.Name == c.Name }); at >= 0 {
+			add(&shown[at].Counts, &c.Counts)
+			continue
+		}
+		shown = append(shown, c)
+	}
+	return shown
+}
+
+// Stats are what may be shown of statistics.
+func (v View) Stats(s *dlq.Stats) wire.Stats {
+	shown := s.Wire()
+	shown.TopCauses = v.Groups(s.TopCauses)
+	if v.Hides() {
+		shown.ByType, shown.ByTopic = v.named(shown.ByType), v.named(shown.ByTopic)
+	}
+	return shown
+}
+
+// Run is what may be shown of a run, now.
+func (v View) Run(r *redrive.Run) wire.Run { return v.rules.Run(r.Wire(time.Now())) }
+
+// Item is what may be shown of an entry of a run.
+func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.Wire()) }
+
+// Preview is what may be shown of what a run would do.
+func (v View) Preview(p *redrive.Preview) wire.RunPreview {
+	shown := p.Wire()
+	if !v.Hides() {
+		return shown
+	}
+	shown.Spec = v.rules.Spec(shown.Spec)
+	for i := range shown.Topics {
+		shown.Topics[i].Topic = v.Text(shown.Topics[i].Topic)
+	}
+	for i := range shown.Sample {
+		v.sample(&shown.Sample[i], &p.Sample[i])
+	}
+	return shown
+}
+
+// sample hides in an entry of a preview or a review.
+func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
+	shown.Entry, shown.Problem, shown.Diff = v.rules.Detail(shown.Entry), v.Text(shown.Problem), nil
+	if of.After == nil {
+		return
+	}
+	before := of.Before
+	if before == nil {
+		before = of.Entry.Body
+	}
+	if d := v.Diff(before, of.After); !d.Empty() {
+		diff := d.Wire()
+		shown.Diff = &diff
+	}
+}
+
+// Review is what may be shown of what a second person looks at.
+func (v View) Review(r *redrive.Review) wire.RunReview {
+	shown := r.Wire(time.Now())
+	if !v.Hides() {
+		return shown
+	}
+	shown.Run = v.rules.Run(shown.Run)
+	for i := range shown.Topics {
+		shown.Topics[i].Topic = v.Text(shown.Topics[i].Topic)
+	}
+	var causes []wire.CauseCount
+	for _, c := range shown.Causes {
+		g := v.rules.Group(wire.Group{Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass})
+		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
+		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool { return other.Fingerprint == c.Fingerprint }); at >= 0 {
+			causes[at].Count += c.Count // they differ in what is hidden
+			continue
+		}
+		causes = append(causes, c)
+	}
+	// The order of causes that look the same would show which hidden one has more.
+	slices.SortStableFunc(causes, func(a, b wire.CauseCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	shown.Causes = append([]wire.CauseCount{}, causes...)
+	for i := range shown.Sample {
+		v.sample(&shown.Sample[i], &r.Sample[i])
+	}
+	return shown
+}
+
+// Recurrence is what may be shown of a report.
+func (v View) Recurrence(r *dlq.Recurrence) wire.Recurrence { return v.rules.Recurrence(r.Wire()) }
+
+// Audit is what may be shown of audit records, never nil.
+func (v View) Audit(records []dlq.AuditRecord) []wire.AuditRecord {
+	shown := make([]wire.AuditRecord, 0, len(records))
+	for i := range records {
+		shown = append(shown, v.rules.Audit(records[i].Wire()))
+	}
+	return shown
+}
+
+// Letter hides in the lines of an export; nil when nothing is hidden.
+func (v View) Letter() func(*wire.Letter) {
+	if !v.Hides() {
+		return nil
+	}
+	return v.rules.Letter
+}

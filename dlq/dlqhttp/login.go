@@ -1,0 +1,128 @@
+package dlqhttp
+
+import (
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
+)
+
+// LoginConfig is how people log in with an OpenID provider: by the authorization code flow with PKCE. Their roles
+// follow from their groups when they log in, and hold until their session ends.
+type LoginConfig struct {
+	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is asked when the first person logs in.
+	Issuer string
+	// ClientID and ClientSecret are what this server is to the provider. The secret is empty for a public client.
+	ClientID, ClientSecret string
+	// PublicURL is where people reach this server, its prefix included. The provider must allow PublicURL + "/login/callback". Required. With
+	// https, cookies go by nothing else, and browsers are told to come by nothing else.
+	PublicURL string
+	// Scopes are what is asked for. Defaults to openid, profile, email and groups.
+	Scopes []string
+	// NameClaim is the claim that stands in the audit log, which must be the person's for good. Defaults to email, which must be verified.
+	NameClaim string
+	// GroupsClaim has the groups, as a list. Defaults to groups.
+	GroupsClaim string
+	// Users and Groups say what users and members of groups may do; the most counts. Default is the role of who is in
+	// neither; None refuses them.
+	Users, Groups map[string]Role
+	Default       Role
+	// Session is how long a session lasts. Defaults to 8 h.
+	Session time.Duration
+	// Store keeps the sessions, by the digests of their cookies. Required.
+	Store dlq.Store
+	// Client asks the provider. Defaults to one that waits 10 s.
+	Client *http.Client
+}
+
+// Login is how people log in; see [Config.Login].
+type Login = access.Login
+
+// NewLogin makes a Login. The error names everything that is wrong with the configuration.
+func NewLogin(cfg LoginConfig) (*Login, error) { return access.NewLogin(access.LoginConfig(cfg)) }
+
+// loginRoutes are for callers without credentials.
+func (h *Handler) loginRoutes(mux *access.Mux, guard *access.Guard) {
+	if h.cfg.Login == nil {
+		return
+	}
+	prefix := h.cfg.Prefix
+	mux.Route("GET "+prefix+access.LoginPath, access.None, false, guard.Open(http.HandlerFunc(h.startLogin)))
+	mux.Route("GET "+prefix+access.CallbackPath, access.None, false, guard.Open(http.HandlerFunc(h.finishLogin)))
+	mux.Route("POST "+prefix+access.LogoutPath, access.None, false, guard.Open(http.HandlerFunc(h.logout)))
+}
+
+func (h *Handler) startLogin(w http.ResponseWriter, r *http.Request) {
+	if err := h.cfg.Login.Start(w, r); err != nil {
+		h.cfg.Logger.ErrorContext(r.Context(), "nobody can log in", "error", err)
+		h.plainPage(w, http.StatusServiceUnavailable, "The login provider does not answer", "Try again in a minute.", h.home())
+	}
+}
+
+func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
+	who, to, err := h.cfg.Login.Finish(w, r)
+	switch {
+	case errors.Is(err, access.ErrLogin):
+		h.cfg.Logger.WarnContext(r.Context(), "a login did not succeed", "remote", r.RemoteAddr, "error", err)
+		h.plainPage(w, http.StatusUnauthorized, "The login did not succeed", "Begin again. The server's log has the reason.", h.home())
+	case err != nil:
+		h.cfg.Logger.ErrorContext(r.Context(), "a login failed", "error", err)
+		h.plainPage(w, http.StatusServiceUnavailable, "The login failed", "Try again in a minute.", h.home())
+	case who.Role <= access.None:
+		h.cfg.Logger.WarnContext(r.Context(), "somebody without a role has logged in", "actor", who.Name, "remote", r.RemoteAddr)
+		h.plainPage(w, http.StatusForbidden, "You have no role here", who.Name+" is in no group that has one: ask who runs this server.", "")
+	default:
+		h.cfg.Logger.InfoContext(r.Context(), "logged in", "actor", who.Name, "role", who.Role.String())
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // G710: a path of this server, see local
+	}
+}
+
+func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
+	if err := h.cfg.Login.End(w, r); err != nil {
+		h.cfg.Logger.ErrorContext(r.Context(), "a session could not be ended", "error", err)
+		problem.Write(w, http.StatusServiceUnavailable, "the store does not answer: the session has not ended")
+		return
+	}
+	h.plainPage(w, http.StatusOK, "You are logged out", "At the provider you may still be logged in.", h.home())
+}
+
+func (h *Handler) home() string { return h.cfg.Prefix + "/" }
+
+// unauthorized is the page of a person who is not known; programs get a problem. It reports whether the request is a person's.
+func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		return false
+	}
+	to := ""
+	if h.cfg.Login != nil {
+		to = r.URL.RequestURI()
+		w.Header().Del("WWW-Authenticate") // a browser would ask for a password before it shows the page
+		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
+	}
+	h.plainPage(w, http.StatusUnauthorized, "Log in to see this", "This server shows dead letters to people and programs that it knows.", to)
+	return true
+}
+
+var plainPage = template.Must(template.New("plain").Parse(`<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{{.Title}}</title></head>
+<body><main><h1>{{.Title}}</h1><p>{{.Text}}</p>{{with .Login}}<p><a href="{{.}}">Log in</a></p>{{end}}</main></body>
+</html>
+`))
+
+// plainPage is a page without styles and scripts. to, unless empty, is where a login leads.
+func (h *Handler) plainPage(w http.ResponseWriter, status int, title, text, to string) {
+	login := ""
+	if h.cfg.Login != nil && to != "" {
+		login = h.cfg.Prefix + access.LoginPath + "?" + url.Values{"to": {to}}.Encode()
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_ = plainPage.Execute(w, struct{ Title, Text, Login string }{title, text, login}) // the client has gone
+}

@@ -1,0 +1,125 @@
+package dlqhttp_test
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
+)
+
+// credentials are the headers of a caller, and the role that they have.
+type credentials struct {
+	name   string
+	role   dlqhttp.Role
+	header []string
+	// wrong says that they are refused wherever credentials are asked for.
+	wrong bool
+}
+
+// authentications is every way to authenticate with every role, and every way to fail.
+func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
+	t.Helper()
+	auth := bearer(t)
+	roles := []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin}
+	all := []credentials{
+		{name: "nobody", wrong: true},
+		{name: "a wrong token", wrong: true, header: []string{"Authorization", "Bearer nonsense"}},
+		{name: "another scheme", wrong: true, header: []string{"Authorization", "Digest x"}},
+		{name: "no credentials in it", wrong: true, header: []string{"Authorization", "Bearer"}},
+		{name: "a forged session", wrong: true, header: []string{"Cookie", "redrive_session=forged; __Host-redrive_session=forged"}},
+		{name: "a forged proxy", wrong: true, header: []string{"X-Forwarded-User", "root"}},
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
+	require.NoError(t, err)
+	var users []dlqhttp.User
+	proxied := map[string]dlqhttp.Role{}
+	for _, role := range roles {
+		name := role.String()
+		users = append(users, dlqhttp.User{Name: name, Role: role, Bcrypt: string(hash)})
+		proxied[name] = role
+		all = append(all,
+			credentials{name: "token of " + name, role: role, header: as(name)},
+			credentials{name: "password of " + name, role: role, header: []string{"Authorization", basic(name, "correct horse")}},
+			credentials{name: "token as password of " + name, role: role, header: []string{"Authorization", basic("x", tokens[name])}},
+			credentials{name: "proxy's " + name, role: role, header: []string{"X-Remote-User", name}},
+		)
+	}
+	byPassword, err := dlqhttp.Basic(users...)
+	require.NoError(t, err)
+	byProxy, err := dlqhttp.Proxy(dlqhttp.ProxyConfig{From: []string{"127.0.0.1", "::1"}, UserHeader: "X-Remote-User", Users: proxied})
+	require.NoError(t, err)
+	return append(auth, byPassword, byProxy), all
+}
+
+func basic(user, password string) string {
+	r := http.Request{Header: http.Header{}}
+	r.SetBasicAuth(user, password)
+	return r.Header.Get("Authorization")
+}
+
+// Every route that the routers have, with every role by every way to authenticate, and without: a route is open to its least role and those
+// above, and to no caller else. A route cannot be left out: what is tried is what is served.
+func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
+	auth, all := authentications(t)
+	s := newServer(t, func(c *dlqhttp.Config) {
+		c.Auth = auth
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	})
+	s.seed(t, 1)
+	routes := s.handler.Routes()
+	require.Greater(t, len(routes), 70, "the API, the pages and the rest")
+	tried := 0
+	for _, route := range routes {
+		methods := []string{route.Method}
+		if route.Method == "" {
+			methods = []string{http.MethodGet}
+		}
+		path := strings.NewReplacer("{id}", "999", "{revision}", "7", "{fingerprint}", "x", "{name...}", "app.css", "{$}", "").Replace(route.Path)
+		require.NotContains(t, path, "{", "a parameter that the test has no value for")
+		if route.Changes {
+			require.NotEqual(t, dlqhttp.Viewer, route.Least, "%s: a viewer changes nothing", route.Path)
+		}
+		for _, method := range methods {
+			for i := range all {
+				c := &all[i]
+				tried++
+				a := s.ask(t, method, path, "", append(slices.Clone(c.header), "Content-Type", "application/json")...)
+				what := c.name + " on " + method + " " + route.Path + ": " + a.body[:min(len(a.body), 300)]
+				switch {
+				case a.status == http.StatusTooManyRequests:
+					require.True(t, c.wrong && c.header != nil, what)
+				case c.wrong && route.Least == 0:
+					if c.header == nil {
+						require.Equal(t, http.StatusOK, a.status, what)
+					}
+				case c.wrong:
+					require.Equal(t, http.StatusUnauthorized, a.status, what)
+					require.NotEmpty(t, a.header.Values("WWW-Authenticate"), what)
+				case c.role >= route.Least:
+					require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed}, a.status, what)
+					require.Less(t, a.status, http.StatusInternalServerError, what)
+				default:
+					require.Equal(t, http.StatusForbidden, a.status, what)
+				}
+			}
+		}
+	}
+	require.Greater(t, tried, 1500)
+}
+
+// What is not a route is answered as one that needs a role: what there is cannot be found out without credentials.
+func TestMatrix_UnknownPaths(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	for _, path := range []string{
+		"/nothing", "/api/v1/nothing", "/api/v2/entries", "/static/" + url.PathEscape("../../etc/passwd"), "/.git/config",
+	} {
+		require.Equal(t, http.StatusUnauthorized, s.ask(t, http.MethodGet, path, "").status, path)
+		require.Equal(t, http.StatusNotFound, s.ask(t, http.MethodGet, path, "", as("admin")...).status, path)
+	}
+}

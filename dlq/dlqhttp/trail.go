@@ -1,0 +1,89 @@
+package dlqhttp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+)
+
+// trail records in the audit log what changes nothing: guesses at what is hidden, and, where it is configured, what was read.
+type trail struct {
+	manager *dlq.Manager
+	logger  *slog.Logger
+	reads   bool
+	// limit bounds the records of one caller, so that nobody fills the log; those beyond are counted in the next record.
+	limit *access.Limiter
+
+	mu   sync.Mutex
+	more map[string]int
+}
+
+// Guesses of one caller: so many records at once, and so many a second on average.
+const (
+	guessBurst = 100
+	guessRate  = 0.2
+	maxMore    = 1000
+)
+
+func newTrail(cfg *Config) *trail {
+	return &trail{
+		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst), more: map[string]int{},
+	}
+}
+
+// refused records that a caller asked for what is hidden from it. What it looked for is not in the record, which others read.
+func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
+	who := access.From(ctx)
+	t.logger.WarnContext(ctx, "what is hidden was asked for, and refused", "actor", who.Name, "role", who.Role.String(), "field", err.Field)
+	detail := map[string]string{"field": err.Field, "role": who.Role.String()}
+	if !t.allowed(who.Identity(), detail) {
+		return
+	}
+	record := dlq.AuditRecord{At: time.Now(), Actor: who.Name, Action: dlq.ActionRefused, EntryID: err.Entry, Detail: detail}
+	if err := t.manager.Record(ctx, record); err != nil {
+		t.logger.ErrorContext(ctx, "a guess at what is hidden could not be recorded in the audit log", "actor", who.Name, "error", err)
+	}
+}
+
+// allowed reports whether there is room for a record, and adds how many had none.
+func (t *trail) allowed(identity string, detail map[string]string) bool {
+	_, ok := t.limit.Allow(identity)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !ok {
+		if len(t.more) < maxMore || t.more[identity] > 0 {
+			t.more[identity]++
+		}
+		return false
+	}
+	if n := t.more[identity]; n > 0 {
+		detail["more"] = strconv.Itoa(n)
+		delete(t.more, identity)
+	}
+	return true
+}
+
+// read records that a caller is about to see the messages of entries. When it cannot be recorded, they are not shown.
+func (t *trail) read(ctx context.Context, what string, entries ...int64) error {
+	if !t.reads || len(entries) == 0 {
+		return nil
+	}
+	who, at := access.From(ctx), time.Now()
+	records := make([]dlq.AuditRecord, len(entries))
+	for i, id := range entries {
+		records[i] = dlq.AuditRecord{
+			At: at, Actor: who.Name, Action: dlq.ActionRead, EntryID: id, Detail: map[string]string{"as": what, "role": who.Role.String()},
+		}
+	}
+	if err := t.manager.Record(ctx, records...); err != nil {
+		return fmt.Errorf("what is read could not be recorded, and is not shown: %w", err)
+	}
+	return nil
+}

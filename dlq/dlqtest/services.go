@@ -1,0 +1,78 @@
+package dlqtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// Processes report, an operator pauses their service, and each of them learns it with its next report, one that starts later too.
+func testServices(t *testing.T, db Database) {
+	t.Helper()
+	s, ok := driver.As[driver.ServiceStore](db.open(t))
+	if !ok {
+		t.Skip("the store keeps no reports of services")
+	}
+	report := func(service, process string, at time.Time) *driver.ServiceReport {
+		return &driver.ServiceReport{
+			Service: service, Process: process, At: at, CanPause: true,
+			Queues: []driver.ServiceQueue{{
+				Topic: "orders", Consumer: "billing", Handler: "charge", Handling: 3, Since: at.Add(-time.Second),
+				Waiting: 2, Next: at.Add(time.Minute), Due: []driver.DueCount{{Within: time.Minute, Messages: 2}},
+			}},
+			Circuits: []driver.Circuit{{Key: "charge", State: "open", Since: at}},
+		}
+	}
+	beat := func(r *driver.ServiceReport) driver.IntakePause {
+		pause, err := s.Beat(t.Context(), r)
+		require.NoError(t, err)
+		return pause
+	}
+	for range 2 { // the same report again replaces it
+		require.False(t, beat(report("shop", "a", noon)).Paused)
+	}
+	beat(report("shop", "b", noon.Add(-time.Hour)))
+	beat(report("mail", "c", noon))
+	found, err := s.Services(t.Context(), noon.Add(-time.Minute))
+	require.NoError(t, err)
+	require.Equal(t, []driver.Service{
+		{Name: "mail", Processes: []driver.ServiceReport{*report("mail", "c", noon)}},
+		{Name: "shop", Processes: []driver.ServiceReport{*report("shop", "a", noon)}},
+	}, found)
+
+	pause := driver.IntakePause{Service: "shop", Paused: true, By: "ana", At: noon}
+	record := dlq.AuditRecord{
+		At: noon, Actor: "ana", Action: driver.ActionPauseIntake, Note: "bank is down", Detail: map[string]string{"service": "shop"},
+	}
+	for range 2 {
+		require.NoError(t, s.PauseIntake(t.Context(), pause, record))
+	}
+	require.Equal(t, pause, beat(report("shop", "a", noon.Add(time.Second))))
+	require.Equal(t, pause, beat(report("shop", "new", noon.Add(time.Second))))
+	require.False(t, beat(report("mail", "c", noon.Add(time.Second))).Paused)
+	found, err = s.Services(t.Context(), noon.Add(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, []driver.Service{{Name: "shop", Pause: pause}}, found, "a pause is shown although no process reports")
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+	require.Equal(t, []any{"ana", "bank is down", "shop"}, []any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
+	pause.Paused = false
+	require.NoError(t, s.PauseIntake(t.Context(), pause, record))
+	require.False(t, beat(report("shop", "a", noon.Add(2*time.Second))).Paused)
+
+	// A process that starts removes the reports of those that ended a day before.
+	beat(report("shop", "z", noon.Add(25*time.Hour)))
+	found, err = s.Services(t.Context(), noon.Add(-24*time.Hour))
+	require.NoError(t, err)
+	require.Len(t, found[1].Processes, 1, "shop")
+	for _, r := range []*driver.ServiceReport{report("", "a", noon), report("shop", "", noon), report(strings.Repeat("x", 256), "a", noon)} {
+		_, err := s.Beat(t.Context(), r)
+		require.ErrorIs(t, err, dlq.ErrInvalid)
+	}
+}

@@ -1,0 +1,236 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Action is what is done to an entry. Its text stands in the audit log.
+type Action string
+
+const (
+	// ActionRedrive claims the entry for sending it back: PENDING, PARKED, or overdue RETRYING, to RETRYING.
+	ActionRedrive Action = "redrive"
+	// ActionPublished records that the broker confirmed the redriven message; the lease then waits for the outcome.
+	ActionPublished Action = "published"
+	// ActionRelease gives a claim back, because the message could not be published: RETRYING to PENDING, or to PARKED.
+	ActionRelease Action = "release"
+	// ActionReleaseByHand ends the wait for an outcome that a person knows will not come, before its lease ends: RETRYING to PENDING, or to
+	// PARKED when its redrives are used up. The redrive still counts, and a late outcome of it too. It needs a note.
+	ActionReleaseByHand Action = "release by hand"
+	// ActionSucceed records that the consumer handled the redriven message, or that its publish is all there will be: to RESOLVED.
+	ActionSucceed Action = "succeed"
+	// ActionDie records that the redriven message died again: to PENDING, or to PARKED when its redrives are used up.
+	ActionDie Action = "die"
+	// ActionResolve says that it is taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
+	ActionResolve Action = "resolve"
+	// ActionDiscard gives the entry up: PENDING, PARKED, or overdue RETRYING, to DISCARDED.
+	ActionDiscard Action = "discard"
+	// ActionRestore takes resolve, discard or park back: RESOLVED, DISCARDED or PARKED to PENDING.
+	ActionRestore Action = "restore"
+	// ActionPark puts the entry aside for a person: PENDING, or overdue RETRYING, to PARKED.
+	ActionPark Action = "park"
+	// ActionEdit gives a PENDING or PARKED entry a new revision of its body. See [Store.Revise].
+	ActionEdit Action = "edit"
+	// ActionImport stored the entry from an export.
+	ActionImport Action = "import"
+	// ActionPurge removed the entry from the store, into the archive when one was asked for.
+	ActionPurge Action = "purge"
+	// ActionUnarchive brought a purged entry back from the archive.
+	ActionUnarchive Action = "unarchive"
+	// ActionRefused is a search or a preview that would have shown what is hidden from the caller. Nothing was changed.
+	ActionRefused Action = "refused"
+	// ActionRead is a look at the entry's message, where reading is recorded.
+	ActionRead Action = "read"
+)
+
+// Change asks a [Store] for one action on some entries. Each entry is changed alone: one that is in another state does not stop
+// the others.
+type Change struct {
+	// Action is what to do. Required; not ActionDie (that is [Store.Put]), ActionEdit ([Store.Revise]), ActionImport
+	// ([Store.Import]) and ActionPurge ([Store.Purge]).
+	Action Action
+	// IDs are the entries. Required.
+	IDs []int64
+	// Version, unless 0, must be the entry's, else nothing is changed.
+	Version int64
+	// Actor is who does it. Required. Note says why, for the audit log.
+	Actor, Note string
+	// At is the time of the change. Required.
+	At time.Time
+	// Lease is how long the entry is kept from others: from At to the publish for ActionRedrive, to the outcome for
+	// ActionPublished. Required for these two.
+	Lease time.Duration
+	// Run is the redrive run that claims; empty for a single redrive.
+	Run string
+	// Reports, for ActionSucceed, say of each of the IDs, in their order, which redrive of it succeeded. Nil when nothing is known of that:
+	// the broker's confirmation is all there will be.
+	Reports []Report
+}
+
+// Report is what a consumer says of a redriven message that it has handled. An empty field says nothing.
+type Report struct {
+	// MessageID, Topic and Consumer must be the entry's, Number that of a redrive which is outstanding: a message may carry the headers of
+	// another one, and anybody may write them.
+	MessageID, Topic, Consumer string
+	Number                     int
+}
+
+// fits reports whether what is reported is an outstanding redrive of the entry.
+func (r *Report) fits(e *Entry) error {
+	agree := func(said, is string) bool { return said == "" || is == "" || said == is }
+	switch {
+	case !agree(r.MessageID, e.EventID):
+		return fmt.Errorf("%w: entry %d is message %q, not %q", ErrInvalid, e.ID, e.EventID, r.MessageID)
+	case !agree(r.Topic, e.Origin.Topic), !agree(r.Consumer, e.Origin.Consumer):
+		return fmt.Errorf("%w: entry %d is of topic %q and consumer %q, not of %q and %q", ErrInvalid, e.ID,
+			e.Origin.Topic, e.Origin.Consumer, r.Topic, r.Consumer)
+	case !e.redriven(r.Number):
+		return fmt.Errorf("%w: entry %d has no redrive %d whose outcome is awaited", ErrInvalid, e.ID, r.Number)
+	default:
+		return nil
+	}
+}
+
+// redriven reports whether the entry was redriven so often, at least. A claim that was given back may have been published nevertheless, and
+// is not counted any more.
+func (e *Entry) redriven(number int) bool {
+	return !e.LastRedriveAt.IsZero() && number <= e.RedriveCount+1
+}
+
+// For is the change of the i-th of the IDs: what a [Store] applies to that entry.
+func (c Change) For(i int) Change {
+	if c.Reports != nil {
+		c.Reports = c.Reports[i : i+1]
+	}
+	return c
+}
+
+// Result is what became of one entry of a [Change].
+type Result struct {
+	ID int64
+	// Entry is the entry after the change, without Body, or as it is when the change was refused. Zero when there is none.
+	Entry Entry
+	// Err is nil, or wraps ErrNotFound, ErrConflict or ErrInvalid.
+	Err error
+}
+
+// Validate reports what is missing in the change.
+func (c *Change) Validate() error {
+	switch {
+	case c.Reports != nil && len(c.Reports) != len(c.IDs):
+		return fmt.Errorf("%w: %d reports for %d entries", ErrInvalid, len(c.Reports), len(c.IDs))
+	case len(c.IDs) == 0:
+		return fmt.Errorf("%w: change without entry ids", ErrInvalid)
+	case c.Actor == "":
+		return fmt.Errorf("%w: %s without an actor: say who does it", ErrInvalid, c.Action)
+	case c.At.IsZero():
+		return fmt.Errorf("%w: %s without a time", ErrInvalid, c.Action)
+	}
+	switch c.Action {
+	case ActionRedrive, ActionPublished:
+		if c.Lease <= 0 {
+			return fmt.Errorf("%w: %s without a lease", ErrInvalid, c.Action)
+		}
+	case ActionReleaseByHand:
+		if strings.TrimSpace(c.Note) == "" {
+			return fmt.Errorf("%w: %s without a note: say why its outcome will not come", ErrInvalid, c.Action)
+		}
+	case ActionRelease, ActionSucceed, ActionResolve, ActionDiscard, ActionRestore, ActionPark:
+	default:
+		return fmt.Errorf("%w: action %q is not a change of state", ErrInvalid, c.Action)
+	}
+	return nil
+}
+
+// Audited reports whether the change leaves a record in the audit log. All do that change a status.
+func (c *Change) Audited() bool { return c.Action != ActionPublished }
+
+// Apply is the state machine: the entry as it is after the change, or a [*ConflictError] when it is not in a state for it. It
+// touches nothing; a [Store] calls it on the row that it holds locked, so that all stores agree on what is legal.
+func (c *Change) Apply(e Entry) (Entry, error) {
+	if len(c.Reports) > 0 {
+		if err := c.Reports[0].fits(&e); err != nil {
+			return e, err
+		}
+	}
+	if c.Version != 0 && c.Version != e.Version || !c.legal(&e) {
+		return e, conflict(&e, c.Action)
+	}
+	at := c.At.UTC().Truncate(time.Microsecond)
+	switch c.Action {
+	case ActionRedrive:
+		e.Status, e.Run = Retrying, c.Run
+		e.RedriveCount++
+		e.LastRedriveAt, e.LeaseUntil = at, at.Add(c.Lease)
+	case ActionPublished:
+		// Not a change of state: who claimed it still stands as the one who changed it.
+		e.LeaseUntil = at.Add(c.Lease)
+		e.Version++
+		return e, nil
+	case ActionRelease:
+		e.RedriveCount--
+		e.Status, e.LeaseUntil = e.waiting(), time.Time{}
+	case ActionReleaseByHand:
+		e.Status, e.LeaseUntil = e.waiting(), time.Time{}
+	case ActionSucceed:
+		e.Status, e.SucceededAt = Resolved, at
+		e.close(at, c.Actor)
+	case ActionResolve:
+		e.Status = Resolved
+		e.close(at, c.Actor)
+	case ActionDiscard:
+		e.Status = Discarded
+		e.close(at, c.Actor)
+	case ActionRestore:
+		e.Status, e.ResolvedAt, e.ResolvedBy = Pending, time.Time{}, ""
+	case ActionPark:
+		e.Status, e.LeaseUntil = Parked, time.Time{}
+	case ActionEdit: // the store adds the revision
+	default:
+		return e, fmt.Errorf("%w: action %q is not a change of state", ErrInvalid, c.Action)
+	}
+	e.Version++
+	e.ChangedAt, e.ChangedBy = at, c.Actor
+	return e, nil
+}
+
+func (c *Change) legal(e *Entry) bool {
+	switch c.Action {
+	case ActionRedrive:
+		// A run may claim again what it had claimed itself, when nothing has happened to the entry since (see RunItem.Settle).
+		mine := c.Run != "" && e.Run == c.Run && c.Version != 0
+		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At) || e.Status == Retrying && mine
+	case ActionResolve, ActionDiscard:
+		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At)
+	case ActionPark:
+		return e.Status == Pending || e.Overdue(c.At)
+	case ActionEdit:
+		return e.Status == Pending || e.Status == Parked
+	case ActionPublished, ActionRelease, ActionReleaseByHand:
+		return e.Status == Retrying
+	case ActionSucceed:
+		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was given back. A success that is
+		// reported a second time, after a restore, is old news.
+		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
+	case ActionRestore:
+		return e.Status == Resolved || e.Status == Discarded || e.Status == Parked
+	default:
+		return false
+	}
+}
+
+// close keeps when and by whom, for RESOLVED and DISCARDED alike: statistics measure it and a purge goes by it.
+func (e *Entry) close(at time.Time, by string) {
+	e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = at, by, time.Time{}
+}
+
+// waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its redrives are
+// used up, for a person (C43).
+func (e *Entry) waiting() Status {
+	if e.RedriveCount > 0 && e.RedriveCount >= e.RedriveBudget {
+		return Parked
+	}
+	return Pending
+}

@@ -1,0 +1,34 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// CollectedHeaders are the headers in which earlier versions kept what is in [Body.Collected]: broker, queue or topic, and format. They are
+// taken out of what is captured, for any producer may write them.
+var CollectedHeaders = [3]string{"x-collected-broker", "x-collected-from", "x-collected-format"}
+
+// WhereCollected is where a collector found the message: Collected, or, in a body that an earlier version has stored, what its headers say.
+func (b *Body) WhereCollected() envelope.Collected {
+	if b.Collected != (envelope.Collected{}) {
+		return b.Collected
+	}
+	return envelope.Collected{
+		Broker: b.Headers[CollectedHeaders[0]], From: b.Headers[CollectedHeaders[1]], Format: b.Headers[CollectedHeaders[2]],
+	}
+}
+
+type collectedKey struct{}
+
+// WithCollected returns a context, of a message that is redriven, that says where a collector found it.
+func WithCollected(ctx context.Context, c envelope.Collected) context.Context {
+	return context.WithValue(ctx, collectedKey{}, c)
+}
+
+// CollectedFrom returns what [WithCollected] has put into a message's context; zero when that is nothing.
+func CollectedFrom(ctx context.Context) envelope.Collected {
+	c, _ := ctx.Value(collectedKey{}).(envelope.Collected)
+	return c
+}

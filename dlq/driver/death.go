@@ -1,0 +1,83 @@
+package driver
+
+import (
+	"time"
+)
+
+// Outcome says what [Store.Put] made of a dead letter.
+type Outcome string
+
+const (
+	// Stored says that it is a new entry.
+	Stored Outcome = "stored"
+	// Seen says that the entry is there already and this death was reported before. Nothing but SeenCount changed.
+	Seen Outcome = "seen"
+	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are used up.
+	DiedAgain Outcome = "died again"
+)
+
+// Receipt is the answer for one dead letter.
+type Receipt struct {
+	ID      int64
+	Outcome Outcome
+}
+
+// Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A handler may copy the headers of a redriven
+// message to the messages that it sends; those belong to other topics, consumers or ids, and are dead letters of their own. So is one of
+// a redrive that never was.
+func (e *Entry) Belongs(owner *Entry) bool {
+	return e.RedriveOf == owner.ID && e.EventID == owner.EventID &&
+		e.Origin.Topic == owner.Origin.Topic && (owner.Origin.Consumer == "" || e.Origin.Consumer == owner.Origin.Consumer) &&
+		owner.redriven(e.DeathRedrive)
+}
+
+// Die is the entry e after the death d of the same message, and whether that is news. It touches nothing; a [Store] calls it on
+// the row that it holds locked.
+//
+// A death is news when it belongs to a later redrive than the last recorded one. Where the broker gives no position, the
+// producer may have sent the same message once more after the entry was closed: that, too, is news, while a report older than
+// the closing is the redelivery of a crash.
+func (e Entry) Die(d *Entry) (Entry, Outcome) {
+	again := d.RedriveOf == e.ID && d.DeathRedrive > e.DeathRedrive
+	resent := d.RedriveOf != e.ID && d.Origin.Position == "" && (e.Status == Resolved || e.Status == Discarded) &&
+		d.DiedAt.After(e.ChangedAt)
+	e.LastSeenAt = later(e.LastSeenAt, d.LastSeenAt)
+	if !again && !resent {
+		e.SeenCount++
+		return e, Seen
+	}
+	if again {
+		e.DeathRedrive = d.DeathRedrive
+		e.RedriveCount = max(e.RedriveCount, d.DeathRedrive)
+	}
+	// What an operator has discarded stays discarded when a straggler of a redrive dies: they have decided.
+	if e.Status != Discarded || resent {
+		e.Status = Pending
+		if again {
+			e.Status = e.waiting()
+		}
+		e.ResolvedAt, e.ResolvedBy = time.Time{}, ""
+	}
+	e.LeaseUntil = time.Time{}
+	e.Reason, e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Rule = d.Reason, d.ErrorMessage, d.ErrorCode, d.ErrorClass, d.Rule
+	e.Cause, e.Fingerprint, e.Attempts, e.Handler = d.Cause, d.Fingerprint, d.Attempts, d.Handler
+	e.DiedAt, e.SeenCount = d.DiedAt, 1
+	e.ChangedAt, e.ChangedBy = d.DiedAt, d.DiedBy()
+	e.Version++
+	return e, DiedAgain
+}
+
+// DiedBy is the actor of a death in the audit log: the consumer, or the handler where it has no name.
+func (e *Entry) DiedBy() string {
+	if e.Origin.Consumer == "" {
+		return "handler " + e.Handler
+	}
+	return "consumer " + e.Origin.Consumer
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// MaxPage is the most entries that one page may have.
+const MaxPage = 1000
+
+// Order is the order of a listing, by CreatedAt and then by ID.
+type Order string
+
+const (
+	// NewestFirst is the default.
+	NewestFirst Order = "newest"
+	// OldestFirst is the order in which messages died.
+	OldestFirst Order = "oldest"
+)
+
+// Page asks for a part of a listing. The zero Page is the first 50 entries, newest first.
+type Page struct {
+	// Limit is at most how many entries. Defaults to 50; at most [MaxPage].
+	Limit int
+	// Order defaults to NewestFirst.
+	Order Order
+	// After is the Next of the page before. Empty for the first page.
+	After string
+}
+
+// Listing is a page of entries. A page is found by its place in the order, not by counting: deep pages cost the same as the
+// first, and entries that arrive meanwhile shift nothing.
+type Listing struct {
+	// Entries are without Body.
+	Entries []Entry
+	// Next continues the listing; empty when this was the last page.
+	Next string
+}
+
+// Cursor is a place in a listing: behind the entry with this CreatedAt and ID.
+type Cursor struct {
+	Order Order
+	At    time.Time
+	ID    int64
+}
+
+// Resolve fills the defaults of the page in and reads its cursor, which is nil for the first page. What is wrong with it is
+// reported as [ErrInvalid].
+func (p Page) Resolve() (Page, *Cursor, error) {
+	if p.Limit == 0 {
+		p.Limit = 50
+	}
+	if p.Limit < 1 || p.Limit > MaxPage {
+		return p, nil, fmt.Errorf("%w: page limit %d: from 1 to %d", ErrInvalid, p.Limit, MaxPage)
+	}
+	if p.Order == "" {
+		p.Order = NewestFirst
+	}
+	if p.Order != NewestFirst && p.Order != OldestFirst {
+		return p, nil, fmt.Errorf("%w: unknown order %q: %s or %s", ErrInvalid, p.Order, NewestFirst, OldestFirst)
+	}
+	if p.After == "" {
+		return p, nil, nil
+	}
+	c, err := parseCursor(p.After)
+	if err != nil {
+		return p, nil, err
+	}
+	if c.Order != p.Order {
+		return p, nil, fmt.Errorf("%w: the cursor is of a listing with order %q, not %q", ErrInvalid, c.Order, p.Order)
+	}
+	return p, &c, nil
+}
+
+const (
+	cursorVersion = 1
+	cursorSize    = 1 + 1 + 8 + 8
+)
+
+// String is the cursor as [Page.After] takes it: opaque, and safe in a URL.
+func (c Cursor) String() string {
+	raw := make([]byte, 0, cursorSize)
+	order := byte('n')
+	if c.Order == OldestFirst {
+		order = 'o'
+	}
+	raw = append(raw, cursorVersion, order)
+	raw = binary.BigEndian.AppendUint64(raw, uint64(c.At.UnixMicro()))
+	raw = binary.BigEndian.AppendUint64(raw, uint64(c.ID)) //nolint:gosec // bits, read back as they are
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+func parseCursor(text string) (Cursor, error) {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(raw) != cursorSize || raw[0] != cursorVersion || raw[1] != 'n' && raw[1] != 'o' {
+		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
+	}
+	c := Cursor{
+		Order: NewestFirst,
+		At:    time.UnixMicro(int64(binary.BigEndian.Uint64(raw[2:]))).UTC(), //nolint:gosec // bits
+		ID:    int64(binary.BigEndian.Uint64(raw[10:])),                      //nolint:gosec // bits
+	}
+	if raw[1] == 'o' {
+		c.Order = OldestFirst
+	}
+	if c.At.Year() < 1 || c.At.Year() > 9999 { // no store has it
+		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
+	}
+	return c, nil
+}

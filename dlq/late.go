@@ -1,0 +1,200 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// errNotOpen means that a store that was away at the start has not been opened yet.
+var errNotOpen = errors.New("the store has not answered since the start, and is not open yet")
+
+// lateStore is a store that did not answer when it was to be opened. Every call tries to open it, one at a time; once it is open, the
+// calls go to it.
+type lateStore struct {
+	open   func(ctx context.Context) (Store, error)
+	ctx    context.Context //nolint:containedctx // of the attempts to open, which outlive the calls that wait for them
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	store   Store      // nil until it is open
+	attempt chan struct{}
+	err     error // of the last attempt
+	closed  bool
+}
+
+var _ Store = (*lateStore)(nil)
+
+func newLateStore(open func(ctx context.Context) (Store, error)) *lateStore {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &lateStore{open: open, ctx: ctx, cancel: cancel}
+}
+
+// get returns the store, after an attempt to open it where that has not succeeded yet. A context that ends does not end the attempt,
+// which may be migrating.
+func (s *lateStore) get(ctx context.Context) (Store, error) {
+	s.mu.Lock()
+	if s.store != nil || s.closed {
+		defer s.mu.Unlock()
+		if s.closed {
+			return nil, fmt.Errorf("dlq: %w", ErrClosed)
+		}
+		return s.store, nil
+	}
+	if s.attempt == nil {
+		s.attempt = make(chan struct{})
+		go s.try(s.attempt)
+	}
+	attempt := s.attempt
+	s.mu.Unlock()
+	select {
+	case <-attempt:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, ctx.Err())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, s.err)
+	}
+	return s.store, nil
+}
+
+// try is one attempt.
+func (s *lateStore) try(attempt chan struct{}) {
+	defer close(attempt)
+	store, err := s.open(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempt, s.err = nil, err
+	if err == nil {
+		s.store = store
+	}
+}
+
+// cause is why the last attempt failed.
+func (s *lateStore) cause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Unwrap returns the store once it is open, so that what else it offers is found, and nil before.
+func (s *lateStore) Unwrap() Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store
+}
+
+// Close ends an attempt to open, and closes the store if it is open.
+func (s *lateStore) Close() error {
+	s.cancel()
+	s.mu.Lock()
+	attempt := s.attempt
+	s.mu.Unlock()
+	if attempt != nil {
+		<-attempt
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.store == nil {
+		s.closed = true
+		return nil
+	}
+	s.closed = true
+	return s.store.Close()
+}
+
+// late is one call of a store that may have to be opened.
+func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error)) (T, error) {
+	store, err := s.get(ctx)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return call(store)
+}
+
+// Put implements [Store].
+func (s *lateStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, error) {
+	return late(ctx, s, func(store Store) ([]Receipt, error) { return store.Put(ctx, letters...) })
+}
+
+// Get implements [Store].
+func (s *lateStore) Get(ctx context.Context, id int64) (*Entry, error) {
+	return late(ctx, s, func(store Store) (*Entry, error) { return store.Get(ctx, id) })
+}
+
+// Body implements [Store].
+func (s *lateStore) Body(ctx context.Context, id int64, revision int) (*Body, error) {
+	return late(ctx, s, func(store Store) (*Body, error) { return store.Body(ctx, id, revision) })
+}
+
+// List implements [Store].
+func (s *lateStore) List(ctx context.Context, f Filter, p Page) (Listing, error) {
+	return late(ctx, s, func(store Store) (Listing, error) { return store.List(ctx, f, p) })
+}
+
+// Count implements [Store].
+func (s *lateStore) Count(ctx context.Context, f Filter, limit int64) (int64, error) {
+	return late(ctx, s, func(store Store) (int64, error) { return store.Count(ctx, f, limit) })
+}
+
+// Change implements [Store].
+func (s *lateStore) Change(ctx context.Context, c Change) ([]Result, error) {
+	return late(ctx, s, func(store Store) ([]Result, error) { return store.Change(ctx, c) })
+}
+
+// Revise implements [Store].
+func (s *lateStore) Revise(ctx context.Context, r Revision) (*Entry, error) {
+	return late(ctx, s, func(store Store) (*Entry, error) { return store.Revise(ctx, r) })
+}
+
+// Import implements [Store].
+func (s *lateStore) Import(ctx context.Context, by By, at time.Time, letters ...Exported) ([]Receipt, error) {
+	return late(ctx, s, func(store Store) ([]Receipt, error) { return store.Import(ctx, by, at, letters...) })
+}
+
+// Purge implements [Store].
+func (s *lateStore) Purge(ctx context.Context, p Purge) (int, error) {
+	return late(ctx, s, func(store Store) (int, error) { return store.Purge(ctx, p) })
+}
+
+// Audit implements [Store].
+func (s *lateStore) Audit(ctx context.Context, f AuditFilter, p Page) ([]AuditRecord, string, error) {
+	store, err := s.get(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	return store.Audit(ctx, f, p)
+}
+
+// Groups implements [Store].
+func (s *lateStore) Groups(ctx context.Context, q GroupQuery) ([]Group, error) {
+	return late(ctx, s, func(store Store) ([]Group, error) { return store.Groups(ctx, q) })
+}
+
+// Stats implements [Store].
+func (s *lateStore) Stats(ctx context.Context, q StatsQuery) (Stats, error) {
+	return late(ctx, s, func(store Store) (Stats, error) { return store.Stats(ctx, q) })
+}
+
+// Recount implements [Store].
+func (s *lateStore) Recount(ctx context.Context) error {
+	store, err := s.get(ctx)
+	if err != nil {
+		return err
+	}
+	return store.Recount(ctx)
+}
+
+// Ping implements [Store].
+func (s *lateStore) Ping(ctx context.Context) error {
+	store, err := s.get(ctx)
+	if err != nil {
+		return err
+	}
+	return store.Ping(ctx)
+}

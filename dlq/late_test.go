@@ -1,0 +1,132 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// lateDriver opens a store once it is there.
+type lateDriver struct {
+	store dlq.Store
+	there atomic.Bool
+	hangs bool
+	cause error
+}
+
+func (d *lateDriver) OpenStore(ctx context.Context, _ *url.URL) (dlq.Store, error) {
+	if d.hangs && !d.there.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if !d.there.Load() {
+		return nil, d.cause
+	}
+	return d.store, nil
+}
+
+func openLate(t *testing.T, d *lateDriver, opts ...dlq.Option) (*dlq.Letters, *logbuffer.Buffer, error) {
+	t.Helper()
+	logs := &logbuffer.Buffer{}
+	mux := &driver.Mux{}
+	mux.Register("late", d)
+	l, err := dlq.Open(t.Context(), "late:", append([]dlq.Option{
+		dlq.WithMux(mux), dlq.WithSpool(t.TempDir()), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
+		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),
+	}, opts...)...)
+	if err == nil {
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+	}
+	return l, logs, err
+}
+
+var errDown = fmt.Errorf("%w: connection refused", driver.ErrUnavailable)
+
+// A service starts while its database is down: everything goes to the spool, an alarm says so, and all is stored when it is back.
+func TestOpen_WhileTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	d := &lateDriver{store: newStore(t), cause: errDown}
+	l, logs, err := openLate(t, d)
+	require.NoError(t, err)
+	require.Contains(t, logs.String(), "does not answer: dead letters go to the spool")
+	require.True(t, l.Stats().StoreDown)
+	manager := l.Manager(nil)
+	_, err = manager.Get(t.Context(), 1)
+	require.ErrorIs(t, err, driver.ErrUnavailable)
+	require.ErrorIs(t, l.Store().Ping(t.Context()), driver.ErrUnavailable)
+	for n := range 5 {
+		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+	}
+	require.Equal(t, int64(5), l.Stats().Appended)
+
+	d.there.Store(true)
+	eventually(t, "imported", func() bool { return l.Stats().Imported == 5 && !l.Stats().StoreDown })
+	require.Equal(t, int64(5), count(t, d.store, dlq.Filter{}))
+	require.NoError(t, l.DeadLetter(t.Context(), death(9)))
+	require.Equal(t, int64(5), l.Stats().Appended, "straight to the store now")
+	_, err = manager.Get(t.Context(), 1)
+	require.NoError(t, err)
+	_, ok := driver.As[driver.TxStore](l.Store())
+	require.True(t, ok, "what else the store offers is found")
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, l.Store().Ping(t.Context()), dlq.ErrClosed)
+}
+
+// Nothing is spooled meanwhile: the store is found again nevertheless, and Stats says so.
+func TestOpen_StoreComesWhileNothingDies(t *testing.T) {
+	t.Parallel()
+	d := &lateDriver{store: newStore(t), cause: errDown}
+	l, _, err := openLate(t, d)
+	require.NoError(t, err)
+	d.there.Store(true)
+	eventually(t, "it is up", func() bool { return !l.Stats().StoreDown })
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	require.Zero(t, l.Stats().Appended)
+}
+
+// What waiting does not mend, and what the caller insists on, are errors as before.
+func TestOpen_LateRefuses(t *testing.T) {
+	t.Parallel()
+	wrong := errors.New("no such database")
+	for name, c := range map[string]struct {
+		cause error
+		opts  []dlq.Option
+	}{
+		"a wrong configuration":    {wrong, nil},
+		"a store that is required": {errDown, []dlq.Option{dlq.WithStoreRequired()}},
+		"no spool":                 {errDown, []dlq.Option{dlq.WithoutSpool()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := openLate(t, &lateDriver{cause: c.cause}, c.opts...)
+			require.EqualError(t, err, c.cause.Error(), "its own words, and nothing else")
+		})
+	}
+	file := filepath.Join(t.TempDir(), "no", "such", "directory", "dead.db")
+	_, err := dlq.Open(t.Context(), "sqlite:"+file, dlq.WithSpool(t.TempDir()))
+	require.Error(t, err, "a file does not come back by itself")
+}
+
+// A service that ends while the database hangs does not wait for it.
+func TestOpen_ContextEnds(t *testing.T) {
+	t.Parallel()
+	d := &lateDriver{hangs: true}
+	mux := &driver.Mux{}
+	mux.Register("late", d)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := dlq.Open(ctx, "late:", dlq.WithMux(mux), dlq.WithSpool(t.TempDir()))
+	require.ErrorIs(t, err, context.Canceled)
+}

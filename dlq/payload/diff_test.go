@@ -1,0 +1,47 @@
+package payload_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
+)
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	body := func(payload string) *driver.Body { return &driver.Body{Payload: []byte(payload)} }
+	lines := func(n int, changed ...int) string {
+		var b strings.Builder
+		for i := range n {
+			text := fmt.Sprintf("line %d", i)
+			for _, c := range changed {
+				if i == c {
+					text = fmt.Sprintf("changed %d", i)
+				}
+			}
+			b.WriteString(text + "\n")
+		}
+		return b.String()
+	}
+	for name, c := range map[string]struct{ before, after, want string }{
+		"same":   {"a", "a", ""},
+		"binary": {"\xff", "a", "binary payload: 1 bytes before, 1 after\n"},
+		"added":  {"a\nc", "a\nb\nc", " a\n+b\n c\n"},
+		"gap": {
+			lines(20), lines(20, 2, 15),
+			" line 0\n line 1\n-line 2\n+changed 2\n line 3\n line 4\n line 5\n@…\n line 12\n line 13\n line 14\n-line 15\n+changed 15\n line 16\n line 17\n line 18\n@…\n",
+		},
+	} {
+		require.Equal(t, c.want, payload.Compare(body(c.before), body(c.after)).String(), name)
+	}
+	// Big payloads that have nothing in common take no time.
+	began := time.Now()
+	big := payload.Compare(body(strings.Repeat("a\n", 200_000)), body(strings.Repeat("b\n", 200_000)))
+	require.Len(t, big.Lines, 400_001)
+	require.Less(t, time.Since(began), 5*time.Second)
+}

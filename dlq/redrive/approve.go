@@ -1,0 +1,45 @@
+package redrive
+
+import (
+	"context"
+	"strings"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// readyRun brings a run whose set is frozen to where it goes on: to a second person, when its creator would send more alone than they may.
+func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
+	ready := *run
+	ready.NeedsApproval = run.needsApproval()
+	if run.ApprovalAbove >= 0 && !ready.NeedsApproval && run.ApprovedBy == "" && run.Counts.Total() > 0 {
+		limit, err := dlq.Approval{Above: run.ApprovalAbove, Window: run.ApprovalWindow}.Resolve()
+		if err != nil {
+			return nil, err
+		}
+		granted, err := limit.Reserve(ctx, rn.store, driver.RunKey(run.ID), run.CreatedBy, run.Counts.Total(), true)
+		if err != nil {
+			return nil, err
+		}
+		ready.NeedsApproval = !granted
+	}
+	return rn.changeRunWith(ctx, run.ID, ActionReady, dlq.By{Actor: run.CreatedBy}, func(r *Run) error {
+		r.NeedsApproval = ready.NeedsApproval
+		return nil
+	})
+}
+
+// looser reports whether a specification lets more out, or out faster, than the one that was approved.
+func looser(approved, spec *Spec) bool {
+	return faster(spec.Rate, approved.Rate) || faster(float64(spec.MaxOut), float64(approved.MaxOut)) ||
+		spec.Stop.Share > approved.Stop.Share || spec.Stop.MinSample > approved.Stop.MinSample
+}
+
+// faster compares bounds of which 0, and what is negative, is none.
+func faster(a, b float64) bool { return b > 0 && (a <= 0 || a > b) }
+
+// personal reports whether an entry waits because a person wants it to: they have edited it, or put it back. A rule
+// that sends it would send for them what they may not send alone.
+func personal(e *dlq.Entry) bool {
+	return e.Revision > 0 || e.ChangedBy != e.DiedBy() && !strings.HasPrefix(e.ChangedBy, rulePrefix)
+}

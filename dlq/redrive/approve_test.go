@@ -1,0 +1,208 @@
+package redrive_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
+)
+
+// Ways by which one person can send an entry; each reports whether it went out without a second person.
+func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id int64) bool {
+	t.Helper()
+	refused := func(err error) bool {
+		if err != nil {
+			require.ErrorIs(t, err, dlq.ErrForbidden)
+		}
+		return err == nil
+	}
+	run := func(spec redrive.Spec) bool {
+		r, err := rn.StartRun(t.Context(), spec, ana)
+		require.NoError(t, err)
+		if r.State == redrive.AwaitingApproval {
+			_, err = rn.RejectRun(t.Context(), r.ID, dlq.By{Actor: "bob"})
+			require.NoError(t, err)
+			return false
+		}
+		return true
+	}
+	return map[string]func(id int64) bool{
+		"one": func(id int64) bool {
+			_, err := m.Redrive(t.Context(), id, ana)
+			return refused(err)
+		},
+		"another spelling of the name": func(id int64) bool {
+			_, err := m.Redrive(t.Context(), id, dlq.By{Actor: " Ana"})
+			return refused(err)
+		},
+		"edited": func(id int64) bool {
+			_, err := m.EditAndRedrive(t.Context(), id, dlq.Edit{SetHeaders: map[string]string{"tenant": "b"}}, ana)
+			return refused(err)
+		},
+		"a run": func(id int64) bool {
+			return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, CloseOnPublish: true})
+		},
+		"a run that is paused": func(id int64) bool {
+			return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, Paused: true})
+		},
+		"a run with a limit": func(id int64) bool { return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, Limit: 1}) },
+	}
+}
+
+// What one person sends alone counts together, whichever way it is sent: after the limit, every way needs a second person.
+func TestApproval_EveryWay(t *testing.T) {
+	t.Parallel()
+	names := []string{"one", "another spelling of the name", "edited", "a run", "a run that is paused", "a run with a limit"}
+	for _, first := range names {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			limit := &dlq.Approval{Above: 3}
+			c := &consumer{silent: true}
+			_, store := operated(t, 0, c, redrive.Config{})
+			m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: c, Approval: limit})
+			require.NoError(t, err)
+			rn, err := redrive.NewRunner(redrive.Config{Store: store, Redriver: c, Approval: limit})
+			require.NoError(t, err)
+			all, n := ways(t, m, rn), 0
+			next := func() int64 { n++; return stored(t, store, death(n)) }
+			for range 3 {
+				require.True(t, all[first](next()))
+			}
+			for _, then := range names {
+				require.False(t, all[then](next()), "%s after three of %s", then, first)
+			}
+			edited, err := store.Get(t.Context(), int64(n-3))
+			require.NoError(t, err)
+			require.Zero(t, edited.Revision, "what is refused changes nothing")
+			_, err = m.Redrive(t.Context(), next(), dlq.By{Actor: "bob"})
+			require.NoError(t, err, "another person has a limit of their own")
+		})
+	}
+}
+
+// What could not be sent does not count, and what was sent counts for the window.
+func TestApproval_Window(t *testing.T) {
+	t.Parallel()
+	_, store := operated(t, 0, &consumer{}, redrive.Config{})
+	ledger, ok := driver.As[driver.LedgerStore](store)
+	require.True(t, ok)
+	limit := &dlq.Approval{Above: 1}
+	c := &consumer{silent: true}
+	m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: c, Approval: limit})
+	require.NoError(t, err)
+	_, err = m.Redrive(t.Context(), 4711, ana)
+	require.ErrorIs(t, err, dlq.ErrNotFound, "nothing was sent")
+	_, err = m.Redrive(t.Context(), stored(t, store, death(1)), ana)
+	require.NoError(t, err)
+	again := stored(t, store, death(2))
+	_, err = m.Redrive(t.Context(), again, ana)
+	require.ErrorIs(t, err, dlq.ErrForbidden)
+	ok, err = ledger.Reserve(t.Context(), driver.Reservation{
+		Key: "tomorrow", Actor: "ana", Entries: 1, Limit: 1, At: time.Now().Add(25 * time.Hour), Window: 24 * time.Hour,
+	})
+	require.NoError(t, err)
+	require.True(t, ok)
+	none, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: c, Approval: &dlq.Approval{}})
+	require.NoError(t, err)
+	_, err = none.Redrive(t.Context(), again, dlq.By{Actor: "bob"})
+	require.ErrorIs(t, err, dlq.ErrForbidden, "0 is nothing without a second person")
+	_, err = dlq.NewManager(dlq.ManagerConfig{Store: store, Approval: &dlq.Approval{Above: -1}})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+}
+
+// What was looked at is what is approved, and stays so: neither while it waits nor afterwards is it loosened.
+func TestApproval_FrozenSpecification(t *testing.T) {
+	t.Parallel()
+	m, _ := operated(t, 10, &consumer{silent: true}, redrive.Config{Approval: &dlq.Approval{Above: 5}})
+	asked := redrive.Spec{Rate: 10, MaxOut: 100, Stop: redrive.StopRule{Share: 0.1, MinSample: 5}, Paused: true}
+	run, err := m.StartRun(t.Context(), asked, ana)
+	require.NoError(t, err)
+	require.Equal(t, redrive.AwaitingApproval, run.State)
+	adjust := func(change redrive.Adjustment) error {
+		_, err := m.AdjustRun(t.Context(), run.ID, change, ana)
+		return err
+	}
+	require.ErrorIs(t, adjust(redrive.Adjustment{Rate: new(1.0)}), dlq.ErrConflict, "while it waits")
+	approved, err := m.ApproveRun(t.Context(), run.ID, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	require.Equal(t, run.Spec, approved.Spec)
+	for name, change := range map[string]redrive.Adjustment{
+		"rate":         {Rate: new(11.0)},
+		"any rate":     {Rate: new(0.0)},
+		"out":          {MaxOut: new(101)},
+		"any number":   {MaxOut: new(-1)},
+		"stop share":   {Stop: &redrive.StopRule{Share: 1, MinSample: 5}},
+		"stop sample":  {Stop: &redrive.StopRule{Share: 0.1, MinSample: 6}},
+		"stop default": {Stop: &redrive.StopRule{}},
+	} {
+		require.ErrorIs(t, adjust(change), redrive.ErrForbidden, name)
+	}
+	got, err := m.Run(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, run.Spec, got.Spec)
+	require.NoError(t, adjust(redrive.Adjustment{Rate: new(5.0), MaxOut: new(50), Stop: &redrive.StopRule{Share: 0.05, MinSample: 1}}))
+}
+
+// A rule sends what died, as its configuration says. What a person has edited or put back it leaves to people: they would send it alone.
+func TestApproval_Rules(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		m, store := operated(t, 0, c, redrive.Config{Approval: &dlq.Approval{Above: 0}})
+		var ids []int64
+		for n := range 3 {
+			ids = append(ids, stored(t, store, death(n)))
+		}
+		_, _, err := m.Edit(t.Context(), ids[1], dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
+		require.NoError(t, err)
+		_, err = m.Discard(t.Context(), ids[2], ana)
+		require.NoError(t, err)
+		_, err = m.Restore(t.Context(), ids[2], ana)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = m.Work(ctx) }()
+		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "bank", ErrorCode: "504", Topic: "orders"}) }()
+		time.Sleep(10 * time.Minute) // virtual
+		stop()
+		synctest.Wait()
+		var sent []int64
+		for _, id := range ids {
+			e, err := store.Get(t.Context(), id)
+			require.NoError(t, err)
+			if e.RedriveCount > 0 {
+				sent = append(sent, id)
+			}
+		}
+		require.Equal(t, ids[:1], sent)
+	})
+}
+
+// Who approves sees what would be sent: causes in words, topics, and the difference from what died, edits by hand included.
+func TestReviewRun(t *testing.T) {
+	t.Parallel()
+	m, store := operated(t, 3, &consumer{}, redrive.Config{Approval: &dlq.Approval{Above: 0}})
+	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Order: dlq.OldestFirst})
+	require.NoError(t, err)
+	_, _, err = m.Edit(t.Context(), listing.Entries[1].ID, dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
+	require.NoError(t, err)
+	run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".checked = true"}, ana)
+	require.NoError(t, err)
+	stored(t, store, death(1000)) // died later: not in the run
+	review, err := m.ReviewRun(t.Context(), run.ID, 2)
+	require.NoError(t, err)
+	require.Equal(t, ana.Note, review.Run.Note)
+	require.Equal(t, []redrive.TopicCount{{Topic: "orders", Count: 3}}, review.Topics)
+	require.Len(t, review.Causes, 1)
+	require.Equal(t, int64(3), review.Causes[0].Count)
+	require.Contains(t, review.Causes[0].Cause, "timeout")
+	require.Len(t, review.Sample, 2)
+	require.Contains(t, review.Sample[0].Diff.String(), `+  "checked": true`)
+	require.Contains(t, review.Sample[1].Diff.String(), `+  "n": 99`, "from what died, not from what was edited")
+	require.Contains(t, review.Sample[1].Diff.String(), `+  "checked": true`)
+}

@@ -1,0 +1,289 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/dlq/payload"
+)
+
+// How a run is driven.
+const (
+	publishing     = 2   // batches that are published at once, so that the store works while the broker does
+	firstBatch     = 250 // entries; batches grow while they are published fast
+	batchFast      = 250 * time.Millisecond
+	batchSlow      = time.Second
+	batchBytes     = 16 << 20    // payload in one batch
+	settleLimit    = dlq.MaxPage // items that one transaction settles
+	settleFast     = 20 * time.Millisecond
+	settleSlow     = time.Second
+	settleBusy     = 250 * time.Millisecond // while there is something to publish
+	settleShare    = 10                     // of the time one part in so many, at most
+	maxRunRefusals = 3                      // of one message, or of whole batches in a row
+	refusalPause   = time.Second
+	maxStoreErrors = 10 // in a row, of a store that answers
+	drainDeadline  = 10 * time.Second
+)
+
+// runDriver carries one run on as a pipeline: while up to two batches are being published, one transaction claims the next and records
+// the last, and the entries behind them are read. All fields belong to the goroutine of drive; the others answer through channels.
+//
+// A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim. So when the
+// process dies, what it had claimed is known. For these entries it is not known whether the broker has the message: the next holder
+// first waits for their outcomes, until the claims run out, and redrives only those for which none came.
+type runDriver struct {
+	runner *Runner
+	holder string
+	// linger keeps the run after it has ended or was paused, to record the outcomes of what is out.
+	linger bool
+
+	run     *Run
+	program *payload.Program
+	limiter *rate.Limiter
+
+	ahead   []readItem     // read, not claimed yet
+	reading chan readItems // the answer of the read under way; nil while there is none
+	after   int64          // the last item that was read
+	atEnd   bool           // nothing waits behind it
+	reread  time.Time      // not before this, because nothing was found at all
+	size    int            // of the next batch
+
+	out     chan published // has room for every batch under way
+	under   int            // batches being published
+	refused map[int64]int  // how often, by entry
+	step    Step           // what the next step records
+
+	refusals  int    // batches in a row of which the broker took nothing
+	refusal   string // why
+	notBefore time.Time
+	settledAt time.Time
+	settleIn  time.Duration
+	settling  time.Duration // what the last look at the outcomes took
+	awaiting  bool          // outcomes have to come before anything more may be claimed
+}
+
+func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
+	d := &runDriver{
+		runner: rn, holder: holder, linger: linger, run: run, out: make(chan published, publishing), size: min(rn.batch, firstBatch),
+		refused: map[int64]int{}, settleIn: settleFast,
+	}
+	if run.Spec.JQ != "" {
+		var err error
+		if d.program, err = payload.Compile(run.Spec.JQ); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends stops the
+// claiming; what is being published is waited for and recorded.
+func (d *runDriver) drive(ctx context.Context) error {
+	readCtx, stopReading := context.WithCancel(ctx)
+	defer d.endReading(stopReading)
+	for storeErrors := 0; ; {
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), d.drain(ctx))
+		}
+		done, err := d.turn(ctx, readCtx)
+		switch {
+		case err == nil && done:
+			return nil
+		case err == nil:
+			storeErrors = 0
+		case errors.Is(err, ErrLeaseLost), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrClosed):
+			d.abandon()
+			return err
+		case isPanic(err):
+			return err
+		case ctx.Err() == nil:
+			storeErrors++
+			if storeErrors >= maxStoreErrors && d.refuse(ctx, err) {
+				storeErrors = 0
+				continue
+			}
+			d.look(ctx) // a person may have changed it meanwhile
+			d.runner.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID, "error", err)
+			_ = wait(ctx, min(100*time.Millisecond<<min(storeErrors, 6), d.runner.runLease/4))
+		}
+	}
+}
+
+// refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports whether it did; a store
+// that does not answer is asked until it does.
+func (d *runDriver) refuse(ctx context.Context, cause error) bool {
+	if d.runner.store.Ping(ctx) != nil {
+		return false
+	}
+	return d.change(ctx, ActionStop, "the store refuses it: "+text.Clean(cause.Error(), text.MaxName)) == nil
+}
+
+// turn does what is due: one transaction or two, or a wait.
+func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
+	d.collect()
+	if time.Until(d.run.LeaseUntil) < d.runner.runLease/2 {
+		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, time.Now(), d.runner.runLease)
+		if err != nil {
+			return false, err
+		}
+		d.run = run
+	}
+	if d.run.State == Preparing {
+		run, err := d.runner.freeze(ctx, d.run.ID, d.holder)
+		if err != nil {
+			return false, err
+		}
+		d.run = run
+		return false, nil
+	}
+	if err := d.settle(ctx); err != nil {
+		return false, err
+	}
+	if changed, err := d.judge(ctx); changed || err != nil {
+		return false, err
+	}
+	if err := d.readAhead(readCtx); err != nil {
+		return false, err
+	}
+	claims, until := d.next()
+	if len(claims) > 0 || d.recordable() {
+		return false, d.advance(ctx, claims)
+	}
+	if d.over() {
+		return true, nil
+	}
+	d.pause(ctx, until)
+	return false, nil
+}
+
+// over reports whether there is nothing left to do here.
+func (d *runDriver) over() bool {
+	if d.run.State == Running || d.run.State == Preparing || d.under > 0 || d.recordable() {
+		return false
+	}
+	return !d.linger || d.run.Counts.Open() == 0
+}
+
+// next picks what may be claimed now, or says until when there is nothing.
+func (d *runDriver) next() (claims []Claim, until time.Time) {
+	now := time.Now()
+	r := d.run
+	d.awaiting = false
+	if r.State != Running || d.under == publishing || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
+		return nil, time.Time{}
+	}
+	if now.Before(d.notBefore) {
+		return nil, d.notBefore
+	}
+	allowed := r.canary()
+	if most := int64(r.Spec.MaxOut); most > 0 {
+		left := most - r.Counts.Open()
+		if left < min(int64(d.size), most/4, r.Counts.Waiting) {
+			left = 0 // a batch is worth waiting for
+		}
+		allowed = min(allowed, left)
+	}
+	d.awaiting = allowed <= 0
+	allowed, until = d.paced(now, min(allowed, int64(d.size)))
+	if allowed <= 0 {
+		return nil, until
+	}
+	n := min(int(allowed), len(d.ahead))
+	for i := range d.ahead[:n] {
+		item := &d.ahead[i]
+		claims = append(claims, Claim{EntryID: item.EntryID, Version: item.Version, Body: item.edited})
+	}
+	return claims, time.Time{}
+}
+
+// settle asks for outcomes: often while they come, seldom while they do not.
+func (d *runDriver) settle(ctx context.Context) error {
+	now := time.Now()
+	if d.run.Counts.Open() == 0 || now.Sub(d.settledAt) < d.settleEvery() {
+		return nil
+	}
+	for {
+		run, n, err := d.runner.runs.SettleRun(ctx, d.run.ID, d.holder, now, settleLimit)
+		if err != nil {
+			return err
+		}
+		d.run, d.settledAt = run, time.Now()
+		d.settling = d.settledAt.Sub(now)
+		if n == 0 {
+			d.settleIn = min(2*d.settleIn, settleSlow)
+		} else {
+			d.settleIn = settleFast
+		}
+		if n < settleLimit {
+			return nil
+		}
+	}
+}
+
+func (d *runDriver) settleEvery() time.Duration {
+	if !d.awaiting && (d.under > 0 || len(d.ahead) > 0) {
+		return max(settleBusy, d.settleIn, settleShare*d.settling)
+	}
+	return max(d.settleIn, 3*d.settling)
+}
+
+// pause waits for a batch, the next look at the outcomes, the rate, or somebody who changes the run.
+func (d *runDriver) pause(ctx context.Context, until time.Time) {
+	next := d.runner.workEvery
+	if d.run.Counts.Open() > 0 {
+		next = min(next, d.settleEvery()-time.Since(d.settledAt))
+	}
+	if !until.IsZero() {
+		next = min(next, time.Until(until))
+	}
+	timer := time.NewTimer(max(0, next))
+	defer timer.Stop()
+	select {
+	case p := <-d.out:
+		d.take(p)
+	case r := <-d.reading:
+		d.reading <- r // readAhead takes it
+	case <-timer.C:
+		d.look(ctx)
+	case <-ctx.Done():
+	}
+}
+
+// look reads the run, which somebody may have paused or cancelled.
+func (d *runDriver) look(ctx context.Context) {
+	if run, err := d.runner.runs.Run(ctx, d.run.ID); err == nil {
+		d.run = run
+	}
+}
+
+// drain waits for what is being published and records it, after the context has ended.
+func (d *runDriver) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.runner.publishTime+drainDeadline)
+	defer cancel()
+	for d.under > 0 {
+		d.take(<-d.out)
+	}
+	for d.recordable() {
+		err := d.advance(ctx, nil)
+		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, dlq.ErrClosed) {
+			return err
+		}
+		if wait(ctx, 100*time.Millisecond) != nil {
+			return err // the claims run out, and their outcomes tell what was published
+		}
+	}
+	return nil
+}
+
+// abandon waits for what is being published by a process that does not hold the run any more: its outcomes tell.
+func (d *runDriver) abandon() {
+	for d.under > 0 {
+		<-d.out
+		d.under--
+	}
+}

@@ -1,0 +1,14 @@
+package redrive
+
+import (
+	"errors"
+
+	"github.com/redrive-go/redrive/dlq"
+)
+
+var (
+	// ErrForbidden means that this person may not do it: approve a run of their own, for example.
+	ErrForbidden = dlq.ErrForbidden
+	// ErrLeaseLost means that another process carries the run on.
+	ErrLeaseLost = errors.New("the lease is another process's")
+)

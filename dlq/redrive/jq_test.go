@@ -1,0 +1,116 @@
+package redrive_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+)
+
+// sample previews one payload under a jq expression.
+func sample(t *testing.T, payload, jq string) (after, problem string) {
+	t.Helper()
+	store := newStore(t)
+	d := death(1)
+	d.Message.Payload = []byte(payload)
+	id := stored(t, store, d)
+	c := &consumer{silent: true}
+	m := operate(t, store, c)
+	preview, err := m.PreviewRun(t.Context(), redrive.Spec{JQ: jq}, 1)
+	require.NoError(t, err)
+	run, err := m.StartRun(t.Context(), redrive.Spec{JQ: jq, CloseOnPublish: true}, ana)
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	original, err := m.Body(t.Context(), id, 0)
+	require.NoError(t, err)
+	require.Equal(t, payload, string(original.Payload), "the original is kept")
+	if problem := preview.Sample[0].Problem; problem != "" {
+		require.Equal(t, redrive.Counts{Skipped: 1}, run.Counts)
+		items, err := m.RunItems(t.Context(), run.ID, redrive.ItemFilter{})
+		require.NoError(t, err)
+		require.Equal(t, "not edited: "+problem, items[0].Detail)
+		require.Equal(t, int64(1), count(t, store, pending()), "left alone")
+		return "", problem
+	}
+	sent := string(c.sent[0].Payload)
+	require.Equal(t, sent != payload, !preview.Sample[0].Diff.Empty(), "the preview says what happens")
+	return sent, ""
+}
+
+// What an expression does not touch keeps its bytes: numbers, order, white space, escapes.
+func TestRun_JQKeepsTheRest(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ in, jq, out string }{
+		"big integer":    {`{"id": 9007199254740993, "a": 1}`, `.a = 2`, `{"id": 9007199254740993, "a": 2}`},
+		"huge integer":   {`{"id":123456789012345678901234567890,"a":1}`, `.a = .id`, `{"id":123456789012345678901234567890,"a":123456789012345678901234567890}`},
+		"decimals":       {`{"price":19.90,"tiny":1E-400,"a":1}`, `.a += 1`, `{"price":19.90,"tiny":1E-400,"a":2}`},
+		"moved literal":  {`{"price":19.90}`, `.old = .price`, `{"price":19.90,"old":19.90}`},
+		"order and tabs": {"{\n\t\"z\": 1,\n\t\"a\": {\"y\": [1, 2], \"b\": null}\n}\n", `.a.b = true`, "{\n\t\"z\": 1,\n\t\"a\": {\"y\": [1, 2], \"b\": true}\n}\n"},
+		"escapes":        {`{"t":"\u00e9\/<b>","a":1}`, `.a = "é<b>"`, `{"t":"\u00e9\/<b>","a":"é<b>"}`},
+		"remove":         {`{"a":1,"b":2,"c":3}`, `del(.b)`, `{"a":1,"c":3}`},
+		"array":          {`[{"n":1.0},{"n":2.0}]`, `.[1].n = 5`, `[{"n":1.0},{"n":5}]`},
+		"shorter array":  {`[1.0,2,3]`, `.[:2]`, `[1.0,2]`},
+		"new kind":       {`{"a":1.0}`, `[.a]`, `[1.0]`},
+		"nothing":        {`{ "a" : 1.0 }`, `.`, `{ "a" : 1.0 }`},
+		"same number":    {`{"a":1.0}`, `.a = 1`, `{"a":1}`},
+		"near number":    {`{"a":9007199254740993}`, `.a = 9007199254740992`, `{"a":9007199254740992}`},
+		"twice the key":  {`{"a":1,"a":2,"b":0}`, `.b = 1`, `{"a":2,"b":1}`},
+		"scalar":         {` 17 `, `. + 1`, ` 18 `},
+		"only where":     {`{"a":1}`, `if .a == 2 then .b = 1 else . end`, `{"a":1}`},
+	} {
+		after, problem := sample(t, c.in, c.jq)
+		require.Empty(t, problem, name)
+		require.Equal(t, c.out, after, name)
+	}
+}
+
+// Payloads that cannot be edited are reported and left alone, in bounded time.
+func TestRun_JQProblems(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ in, jq, problem string }{
+		"not JSON":    {"\x00\xff", `.`, "not JSON"},
+		"empty":       {"", `.`, "not JSON"},
+		"two values":  {`{} {}`, `.`, "more than one value"},
+		"fails":       {`{"a":"x"}`, `.a + 1`, "cannot add"},
+		"nothing":     {`{}`, `empty`, "gives nothing"},
+		"many":        {`[1,2]`, `.[]`, "more than one result"},
+		"for ever":    {`{}`, `def f: f; f`, "did not end within"},
+		"environment": {`{}`, `.x = $ENV.PATH | if .x == null then error("no environment") else . end`, "no environment"},
+	} {
+		_, problem := sample(t, c.in, c.jq)
+		require.Contains(t, problem, c.problem, name)
+	}
+}
+
+// A whole set: some are edited, some cannot be, and after a crash nothing is edited twice.
+func TestRun_JQOverASet(t *testing.T) {
+	t.Parallel()
+	c := &consumer{}
+	m, store := operated(t, 60, c, redrive.Config{Batch: 7, Publishers: 3})
+	for n := range 5 {
+		d := death(100 + n)
+		d.Message.Payload = []byte("not json")
+		stored(t, store, d)
+	}
+	run, err := m.StartRun(t.Context(), redrive.Spec{JQ: `.n += 1000`}, ana)
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, redrive.Counts{Succeeded: 60, Skipped: 5}, run.Counts)
+	for _, sent := range c.sent {
+		require.Regexp(t, `^\{"n":10\d\d\}$`, string(sent.Payload))
+	}
+	listing, err := store.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}, dlq.Page{Limit: 1})
+	require.NoError(t, err)
+	e := listing.Entries[0]
+	require.Equal(t, 1, e.Revision)
+	diff, err := m.Diff(t.Context(), e.ID, 0, 1)
+	require.NoError(t, err)
+	require.Contains(t, diff.String(), "+  \"n\": 10")
+	records, err := m.Audit(t.Context(), e.ID)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"revision": "1"}, records[0].Detail)
+}

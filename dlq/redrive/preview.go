@@ -1,0 +1,92 @@
+package redrive
+
+import (
+	"context"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
+)
+
+// Preview is what a run would do, before it is started. Nothing is changed.
+type Preview struct {
+	// Spec is resolved.
+	Spec Spec
+	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the most first.
+	Count  int64
+	Topics []TopicCount
+	// NeedsApproval says that a second person would have to approve it, whoever starts it. Who has sent messages before may need one for less.
+	NeedsApproval bool
+	// Sample are the first entries, with their bodies.
+	Sample []Sample
+}
+
+// Sample is an entry of a preview.
+type Sample struct {
+	Entry dlq.Entry
+	// Diff is what the spec's jq expression makes of it; Problem says why it would be skipped. Both are empty without an expression.
+	Diff    payload.Diff
+	Problem string
+	// After is the body with that difference; nil without one. Before is what it differs from; nil for the entry's body.
+	Before, After *dlq.Body
+}
+
+// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would become of the first few (10 when sample is
+// 0, at most 100).
+func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
+	spec, err := rn.checkSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	if sample <= 0 {
+		sample = 10
+	}
+	p := &Preview{Spec: spec}
+	if p.Count, err = rn.store.Count(ctx, spec.Filter, 0); err != nil {
+		return nil, err
+	}
+	if spec.Limit > 0 {
+		p.Count = min(p.Count, spec.Limit)
+	}
+	if p.Topics, err = rn.runs.Split(ctx, spec.Filter); err != nil {
+		return nil, err
+	}
+	run := Run{Spec: spec, ApprovalAbove: -1, Counts: Counts{Waiting: p.Count}}
+	if rn.approval != nil {
+		run.ApprovalAbove = rn.approval.Above
+	}
+	p.NeedsApproval = run.needsApproval()
+	listing, err := rn.store.List(ctx, spec.Filter, dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: dlq.OldestFirst})
+	if err != nil {
+		return nil, err
+	}
+	return p, rn.sample(ctx, p, listing.Entries)
+}
+
+func (rn *Runner) sample(ctx context.Context, p *Preview, entries []dlq.Entry) error {
+	var program *payload.Program
+	if p.Spec.JQ != "" {
+		var err error
+		if program, err = payload.Compile(p.Spec.JQ); err != nil {
+			return err
+		}
+	}
+	for i := range entries {
+		s := Sample{Entry: entries[i]}
+		body, err := rn.store.Body(ctx, s.Entry.ID, s.Entry.Revision)
+		if err != nil {
+			return err
+		}
+		s.Entry.Body = body
+		if program != nil {
+			after, err := program.Edit(ctx, body)
+			switch {
+			case err != nil:
+				s.Problem = err.Error()
+			case after != nil:
+				s.Diff, s.After = payload.Compare(body, after), after
+			}
+		}
+		p.Sample = append(p.Sample, s)
+	}
+	return nil
+}

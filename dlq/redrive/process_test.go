@@ -1,0 +1,173 @@
+package redrive_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// fileQueue is a queue that outlives kill -9 of its writers: a file, appended to with one write for each message.
+type fileQueue struct{ file *os.File }
+
+func (q fileQueue) Reschedule(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+	_, err := fmt.Fprintf(q.file, "%s %s\n", m.Metadata[envelope.KeyRedriveID], m.Metadata[envelope.KeyMessageID])
+	return err
+}
+
+// TestRunProcess_Child is not a test: it is the server that the test below starts and kills. It carries a run on.
+func TestRunProcess_Child(t *testing.T) {
+	dir := os.Getenv("REDRIVE_RUN_CHILD")
+	if dir == "" {
+		t.Skip("runs as a child process of the other test: REDRIVE_RUN_CHILD is not set")
+	}
+	claims, err := time.ParseDuration(os.Getenv("REDRIVE_RUN_CLAIMS"))
+	require.NoError(t, err)
+	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
+	require.NoError(t, err)
+	file, err := os.OpenFile(filepath.Join(dir, "queue"), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	m := operate(t, store, fileQueue{file}, redrive.Config{Lease: time.Second, WorkInterval: 50 * time.Millisecond, PublishTimeout: claims / 2})
+	run, err := m.Drive(t.Context(), "killed")
+	require.NoError(t, err)
+	require.Equal(t, redrive.Completed, run.State, run.Cause)
+	require.NoError(t, store.Close())
+	require.NoError(t, file.Close())
+}
+
+// startRunChild starts the server. What it prints is kept for when it fails.
+func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cmd, output *logbuffer.Buffer) {
+	t.Helper()
+	output = &logbuffer.Buffer{}
+	cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunProcess_Child$")
+	cmd.Env = append(os.Environ(), "REDRIVE_RUN_CHILD="+dir, "REDRIVE_RUN_CLAIMS="+claims.String())
+	cmd.Stdout, cmd.Stderr = output, output
+	require.NoError(t, cmd.Start())
+	return cmd, output
+}
+
+// kill -9 of the server in the middle of a run, and a resume by another one: every message is redriven, and none twice. In ordinary test
+// runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the real thing, with three.
+func TestRunProcess_Killed(t *testing.T) {
+	t.Parallel()
+	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is made again: maxOut sees to it.
+	letters, kills, claims, maxOut := 800, 1, 3*time.Second, 200
+	if text := os.Getenv("REDRIVE_RUN_LETTERS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		letters, kills, claims, maxOut = n, 3, 10*time.Second, 2000
+	}
+	dir := t.TempDir()
+	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
+	require.NoError(t, err)
+	consumed, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(time.Minute))
+	for n := 0; n < letters; n += 1000 {
+		batch := make([]*dlq.Entry, min(1000, letters-n))
+		for i := range batch {
+			batch[i] = dlq.NewEntry(death(n + i))
+		}
+		_, err := store.Put(t.Context(), batch...)
+		require.NoError(t, err)
+	}
+	m := operate(t, store, nil)
+	run, err := m.StartRun(t.Context(), redrive.Spec{ID: "killed", MaxOut: maxOut}, ana)
+	require.NoError(t, err)
+	require.Equal(t, int64(letters), run.Counts.Waiting)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue"), nil, 0o600))
+	began := time.Now()
+	cmd, output := startRunChild(t, dir, claims)
+	delivered := map[string]int{}
+	killed := 0
+	consumeFile(t, filepath.Join(dir, "queue"), consumed, func(id string) bool {
+		delivered[id]++
+		if killed < kills && len(delivered) > letters*(killed+1)/(kills+1) {
+			killed++
+			require.NoError(t, cmd.Process.Kill())
+			_ = cmd.Wait() // it was killed
+			cmd, output = startRunChild(t, dir, claims)
+		}
+		return len(delivered) < letters
+	})
+	require.NoError(t, cmd.Wait(), output.String())
+	took := time.Since(began)
+	require.Equal(t, kills, killed)
+	require.Len(t, delivered, letters, "every message is redriven")
+	for id, n := range delivered {
+		require.Equal(t, 1, n, "%s was redriven %d times", id, n)
+	}
+	lines, err := os.ReadFile(filepath.Join(dir, "queue"))
+	require.NoError(t, err)
+	require.Equal(t, letters, strings.Count(string(lines), "\n"), "nothing came after the last one")
+	run, err = m.Run(t.Context(), "killed")
+	require.NoError(t, err)
+	require.Equal(t, redrive.Completed, run.State)
+	require.Equal(t, redrive.Counts{Succeeded: int64(letters)}, run.Counts)
+	require.Equal(t, int64(letters), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
+	t.Logf("%d messages in %s, kills included", letters, took)
+}
+
+// consumeFile is the consumer behind a fileQueue: it handles each message and reports its success, by many workers, until see has
+// enough.
+func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messageID string) bool) {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	work := make(chan [2]string, 256)
+	var wg sync.WaitGroup
+	errs := make(chan error, 64)
+	for range cap(errs) {
+		wg.Go(func() {
+			for w := range work {
+				if err := letters.Redriven(t.Context(), envelope.Redriven{EntryID: w[0], Number: 1, MessageID: w[1], At: time.Now()}); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	reader, line, more := bufio.NewReader(file), "", true
+	for more {
+		part, err := reader.ReadString('\n')
+		line += part
+		switch {
+		case err == nil:
+			entry, id, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+			require.True(t, found, line)
+			work <- [2]string{entry, id}
+			line, more = "", see(id)
+		case errors.Is(err, io.EOF):
+			// A file tells nobody that it has grown.
+			select {
+			case err := <-errs:
+				require.NoError(t, err)
+			case <-time.After(time.Millisecond):
+			case <-t.Context().Done():
+				require.NoError(t, t.Context().Err())
+			}
+		default:
+			require.NoError(t, err)
+		}
+	}
+	close(work)
+	wg.Wait()
+}

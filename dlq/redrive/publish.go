@@ -1,0 +1,133 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// BatchRedriver is a [Redriver] that publishes many messages in one go, which is faster than many calls at once. It is optional: a
+// run asks its Redriver for it by a type assertion.
+type BatchRedriver interface {
+	dlq.Redriver
+	// RescheduleAll puts each message in front of the consumer of its origin, now. It returns when the broker has confirmed or
+	// refused every one, or the context has ended: an error for each, nil for confirmed, in their order.
+	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
+}
+
+// outgoing is a claimed entry's message on its way.
+type outgoing struct {
+	entry   *dlq.Entry // as it was claimed, without its body
+	origin  envelope.Origin
+	message *message.Message
+}
+
+// published is a batch that has been published.
+type published struct {
+	batch []outgoing
+	errs  []error
+	took  time.Duration
+}
+
+// publishAll publishes a batch and returns when each message is confirmed or refused, after the publish timeout at most.
+func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, rn.publishTime)
+	defer cancel()
+	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
+	for i := range batch {
+		origins[i], messages[i] = batch[i].origin, batch[i].message
+	}
+	errs := RescheduleAll(ctx, rn.redriver, origins, messages, rn.publishers)
+	return published{batch, errs, time.Since(began)}
+}
+
+// publishGuarded is publishAll with a panic as every message's error.
+func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p published) {
+	err := guard(func() error {
+		p = rn.publishAll(ctx, batch)
+		return nil
+	})
+	if err != nil {
+		p = published{batch: batch, errs: make([]error, len(batch))}
+		for i := range p.errs {
+			p.errs[i] = err
+		}
+	}
+	return p
+}
+
+// RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It returns an error for
+// each message, nil for confirmed, in their order. A panic of r is one.
+func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message, calls int) []error {
+	if all, ok := r.(BatchRedriver); ok {
+		return rescheduleBatch(ctx, all, origins, messages)
+	}
+	errs := make([]error, len(messages))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(max(1, calls), len(messages)) {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = rescheduleOne(ctx, r, origins[i], messages[i])
+			}
+		})
+	}
+	for i := range messages {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return errs
+}
+
+// rescheduleBatch wants an answer for each message.
+func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin, messages []*message.Message) (errs []error) {
+	failAll := func(err error) {
+		errs = make([]error, len(messages))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			failAll(fmt.Errorf("dlq: the redriver panicked: %v", r))
+		}
+	}()
+	if errs = r.RescheduleAll(ctx, origins, messages); len(errs) != len(messages) {
+		failAll(fmt.Errorf("dlq: the redriver answered for %d of %d messages", len(errs), len(messages)))
+	}
+	return errs
+}
+
+// rescheduleOne contains a panic of the redriver: the run's process serves others too.
+func rescheduleOne(ctx context.Context, r dlq.Redriver, origin envelope.Origin, msg *message.Message) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("dlq: the redriver panicked: %v", r)
+		}
+	}()
+	if ctx.Err() != nil {
+		return errors.New("dlq: not published: the time for its batch was over")
+	}
+	return r.Reschedule(ctx, origin, msg, 0)
+}
+
+// address is where a claimed entry's message goes.
+func (rn *Runner) address(run *Run, e *dlq.Entry) envelope.Origin {
+	target, redirected := rn.targets[run.Spec.Target]
+	if run.Spec.Target == "" || !redirected {
+		return e.Origin
+	}
+	if target.Key == nil {
+		target.Key = e.Origin.Key
+	}
+	return target
+}

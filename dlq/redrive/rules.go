@@ -1,0 +1,244 @@
+package redrive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Rule redrives dead letters of technical causes by itself (C41): "connection refused, after a minute, then after two, three times".
+// It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
+type Rule struct {
+	// Name is in the audit log as "rule <name>". Required, unique.
+	Name string
+	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText say which entries; see [Filter]. At least one is
+	// required: a rule for everything would hide what is broken.
+	Reason                             envelope.Reason
+	ErrorClass, ErrorCode, Fingerprint string
+	Handler, Topic, CauseText          string
+	// After is how long after its last death an entry is redriven for the first time. Defaults to 1 min. It doubles with each
+	// redrive, up to MaxAfter, which defaults to 1 h.
+	After, MaxAfter time.Duration
+	// Redrives is how often at most. Defaults to 3. An entry whose own budget is used up earlier is PARKED.
+	Redrives int
+	// Rate is at most how many messages a second. Defaults to 10.
+	Rate float64
+	// Stop says when a run of the rule stops by itself. Defaults to more than half of at least 10. After a run that has stopped the rule
+	// waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and begins anew, with what has
+	// died since. While a run of it is paused, which a person did, it waits for a person.
+	Stop StopRule
+	// CloseOnPublish is that of [Spec].
+	CloseOnPublish bool
+}
+
+const (
+	ruleAfter     = time.Minute
+	ruleMaxAfter  = time.Hour
+	ruleRedrives  = 3
+	maxRedrives   = 100
+	ruleRate      = 10
+	ruleShare     = 0.5
+	ruleSample    = 10
+	ruleBatch     = dlq.MaxPage
+	ruleRuns      = 10 // at once, all but one of which only wait for outcomes
+	rulesInterval = 10 * time.Second
+)
+
+// resolve fills the defaults in.
+func (r Rule) resolve() (Rule, error) {
+	r.After, r.MaxAfter = cmp.Or(r.After, ruleAfter), cmp.Or(r.MaxAfter, max(r.After, ruleMaxAfter))
+	r.Redrives, r.Rate = cmp.Or(r.Redrives, ruleRedrives), cmp.Or(r.Rate, ruleRate)
+	r.Stop.Share, r.Stop.MinSample = cmp.Or(r.Stop.Share, ruleShare), cmp.Or(r.Stop.MinSample, ruleSample)
+	var errs []error
+	if r.Name == "" {
+		errs = append(errs, errors.New("a rule needs a name"))
+	}
+	if r.Reason == "" && r.ErrorClass == "" && r.ErrorCode == "" && r.Fingerprint == "" && r.Handler == "" && r.Topic == "" && r.CauseText == "" {
+		errs = append(errs, errors.New("it says nothing of which entries it takes"))
+	}
+	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
+		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d redrives",
+			r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
+	}
+	if _, err := r.spec(nil).Resolve(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return r, fmt.Errorf("dlq: rule %q: %w: %w", r.Name, dlq.ErrInvalid, err)
+	}
+	return r, nil
+}
+
+// after is how long an entry waits that was redriven so often.
+func (r *Rule) after(redrives int) time.Duration {
+	d := r.After
+	for range redrives {
+		if d >= r.MaxAfter/2 {
+			return r.MaxAfter
+		}
+		d *= 2
+	}
+	return min(d, r.MaxAfter)
+}
+
+// filter picks the entries that are due after so many redrives.
+func (r *Rule) filter(redrives int, now time.Time) dlq.Filter {
+	return dlq.Filter{
+		Statuses: []dlq.Status{dlq.Pending}, Reason: r.Reason, ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
+		Handler: r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives, DiedBefore: now.Add(-r.after(redrives)),
+	}
+}
+
+func (r *Rule) spec(ids []int64) Spec {
+	return Spec{Filter: dlq.Filter{IDs: ids}, Rate: r.Rate, Stop: r.Stop, CloseOnPublish: r.CloseOnPublish}
+}
+
+// rulePrefix begins the actor of a rule.
+const rulePrefix = "rule "
+
+func (r *Rule) actor() string { return rulePrefix + r.Name }
+
+// Automate redrives by rules until the context ends, whose error it returns. It looks every ten seconds; a rule that finds something
+// starts a run, which the processes in [Runner.Work] carry on, this one among them if it works. Any number of processes may have the
+// same rules: an entry is redriven once. Nothing is automatic unless a program calls this. The error wraps [dlq.ErrInvalid] for rules that
+// make no sense.
+func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
+	var errs []error
+	rules = slices.Clone(rules) // the caller's stay as they are
+	names := map[string]bool{}
+	for i := range rules {
+		var err error
+		rules[i], err = rules[i].resolve()
+		errs = append(errs, err)
+		if names[rules[i].Name] {
+			errs = append(errs, fmt.Errorf("dlq: rule %q: %w: there are two of this name", rules[i].Name, dlq.ErrInvalid))
+		}
+		names[rules[i].Name] = true
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for {
+		for i := range rules {
+			if err := rn.applyRule(ctx, &rules[i]); err != nil && ctx.Err() == nil {
+				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is tried again", "rule", rules[i].Name, "error", err)
+			}
+		}
+		if err := wait(ctx, rulesInterval); err != nil {
+			return err
+		}
+	}
+}
+
+// applyRule starts a run over what is due, unless the rule's last one is still there.
+func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
+	unfinished, _, err := rn.runs.Runs(ctx, RunFilter{
+		CreatedBy: r.actor(), States: []State{Preparing, AwaitingApproval, Running, Paused, Stopped},
+	}, dlq.Page{Limit: ruleRuns})
+	if err != nil || len(unfinished) == ruleRuns {
+		return err
+	}
+	now := time.Now()
+	for i := range unfinished {
+		run := &unfinished[i]
+		if run.State == Stopped && run.ChangedBy == stoppedBy {
+			if over, err := rn.tryAgain(ctx, r, run, now); err != nil || !over {
+				return err
+			}
+			continue
+		}
+		if run.State != Running || run.Counts.Waiting > 0 {
+			return nil
+		}
+	}
+	if err := rn.parkHelpless(ctx, r, now); err != nil {
+		return err
+	}
+	var ids []int64
+	for redrives := 0; redrives < r.Redrives && len(ids) < ruleBatch; redrives++ {
+		if ids, err = rn.due(ctx, r.filter(redrives, now), ids); err != nil {
+			return err
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	spec := r.spec(ids)
+	// Processes with the same rule, that look in the same interval, mean the same run: the second one is refused.
+	spec.ID = uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%s %d", r.actor(), now.UnixNano()/int64(rulesInterval))).String()
+	_, err = rn.startRun(ctx, spec, dlq.By{Actor: r.actor(), Note: "automatic"}, false)
+	if errors.Is(err, dlq.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// stoppedBy is the actor of a run that stops by itself.
+const stoppedBy = "redrive"
+
+// tryAgain cancels a run of the rule that has stopped by itself, when the rule has waited long enough, and reports whether it did.
+func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
+	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: ruleRuns})
+	if err != nil {
+		return false, err
+	}
+	stops := 0 // in a row, before this one
+	for i := range latest {
+		if latest[i].ID == run.ID {
+			continue
+		}
+		if latest[i].State != Cancelled || latest[i].ChangedBy != r.actor() {
+			break
+		}
+		stops++
+	}
+	if now.Before(run.ChangedAt.Add(r.after(stops))) {
+		return false, nil
+	}
+	by := dlq.By{Actor: r.actor(), Note: "the rule tries again: " + run.Cause, Version: run.Version}
+	_, err = rn.changeRun(ctx, run.ID, ActionCancel, by)
+	if errors.Is(err, dlq.ErrConflict) { // a person, or another process with the same rule, was faster
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// parkHelpless parks what the rule has redriven as often as it may, and what died again: it waits for a person, who sees it as such.
+func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) error {
+	ids, err := rn.due(ctx, r.filter(r.Redrives, now), nil)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	_, err = rn.store.Change(ctx, dlq.Change{
+		Action: dlq.ActionPark, IDs: ids, Actor: r.actor(), Note: fmt.Sprintf("%d redrives did not help", r.Redrives), At: now,
+	})
+	return err
+}
+
+// due adds the entries that a rule takes to ids, up to a batch. Where approval is configured, what waits because of
+// a person is left to people: a rule is as its configuration has approved it, for what died.
+func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, error) {
+	page := dlq.Page{Limit: ruleBatch, Order: dlq.OldestFirst}
+	for {
+		listing, err := rn.store.List(ctx, f, page)
+		if err != nil {
+			return nil, err
+		}
+		for i := range listing.Entries {
+			if e := &listing.Entries[i]; len(ids) < ruleBatch && (rn.approval == nil || !personal(e)) {
+				ids = append(ids, e.ID)
+			}
+		}
+		if page.After = listing.Next; page.After == "" || len(ids) >= ruleBatch {
+			return ids, nil
+		}
+	}
+}

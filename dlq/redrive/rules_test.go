@@ -1,0 +1,144 @@
+package redrive_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// C41: technical causes are redriven by themselves, later and later, until the message's redrives are used up: then it is PARKED (C43),
+// and nothing touches it until a person does. Two processes have the same rule.
+func TestRule_BacksOffAndParks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(*message.Message) bool { return true }}
+		m, store := operated(t, 1, c)
+		business := stored(t, store, func() *envelope.DeadLetter { d := death(5); d.Class = "*main.Invalid"; return d }())
+		ctx, stop := context.WithCancel(t.Context())
+		rule := redrive.Rule{Name: "bank", ErrorClass: death(0).Class, After: time.Minute, Redrives: 10}
+		began := time.Now()
+		var running atomic.Int32
+		for range 2 {
+			running.Add(2)
+			manager := operate(t, store, c, redrive.Config{WorkInterval: 20 * time.Second})
+			go func() { _ = manager.Work(ctx); running.Add(-1) }()
+			go func() { _ = manager.Automate(ctx, rule); running.Add(-1) }()
+		}
+		time.Sleep(9 * time.Minute)
+		c.mu.Lock()
+		at := slices.Clone(c.at)
+		c.mu.Unlock()
+		require.Len(t, at, 3)
+		last := began
+		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
+			require.GreaterOrEqual(t, at[i].Sub(last), want)
+			require.Less(t, at[i].Sub(last), want+25*time.Second)
+			last = at[i]
+		}
+		listing, err := store.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Parked}}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 1)
+		require.Equal(t, 3, listing.Entries[0].RedriveCount)
+		e, err := m.Get(t.Context(), business)
+		require.NoError(t, err)
+		require.Equal(t, []any{dlq.Pending, 0}, []any{e.Status, e.RedriveCount})
+		runs, _, err := m.Runs(t.Context(), redrive.RunFilter{CreatedBy: "rule bank"}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, runs, 3, "of two processes with the same rule one starts the run")
+		// The person redrives it, and it works.
+		c.fail = nil
+		_, err = m.Redrive(t.Context(), listing.Entries[0].ID, ana)
+		require.NoError(t, err)
+		e, err = m.Get(t.Context(), listing.Entries[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, dlq.Resolved, e.Status)
+		stop()
+		synctest.Wait()
+		require.Zero(t, running.Load())
+	})
+}
+
+// A rule in the outage that it is for: it stops, backs off, tries again, picks up what dies meanwhile, and parks what it could not help.
+func TestRule_SurvivesTheOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var outage atomic.Bool
+		outage.Store(true)
+		c := &consumer{fail: func(*message.Message) bool { return outage.Load() }}
+		m, store := operated(t, 100, c, redrive.Config{Batch: 5, Publishers: 5, WorkInterval: 10 * time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		go func() { _ = m.Work(ctx) }()
+		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "all", Topic: "orders", Rate: 5, Redrives: 2}) }()
+		time.Sleep(5 * time.Minute)
+		early := c.total()
+		require.Positive(t, early)
+		require.Less(t, early, 80, "it does not send everything into an outage")
+		time.Sleep(2 * time.Hour)
+		require.Greater(t, c.total(), early, "it tries again without a person")
+		require.Less(t, c.total(), 200, "and not all the time")
+		parked, err := store.Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Parked}}, 0)
+		require.NoError(t, err)
+		require.Positive(t, parked, "what it could not help waits for a person")
+
+		outage.Store(false)
+		time.Sleep(12 * time.Hour)
+		left, err := store.Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Retrying}}, 0)
+		require.NoError(t, err)
+		require.Zero(t, left, "after the outage all others are handled")
+		resolved, err := store.Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}, 0)
+		require.NoError(t, err)
+		require.Positive(t, resolved)
+	})
+}
+
+// A run of a rule that a person has paused is that person's.
+func TestRule_PausedByAPerson(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		m, _ := operated(t, 100, c, redrive.Config{Batch: 5, Publishers: 5, WorkInterval: 10 * time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		go func() { _ = m.Work(ctx) }()
+		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "all", Topic: "orders", Rate: 1}) }()
+		time.Sleep(90 * time.Second)
+		runs, _, err := m.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
+		require.NoError(t, err)
+		require.Len(t, runs, 1)
+		_, err = m.PauseRun(t.Context(), runs[0].ID, ana)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		sent := c.total()
+		time.Sleep(3 * time.Hour)
+		require.Equal(t, sent, c.total())
+	})
+}
+
+func TestRule_Refuses(t *testing.T) {
+	t.Parallel()
+	m := operate(t, newStore(t), nil)
+	for name, rules := range map[string][]redrive.Rule{
+		"no name":       {{Handler: "charge"}},
+		"everything":    {{Name: "all"}},
+		"two of a name": {{Name: "a", Handler: "x"}, {Name: "a", Handler: "y"}},
+		"negative":      {{Name: "a", Handler: "x", After: -1}},
+		"out of order":  {{Name: "a", Handler: "x", After: time.Hour, MaxAfter: time.Minute}},
+		"for ever":      {{Name: "a", Handler: "x", Redrives: 1000}},
+		"share":         {{Name: "a", Handler: "x", Stop: redrive.StopRule{Share: 2}}},
+	} {
+		require.ErrorIs(t, m.Automate(t.Context(), rules...), dlq.ErrInvalid, name)
+	}
+}

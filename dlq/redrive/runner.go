@@ -1,0 +1,105 @@
+package redrive
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Config is what a [Runner] works with.
+type Config struct {
+	// Store has the dead letters, and keeps runs: it, or what it wraps, is a [Store]. Required.
+	Store driver.Store
+	// Redriver publishes. Nil makes a Runner that starts, shows and changes runs, and leaves the redriving to others.
+	Redriver dlq.Redriver
+	// Logger is where runs are logged. Defaults to slog.Default().
+	Logger *slog.Logger
+	// PublishTimeout bounds the publish of one batch. A claim on an entry lasts twice as long. Defaults to 30 s.
+	PublishTimeout time.Duration
+	// OutcomeTimeout is the default of Spec.OutcomeTimeout. Defaults to 1 h.
+	OutcomeTimeout time.Duration
+	// Targets are the other destinations to which a run may send messages (Spec.Target): an operator chooses a name, never an
+	// address. Defaults to none: messages go where they came from.
+	Targets map[string]envelope.Origin
+	// Approval makes a run wait for a second person, who may not be the one that asked for it, when that one would send more alone than it
+	// allows, with everything else that they have sent within its window. Runs that edit or go to another target wait whatever their size.
+	// Give the same to dlq.ManagerConfig. Nil is no approval.
+	Approval *dlq.Approval
+	// Lease is how long a run stays with a process that does not renew it: after that another one carries it on. Defaults to 30 s.
+	Lease time.Duration
+	// WorkInterval is how often [Runner.Work] looks for runs of other processes. Defaults to 1 s.
+	WorkInterval time.Duration
+	// Batch is how many entries a run claims in one transaction at most. Defaults to 1,000, which is [dlq.MaxPage] and the most. A run
+	// begins with 250, takes more while the broker confirms a batch within 250 ms, and fewer when that takes more than a second.
+	Batch int
+	// Publishers is how many entries are published at once when the Redriver is not a [BatchRedriver]. Defaults to 256.
+	Publishers int
+}
+
+// Runner redrives in bulk: by runs, and by rules that start runs. It is safe for concurrent use, in any number of processes. It has nothing
+// to close; [Runner.Work] and [Runner.Automate] end with their context.
+type Runner struct {
+	store        driver.Store
+	runs         Store
+	redriver     dlq.Redriver
+	logger       *slog.Logger
+	publishTime  time.Duration
+	outcomeLease time.Duration
+
+	targets    map[string]envelope.Origin
+	approval   *dlq.Approval // nil: no run needs approval
+	runLease   time.Duration
+	workEvery  time.Duration
+	batch      int
+	publishers int
+	wake       chan struct{}
+}
+
+// NewRunner makes a Runner. The error reports everything that is wrong with the configuration.
+func NewRunner(cfg Config) (*Runner, error) {
+	var errs []error
+	var runs Store
+	var keeps bool
+	if cfg.Store == nil {
+		errs = append(errs, errors.New("a store is required"))
+	} else if runs, keeps = runStore(cfg.Store); !keeps {
+		errs = append(errs, fmt.Errorf("%T keeps no runs, or is not open yet (dlq.WithStoreRequired waits for it)", cfg.Store))
+	}
+	if cfg.PublishTimeout < 0 || cfg.OutcomeTimeout < 0 || cfg.Lease < 0 || cfg.WorkInterval < 0 || cfg.Publishers < 0 {
+		errs = append(errs, errors.New("times and publishers must not be negative"))
+	}
+	if cfg.Batch < 0 || cfg.Batch > dlq.MaxPage {
+		errs = append(errs, fmt.Errorf("batch %d: from 1 to %d", cfg.Batch, dlq.MaxPage))
+	}
+	if cfg.Approval != nil {
+		resolved, err := cfg.Approval.Resolve()
+		cfg.Approval = &resolved
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("dlq: runner: %w: %w", dlq.ErrInvalid, err)
+	}
+	rn := &Runner{
+		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cfg.Logger, targets: maps.Clone(cfg.Targets), approval: cfg.Approval,
+		publishTime: cmp.Or(cfg.PublishTimeout, 30*time.Second), outcomeLease: cmp.Or(cfg.OutcomeTimeout, time.Hour),
+		runLease: cmp.Or(cfg.Lease, 30*time.Second), workEvery: cmp.Or(cfg.WorkInterval, time.Second),
+		batch: cmp.Or(cfg.Batch, dlq.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
+	}
+	// A transaction of a thousand items, or of ten thousand to freeze, may take its time; a lease that is lost meanwhile is noticed.
+	rn.runs = &boundedRuns{rn.runs, max(time.Minute, 2*rn.runLease)}
+	if rn.logger == nil {
+		rn.logger = slog.Default()
+	}
+	return rn, nil
+}
+
+// Targets lists the names of [Config.Targets], sorted.
+func (rn *Runner) Targets() []string { return slices.Sorted(maps.Keys(rn.targets)) }

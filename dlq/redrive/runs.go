@@ -1,0 +1,272 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
+)
+
+// freezeChunk is how many entries one transaction of the freezing looks at.
+const freezeChunk = 10_000
+
+// StartRun freezes the set that the spec picks and begins to redrive it, or waits for approval when the configuration asks for one.
+// The messages are sent by a process that is in [Runner.Work] or [Runner.Drive]. The error wraps [dlq.ErrInvalid] for a spec that makes
+// no sense, [dlq.ErrConflict] when there is a run with its ID.
+func (rn *Runner) StartRun(ctx context.Context, spec Spec, by dlq.By) (*Run, error) {
+	return rn.startRun(ctx, spec, by, true)
+}
+
+// startRun starts a run. That of a rule needs no approval: who configured the rule gave it.
+func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval bool) (*Run, error) {
+	spec, err := rn.checkSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	if by.Actor == "" {
+		return nil, fmt.Errorf("dlq: run: %w: no actor: say who starts it", dlq.ErrInvalid)
+	}
+	if spec.ID == "" {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return nil, fmt.Errorf("dlq: run: %w", err)
+		}
+		spec.ID = id.String()
+	}
+	at := time.Now().UTC().Truncate(time.Microsecond)
+	run := &Run{
+		ID: spec.ID, Spec: spec, State: Preparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,
+		ChangedAt: at, ChangedBy: by.Actor, ApprovalAbove: -1,
+	}
+	if rn.approval != nil && approval {
+		run.ApprovalAbove, run.ApprovalWindow = rn.approval.Above, rn.approval.Window
+	}
+	audit := dlq.AuditRecord{At: at, Actor: by.Actor, Action: ActionStart, Note: by.Note, Run: run.ID}
+	if err := rn.runs.CreateRun(ctx, run, audit); err != nil {
+		return nil, err
+	}
+	rn.logger.InfoContext(ctx, "redrive run started", "run", run.ID, "actor", by.Actor)
+	holder := uuid.NewString()
+	if _, err := rn.runs.LeaseRun(ctx, run.ID, holder, time.Now(), rn.runLease); err != nil {
+		return rn.startedElsewhere(ctx, run.ID, err)
+	}
+	frozen, err := rn.freeze(ctx, run.ID, holder)
+	if _, giveBack := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, time.Now(), 0); giveBack != nil {
+		rn.logger.WarnContext(ctx, "the lease of a run could not be given back; it runs out by itself", "run", run.ID, "error", giveBack)
+	}
+	if err != nil {
+		return rn.startedElsewhere(ctx, run.ID, err)
+	}
+	rn.wakeUp()
+	return frozen, nil
+}
+
+// startedElsewhere is for the run that a working process took over while we were about to freeze it.
+func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*Run, error) {
+	if errors.Is(err, ErrLeaseLost) || errors.Is(err, dlq.ErrConflict) {
+		return rn.runs.Run(ctx, id)
+	}
+	return nil, err
+}
+
+// freeze carries the freezing on to its end.
+func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
+	for {
+		at := time.Now()
+		if _, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.runLease); err != nil {
+			return nil, err
+		}
+		run, err := rn.runs.FreezeRun(ctx, id, holder, at, freezeChunk)
+		if err != nil {
+			return nil, err
+		}
+		if run.FrozenTo >= run.FreezeTo {
+			return rn.readyRun(ctx, run)
+		}
+	}
+}
+
+// checkSpec resolves a spec and refuses what this Runner could not carry out.
+func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
+	spec, err := spec.Resolve()
+	if err != nil {
+		return spec, err
+	}
+	if spec.OutcomeTimeout == 0 {
+		spec.OutcomeTimeout = rn.outcomeLease
+	}
+	if _, known := rn.targets[spec.Target]; spec.Target != "" && !known {
+		return spec, fmt.Errorf("dlq: run: %w: target %.80q is not among the configured ones", dlq.ErrInvalid, spec.Target)
+	}
+	if spec.JQ != "" {
+		if _, err := payload.Compile(spec.JQ); err != nil {
+			return spec, err
+		}
+	}
+	return spec, nil
+}
+
+// Run returns a run. The error wraps [dlq.ErrNotFound] when there is none.
+func (rn *Runner) Run(ctx context.Context, id string) (*Run, error) { return rn.runs.Run(ctx, id) }
+
+// Runs returns a page of the runs that the filter picks, newest first unless the page says otherwise, and the next page's cursor.
+func (rn *Runner) Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, string, error) {
+	return rn.runs.Runs(ctx, f, p)
+}
+
+// RunItems returns a page of a run's entries and what became of each, by entry id.
+func (rn *Runner) RunItems(ctx context.Context, id string, f ItemFilter) ([]Item, error) {
+	return rn.runs.RunItems(ctx, id, f)
+}
+
+// ApproveRun lets a run begin that waits for approval. The error wraps [ErrForbidden] when by.Actor is who asked for the run.
+func (rn *Runner) ApproveRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
+	return rn.changeRun(ctx, id, ActionApprove, by)
+}
+
+// RejectRun cancels a run that waits for approval.
+func (rn *Runner) RejectRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
+	return rn.changeRun(ctx, id, ActionReject, by)
+}
+
+// PauseRun stops the redriving after the current batch. What has been sent continues, and its outcomes are recorded.
+func (rn *Runner) PauseRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
+	return rn.changeRun(ctx, id, ActionPause, by)
+}
+
+// ResumeRun carries a run on that was paused or has stopped by itself. The failure share is counted anew.
+func (rn *Runner) ResumeRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
+	return rn.changeRun(ctx, id, ActionResume, by)
+}
+
+// CancelRun ends a run. Its waiting entries stay as they were; what has been sent continues.
+func (rn *Runner) CancelRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
+	return rn.changeRun(ctx, id, ActionCancel, by)
+}
+
+// Adjustment changes a run under way; a nil field changes nothing.
+type Adjustment struct {
+	// Rate and MaxOut are those of [Spec].
+	Rate   *float64
+	MaxOut *int
+	Stop   *StopRule
+}
+
+// AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval is not changed, so that what is
+// approved is what was looked at; one that was approved may be slowed down and bounded more narrowly, and else the error wraps
+// [ErrForbidden].
+func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, by dlq.By) (*Run, error) {
+	return rn.changeRunWith(ctx, id, ActionAdjust, by, func(r *Run) error {
+		before := r.Spec
+		if change.Rate != nil {
+			r.Spec.Rate = *change.Rate
+		}
+		if change.MaxOut != nil {
+			r.Spec.MaxOut = *change.MaxOut
+		}
+		if change.Stop != nil {
+			r.Spec.Stop = *change.Stop
+		}
+		spec, err := r.Spec.Resolve()
+		if err == nil && r.ApprovedBy != "" && looser(&before, &spec) {
+			err = fmt.Errorf("dlq: run %s: %w: %s has approved it as it is: it may be slowed down, not loosened", id, ErrForbidden, r.ApprovedBy)
+		}
+		r.Spec = spec
+		return err
+	})
+}
+
+// WatchRun yields the run now and whenever it has changed, until it has ended and nothing is out, or the context ends. It asks
+// the store every so often. The last pair has the error, if any.
+func (rn *Runner) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*Run, error] {
+	return func(yield func(*Run, error) bool) {
+		var last Run
+		for {
+			run, err := rn.runs.Run(ctx, id)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if run.Version != last.Version || run.Counts != last.Counts {
+				last = *run
+				if !yield(run, nil) {
+					return
+				}
+			}
+			if run.State.Ended() && run.Counts.Open() == 0 {
+				return
+			}
+			if err := wait(ctx, every); err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+func (rn *Runner) changeRun(ctx context.Context, id string, action dlq.Action, by dlq.By) (*Run, error) {
+	return rn.changeRunWith(ctx, id, action, by, func(*Run) error { return nil })
+}
+
+// changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change that is lost to
+// another one is tried on what that made of it; the state machine then says whether it still fits.
+func (rn *Runner) changeRunWith(ctx context.Context, id string, action dlq.Action, by dlq.By, edit func(*Run) error) (*Run, error) {
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		before, err := rn.runs.Run(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if err := before.check(action, by); err != nil {
+			return nil, err
+		}
+		edited := *before
+		if err := edit(&edited); err != nil {
+			return nil, err
+		}
+		after, err := edited.apply(action, by, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		err = rn.runs.ChangeRun(ctx, &after, dlq.AuditRecord{
+			At: after.ChangedAt, Actor: by.Actor, Action: action, Note: by.Note, Run: id, Version: after.Version,
+			Detail: map[string]string{"from": string(before.State), "to": string(after.State)},
+		})
+		if errors.Is(err, dlq.ErrConflict) && by.Version == 0 && attempt < attempts {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		rn.logger.InfoContext(ctx, "redrive run changed", "run", id, "action", string(action), "from", string(before.State),
+			"to", string(after.State), "actor", by.Actor, "note", by.Note)
+		rn.wakeUp()
+		return &after, nil
+	}
+}
+
+// wakeUp lets Work of this Runner look at once.
+func (rn *Runner) wakeUp() {
+	select {
+	case rn.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits, or returns the context's error.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

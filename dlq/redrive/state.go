@@ -1,0 +1,147 @@
+package redrive
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// What is done to a run. Their texts stand in the audit log beside the actions on entries.
+const (
+	ActionStart    dlq.Action = "run start"
+	ActionReady    dlq.Action = "run ready"
+	ActionApprove  dlq.Action = "run approve"
+	ActionReject   dlq.Action = "run reject"
+	ActionPause    dlq.Action = "run pause"
+	ActionResume   dlq.Action = "run resume"
+	ActionCancel   dlq.Action = "run cancel"
+	ActionStop     dlq.Action = "run stop"
+	ActionComplete dlq.Action = "run complete"
+	// ActionCanary is a step of the canary that was judged and passed.
+	ActionCanary dlq.Action = "run canary"
+	ActionAdjust dlq.Action = "run adjust"
+)
+
+// ConflictError is the answer to the one whose change of a run came second, or does not fit its state.
+type ConflictError struct {
+	// ID is the run and Action what was asked of it.
+	ID     string
+	Action dlq.Action
+	// State and Version are the run's, now; By and At say who brought it there, and when.
+	State   State
+	Version int64
+	By      string
+	At      time.Time
+}
+
+// Error says what was asked, what the run is, and who made it so.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d), by %s", e.ID, e.Action, e.State,
+		e.At.UTC().Format(time.RFC3339), e.Version, e.By)
+}
+
+// Is makes errors.Is(err, ErrConflict) true.
+func (e *ConflictError) Is(target error) bool { return target == dlq.ErrConflict }
+
+// check reports why the action does not fit the run as it is.
+func (r *Run) check(action dlq.Action, by dlq.By) error {
+	if by.Actor == "" {
+		return fmt.Errorf("%w: %s without an actor: say who does it", dlq.ErrInvalid, action)
+	}
+	if by.Version != 0 && by.Version != r.Version || !r.legal(action) {
+		return &ConflictError{
+			ID: "run " + r.ID, Action: action, State: r.State, Version: r.Version, By: r.ChangedBy, At: r.ChangedAt,
+		}
+	}
+	return nil
+}
+
+// apply is the state machine of runs: the run as it is after the action. It touches nothing.
+func (r Run) apply(action dlq.Action, by dlq.By, at time.Time) (Run, error) {
+	if err := r.check(action, by); err != nil {
+		return r, err
+	}
+	at = at.UTC().Truncate(time.Microsecond)
+	switch action {
+	case ActionReady:
+		r.ready(at)
+	case ActionApprove:
+		if driver.Person(by.Actor) == driver.Person(r.CreatedBy) {
+			return r, fmt.Errorf("dlq: run %s: %w: %s has asked for it, so somebody else has to approve it", r.ID, ErrForbidden, r.CreatedBy)
+		}
+		r.ApprovedBy, r.ApprovedAt = by.Actor, at
+		r.ready(at)
+	case ActionPause:
+		r.State, r.Cause = Paused, by.Note
+	case ActionResume:
+		if r.State == Stopped && r.StartedAt.IsZero() {
+			r.State, r.Cause = Preparing, "" // it stopped before its set was frozen and approved
+			break
+		}
+		r.run(at)
+	case ActionStop:
+		r.State, r.Cause = Stopped, by.Note
+	case ActionCanary:
+		r.ResumedAt, r.Baseline = at, r.Counts
+	case ActionComplete:
+		r.State, r.Cause, r.FinishedAt = Completed, "", at
+	case ActionCancel, ActionReject:
+		r.State, r.Cause, r.FinishedAt = Cancelled, by.Note, at
+	default: // ActionRunAdjust changes the spec alone
+	}
+	r.Version++
+	r.ChangedAt, r.ChangedBy = at, by.Actor
+	return r, nil
+}
+
+// ready brings a run whose set is frozen to where it goes on.
+func (r *Run) ready(at time.Time) {
+	r.NeedsApproval = r.NeedsApproval || r.needsApproval()
+	switch {
+	case r.Counts.Total() == 0:
+		r.State, r.Cause, r.FinishedAt = Completed, "no entry matched when it started", at
+	case r.NeedsApproval && r.ApprovedBy == "":
+		r.State = AwaitingApproval
+	case r.Spec.Paused:
+		r.State = Paused
+	default:
+		r.run(at)
+	}
+}
+
+// needsApproval reports whether a second person has to look at the run: for its size, or because it does more than send messages
+// back to where they came from.
+func (r *Run) needsApproval() bool {
+	return r.ApprovalAbove >= 0 && (r.Counts.Total() > r.ApprovalAbove || r.Spec.JQ != "" || r.Spec.Target != "")
+}
+
+func (r *Run) run(at time.Time) {
+	r.State, r.Cause = Running, ""
+	r.ResumedAt, r.Baseline = at, r.Counts
+	if r.StartedAt.IsZero() {
+		r.StartedAt = at
+	}
+}
+
+func (r *Run) legal(action dlq.Action) bool {
+	switch action {
+	case ActionReady:
+		return r.State == Preparing
+	case ActionApprove, ActionReject:
+		return r.State == AwaitingApproval
+	case ActionStop:
+		return r.State == Running || r.State == Preparing
+	case ActionPause, ActionComplete, ActionCanary:
+		return r.State == Running
+	case ActionResume:
+		return r.State == Paused || r.State == Stopped
+	case ActionCancel:
+		return !r.State.Ended()
+	case ActionAdjust: // what waits for approval is approved as it is
+		return !r.State.Ended() && r.State != AwaitingApproval
+	default:
+		return false
+	}
+}

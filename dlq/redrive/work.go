@@ -1,0 +1,171 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/text"
+)
+
+// Work carries redrive runs on, those of this process and those that other processes have left, until the context ends; then it
+// records what is being published, gives the runs back and returns the context's error. Any number of processes may work: each run
+// is held by one of them. It needs a Redriver.
+func (rn *Runner) Work(ctx context.Context) error {
+	if rn.redriver == nil {
+		return fmt.Errorf("dlq: work: %w: this runner has no Redriver to publish with", dlq.ErrInvalid)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var mu sync.Mutex
+	driven := map[string]bool{}
+	for {
+		var runs []Run
+		err := guard(func() (err error) {
+			runs, err = rn.activeRuns(ctx)
+			return err
+		})
+		if err != nil && ctx.Err() == nil {
+			rn.logger.WarnContext(ctx, "redrive runs could not be listed", "error", err)
+		}
+		for i := range runs {
+			run := &runs[i]
+			mu.Lock()
+			busy := driven[run.ID] || run.Holder != "" && run.LeaseUntil.After(time.Now())
+			driven[run.ID] = driven[run.ID] || !busy
+			mu.Unlock()
+			if busy {
+				continue
+			}
+			wg.Go(func() {
+				err := guard(func() error { return rn.drive(ctx, run.ID, true) })
+				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLeaseLost) {
+					rn.logger.ErrorContext(ctx, "a redrive run cannot be carried on", "run", run.ID, "error", err)
+				}
+				mu.Lock()
+				delete(driven, run.ID)
+				mu.Unlock()
+			})
+		}
+		timer := time.NewTimer(rn.workEvery)
+		select {
+		case <-timer.C:
+		case <-rn.wake:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
+	var all []Run
+	page := dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst}
+	for {
+		runs, next, err := rn.runs.Runs(ctx, RunFilter{Active: true}, page)
+		all = append(all, runs...)
+		if err != nil || next == "" {
+			return all, err
+		}
+		page.After = next
+	}
+}
+
+// Drive carries one run on in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits for approval.
+// While another process holds it, Drive watches. A context that ends gives the run back: it can be driven on, here or elsewhere.
+func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
+	if rn.redriver == nil {
+		return nil, fmt.Errorf("dlq: drive run %s: %w: this runner has no Redriver to publish with", id, dlq.ErrInvalid)
+	}
+	for {
+		err := guard(func() error { return rn.drive(ctx, id, false) })
+		if err != nil && ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), err) // database/sql does not always say that the context was the reason
+		}
+		if err != nil && !errors.Is(err, ErrLeaseLost) {
+			return nil, err
+		}
+		run, err := rn.runs.Run(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if run.State != Preparing && run.State != Running {
+			return run, nil
+		}
+		if err := wait(ctx, rn.workEvery); err != nil {
+			return run, err
+		}
+	}
+}
+
+// drive takes the lease, drives, and gives the lease back.
+func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
+	holder := uuid.NewString()
+	run, err := rn.runs.LeaseRun(ctx, id, holder, time.Now(), rn.runLease)
+	if err != nil {
+		return err
+	}
+	d, err := rn.newDriver(holder, run, linger)
+	if err == nil {
+		err = guard(func() error { return d.drive(ctx) })
+	}
+	if isPanic(err) {
+		err = errors.Join(err, rn.stopPanicking(ctx, id, err))
+	}
+	if errors.Is(err, ErrLeaseLost) {
+		return err
+	}
+	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
+	defer cancel()
+	if _, lost := rn.runs.LeaseRun(giveBack, id, holder, time.Now(), 0); lost != nil && !errors.Is(lost, ErrLeaseLost) {
+		err = errors.Join(err, lost)
+	}
+	return err
+}
+
+// stopPanicking stops a run that makes its driver panic: the next process that carried it on would panic too.
+func (rn *Runner) stopPanicking(ctx context.Context, id string, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
+	defer cancel()
+	_, err := rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: text.Clean(cause.Error(), text.MaxName)})
+	if errors.Is(err, dlq.ErrConflict) {
+		return nil // it is not running any more
+	}
+	return err
+}
+
+// panicError is a panic as an error, with the stack for the log.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("dlq: run: panic: %v", e.value) }
+
+// LogValue adds the stack.
+func (e *panicError) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("error", e.Error()), slog.String("stack", string(e.stack)))
+}
+
+func isPanic(err error) bool {
+	_, panicked := errors.AsType[*panicError](err)
+	return panicked
+}
+
+// guard makes an error of a panic: the process serves other runs, and more than runs.
+func guard(do func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicError{value, debug.Stack()}
+		}
+	}()
+	return do()
+}

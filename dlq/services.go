@@ -1,0 +1,42 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// ErrNoServices means that the store keeps no reports of services.
+var ErrNoServices = errors.New("this store keeps no reports of services")
+
+// Services returns the services of which a process has reported since then, or that are paused, by name. See package live.
+func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
+	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
+	if !ok {
+		return nil, ErrNoServices
+	}
+	return store.Services(ctx, since)
+}
+
+// PauseIntake makes every process of a service receive nothing more, or lets them receive again. What they are handling is finished; a
+// process does it with its next report.
+func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, by By) error {
+	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
+	switch {
+	case !ok:
+		return fmt.Errorf("dlq: pause intake: %w", ErrNoServices)
+	case service == "" || by.Actor == "":
+		return fmt.Errorf("dlq: pause intake: %w: a service and an actor are required", ErrInvalid)
+	}
+	now := time.Now().UTC()
+	action := driver.ActionResumeIntake
+	if pause {
+		action = driver.ActionPauseIntake
+	}
+	return store.PauseIntake(ctx, driver.IntakePause{Service: service, Paused: pause, By: by.Actor, At: now}, AuditRecord{
+		At: now, Actor: by.Actor, Action: action, Note: by.Note, Detail: map[string]string{"service": service},
+	})
+}

@@ -1,0 +1,233 @@
+package spool
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Bounds of what Drain hands over at once.
+const (
+	maxBatchLines = 500
+	maxBatchBytes = 4 << 20
+)
+
+// Drain hands everything that waits to take, in batches, in the order in which it was appended, and removes the files that were
+// taken. When take fails Drain stops and returns its error; the next Drain continues with the same batch. A crash lets a file be
+// handed over once more, so take must be idempotent. Lines that came while it ran are drained too. One Drain runs at a time.
+//
+// A file that is gone is counted as missing, and drained when it comes back. One that cannot be read does not stop those behind it; the
+// error says so.
+func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines [][]byte) error) error {
+	s.draining.Lock()
+	defer s.draining.Unlock()
+	s.findMissing()
+	var unreadable []error
+	tried := map[*segment]bool{}
+	for {
+		seg := s.oldest(tried)
+		if seg == nil {
+			s.Seal()
+			if seg = s.oldest(tried); seg == nil {
+				return errors.Join(unreadable...)
+			}
+		}
+		tried[seg] = true
+		err := s.drainSegment(ctx, seg, take)
+		file, ofFile := errors.AsType[*fileError](err)
+		switch {
+		case err == nil:
+		case ofFile && errors.Is(file.err, fs.ErrNotExist):
+			s.lose(seg)
+		case ofFile:
+			unreadable = append(unreadable, file.err)
+		default:
+			return errors.Join(append(unreadable, err)...)
+		}
+	}
+}
+
+// fileError is about the file, not about what take does with its lines.
+type fileError struct{ err error }
+
+func (e *fileError) Error() string { return e.err.Error() }
+func (e *fileError) Unwrap() error { return e.err }
+
+// oldest is the first segment that was not tried yet.
+func (s *Spool) oldest(tried map[*segment]bool) *segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.waiting {
+		if !tried[seg] {
+			return seg
+		}
+	}
+	return nil
+}
+
+// lose takes a segment whose file is gone out of the spool.
+func (s *Spool) lose(seg *segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(seg)
+	s.missing = append(s.missing, seg)
+	s.stats.Missing++
+}
+
+// remove takes a segment off the waiting ones. The caller holds mu.
+func (s *Spool) remove(seg *segment) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(w *segment) bool { return w == seg })
+	s.bytes -= seg.size
+}
+
+// findMissing puts segments whose files are back behind the waiting ones, as they were when they went away.
+func (s *Spool) findMissing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing = slices.DeleteFunc(s.missing, func(seg *segment) bool {
+		if _, err := os.Stat(seg.path); err != nil {
+			return false
+		}
+		s.waiting = append(s.waiting, seg)
+		s.bytes += seg.size
+		return true
+	})
+}
+
+// Missing reports whether files are gone that have not come back.
+func (s *Spool) Missing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.missing) > 0
+}
+
+// Seal has the writer close the open segment, so that it can be read to its end.
+func (s *Spool) Seal() {
+	sealed := make(chan struct{})
+	select {
+	case s.seals <- sealed:
+		<-sealed
+	case <-s.stopped:
+	}
+}
+
+func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(context.Context, [][]byte) error) error {
+	f, err := os.Open(seg.path)
+	if err != nil {
+		return &fileError{fmt.Errorf("spool: %w", err)}
+	}
+	defer f.Close()
+	if _, err := f.Seek(seg.imported, io.SeekStart); err != nil {
+		return &fileError{fmt.Errorf("spool: %w", err)}
+	}
+	var read int64
+	buffered := bufio.NewReaderSize(f, 256<<10)
+	lines := &lineReader{read: func() ([]byte, error) {
+		line, err := buffered.ReadBytes('\n')
+		read += int64(len(line))
+		return line, err
+	}}
+	start := seg.imported
+	for {
+		batch, err := readBatch(lines)
+		if err != nil {
+			return &fileError{fmt.Errorf("spool: read %s: %w", seg.path, err)}
+		}
+		if len(batch) == 0 {
+			break
+		}
+		if err := take(ctx, batch); err != nil {
+			return err
+		}
+		seg.imported = start + read
+		seg.damaged += lines.bad
+		lines.bad = 0
+		s.mu.Lock()
+		s.stats.Imported += int64(len(batch))
+		s.mu.Unlock()
+	}
+	seg.damaged += lines.bad
+	if len(lines.torn) > 0 {
+		if err := keepTorn(s.cfg.Dir, seg.path, lines.torn); err != nil {
+			return &fileError{err}
+		}
+		seg.torn = true
+	}
+	return s.finish(seg)
+}
+
+func readBatch(lines *lineReader) (batch [][]byte, err error) {
+	size := 0
+	for len(batch) < maxBatchLines && size < maxBatchBytes {
+		data, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return batch, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range data {
+			batch = append(batch, d)
+			size += len(d)
+		}
+	}
+	return batch, nil
+}
+
+// finish takes a segment out of the spool. The name changes first, durably: a crash before the removal must not import it again.
+// A segment with damaged lines is kept under another name, for a person.
+func (s *Spool) finish(seg *segment) error {
+	base := strings.TrimSuffix(seg.path, segmentSuffix)
+	target := base + doneSuffix
+	if seg.damaged > 0 {
+		target = base + damagedSuffix
+	}
+	err := os.Rename(seg.path, target)
+	if err == nil {
+		err = syncDir(s.cfg.Dir)
+	}
+	if err == nil && seg.damaged == 0 {
+		err = os.Remove(target)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // moved away while it was read, to its end
+		return &fileError{fmt.Errorf("spool: %w", err)}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(seg)
+	if seg.torn {
+		s.stats.Torn++
+	}
+	s.stats.Damaged += int64(seg.damaged)
+	return nil
+}
+
+// Refuse puts a line aside that the store will never take, durably, in the same format.
+func (s *Spool) Refuse(data []byte) error {
+	line, err := encodeLine(data)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, refusedName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	_, err = f.Write(line)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close(), syncDir(s.cfg.Dir)); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Refused++
+	return nil
+}

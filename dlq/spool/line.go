@@ -1,0 +1,123 @@
+package spool
+
+import (
+	"bytes"
+	"errors"
+	"hash/crc32"
+	"io"
+)
+
+// A spool line is the CRC-32C of the data in 8 lower-case hex digits, a space, the data, and a line feed. The data has no line
+// feed in it (it is JSON), so that a torn or flipped line costs itself and no other.
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const hexDigits = "0123456789abcdef"
+
+const linePrefix = 8 + 1
+
+var (
+	errLineFeed = errors.New("spool: the data has a line feed in it")
+	errBadLine  = errors.New("spool: damaged line")
+)
+
+// encodeLine makes a line of data.
+func encodeLine(data []byte) ([]byte, error) {
+	if bytes.IndexByte(data, '\n') >= 0 {
+		return nil, errLineFeed
+	}
+	line := make([]byte, 0, linePrefix+len(data)+1)
+	sum := crc32.Checksum(data, castagnoli)
+	for shift := 28; shift >= 0; shift -= 4 {
+		line = append(line, hexDigits[sum>>shift&0xf])
+	}
+	line = append(line, ' ')
+	line = append(line, data...)
+	return append(line, '\n'), nil
+}
+
+// decodeLine checks a line without its line feed and returns its data. Every bit of it is checked, the separator too.
+func decodeLine(line []byte) ([]byte, error) {
+	if len(line) < linePrefix || line[linePrefix-1] != ' ' {
+		return nil, errBadLine
+	}
+	var sum uint32
+	for _, c := range line[:linePrefix-1] {
+		digit := bytes.IndexByte([]byte(hexDigits), c)
+		if digit < 0 {
+			return nil, errBadLine
+		}
+		sum = sum<<4 | uint32(digit) //nolint:gosec // 0 to 15
+	}
+	data := line[linePrefix:]
+	if crc32.Checksum(data, castagnoli) != sum {
+		return nil, errBadLine
+	}
+	return data, nil
+}
+
+// decodeLines checks a line and, when it is damaged, looks for whole lines in it: the damage may have been a line feed. It returns
+// the data of those, and whether all of the line was good.
+func decodeLines(line []byte) (data [][]byte, good bool) {
+	if whole, err := decodeLine(line); err == nil {
+		return [][]byte{whole}, true
+	}
+	start := 0
+	for i := 1; i+linePrefix < len(line); i++ {
+		if line[i+linePrefix-1] != ' ' || line[i+linePrefix] != '{' {
+			continue
+		}
+		// A line may begin at i. The one in front of it ends one byte earlier, where its line feed was.
+		if head, err := decodeLine(line[start : i-1]); err == nil {
+			data = append(data, head)
+			start = i
+		} else if tail, err := decodeLine(line[i:]); err == nil {
+			return append(data, tail), false
+		}
+	}
+	if start > 0 {
+		if tail, err := decodeLine(line[start:]); err == nil {
+			data = append(data, tail)
+		}
+	}
+	return data, false
+}
+
+// lineReader reads a spool file line by line.
+type lineReader struct {
+	read func() ([]byte, error) // up to and with a line feed, as bufio.Reader.ReadBytes
+	// bad counts damaged lines that ended in a line feed; torn is the end of the file when that is no line.
+	bad  int
+	torn []byte
+}
+
+// next returns the data of the next line or lines, or io.EOF.
+func (r *lineReader) next() ([][]byte, error) {
+	for {
+		line, err := r.read()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		whole := bytes.HasSuffix(line, []byte{'\n'})
+		if len(line) == 0 {
+			return nil, io.EOF
+		}
+		data, good := decodeLines(bytes.TrimSuffix(line, []byte{'\n'}))
+		if !whole && !good {
+			// A whole line whose line feed is another byte now, at the end of the file?
+			if last, err := decodeLine(line[:len(line)-1]); err == nil {
+				data, whole = [][]byte{last}, true
+			}
+		}
+		switch {
+		case !whole && !good:
+			// The end of a write that never returned, of which nothing was promised, or a line that the disk has lost the end of.
+			r.torn = line
+		case !good:
+			r.bad++
+		}
+		if len(data) > 0 {
+			return data, nil
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+var (
+	// ErrClosed means that the spool was closed.
+	ErrClosed = driver.ErrClosed
+	// ErrFull means that the spool has reached its size bound: the line was not taken.
+	ErrFull = errors.New("spool is full")
+	// ErrLocked means that another process has the spool.
+	ErrLocked = errors.New("spool is in use by another process")
+)
+
+// Config says where a spool is and how large it may grow.
+type Config struct {
+	// Dir is the directory. Required. It is made, for this user only, when it is not there.
+	Dir string
+	// MaxBytes bounds what waits on disk. Defaults to 1 GiB.
+	MaxBytes int64
+	// SegmentBytes is when a file is closed and the next one begun. Defaults to 64 MiB.
+	SegmentBytes int64
+}
+
+// Spool keeps lines in local files until they are drained. A line that Append has taken survives a crash and a power loss: it was
+// written and synced, together with those of concurrent callers. A Spool is safe for concurrent use within its process, and locked
+// against any other.
+type Spool struct {
+	cfg  Config
+	lock *flock.Flock
+
+	appends chan *appendRequest
+	seals   chan chan struct{}
+	quit    chan struct{}
+	stopped chan struct{}
+
+	closeOnce sync.Once
+	closeErr  error
+	draining  sync.Mutex // one drain at a time
+
+	mu      sync.Mutex // guards what follows
+	waiting []*segment // closed segments, the oldest first
+	bytes   int64      // of all segments, the open one too
+	missing []*segment // closed segments whose files are gone: looked for at every drain, for they may have been moved
+	stats   Stats
+
+	// Of the writer goroutine alone.
+	file    *os.File
+	current *segment
+	number  int
+}
+
+// Stats is the state of a spool.
+type Stats struct {
+	// Bytes wait on disk, of at most MaxBytes.
+	Bytes, MaxBytes int64
+	// OldestSince is when the oldest waiting file was last written; zero when nothing waits.
+	OldestSince time.Time
+	// Appended, Imported, Damaged and Refused count lines since the start: taken, delivered to the store, found unreadable, and put
+	// aside because the store would never take them. Torn counts ends of files that are no whole line: writes that never returned, or
+	// lines whose end the disk has lost.
+	Appended, Imported, Damaged, Refused, Torn int64
+	// Missing counts files that were there and are not: moved or deleted by somebody else.
+	Missing int64
+}
+
+type appendRequest struct {
+	line []byte
+	done chan error
+}
+
+// maxGroup bounds how many bytes are written and synced at once.
+const maxGroup = 8 << 20
+
+// Open opens the spool in cfg.Dir, with the files that are there. It fails with [ErrLocked] when another process has it.
+func Open(cfg Config) (*Spool, error) {
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = 1 << 30
+	}
+	if cfg.SegmentBytes == 0 {
+		cfg.SegmentBytes = 64 << 20
+	}
+	if cfg.Dir == "" || cfg.MaxBytes < 0 || cfg.SegmentBytes < 0 {
+		return nil, fmt.Errorf("spool: %w: a directory is required, and sizes must be positive", driver.ErrInvalid)
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("spool: %w: name a directory that can be written, with WithSpool or ?x-spool=", err)
+	}
+	lock := flock.New(filepath.Join(cfg.Dir, lockName))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("spool: lock %s: %w", cfg.Dir, err)
+	}
+	if !locked {
+		return nil, fmt.Errorf("spool %s: %w", cfg.Dir, ErrLocked)
+	}
+	waiting, highest, err := readDir(cfg.Dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	s := &Spool{
+		cfg: cfg, lock: lock, waiting: waiting, number: highest,
+		appends: make(chan *appendRequest), seals: make(chan chan struct{}),
+		quit: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	for _, seg := range waiting {
+		s.bytes += seg.size
+	}
+	go s.write()
+	return s, nil
+}
+
+// OpenSlot opens the first numbered directory below dir that no other process has: two replicas on one machine, started in
+// the same directory, do not get in each other's way.
+func OpenSlot(dir string, cfg Config) (*Spool, error) {
+	const slots = 1024
+	for n := range slots {
+		cfg.Dir = filepath.Join(dir, strconv.Itoa(n))
+		s, err := Open(cfg)
+		if !errors.Is(err, ErrLocked) {
+			return s, err
+		}
+	}
+	return nil, fmt.Errorf("spool %s: %w: all %d places are taken", dir, ErrLocked, slots)
+}
+
+// Dir is where the spool is.
+func (s *Spool) Dir() string { return s.cfg.Dir }
+
+// DamagedFiles is the pattern of the files in which something could not be read. They are kept for a person.
+func (s *Spool) DamagedFiles() string { return filepath.Join(s.cfg.Dir, "*"+damagedSuffix) }
+
+// RefusedFile is where [Spool.Refuse] puts lines.
+func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedName) }
+
+// Append takes data, which must not hold a line feed, and returns when it is durable. It fails with [ErrFull] at the size
+// bound, with [ErrClosed] after Close, and with the system's error when the disk does not take it; then nothing is promised. The
+// context is looked at only until the write begins.
+func (s *Spool) Append(ctx context.Context, data []byte) error {
+	line, err := encodeLine(data)
+	if err != nil {
+		return err
+	}
+	r := &appendRequest{line: line, done: make(chan error, 1)}
+	select {
+	case s.appends <- r:
+		return <-r.done
+	case <-ctx.Done():
+		return fmt.Errorf("spool: %w", ctx.Err())
+	case <-s.stopped:
+		return fmt.Errorf("spool: %w", ErrClosed)
+	}
+}
+
+// Stats says how the spool is.
+func (s *Spool) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	stats.Bytes, stats.MaxBytes = s.bytes, s.cfg.MaxBytes
+	if len(s.waiting) > 0 {
+		if info, err := os.Stat(s.waiting[0].path); err == nil {
+			stats.OldestSince = info.ModTime()
+		}
+	}
+	return stats
+}
+
+// Empty reports whether nothing waits.
+func (s *Spool) Empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes == 0
+}
+
+// Close finishes the appends under way, and unlocks the spool. What waits stays on disk. Closing twice is fine.
+func (s *Spool) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.quit)
+		<-s.stopped
+		s.draining.Lock()
+		defer s.draining.Unlock()
+		s.closeErr = s.lock.Close()
+	})
+	return s.closeErr
+}

@@ -1,0 +1,149 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// write is the goroutine that has the open file. One sync serves all callers that came while the last one ran.
+func (s *Spool) write() {
+	defer close(s.stopped)
+	for {
+		select {
+		case r := <-s.appends:
+			s.commit(s.gather(r))
+		case sealed := <-s.seals:
+			s.seal()
+			close(sealed)
+		case <-s.quit:
+			s.seal()
+			return
+		}
+	}
+}
+
+// gather adds the callers that wait already to the first.
+func (s *Spool) gather(first *appendRequest) []*appendRequest {
+	group, size := []*appendRequest{first}, len(first.line)
+	for size < maxGroup {
+		select {
+		case r := <-s.appends:
+			group = append(group, r)
+			size += len(r.line)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// commit writes a group and tells its callers. A segment on which anything failed is never written again: after a failed sync the
+// system may have dropped the pages and call the next sync a success. The group then goes into a new segment, once.
+func (s *Spool) commit(group []*appendRequest) {
+	group = s.refuseOverflow(group)
+	if len(group) == 0 {
+		return
+	}
+	buffer := make([]byte, 0, groupSize(group))
+	for _, r := range group {
+		buffer = append(buffer, r.line...)
+	}
+	err := s.append(buffer)
+	if err != nil {
+		if again := s.append(buffer); again != nil {
+			err = errors.Join(err, again)
+		} else {
+			err = nil
+		}
+	}
+	s.mu.Lock()
+	if err == nil {
+		s.stats.Appended += int64(len(group))
+	}
+	s.mu.Unlock()
+	for _, r := range group {
+		r.done <- err
+	}
+}
+
+// refuseOverflow answers those that would go over the size bound, and returns the others.
+func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
+	s.mu.Lock()
+	free := s.cfg.MaxBytes - s.bytes
+	s.mu.Unlock()
+	fitting := group[:0]
+	for _, r := range group {
+		if size := int64(len(r.line)); size <= free {
+			free -= size
+			fitting = append(fitting, r)
+			continue
+		}
+		r.done <- fmt.Errorf("spool %s: %w: %d bytes wait for the store", s.cfg.Dir, ErrFull, s.cfg.MaxBytes-free)
+	}
+	return fitting
+}
+
+func groupSize(group []*appendRequest) int {
+	size := 0
+	for _, r := range group {
+		size += len(r.line)
+	}
+	return size
+}
+
+// append writes and syncs; on an error it gives the segment up.
+func (s *Spool) append(buffer []byte) error {
+	if s.current == nil {
+		s.number++
+		file, err := createSegment(s.cfg.Dir, s.number)
+		if err != nil {
+			return err
+		}
+		s.file = file
+		s.current = &segment{path: filepath.Join(s.cfg.Dir, segmentName(s.number))}
+	}
+	_, err := s.file.Write(buffer)
+	if err == nil {
+		err = s.file.Sync()
+	}
+	if err != nil {
+		s.abandon()
+		return fmt.Errorf("spool: %w", err)
+	}
+	s.current.size += int64(len(buffer))
+	s.mu.Lock()
+	s.bytes += int64(len(buffer))
+	s.mu.Unlock()
+	if s.current.size >= s.cfg.SegmentBytes {
+		s.seal()
+	}
+	return nil
+}
+
+// abandon gives the open segment up after an error. When something in it was promised it waits for import like any other: its
+// whole lines are good, the torn end is skipped. When nothing was, it is removed; on a full disk that gives the space back.
+func (s *Spool) abandon() {
+	promised := s.current.size > 0
+	path := s.current.path
+	if promised {
+		s.seal()
+		return
+	}
+	_ = s.file.Close()
+	_ = os.Remove(path) // if it cannot be, it is imported at the next start, which does no harm
+	s.file, s.current = nil, nil
+}
+
+// seal closes the open segment and puts it in line for import.
+func (s *Spool) seal() {
+	if s.current == nil {
+		return
+	}
+	_ = s.file.Close() // everything promised is synced
+	s.mu.Lock()
+	s.waiting = append(s.waiting, s.current)
+	s.mu.Unlock()
+	s.file, s.current = nil, nil
+}

@@ -1,0 +1,111 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// Dialect names the kind of database behind a *sql.DB.
+type Dialect = sqldb.Dialect
+
+// The databases that [New] takes.
+const (
+	PostgreSQL = sqldb.PostgreSQL // 12 and later, through pgx
+	MySQL      = sqldb.MySQL      // MySQL 8.0, MariaDB 10.6 and later
+	SQLite     = sqldb.SQLite     // 3.42 and later
+)
+
+// Config is how [New] keeps dead letters in an application's own database.
+type Config struct {
+	// Dialect is the kind of database. Required.
+	Dialect Dialect
+	// Read is a pool for what only reads, so that a dashboard does not keep a dead letter waiting for a connection.
+	// Defaults to the pool that New is given.
+	Read *sql.DB
+	// KeepSchema makes missing or old tables an error instead of making them.
+	KeepSchema bool
+	// Trigram makes an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL only; see the
+	// parameters of the URL.
+	Trigram, Monthly bool
+	// SpoolDir is where a spool alongside this store belongs; empty for none.
+	SpoolDir string
+}
+
+// Validate reports everything that is wrong with a Config.
+func (c Config) Validate() error {
+	errs := []error{c.Dialect.Validate()}
+	if c.Dialect != PostgreSQL && (c.Trigram || c.Monthly) {
+		errs = append(errs, fmt.Errorf("trigram indexes and partitions are PostgreSQL's, not %s's", c.Dialect))
+	}
+	return errors.Join(errs...)
+}
+
+// New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It makes the
+// tables, unless cfg.KeepSchema. Any number of processes may do so at once.
+//
+// On PostgreSQL the driver is pgx. On MySQL, sql_mode is strict, and no parameter loc makes times local. On SQLite, transactions begin as
+// writers (_txlock=immediate), and connections wait for each other (busy_timeout). [Open] sees to all of this by a URL.
+func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: %w", err)
+	}
+	s := &Store{dialect: dialectOf(cfg), write: db, read: db, foreign: true, spoolDir: cfg.SpoolDir}
+	if cfg.Read != nil {
+		s.read = cfg.Read
+	}
+	s.statements.unprepared = true // a pool of one connection could not prepare in a transaction
+	err := s.suits(ctx)
+	if err == nil {
+		err = s.start(ctx, cfg.KeepSchema)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: open %s: %w", cfg.Dialect, cfg.Dialect.Advise(err))
+	}
+	return s, nil
+}
+
+func dialectOf(cfg Config) dialect {
+	switch cfg.Dialect {
+	case PostgreSQL:
+		return postgres{trigram: cfg.Trigram, monthly: cfg.Monthly}
+	case MySQL:
+		return mysql{}
+	default:
+		return sqlite{}
+	}
+}
+
+// strictMode finds the modes in which MySQL does not cut what is too long.
+var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
+
+// suits refuses a pool with which letters would be lost or changed without an error.
+func (s *Store) suits(ctx context.Context) error {
+	switch s.dialect.name() {
+	case PostgreSQL:
+		var n int
+		if err := s.write.QueryRowContext(ctx, "SELECT cardinality($1::text[])", []string{"a,b", `"`}).Scan(&n); err != nil || n != 2 {
+			return errors.Join(errors.New("the driver does not send slices as arrays: use github.com/jackc/pgx/v5/stdlib"), err)
+		}
+	case MySQL:
+		var mode string
+		var at any
+		err := s.write.QueryRowContext(ctx, "SELECT concat(@@sql_mode, ' '), CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(&mode, &at)
+		if err != nil {
+			return err
+		}
+		if !strictMode.MatchString(mode) {
+			return errors.New("the connections are not strict, and would cut what is too long: add sql_mode='STRICT_ALL_TABLES' to the DSN")
+		}
+		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+			return errors.New("the connections read times in a zone: remove loc from the DSN")
+		}
+	case SQLite: // nothing is asked of it
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+var _ driver.PeopleStore = (*Store)(nil)
+
+const selectToken = "SELECT name, role, digest, created_at, created_by, expires_at, used_at, revoked_at, revoked_by FROM dlq_tokens" //nolint:gosec // G101: the names of columns
+
+// PutToken stores a token.
+func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("sqlstore: token: %w", err)
+	}
+	return s.inTx(ctx, "put token", func(tx *sql.Tx) error {
+		var there int
+		err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_tokens WHERE name = ? OR digest = ?", t.Name, t.Digest).Scan(&there)
+		if err != nil {
+			return err
+		}
+		if there > 0 {
+			return fmt.Errorf("%w: there is a token %q, or was", dlq.ErrConflict, t.Name)
+		}
+		_, err = s.statements.exec(ctx, tx, insertInto("dlq_tokens",
+			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"}, 1),
+			t.Name, t.Role, t.Digest, s.dialect.time(t.CreatedAt), t.CreatedBy, s.dialect.time(t.ExpiresAt))
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+			At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken, Detail: map[string]string{"token": t.Name, "role": t.Role},
+		}})
+	})
+}
+
+func scanToken(row interface{ Scan(dest ...any) error }) (driver.Token, error) {
+	var t driver.Token
+	err := row.Scan(&t.Name, &t.Role, &t.Digest, timeValue{&t.CreatedAt}, &t.CreatedBy, timeValue{&t.ExpiresAt}, timeValue{&t.UsedAt},
+		timeValue{&t.RevokedAt}, textValue{&t.RevokedBy})
+	return t, err
+}
+
+// Tokens returns all tokens.
+func (s *Store) Tokens(ctx context.Context) ([]driver.Token, error) {
+	if err := s.open("tokens"); err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, selectToken+" ORDER BY name")
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: tokens: %w", err)
+	}
+	defer rows.Close()
+	var tokens []driver.Token
+	for rows.Next() {
+		t, err := scanToken(rows)
+		if err != nil {
+			return nil, fmt.Errorf("sqlstore: tokens: %w", err)
+		}
+		tokens = append(tokens, t)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqlstore: tokens: %w", err)
+	}
+	return tokens, nil
+}
+
+// Token returns a token.
+func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error) {
+	if err := s.open("token"); err != nil {
+		return nil, err
+	}
+	t, err := scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest))
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: token: %w", notFound(err))
+	}
+	return &t, nil
+}
+
+// UseToken notes that a token was used.
+func (s *Store) UseToken(ctx context.Context, digest string, at time.Time) error {
+	return s.inTx(ctx, "use token", func(tx *sql.Tx) error {
+		_, err := s.statements.exec(ctx, tx, "UPDATE dlq_tokens SET used_at = ? WHERE digest = ?", s.dialect.time(at), digest)
+		return err
+	})
+}
+
+// RevokeToken ends a token.
+func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at time.Time) error {
+	if by.Actor == "" || at.IsZero() {
+		return fmt.Errorf("sqlstore: revoke token: %w: no actor or no time", dlq.ErrInvalid)
+	}
+	return s.inTx(ctx, "revoke token "+name, func(tx *sql.Tx) error {
+		t, err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.dialect.forUpdate(), name))
+		if err != nil {
+			return notFound(err)
+		}
+		if !t.RevokedAt.IsZero() {
+			return dlq.ErrNotFound
+		}
+		_, err = s.statements.exec(ctx, tx, "UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ?",
+			s.dialect.time(at), by.Actor, name)
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+			At: at, Actor: by.Actor, Action: driver.ActionRevokeToken, Note: by.Note, Detail: map[string]string{"token": name},
+		}})
+	})
+}
+
+// PutSession stores a session.
+func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
+	if err := n.Validate(); err != nil {
+		return fmt.Errorf("sqlstore: session: %w", err)
+	}
+	return s.inTx(ctx, "put session", func(tx *sql.Tx) error {
+		created := s.dialect.time(n.CreatedAt)
+		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE expires_at < ?", created); err != nil {
+			return err
+		}
+		_, err := s.statements.exec(ctx, tx, insertInto("dlq_sessions",
+			[]string{"digest", "name", "role", "created_at", "expires_at", "used_at"}, 1),
+			n.Digest, n.Name, n.Role, created, s.dialect.time(n.ExpiresAt), created)
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+			At: n.CreatedAt, Actor: n.Name, Action: driver.ActionLogin, Detail: map[string]string{"role": n.Role},
+		}})
+	})
+}
+
+// Session returns a session.
+func (s *Store) Session(ctx context.Context, digest string, at time.Time) (*driver.Session, error) {
+	if err := s.open("session"); err != nil {
+		return nil, err
+	}
+	n := driver.Session{Digest: digest}
+	err := s.read.QueryRowContext(ctx, s.bind("SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
+		Scan(&n.Name, &n.Role, timeValue{&n.CreatedAt}, timeValue{&n.ExpiresAt})
+	if err == nil && !at.Before(n.ExpiresAt) {
+		err = dlq.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: session: %w", notFound(err))
+	}
+	return &n, nil
+}
+
+// EndSession removes a session.
+func (s *Store) EndSession(ctx context.Context, digest string) error {
+	return s.inTx(ctx, "end session", func(tx *sql.Tx) error {
+		var name string
+		err := s.queryRow(ctx, tx, "SELECT name FROM dlq_sessions WHERE digest = ?"+s.dialect.forUpdate(), digest).Scan(&name)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE digest = ?", digest); err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{At: time.Now(), Actor: name, Action: driver.ActionLogout}})
+	})
+}

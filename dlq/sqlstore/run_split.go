@@ -1,0 +1,77 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+)
+
+// Split counts entries by topic.
+func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, error) {
+	if err := s.open("split"); err != nil {
+		return nil, err
+	}
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	b := s.dialect.flavor().NewSelectBuilder()
+	b.Select("topic", "count(*)").From("dlq_entries")
+	s.where(b, &f)
+	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
+	query, args := b.Build()
+	return s.topics(ctx, query, args...)
+}
+
+// SplitRun counts the entries of a run by topic and by cause.
+func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.TopicCount, []redrive.CauseCount, error) {
+	if err := s.open("split run"); err != nil {
+		return nil, nil, err
+	}
+	const items = " FROM dlq_run_items i JOIN dlq_runs r ON r.seq = i.run_seq JOIN dlq_entries e ON e.id = i.entry_id"
+	topics, err := s.topics(ctx, s.bind("SELECT e.topic, count(*)"+items+
+		" WHERE r.run_id = ? GROUP BY e.topic ORDER BY count(*) DESC, e.topic"), id)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM"+
+		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries"+items+" WHERE r.run_id = ? GROUP BY e.fingerprint) n"+
+		" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?"), id, causes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
+	}
+	defer rows.Close()
+	var split []redrive.CauseCount
+	for rows.Next() {
+		var c redrive.CauseCount
+		if err := rows.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count); err != nil {
+			return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
+		}
+		split = append(split, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
+	}
+	return topics, split, nil
+}
+
+func (s *Store) topics(ctx context.Context, query string, args ...any) ([]redrive.TopicCount, error) {
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	defer rows.Close()
+	var split []redrive.TopicCount
+	for rows.Next() {
+		var c redrive.TopicCount
+		if err := rows.Scan(&c.Topic, &c.Count); err != nil {
+			return nil, fmt.Errorf("sqlstore: split: %w", err)
+		}
+		split = append(split, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	return split, nil
+}

@@ -1,0 +1,167 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// target is a database as a URL names it. Readers and writers have a pool each: a dashboard that asks for much does not keep a dead
+// letter waiting for a connection.
+type target struct {
+	*sqldb.Source
+	dialect dialect
+
+	driver           string
+	readers, writers int
+	lifetime, idle   time.Duration
+	busyTimeout      time.Duration // SQLite
+	synchronous      string        // SQLite
+	migrate          bool
+}
+
+// openURL opens the store that a URL names.
+func openURL(ctx context.Context, u *url.URL) (*Store, error) {
+	t, err := parseURL(u)
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: %w", err)
+	}
+	s, err := t.open(ctx)
+	switch {
+	case err == nil:
+		return s, nil
+	case ctx.Err() == nil && t.Dialect.Away(err):
+		return nil, fmt.Errorf("sqlstore: open %s: %w: %w", t.name(), driver.ErrUnavailable, t.Hide(err))
+	default:
+		return nil, fmt.Errorf("sqlstore: open %s: %w", t.name(), t.Hide(err))
+	}
+}
+
+// parseURL reads a URL: our parameters, and the driver's that change nothing of what this package relies on.
+func parseURL(u *url.URL) (*target, error) {
+	t := &target{readers: 8, writers: 4, lifetime: 30 * time.Minute, idle: 5 * time.Minute, migrate: true}
+	ours := map[string]sqldb.Param{
+		"driver":        sqldb.Text(&t.driver),
+		"migrate":       sqldb.Boolean(&t.migrate),
+		"readers":       sqldb.Integer(&t.readers, 1, 1000),
+		"writers":       sqldb.Integer(&t.writers, 2, 1000), // a migration holds its lock on one of them
+		"conn-lifetime": sqldb.Duration(&t.lifetime),
+	}
+	var native []string
+	var d postgres
+	forced := url.Values{}
+	switch u.Scheme {
+	case "postgres", "postgresql":
+		native = postgresParams
+		ours["trigram"] = sqldb.Boolean(&d.trigram)
+		ours["partition"] = func(value string) error {
+			if d.monthly = value == "month"; !d.monthly {
+				return errors.New("must be month")
+			}
+			return nil
+		}
+	case "mysql", "mariadb":
+		native = mysqlParams
+		forced.Set("interpolateParams", "true") // one round trip instead of three
+	default:
+		t.readers, t.writers, t.lifetime, t.idle = 4, 1, 0, 0
+		t.busyTimeout, t.synchronous = 5*time.Second, "FULL"
+		delete(ours, "writers")
+		delete(ours, "conn-lifetime")
+		ours["busy-timeout"] = sqldb.Duration(&t.busyTimeout)
+		ours["synchronous"] = t.readSynchronous
+	}
+	params, err := sqldb.ReadParams(u, ours, func(key string) bool { return slices.Contains(native, key) })
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(params, forced)
+	if t.Source, err = sqldb.ReadURL(u, params); err != nil {
+		return nil, err
+	}
+	switch t.Dialect {
+	case sqldb.PostgreSQL:
+		t.Drivers = []string{"pgx"} // it takes slices for arrays
+		t.dialect = d
+	case sqldb.MySQL:
+		t.dialect = mysql{}
+	case sqldb.SQLite:
+		t.dialect = sqlite{}
+		t.Pragmas = t.pragmas()
+	}
+	return t, nil
+}
+
+func (t *target) readSynchronous(value string) error {
+	t.synchronous = strings.ToUpper(value)
+	if t.synchronous != "FULL" && t.synchronous != "NORMAL" && t.synchronous != "EXTRA" {
+		return errors.New("must be full, extra or normal; normal may lose the last dead letters on a power loss")
+	}
+	return nil
+}
+
+// name is what an error calls the database.
+func (t *target) name() string {
+	if t.Dialect == sqldb.SQLite {
+		return "sqlite file " + t.Path
+	}
+	return string(t.Dialect)
+}
+
+func (t *target) open(ctx context.Context) (*Store, error) {
+	s := &Store{dialect: t.dialect}
+	// The servers' drivers keep prepared statements, or need none.
+	s.statements.unprepared = t.Dialect != sqldb.SQLite
+	if t.Dialect == sqldb.SQLite && !t.InMemory() {
+		s.spoolDir = t.Path + "-spool"
+	}
+	if err := t.pools(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, s.start(ctx, !t.migrate)
+}
+
+// pools makes the pools, which open nothing yet. SQLite has one writer at a time anyway: a second connection of ours would only wait in
+// its busy handler, which polls, instead of in our queue. A database in memory is one connection's: it has one pool.
+func (t *target) pools(ctx context.Context, s *Store) (err error) {
+	write := sqldb.Pool{Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, MustExist: !t.migrate}
+	read := write
+	read.Max = t.readers
+	if t.Dialect == sqldb.SQLite {
+		write.Pragmas, read.Pragmas = []string{"PRAGMA journal_mode=WAL"}, []string{"PRAGMA query_only=1"}
+	}
+	if s.write, err = t.Connect(ctx, write); err != nil {
+		return err
+	}
+	if s.read = s.write; t.InMemory() {
+		return nil
+	}
+	if s.read, err = t.Open(read); err != nil {
+		return errors.Join(err, s.write.Close())
+	}
+	return nil
+}
+
+// postgresParams are the parameters of pgx and of PostgreSQL's own client library, and the settings of a session that make sense here.
+// Any other setting can be given as options=-c%20name=value.
+var postgresParams = []string{
+	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode", "description_cache_capacity",
+	"host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout", "options", "passfile", "password", "port",
+	"role", "search_path", "service", "servicefile", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+	"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user", "work_mem",
+}
+
+// mysqlParams are the parameters of go-sql-driver that change nothing of what this package relies on.
+var mysqlParams = []string{
+	"allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords", "checkConnLiveness", "collation",
+	"compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout", "rejectReadOnly", "serverPubKey", "socket",
+	"timeout", "tls", "writeTimeout",
+}

@@ -1,0 +1,195 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+	"unicode/utf8"
+)
+
+// Entry is a dead letter without its message.
+type Entry struct {
+	ID             int64     `json:"id"`
+	Key            []byte    `json:"key,omitempty" doc:"Identifies the delivery; left out where something is hidden from the caller."`
+	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
+	Version        int64     `json:"version" doc:"Counts the changes; the ETag."`
+	EventID        Text      `json:"event_id" doc:"The message's id."`
+	EventType      Text      `json:"event_type"`
+	SourceTable    Text      `json:"source_table,omitempty"`
+	SourceID       Text      `json:"source_id,omitempty"`
+	CorrelationID  Text      `json:"correlation_id,omitempty"`
+	Broker         Text      `json:"broker,omitempty" doc:"The URL scheme of the broker."`
+	Topic          Text      `json:"topic"`
+	Consumer       Text      `json:"consumer,omitempty"`
+	Exchange       Text      `json:"exchange,omitempty"`
+	RoutingKey     Text      `json:"routing_key,omitempty"`
+	MessageKey     []byte    `json:"message_key,omitempty" doc:"The key of the message on brokers that have one."`
+	Partition      *int32    `json:"partition,omitempty"`
+	Offset         *int64    `json:"offset,omitempty"`
+	Position       Text      `json:"position,omitempty" doc:"Identifies the delivery within broker and topic."`
+	BrokerTime     time.Time `json:"broker_time,omitzero"`
+	Handler        Text      `json:"handler,omitempty"`
+	Reason         string    `json:"reason" doc:"permanent, exhausted, malformed, expired, panic, manual or crash."`
+	ErrorMessage   Text      `json:"error_message"`
+	ErrorClass     Text      `json:"error_class,omitempty"`
+	ErrorCode      Text      `json:"error_code,omitempty"`
+	Rule           Text      `json:"rule,omitempty" doc:"What classified the error."`
+	Cause          Text      `json:"cause" doc:"The error without its numbers, ids and quoted values."`
+	Fingerprint    string    `json:"fingerprint" doc:"The group."`
+	Attempts       int       `json:"attempts" doc:"How often the handler ran."`
+	RedriveCount   int       `json:"redrive_count" doc:"How often it was redriven."`
+	RedriveBudget  int       `json:"redrive_budget" doc:"How often it should be at most."`
+	DeathRedrive   int       `json:"death_redrive" doc:"The redrive that ended in the last death; 0 is the first delivery."`
+	RedriveOf      int64     `json:"redrive_of,omitempty" doc:"The entry that a letter in a spool belongs to."`
+	SeenCount      int       `json:"seen_count" doc:"How often this death was reported."`
+	LeaseUntil     time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
+	Run            string    `json:"run,omitempty" doc:"The redrive run that took it last."`
+	CreatedAt      time.Time `json:"created_at" doc:"The first death."`
+	FirstFailureAt time.Time `json:"first_failure_at,omitzero"`
+	DiedAt         time.Time `json:"died_at" doc:"The last death."`
+	LastSeenAt     time.Time `json:"last_seen_at,omitzero"`
+	LastRedriveAt  time.Time `json:"last_redrive_at,omitzero"`
+	SucceededAt    time.Time `json:"succeeded_at,omitzero"`
+	ResolvedAt     time.Time `json:"resolved_at,omitzero"`
+	ResolvedBy     Text      `json:"resolved_by,omitempty"`
+	ChangedAt      time.Time `json:"changed_at,omitzero"`
+	ChangedBy      Text      `json:"changed_by,omitempty"`
+	Revision       int       `json:"revision" doc:"The body that a redrive sends."`
+	Size           int64     `json:"size,omitempty" doc:"Its payload in bytes; left out where something is hidden from the caller."`
+}
+
+// EntryDetail is a dead letter with its message.
+type EntryDetail struct {
+	Entry
+	Body Body `json:"body"`
+}
+
+// EntryList is a page of entries.
+type EntryList struct {
+	Entries []Entry `json:"entries" nullable:"false"`
+	Next    string  `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
+}
+
+// Body is one revision of an entry's message.
+type Body struct {
+	Revision      int     `json:"revision" doc:"Counts from 0, which is what died first."`
+	UUID          Text    `json:"uuid,omitempty" doc:"The Watermill message's own id."`
+	ContentType   Text    `json:"content_type,omitempty"`
+	Headers       Headers `json:"headers"`
+	Payload       *string `json:"payload,omitempty" doc:"The payload where it is text."`
+	PayloadBase64 []byte  `json:"payload_base64,omitempty" doc:"The payload where it is not."`
+	SHA256        string  `json:"sha256" doc:"Digest of what is shown of the payload."`
+	StackTrace    Text    `json:"stack_trace,omitempty"`
+
+	Collected *Collected `json:"collected,omitempty" doc:"Where a collector found it; nothing that the message says."`
+}
+
+// Collected says where a collector found a dead letter.
+type Collected struct {
+	Broker Text `json:"broker" doc:"The broker's name."`
+	From   Text `json:"from" doc:"The queue or topic that it lay in."`
+	Format Text `json:"format" doc:"The format that it had: redrive, spring-kafka, plain ..."`
+}
+
+// Bytes is the payload.
+func (b *Body) Bytes() []byte {
+	if b.Payload != nil {
+		return []byte(*b.Payload)
+	}
+	return b.PayloadBase64
+}
+
+// SetBytes sets the payload and its digest.
+func (b *Body) SetBytes(payload []byte) {
+	b.Payload, b.PayloadBase64 = nil, nil
+	if utf8.Valid(payload) {
+		text := string(payload)
+		b.Payload = &text
+	} else {
+		b.PayloadBase64 = payload
+	}
+	sum := sha256.Sum256(payload)
+	b.SHA256 = hex.EncodeToString(sum[:])
+}
+
+// AuditRecord is a line of the audit log.
+type AuditRecord struct {
+	ID      int64             `json:"id"`
+	At      time.Time         `json:"at"`
+	Actor   string            `json:"actor"`
+	Action  string            `json:"action"`
+	Note    string            `json:"note,omitempty"`
+	EntryID int64             `json:"entry_id,omitempty"`
+	Run     string            `json:"run,omitempty"`
+	From    string            `json:"from,omitempty" doc:"The status before."`
+	To      string            `json:"to,omitempty" doc:"The status after."`
+	Version int64             `json:"version,omitempty" doc:"The version after."`
+	Detail  map[string]string `json:"detail,omitempty"`
+}
+
+// AuditList is a page of the audit log.
+type AuditList struct {
+	Records []AuditRecord `json:"records" nullable:"false"`
+	Next    string        `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
+}
+
+// Diff is what changed between two bodies.
+type Diff struct {
+	Headers        []HeaderDiff `json:"headers" nullable:"false"`
+	Lines          []DiffLine   `json:"lines" nullable:"false" doc:"The payload's lines that changed, with a few around them; JSON is indented first."`
+	PayloadChanged bool         `json:"payload_changed"`
+	Binary         bool         `json:"binary" doc:"One of the payloads is not text."`
+	Before         int          `json:"before" doc:"Bytes before."`
+	After          int          `json:"after" doc:"Bytes after."`
+}
+
+// HeaderDiff is a header that changed.
+type HeaderDiff struct {
+	Name    Text `json:"name"`
+	Before  Text `json:"before,omitempty"`
+	After   Text `json:"after,omitempty"`
+	Added   bool `json:"added,omitempty"`
+	Removed bool `json:"removed,omitempty"`
+}
+
+// DiffLine is a line of a payload.
+type DiffLine struct {
+	Op   string `json:"op" enum:"-,+, ,@" doc:"- is gone, + is new, a space stays, @ is a gap."`
+	Text string `json:"text"`
+}
+
+// Count is a number of entries.
+type Count struct {
+	Count int64 `json:"count"`
+}
+
+// ValidationEvent is a dead letter under the column names of services that had a dead letter table of their own.
+type ValidationEvent struct {
+	ID             int64     `json:"id"`
+	EventID        Text      `json:"event_id"`
+	EventType      Text      `json:"event_type"`
+	SourceTable    Text      `json:"source_table,omitempty"`
+	SourceID       Text      `json:"source_id,omitempty"`
+	ErrorMessage   Text      `json:"error_message"`
+	RetryCount     int       `json:"retry_count"`
+	MaxRetries     int       `json:"max_retries"`
+	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
+	CreatedAt      time.Time `json:"created_at"`
+	LastRetryAt    time.Time `json:"last_retry_at,omitzero"`
+	ResolvedAt     time.Time `json:"resolved_at,omitzero"`
+	ResolvedBy     Text      `json:"resolved_by,omitempty"`
+	KafkaOffset    *int64    `json:"kafka_offset,omitempty"`
+	KafkaPartition *int32    `json:"kafka_partition,omitempty"`
+	KafkaTopic     Text      `json:"kafka_topic,omitempty"`
+	CorrelationID  Text      `json:"correlation_id,omitempty"`
+}
+
+// ValidationEventOf is the entry under those names.
+func ValidationEventOf(e *Entry) ValidationEvent {
+	return ValidationEvent{
+		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID, ErrorMessage: e.ErrorMessage,
+		RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, Status: e.Status, CreatedAt: e.CreatedAt, LastRetryAt: e.LastRedriveAt,
+		ResolvedAt: e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Offset, KafkaPartition: e.Partition, KafkaTopic: e.Topic,
+		CorrelationID: e.CorrelationID,
+	}
+}

@@ -1,0 +1,84 @@
+package wire
+
+import (
+	"time"
+)
+
+// Counts are numbers of entries by status.
+type Counts struct {
+	Pending   int64 `json:"pending"`
+	Retrying  int64 `json:"retrying"`
+	Parked    int64 `json:"parked"`
+	Resolved  int64 `json:"resolved"`
+	Discarded int64 `json:"discarded"`
+}
+
+// Group is a cause: all entries with the same fingerprint.
+type Group struct {
+	Fingerprint string    `json:"fingerprint"`
+	Cause       string    `json:"cause" doc:"The error without its numbers, ids and quoted values."`
+	Sample      string    `json:"sample" doc:"One error as it was."`
+	ErrorClass  string    `json:"error_class,omitempty"`
+	Handler     string    `json:"handler,omitempty"`
+	Counts      Counts    `json:"counts"`
+	FirstSeen   time.Time `json:"first_seen"`
+	LastSeen    time.Time `json:"last_seen"`
+	LastEntry   int64     `json:"last_entry"`
+
+	Trend []HourCount `json:"trend,omitempty" nullable:"false" doc:"Its hours since trend_since, where that was given."`
+}
+
+// GroupList are causes, those with the most entries first.
+type GroupList struct {
+	Groups []Group `json:"groups" nullable:"false"`
+}
+
+// NamedCounts are the counts of one topic or event type.
+type NamedCounts struct {
+	Name   string `json:"name"`
+	Counts Counts `json:"counts"`
+}
+
+// HourCount is how many entries were created in an hour, and how many closed.
+type HourCount struct {
+	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
+	Count  int64     `json:"count" doc:"Created."`
+	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they came."`
+}
+
+// Stats are the numbers of a dashboard.
+type Stats struct {
+	Counts                Counts        `json:"counts"`
+	ByType                []NamedCounts `json:"by_type" nullable:"false"`
+	ByTopic               []NamedCounts `json:"by_topic" nullable:"false"`
+	TopCauses             []Group       `json:"top_causes" nullable:"false" doc:"The groups with the most PENDING entries."`
+	Hourly                []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are left out."`
+	OldestPending         time.Time     `json:"oldest_pending,omitzero" doc:"When the longest waiting PENDING entry was created."`
+	MeanResolutionSeconds float64       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 when nothing was resolved."`
+}
+
+// RecurringCause is a cause in a report.
+type RecurringCause struct {
+	Fingerprint string    `json:"fingerprint"`
+	Cause       string    `json:"cause" doc:"The error without its numbers, ids and quoted values."`
+	Handler     string    `json:"handler,omitempty"`
+	Now         int64     `json:"now" doc:"Its dead letters in the period."`
+	Before      int64     `json:"before" doc:"Those in the period before."`
+	Pending     int64     `json:"pending" doc:"Those that wait now, of any time."`
+	FirstSeen   time.Time `json:"first_seen"`
+	LastSeen    time.Time `json:"last_seen"`
+}
+
+// Recurrence is how the causes have changed since the last period. Each list begins with the cause that came most.
+type Recurrence struct {
+	From       time.Time        `json:"from" doc:"The start of the period; the one before begins as long before it."`
+	To         time.Time        `json:"to" doc:"Its end, not included: the end of this hour."`
+	Now        int64            `json:"now" doc:"The dead letters of all causes in the period."`
+	Before     int64            `json:"before" doc:"Those in the period before."`
+	New        []RecurringCause `json:"new" nullable:"false" doc:"Never seen before the period."`
+	Growing    []RecurringCause `json:"growing" nullable:"false" doc:"At least half as often again as before, and five times more."`
+	Returning  []RecurringCause `json:"returning" nullable:"false" doc:"In this period and earlier, but not in the one before."`
+	Fixed      []RecurringCause `json:"fixed" nullable:"false" doc:"In the period before, and no more."`
+	Steady     []RecurringCause `json:"steady" nullable:"false" doc:"The rest."`
+	Incomplete bool             `json:"incomplete,omitempty" doc:"There are more causes than were looked at: the smallest are left out."`
+}

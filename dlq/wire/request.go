@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"time"
+)
+
+// Note is the reason of a change.
+type Note struct {
+	Note string `json:"note,omitempty" maxLength:"1000" doc:"Why, for the audit log."`
+}
+
+// BulkRequest is one change of everything that a filter picks.
+type BulkRequest struct {
+	Action string `json:"action" enum:"resolve,discard,restore,park"`
+	Filter Filter `json:"filter" doc:"Which entries. Without statuses, those that the action is for."`
+	Note
+}
+
+// BulkResult is the result of a bulk change.
+type BulkResult struct {
+	Changed   int64      `json:"changed"`
+	Refused   int64      `json:"refused" doc:"They were in another state by then: another caller was faster."`
+	Conflicts []Conflict `json:"conflicts" nullable:"false" doc:"The first of the refusals, at most 100."`
+}
+
+// Edit changes the message of an entry.
+type Edit struct {
+	Payload       *string           `json:"payload,omitempty" bytes:"any" doc:"The new payload, as text."`
+	PayloadBase64 []byte            `json:"payload_base64,omitempty" doc:"The new payload, as bytes."`
+	JQ            string            `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that the payload goes through; its first result is the new one."`
+	SetHeaders    map[string]string `json:"set_headers,omitempty" bytes:"any"`
+	RemoveHeaders []string          `json:"remove_headers,omitempty" bytes:"any" nullable:"false"`
+}
+
+// EditRequest is an edit to be made.
+type EditRequest struct {
+	Edit
+	Note
+	Redrive bool `json:"redrive,omitempty" doc:"Send it back at once. When that fails the edit stays."`
+}
+
+// Edited is what an edit made.
+type Edited struct {
+	Entry Entry `json:"entry"`
+	Diff  Diff  `json:"diff"`
+}
+
+// PurgeScope is what a purge removes.
+type PurgeScope struct {
+	Statuses     []string  `json:"statuses,omitempty" nullable:"false" enum:"RESOLVED,DISCARDED" doc:"Defaults to RESOLVED."`
+	ClosedBefore time.Time `json:"closed_before" doc:"Entries that were closed before it."`
+}
+
+// PurgeRequest asks to remove old closed entries.
+type PurgeRequest struct {
+	PurgeScope
+	SkipArchive bool `json:"skip_archive,omitempty" doc:"Remove without a copy to the archive."`
+	Note
+}
+
+// Purged is how many entries were removed.
+type Purged struct {
+	Purged int `json:"purged"`
+}
+
+// ArchiveRequest names entries to bring back from the archive.
+type ArchiveRequest struct {
+	IDs []int64 `json:"ids" nullable:"false" minItems:"1" maxItems:"1000"`
+	Note
+}
+
+// ArchiveResult names the entries that are back.
+type ArchiveResult struct {
+	Restored []int64 `json:"restored" nullable:"false" doc:"Left out are those that are not in the archive, and those that died again since."`
+}
+
+// Imported is the result of an import.
+type Imported struct {
+	Stored int64 `json:"stored" doc:"New entries, with new ids."`
+	Seen   int64 `json:"seen" doc:"Those that were there already, which stay as they are."`
+}
+
+// RunRequest asks for a run.
+type RunRequest struct {
+	RunSpec
+	Note
+}
+
+// RunPreviewRequest asks what a run would do.
+type RunPreviewRequest struct {
+	RunSpec
+	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to look at. Defaults to 10."`
+}
+
+// RunAdjustment changes a run in flight; what is not given stays.
+type RunAdjustment struct {
+	Rate   *float64  `json:"rate,omitempty" minimum:"0"`
+	MaxOut *int      `json:"max_out,omitempty"`
+	Stop   *StopRule `json:"stop,omitempty"`
+	Note
+}
+
+// Conflict is the change that came first.
+type Conflict struct {
+	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
+	Run        string    `json:"run,omitempty" doc:"The run."`
+	Action     string    `json:"action" doc:"What was asked for."`
+	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
+	Version    int64     `json:"version" doc:"Its version now."`
+	By         string    `json:"by" doc:"Who brought it there."`
+	At         time.Time `json:"at" doc:"When they did."`
+	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
+}

@@ -1,0 +1,67 @@
+// Package await waits in tests of real servers. A deadline that is right on one machine is wrong on a busier one, so a test
+// waits as long as there is progress, and fails when nothing has changed for [Patience]. Values that come over a channel are
+// awaited with a select and time.After(await.Patience), which begins again with each value.
+package await
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Patience is how long everything may stand still before a test gives up. A test that passes never waits for it to end.
+const Patience = 2 * time.Minute
+
+// Looks are longest apart when nothing has changed for a while.
+const (
+	firstLook = time.Millisecond
+	lastLook  = 20 * time.Millisecond
+)
+
+// Progress calls look until it reports that it is done, for as long as what it returns changes within [Patience]. It calls look
+// in the goroutine of the test, so look may use require.
+func Progress[T comparable](t testing.TB, look func() (far T, done bool), msgAndArgs ...any) {
+	t.Helper()
+	if last, ok := progress(look); !ok {
+		t.Logf("nothing has changed for %s, it stands at %v", Patience, last)
+		require.FailNow(t, "it did not come to an end", msgAndArgs...)
+	}
+}
+
+func progress[T comparable](look func() (far T, done bool)) (last T, ok bool) {
+	last, done := look()
+	changed, wait := time.Now(), firstLook
+	for !done {
+		if time.Since(changed) > Patience {
+			return last, false
+		}
+		pause(wait)
+		wait = min(2*wait, lastLook)
+		var far T
+		if far, done = look(); far != last {
+			last, changed, wait = far, time.Now(), firstLook
+		}
+	}
+	return last, true
+}
+
+func pause(d time.Duration) { <-time.After(d) } // real time: the one pause between looks at a real server
+
+// True waits until holds returns true. A yes or no shows no progress, so all of it must happen within [Patience].
+func True(t testing.TB, holds func() bool, msgAndArgs ...any) {
+	t.Helper()
+	Progress(t, func() (bool, bool) { done := holds(); return done, done }, msgAndArgs...)
+}
+
+// Count waits until count returns want or more, for as long as it changes.
+func Count(t testing.TB, want int, count func() int, msgAndArgs ...any) {
+	t.Helper()
+	Progress(t, func() (int, bool) { n := count(); return n, n >= want }, msgAndArgs...)
+}
+
+// None waits until count returns zero, for as long as it changes.
+func None(t testing.TB, count func() int, msgAndArgs ...any) {
+	t.Helper()
+	Progress(t, func() (int, bool) { n := count(); return n, n == 0 }, msgAndArgs...)
+}

@@ -1,0 +1,256 @@
+package chaos_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// fault is something that goes wrong and is put right again before do returns. While one with outage lasts, a standstill is
+// nobody's fault.
+type fault struct {
+	name   string
+	outage bool
+	do     func(ctx context.Context) error
+}
+
+// target is where the service runs.
+type target struct {
+	workers []string // URLs of the workers, through what fails, in turns
+	direct  string   // URL of the publisher and of the reader of dead letters
+	faults  []fault
+	deep    func(id string) error // publishes a message that no handler can be given; nil where there is none
+	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
+	dead func(ctx context.Context, found func(id string)) error
+}
+
+// worker is the URL of the ith worker.
+func (t target) worker(i int) string { return t.workers[i%len(t.workers)] }
+
+// wait is how long a fault lasts.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// cuts are the faults of a network between the workers and their broker.
+func cuts(p *services.Proxy) []fault {
+	return []fault{
+		{"connections cut", false, func(context.Context) error { return p.Flap() }},
+		{"connections cut five times", true, func(ctx context.Context) error {
+			for range 5 {
+				if err := p.Flap(); err != nil {
+					return err
+				}
+				wait(ctx, 300*time.Millisecond)
+			}
+			return nil
+		}},
+		{"network frozen", true, func(ctx context.Context) error {
+			err := p.Freeze()
+			if err == nil {
+				wait(ctx, 2*time.Second)
+				err = p.Flap()
+			}
+			return err
+		}},
+		{"answers lost", true, func(ctx context.Context) error {
+			err := p.LoseAnswers()
+			if err == nil {
+				wait(ctx, time.Second)
+				err = p.Flap()
+			}
+			return err
+		}},
+	}
+}
+
+// machine is a server of package services.
+type machine interface {
+	Kill() error
+	Start(ctx context.Context) error
+	Restart(ctx context.Context) error
+	Pause() error
+	Resume() error
+}
+
+// crashes are the faults of a broker's own machine.
+func crashes(m machine) []fault {
+	return []fault{
+		{"broker restarted", true, m.Restart},
+		{"broker killed", true, func(ctx context.Context) error {
+			if err := m.Kill(); err != nil {
+				return err
+			}
+			return m.Start(ctx)
+		}},
+		{"broker frozen", true, func(ctx context.Context) error {
+			if err := m.Pause(); err != nil {
+				return err
+			}
+			wait(ctx, 1500*time.Millisecond)
+			return m.Resume()
+		}},
+	}
+}
+
+func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
+	return func(t *testing.T) target {
+		t.Helper()
+		r := services.RabbitMQ(t, cfg)
+		p := services.NewProxy(t, r.URL)
+		alarm := fault{"memory alarm", true, func(ctx context.Context) error {
+			if _, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+				return err
+			}
+			wait(ctx, 2*time.Second)
+			_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1GB")
+			return err
+		}}
+		return target{
+			workers: []string{p.URL(t, r.URL)}, direct: r.URL,
+			faults: append(append(cuts(p), crashes(r)...), alarm),
+			deep:   func(id string) error { return publishDeep(r.URL, id) },
+			dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, r.URL, found) },
+		}
+	}
+}
+
+// readQueue reads the dead letter queue with a plain client.
+func readQueue(ctx context.Context, url string, found func(id string)) error {
+	connection, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, deadTopic, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for d := range deliveries {
+		found(d.MessageId)
+		if err := d.Ack(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rabbitCluster loses one node of three at a time. Each worker is connected to another node.
+func rabbitCluster(t *testing.T) target {
+	t.Helper()
+	c := services.RabbitMQOf(t, services.RabbitConfig{}, 3)
+	to := target{
+		direct: c.Nodes[2].URL,
+		dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, c.Nodes[2].URL, found) },
+	}
+	for _, r := range c.Nodes {
+		p := services.NewProxy(t, r.URL)
+		to.workers = append(to.workers, p.URL(t, r.URL))
+		to.faults = append(append(to.faults, cuts(p)...), crashes(r)...)
+	}
+	return to
+}
+
+// publishDeep publishes a message whose headers no AMQP client of Go can decode.
+func publishDeep(url, id string) error {
+	connection, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	if err != nil {
+		return err
+	}
+	headers := amqp.Table{}
+	for range 40 {
+		headers = amqp.Table{"n": headers}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", topic, true, false,
+		amqp.Publishing{MessageId: "chaos-" + id, Headers: headers, Body: []byte("{}"), DeliveryMode: amqp.Persistent})
+	if err != nil {
+		return err
+	}
+	_, err = confirm.WaitContext(ctx)
+	return err
+}
+
+func kafka(t *testing.T) target {
+	t.Helper()
+	k := services.Kafka(t, services.KafkaConfig{Settings: map[string]string{"num.partitions": "4"}, Proxied: true})
+	return target{
+		workers: []string{"kafka://" + strings.Join(k.ProxiedBrokers, ",")}, direct: k.URL(),
+		faults: append(cuts(k.Proxy), crashes(k)...),
+	}
+}
+
+// kafkaCluster loses one node of three at a time.
+func kafkaCluster(t *testing.T) target {
+	t.Helper()
+	c := services.KafkaOf(t, 3)
+	to := target{workers: []string{c.URL()}, direct: c.URL()}
+	for _, k := range c.Nodes {
+		to.faults = append(to.faults, crashes(k)...)
+	}
+	return to
+}
+
+func postgres(t *testing.T) target {
+	t.Helper()
+	server := services.Postgres(t, services.PostgresConfig{Durable: true})
+	url := server.Database(t)
+	p := services.NewProxy(t, url)
+	return target{workers: []string{p.URL(t, url)}, direct: url, faults: append(cuts(p), crashes(server)...)}
+}
+
+func mariaDB(t *testing.T) target {
+	t.Helper()
+	server := services.MariaDB(t, services.MySQLConfig{Durable: true})
+	url := server.Database(t)
+	p := services.NewProxy(t, url)
+	return target{workers: []string{p.URL(t, url)}, direct: url, faults: append(cuts(p), crashes(server)...)}
+}
+
+// sqlite has no server and no network: only its lock can be held by somebody else.
+func sqlite(t *testing.T) target {
+	t.Helper()
+	path := t.TempDir() + "/chaos.db"
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return target{workers: []string{"sqlite:" + path}, direct: "sqlite:" + path, faults: []fault{
+		{"database locked", true, func(ctx context.Context) error {
+			c, err := db.Conn(ctx)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+				return err
+			}
+			wait(ctx, 2*time.Second)
+			_, err = c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+			return err
+		}},
+	}}
+}

@@ -1,0 +1,92 @@
+package chaos_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A ledger that does not see what went wrong proves nothing.
+func TestLedger(t *testing.T) {
+	l := newLedger()
+	for _, p := range []plan{
+		{ID: "good", Kind: passes},
+		{ID: "lost", Kind: passes},
+		{ID: "unconfirmed", Kind: passes},
+		{ID: "buried", Kind: passes},
+		{ID: "both", Kind: flaky},
+		{ID: "refused", Kind: refused},
+		{ID: "twice", Kind: passes},
+		{ID: "early", Kind: delayed, Delay: time.Hour},
+		{ID: "retried early", Kind: flaky},
+	} {
+		l.publishing(p)
+		if p.ID != "unconfirmed" {
+			l.confirmed(p.ID)
+		}
+	}
+	now := time.Now()
+	for _, e := range []struct {
+		step, id string
+		attempt  int
+		at       time.Time
+	}{
+		{begun, "good", 1, now},
+		{handled, "good", 1, now},
+		{begun, "both", 1, now},
+		{handled, "both", 1, now},
+		{handled, "twice", 1, now},
+		{handled, "twice", 1, now},
+		{begun, "early", 1, now},
+		{handled, "early", 1, now},
+		{begun, "retried early", 1, now},
+		{failed, "retried early", 1, now},
+		{begun, "retried early", 2, now.Add(backoff / 2)},
+		{handled, "retried early", 2, now},
+		{begun, "never published", 1, now},
+		{begun, "good", 1, now.Add(time.Minute)},
+	} {
+		l.enter(e.at, e.step, e.id, e.attempt)
+	}
+	for _, id := range []string{"buried", "both", "refused"} {
+		l.dead(id)
+	}
+
+	v := l.verdict()
+	require.Equal(t, 1, l.open(), "the lost one")
+	requireNamed(t, v.lost, "lost")
+	requireNamed(t, v.wronglyDead, "both", "buried")
+	requireNamed(t, v.wronglyHandled, "both")
+	requireNamed(t, v.early, "early", "retried early")
+	require.Equal(t, 1, v.duplicates)
+	require.InDelta(t, time.Minute, v.standstill, float64(time.Second))
+	require.Equal(t, []string{"begun: never published"}, l.strange)
+}
+
+func requireNamed(t *testing.T, lines []string, ids ...string) {
+	t.Helper()
+	var names []string
+	for _, line := range lines {
+		name, _, _ := strings.Cut(line, " (")
+		names = append(names, name)
+	}
+	require.ElementsMatch(t, ids, names)
+}
+
+// A worker may be in the middle of a line when the book is read.
+func TestLedger_ReadsWholeLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "book")
+	l := newLedger()
+	l.publishing(plan{ID: "1", Kind: passes})
+	require.NoError(t, os.WriteFile(path, []byte("1 begun 1 1\n2 handl"), 0o600))
+	require.NoError(t, l.update(path))
+	require.Zero(t, l.accounts["1"].handled)
+	require.NoError(t, os.WriteFile(path, []byte("1 begun 1 1\n2 handled 1 1\n"), 0o600))
+	require.NoError(t, l.update(path))
+	require.Equal(t, 1, l.accounts["1"].handled)
+	require.Equal(t, 1, l.accounts["1"].runs)
+}

@@ -1,0 +1,247 @@
+package chaos_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// Steps of a message, as the book has them.
+const (
+	begun   = "begun"   // a handler runs
+	failed  = "failed"  // and is about to return an error
+	handled = "handled" // and is about to return nil
+)
+
+// book is a file to which all workers append. A line is one write, so none is torn by a kill.
+type book struct{ file *os.File }
+
+func openBook(path string) (*book, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	return &book{file}, err
+}
+
+func (b *book) write(step, id string, attempt int) {
+	if _, err := fmt.Fprintf(b.file, "%d %s %s %d\n", time.Now().UnixNano(), step, id, attempt); err != nil {
+		panic(err) // without a book there is no test
+	}
+}
+
+// account is what is known of one message.
+type account struct {
+	plan      plan
+	published time.Time // just before
+	confirmed bool      // Publish returned nil
+
+	runs    int
+	handled int
+	dead    int
+	failed  map[int]time.Time // by attempt, the first time
+	early   time.Duration     // how long before it was due, at worst
+}
+
+// settled reports whether nothing more is to come.
+func (a *account) settled() bool { return a.handled > 0 || a.dead > 0 }
+
+// ledger is the account of all messages. It is safe for concurrent use.
+type ledger struct {
+	mu       sync.Mutex
+	accounts map[string]*account
+	read     int64     // bytes of the book
+	passed   int       // messages confirmed
+	runs     int       // calls of handlers
+	last     time.Time // when a handler was last called
+	down     []span    // when the broker could not be reached, or no worker ran
+	standing span      // the longest time without a call of a handler, although all ran and messages waited
+	strange  []string  // lines about messages that were never published
+}
+
+type span struct{ from, to time.Time }
+
+func (s span) length() time.Duration { return s.to.Sub(s.from) }
+
+func newLedger() *ledger { return &ledger{accounts: map[string]*account{}, last: time.Now()} }
+
+func (l *ledger) publishing(p plan) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accounts[p.ID] = &account{plan: p, published: time.Now(), failed: map[int]time.Time{}}
+}
+
+func (l *ledger) confirmed(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accounts[id].confirmed = true
+	l.passed++
+}
+
+func (l *ledger) dead(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.accounts[id]; a != nil {
+		a.dead++
+	} else {
+		l.strange = append(l.strange, "dead: "+id)
+	}
+}
+
+// unavailable notes that from now until the returned function is called a standstill is nobody's fault.
+func (l *ledger) unavailable() (over func()) {
+	from := time.Now()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.down = append(l.down, span{from, time.Now()})
+	}
+}
+
+// update reads what the workers have added to the book.
+func (l *ledger) update(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := file.Seek(l.read, 0); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	l.read += int64(len(text))
+	for line := range bytes.Lines(text) {
+		var (
+			nanos   int64
+			step    string
+			id      string
+			attempt int
+		)
+		if _, err := fmt.Sscan(string(line), &nanos, &step, &id, &attempt); err != nil {
+			return fmt.Errorf("line %q of the book: %w", line, err)
+		}
+		l.enter(time.Unix(0, nanos), step, id, attempt)
+	}
+	return nil
+}
+
+func (l *ledger) enter(at time.Time, step, id string, attempt int) {
+	a := l.accounts[id]
+	if a == nil {
+		l.strange = append(l.strange, step+": "+id)
+		return
+	}
+	switch step {
+	case begun:
+		a.runs++
+		l.runs++
+		l.standstill(at)
+		due := a.published.Add(a.plan.Delay)
+		if attempt > 1 {
+			due = a.failed[attempt-1].Add(backoff)
+		}
+		a.early = max(a.early, due.Sub(at))
+	case failed:
+		if _, again := a.failed[attempt]; !again {
+			a.failed[attempt] = at
+		}
+	case handled:
+		a.handled++
+	}
+}
+
+// standstill looks at the time between two calls of handlers. What a fault explains does not count: the time from its
+// beginning on until a while after its end.
+func (l *ledger) standstill(at time.Time) {
+	from := l.last
+	if at.After(l.last) {
+		l.last = at
+	}
+	for _, d := range l.down {
+		if d.from.Before(at) && d.to.After(from) {
+			from = d.to
+		}
+	}
+	if s := (span{from, at}); s.length() > l.standing.length() {
+		l.standing = s
+	}
+}
+
+// progress returns how many messages have been confirmed, and how often handlers were called.
+func (l *ledger) progress() (confirmed, runs int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passed, l.runs
+}
+
+// bytes returns how much of the book has been read.
+func (l *ledger) bytes() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.read
+}
+
+// open returns how many confirmed messages are not settled.
+func (l *ledger) open() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, a := range l.accounts {
+		if a.confirmed && !a.settled() {
+			n++
+		}
+	}
+	return n
+}
+
+// verdict is the balance of a ledger.
+type verdict struct {
+	published, handled, dead int
+	lost                     []string // confirmed, and neither handled nor dead
+	wronglyDead              []string // no handler has refused it
+	wronglyHandled           []string // handled, and dead too
+	early                    []string // called before it was due
+	duplicates               int      // handled again
+	standstill               time.Duration
+}
+
+func (l *ledger) verdict() verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := verdict{standstill: l.standing.length()}
+	for id, a := range l.accounts {
+		if a.confirmed {
+			v.published++
+		}
+		v.handled += min(a.handled, 1)
+		v.dead += min(a.dead, 1)
+		v.duplicates += max(a.handled-1, 0)
+		name := fmt.Sprintf("%s (%s, %d runs, handled %d times, dead %d times)", id, a.plan.Kind, a.runs, a.handled, a.dead)
+		switch {
+		case a.confirmed && !a.settled():
+			v.lost = append(v.lost, name)
+		case a.dead > 0 && !a.plan.dies():
+			v.wronglyDead = append(v.wronglyDead, name)
+		}
+		if a.dead > 0 && a.handled > 0 {
+			v.wronglyHandled = append(v.wronglyHandled, name)
+		}
+		if a.early > 0 {
+			v.early = append(v.early, fmt.Sprintf("%s by %s", name, a.early))
+		}
+	}
+	return v
+}
+
+func (v verdict) String() string {
+	return fmt.Sprintf("%d published, %d handled, %d dead; %d lost, %d wrongly dead, %d handled and dead, %d early; "+
+		"%d handled again, longest standstill %s",
+		v.published, v.handled, v.dead, len(v.lost), len(v.wronglyDead), len(v.wronglyHandled), len(v.early), v.duplicates,
+		v.standstill.Round(time.Millisecond))
+}

@@ -1,0 +1,94 @@
+package dashboard_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
+)
+
+// The only button that says Pause is the run's: refreshing is stopped by an icon.
+func TestRefresh_OnePause(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 30)
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 1}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	b := s.open(t, "ana:operator")
+	b.visit("/runs/" + run.ID)
+	named := `[...document.querySelectorAll("button, [role=button]")]
+		.filter((e) => e.checkVisibility() && /pause/i.test(e.innerText + e.ariaLabel + e.title)).map((e) => e.value)`
+	require.Equal(t, []string{"pause"}, eval[[]string](b, named))
+	require.Empty(t, eval[string](b, `document.querySelector("[data-do=pause]").innerText`), "an icon")
+	b.click(`[data-do=pause]`)
+	b.wait(`document.querySelector("[data-updated]").innerText.startsWith("as of ")`)
+	require.Equal(t, "grayscale(1)", eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`), "what is stale is grey")
+	got, err := s.runner.Run(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.NotEqual(t, redrive.Paused, got.State, "the run is not what was stopped")
+	b.click(`[data-do=pause]`)
+	b.wait(`getComputedStyle(document.querySelector("#live")).filter === "none"`)
+}
+
+// A server that is away is said in the middle of the page, over data that is grey and has its time; when it is back, the page is too.
+func TestRefresh_ServerAway(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 30)
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true}, dlq.By{Actor: "bob"})
+	require.NoError(t, err)
+	b := s.open(t, "ana:operator")
+	b.expect("net::ERR")
+	b.expect("Failed to fetch")
+	b.visit("/runs/" + run.ID) // refreshes every second
+	require.False(t, eval[bool](b, `document.querySelector("#away").checkVisibility()`))
+	s.away.Store(true)
+	b.wait(`document.querySelector("#away").checkVisibility()`)
+	told := eval[string](b, `document.querySelector("#away").innerText`)
+	require.Contains(t, told, "The server does not answer")
+	require.Regexp(t, `What you see is as of \d\d:\d\d:\d\dZ`, told)
+	off := eval[[]float64](b, `[document.querySelector("#away").getBoundingClientRect()]
+		.flatMap((r) => [(r.left + r.right) / 2 - innerWidth / 2, (r.top + r.bottom) / 2 - innerHeight / 2])`)
+	require.InDelta(t, 0, off[0], 5, "in the middle")
+	require.InDelta(t, 0, off[1], 160, "in the middle")
+	require.GreaterOrEqual(t, eval[float64](b, `parseFloat(getComputedStyle(document.querySelector("[data-away]")).fontSize)`), 16.0)
+	require.Contains(t, eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`), "grayscale")
+	s.away.Store(false)
+	b.wait(`!document.querySelector("#away").checkVisibility() && getComputedStyle(document.querySelector("#live")).filter === "none"`)
+}
+
+// A fault says what is true: whether it was saved, whether it was sent, what the broker said, and the way back.
+func TestFaults_SayWhatIsTrue(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 2)
+	refusal := errors.New("amqp: 404 no queue 'orders.billing' in vhost '/'")
+	s.refuses.Store(&refusal)
+	b := s.open(t, "ana:operator")
+	b.expect("502")
+	b.visit(fmt.Sprintf("/entries/%d", ids[0]))
+	b.follow(`button[value=redrive]`)
+	text := b.text()
+	require.Contains(t, text, "Not sent: the broker did not take the message")
+	require.Contains(t, text, refusal.Error())
+	require.NotContains(t, text, "The store does not answer")
+	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as the page says")
+	b.follow(`main a[href$="/entries/` + dlq.FormatID(ids[0]) + `"]`)
+	require.Contains(t, b.text(), "Not published: given back")
+
+	b.visit(fmt.Sprintf("/entries/%d/edit", ids[1]))
+	b.fill(`textarea[name=payload]`, `{"fixed":true}`)
+	b.follow(`button[value=redrive]`)
+	text = b.text()
+	require.Contains(t, text, "Saved, but not sent")
+	require.Contains(t, text, "Revision 1 of entry")
+	require.Contains(t, text, refusal.Error())
+	require.NotContains(t, text, "The store does not answer")
+	require.JSONEq(t, `{"fixed":true}`, string(s.entry(t, ids[1]).Body.Payload))
+	s.refuses.Store(nil)
+	b.follow(`main a[href$="/entries/` + dlq.FormatID(ids[1]) + `"]`)
+	b.follow(`button[value=redrive]`) // the way back leads to where it is tried again
+	s.becomes(t, ids[1], dlq.Resolved)
+	require.Equal(t, []string{`{"fixed":true}`}, s.handled())
+}

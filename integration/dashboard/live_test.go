@@ -1,0 +1,58 @@
+package dashboard_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// What services do now is on one screen: what they handle, what waits for a retry and when it is due, what the broker holds, and which
+// circuits are open. It refreshes without a reload.
+func TestLive_WhatIsDoneNow(t *testing.T) {
+	s := newSite(t)
+	b := s.open(t, "ana:viewer")
+	b.visit("/live")
+	loaded := eval[float64](b, `performance.timeOrigin`)
+	s.publish(t, "mails", "fail", "fail", "fail", "slow", "slow")
+	row := `[...document.querySelectorAll("tr")].find((r) => r.innerText.startsWith("mails"))`
+	cell := func(label string) string { return row + `.querySelector('[data-label="` + label + `"]').innerText` }
+	b.wait(cell("Handled now") + `.startsWith("2")`)
+	b.wait(cell("Waiting") + ` === "3"`)
+	require.Regexp(t, `^next in (19|20) min\n3 within 1 h`, eval[string](b, cell("Due")))
+	require.Contains(t, eval[string](b, cell("Queue")), "billing · mail")
+	require.Equal(t, "0", eval[string](b, cell("Ready")), "counted by the broker")
+	s.monitor.BreakerChanged(t.Context(), middleware.BreakerChanged{Key: "mail", From: "closed", To: "open"})
+	b.has("Open circuits")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("main form").length`), "a viewer pauses nothing")
+	close(s.release)
+	b.wait(cell("Handled now") + ` === "0"`)
+	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
+}
+
+// Intake is paused and resumed from the screen: nothing is received meanwhile, and nothing is lost. Both are in the audit log.
+func TestLive_PauseAndResume(t *testing.T) {
+	s := newSite(t)
+	b := s.open(t, "ana:operator")
+	b.visit("/live")
+	b.follow(`button[value=pause]`)
+	b.has("The intake of billing is paused")
+	intake := `document.querySelector('td[data-label="Intake"]').innerText`
+	b.wait(intake + `.startsWith("paused") && !` + intake + `.includes("followed")`) // every process has done it
+	s.publish(t, "mails", "a", "b", "c")
+	mails := `[...document.querySelectorAll("tr")].find((r) => r.innerText.startsWith("mails"))`
+	ready := mails + `.querySelector('[data-label="Ready"]').innerText`
+	b.wait(ready + ` === "3"`)
+	require.Zero(t, s.mailed())
+	b.follow(`button[value=resume]`)
+	b.wait(ready + ` === "0"`)
+	require.Equal(t, 3, s.mailed())
+	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Actor: "ana"}, dlq.Page{})
+	require.NoError(t, err)
+	require.Equal(t, []dlq.Action{driver.ActionResumeIntake, driver.ActionPauseIntake}, []dlq.Action{records[0].Action, records[1].Action})
+	b.visit("/audit?action=pause_intake")
+	require.Contains(t, b.text(), "service: billing")
+}

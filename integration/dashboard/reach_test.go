@@ -1,0 +1,116 @@
+package dashboard_test
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/integration/await"
+)
+
+// axe-core finds nothing on any screen, light or dark.
+func TestScreens_Axe(t *testing.T) {
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	require.NoError(t, err)
+	s, run := lived(t)
+	b := s.open(t, "ana:admin")
+	b.expect("404")
+	paths := screens(run.ID)
+	paths["/api/v1/docs"] = ""
+	for _, scheme := range []string{"light", "dark"} {
+		b.media("prefers-color-scheme", scheme)
+		for path := range paths {
+			b.visit(path)
+			eval[bool](b, string(axe)+`; true`)
+			eval[bool](b, `(window.found = null, axe.run().then((r) => {
+				window.found = r.violations.map((v) => v.id + ": " + v.nodes[0].html.slice(0, 160) + " " + v.nodes[0].failureSummary);
+			}), true)`)
+			b.wait(`window.found !== null`)
+			require.Empty(t, eval[[]string](b, `window.found`), "%s in %s", path, scheme)
+		}
+	}
+}
+
+// A phone shows how much waits and the top cause before anything is scrolled.
+func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 60)
+	b := s.open(t, "ana:operator")
+	b.do(chromedp.EmulateViewport(390, 780))
+	b.visit("/")
+	for _, selector := range []string{".card.lead .big", ".top-causes tbody a.error"} {
+		bottom := eval[float64](b, `document.querySelector("`+selector+`").getBoundingClientRect().bottom`)
+		require.Less(t, bottom, 780.0, selector)
+	}
+}
+
+// Without JavaScript a table stands where a chart was, and a run can be started as with it.
+func TestWithoutJavaScript(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 9)
+	b := s.open(t, "ana:operator")
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	require.NoError(t, err)
+	b.do(chromedp.Navigate(b.base + "/"))
+	html, err := chromedp.Run(b.ctx, chromedp.OuterHTML(chromedp.CSS("main")))
+	require.NoError(t, err)
+	require.Contains(t, html, "so far")
+	require.Contains(t, html, `<th scope="col" class="num">Died</th>`)
+}
+
+// A search over payloads does not start again when the page would refresh, says that it runs, and when it is stopped the server stops.
+func TestEntries_SlowSearch(t *testing.T) {
+	slow := &slowStore{began: make(chan struct{}, 8)}
+	s := newSiteOver(t, func(store dlq.Store) dlq.Store {
+		slow.Store = store
+		return slow
+	})
+	s.put(t, 3)
+	b := s.open(t, "ana:viewer")
+	b.visit("/entries?status=any&payload=order")
+	<-slow.began
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`), "it does not refresh")
+	require.Contains(t, b.text(), "does not refresh")
+	slow.blocks.Store(true)
+	b.fill(`input[name=payload]`, "orders")
+	// While a page is being loaded the browser answers no question: the page notes what it shows, and presses Stop.
+	eval[bool](b, `(document.addEventListener("submit", () => setTimeout(() => {
+		const said = document.querySelector("#searching");
+		window.said = said.checkVisibility() && said.innerText;
+		document.querySelector("[data-do=stop]").click();
+	}, 1500)), document.querySelector(".filters button[type=submit]").click(), true)`)
+	<-slow.began
+	b.wait(`window.said && !document.querySelector("#searching").checkVisibility()`)
+	require.Regexp(t, `Searching payloads for \d s`, eval[string](b, `window.said`))
+	require.Contains(t, eval[string](b, `location.search`), "payload=order", "the page that was there stays")
+	await.True(t, slow.stopped.Load, "the server has stopped")
+}
+
+// slowStore is a store whose lists take until they are stopped, when a test wants that.
+type slowStore struct {
+	driver.Store
+
+	blocks, stopped atomic.Bool
+	began           chan struct{}
+}
+
+func (s *slowStore) Unwrap() driver.Store { return s.Store }
+
+func (s *slowStore) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+	if f.PayloadText != "" {
+		s.began <- struct{}{}
+	}
+	if s.blocks.Load() {
+		<-ctx.Done()
+		s.stopped.Store(true)
+		return dlq.Listing{}, ctx.Err()
+	}
+	return s.Store.List(ctx, f, p)
+}

@@ -1,0 +1,40 @@
+package natstest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/brokers/nats"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/natsserver"
+)
+
+// The suite for brokers, and Watermill's own.
+func TestConformance(t *testing.T) {
+	url := natsserver.Start(t).URL()
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+				cfg.URL = url
+				cfg.Params = brokers.Params{"ack-wait": "3s"}
+				return brokers.OpenConfig(t.Context(), cfg)
+			}}
+		},
+		Factor: 0.05,
+		Wait:   await.Patience,
+		Late:   4 * time.Second, // dozens of cases on the same two cores
+		Volume: 500,
+		Watermill: &tests.Features{
+			ConsumerGroups:                      true,
+			GuaranteedOrder:                     true,
+			GuaranteedOrderWithSingleSubscriber: true,
+			Persistent:                          true,
+			ForceShort:                          true,
+		},
+	})
+}

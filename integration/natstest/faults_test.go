@@ -1,0 +1,363 @@
+package natstest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/natsserver"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// plain is a client that knows nothing of us.
+func plain(t *testing.T, url string) jetstream.JetStream {
+	t.Helper()
+	conn, err := nats.Connect(strings.TrimPrefix(url, "nats://"))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	return js
+}
+
+// The server is killed while first deliveries and retries wait, and is down when they are due.
+func TestRestart_WithMessagesWaiting(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	b := open(t, server.URL())
+	l := newLedger()
+	failed := atomic.Int32{}
+	serve(t, server.URL(), func(m *message.Message) error {
+		err := failsFirst(m)
+		if err != nil {
+			failed.Add(1)
+			return err
+		}
+		l.handled(string(m.Payload))
+		return nil
+	}, "concurrency=4")
+	const n = 100
+	delayed := numbers(n, 2*n)
+	for _, m := range delayed {
+		envelope.SetDelay(m, 3*time.Second)
+	}
+	require.NoError(t, b.Publisher().Publish(topicOrders, delayed...))
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, n)...))
+	await.Count(t, n/10, func() int { return int(failed.Load()) })
+	server.Kill()
+	server.Up()
+	l.wait(t, 2*n)
+	different, total := l.counts()
+	t.Logf("%d messages, %d of them more than once: a server that is killed forgets acks of its last moments", different, total-different)
+}
+
+// Connections are cut again and again, under the publisher and the consumer.
+func TestNetwork_CutConnectionsLoseNothing(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	proxy := services.NewProxy(t, server.URL())
+	url := proxy.URL(t, server.URL())
+	l := newLedger()
+	serve(t, url, recording(l), "ack-wait=1s", "concurrency=4", "prefetch=16")
+	b := open(t, url)
+	const n = 400
+	for i, m := range numbers(0, n) {
+		if i%80 == 40 {
+			require.NoError(t, proxy.Flap())
+		}
+		publishUntil(t, b, m)
+	}
+	l.wait(t, n)
+}
+
+// The network stands still with connections open, as behind a firewall that forgets them: noticed by pings that are not
+// answered.
+func TestNetwork_AFrozenConnectionIsLeft(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	proxy := services.NewProxy(t, server.URL())
+	l := newLedger()
+	serve(t, proxy.URL(t, server.URL()), recording(l), "ack-wait=1s")
+	b := open(t, server.URL())
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 10)...))
+	l.wait(t, 10)
+	require.NoError(t, proxy.Freeze())
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(10, 20)...))
+	require.NoError(t, proxy.Flap())
+	l.wait(t, 20)
+}
+
+// A handler that takes longer than the server waits for an answer keeps its message, also before another consumer.
+func TestHandler_LongerThanAckWait(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	b := open(t, server.URL())
+	var runs atomic.Int32
+	done := make(chan struct{})
+	stop := serve(t, server.URL(), func(*message.Message) error {
+		runs.Add(1)
+		<-done
+		return nil
+	}, "ack-wait=1s")
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
+	await.Count(t, 1, func() int { return int(runs.Load()) })
+	l := newLedger()
+	serve(t, server.URL(), recording(l), "ack-wait=1s")
+	later := func(n int) { // a clock: a message that another consumer handles four times ack-wait later
+		m := numbers(n, n+1)[0]
+		envelope.SetDelay(m, 4*time.Second)
+		require.NoError(t, b.Publisher().Publish(topicOrders, m))
+	}
+	later(10)
+	l.wait(t, 1)
+	close(done)
+	stop()
+	later(20)
+	l.wait(t, 2)
+	require.EqualValues(t, 1, runs.Load())
+	_, total := l.counts()
+	require.Equal(t, 2, total, "the other consumer has had none but the two")
+}
+
+// An operator deletes the consumer: it is made again behind what was acked. The stream is deleted: it is made again, and
+// what is published from then on is handled.
+func TestDeleted_WhileRunning(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	l := newLedger()
+	b := open(t, server.URL())
+	serve(t, server.URL(), recording(l), "ack-wait=1s", "concurrency=4")
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 49)...))
+	last := numbers(49, 50)[0] // the positions of groups are noted every ten seconds
+	envelope.SetDelay(last, 11*time.Second)
+	require.NoError(t, b.Publisher().Publish(topicOrders, last))
+	l.wait(t, 50)
+
+	require.NoError(t, js.DeleteConsumer(t.Context(), topicOrders, brokers.DefaultGroup))
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(50, 100)...))
+	l.wait(t, 100)
+	_, total := l.counts()
+	require.LessOrEqual(t, total, 101, "what was acked does not come again, but for the last one")
+
+	require.NoError(t, js.DeleteStream(t.Context(), topicOrders))
+	for _, m := range numbers(100, 150) {
+		publishUntil(t, b, m)
+	}
+	l.wait(t, 150)
+
+	// Its dead letters have none either.
+	require.NoError(t, js.DeleteStream(t.Context(), strings.ReplaceAll(brokers.NameScheme{}.For(topicOrders, "").Dead, ".", "+")))
+	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
+		Message: numbers(0, 1)[0], Reason: envelope.ReasonPermanent, Origin: envelope.Origin{Topic: topicOrders}, At: time.Now(),
+	}))
+}
+
+// What is as large as may be published can be retried and is a dead letter in the end; what is larger is refused.
+func TestSize_WhatCanBePublishedCanBeRetried(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t, natsserver.MaxPayload(64<<10))
+	b := open(t, server.URL())
+	limit := int(b.Capabilities().MaxMessageBytes)
+	letters := deadLetters(t, b)
+	serve(t, server.URL(), func(*message.Message) error { return errors.New(strings.Repeat("the disk is full ", 5000)) })
+
+	large := message.NewMessage("large", make([]byte, limit))
+	require.NoError(t, b.Publisher().Publish(topicOrders, large))
+	require.ErrorIs(t, b.Publisher().Publish(topicOrders, message.NewMessage("larger", make([]byte, limit+1))), brokers.ErrTooLarge)
+	odd := message.NewMessage("odd", make([]byte, limit-3000))
+	odd.Metadata["not plain"] = strings.Repeat("\n", 2900)
+	require.ErrorIs(t, b.Publisher().Publish(topicOrders, odd), brokers.ErrTooLarge, "what encoding takes counts too")
+	select {
+	case m := <-letters:
+		require.Equal(t, "large", m.UUID)
+		require.Len(t, m.Payload, limit)
+		m.Ack()
+	case <-time.After(await.Patience):
+		require.FailNow(t, "no dead letter")
+	}
+}
+
+// The server is away while handlers fail: retries cannot be published. Nothing is lost, nothing spins, and everything
+// comes to its end when the server is back.
+func TestPublishing_ImpossibleForAWhile(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	b := open(t, server.URL(), "publish-timeout=500ms")
+	l := newLedger()
+	var runs atomic.Int32
+	down := make(chan struct{})
+	serve(t, server.URL(), func(m *message.Message) error {
+		runs.Add(1)
+		<-down
+		if err := failsFirst(m); err != nil {
+			return err
+		}
+		l.handled(string(m.Payload))
+		return nil
+	}, "ack-wait=1s", "concurrency=20", "publish-timeout=500ms")
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 20)...))
+	await.Count(t, 20, func() int { return int(runs.Load()) })
+	server.Kill()
+	close(down)
+	for range 10 { // half a second each
+		require.Error(t, b.Publisher().Publish("others", numbers(99, 100)...))
+	}
+	require.Less(t, runs.Load(), int32(20+2*30), "it is paced")
+	server.Up()
+	l.wait(t, 20)
+}
+
+// A stream whose operator lets it take no more refuses publications: they are errors, and a retry is tried until it can
+// be stored.
+func TestPublishing_AFullStreamRefuses(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	b := open(t, server.URL())
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 10)...))
+	s, err := js.Stream(t.Context(), topicOrders)
+	require.NoError(t, err)
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgs, cfg.Discard = 10, jetstream.DiscardNew
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	require.ErrorContains(t, b.Publisher().Publish(topicOrders, numbers(10, 11)...), "maximum messages exceeded")
+
+	l := newLedger()
+	serve(t, server.URL(), recording(l), "prefetch=4")
+	l.wait(t, 9) // all but the one that fails first
+	cfg.MaxMsgs = -1
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	l.wait(t, 10)
+}
+
+// A stream that an operator made is used when it has what is needed, and refused with what is missing otherwise.
+func TestStreams_OfTheOperator(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "SHOP", Subjects: []string{"orders", "invoices"}, Retention: jetstream.InterestPolicy,
+	})
+	require.NoError(t, err)
+	b := open(t, server.URL())
+	_, err = b.Subscriber().Subscribe(t.Context(), topicOrders)
+	require.ErrorIs(t, err, brokers.ErrUnsupported)
+	require.ErrorContains(t, err, "stream SHOP")
+	require.ErrorContains(t, err, "retention is Interest")
+	require.ErrorContains(t, err, "redrive.orders.>")
+	require.ErrorContains(t, err, "does not allow message schedules")
+
+	require.NoError(t, js.DeleteStream(t.Context(), "SHOP"))
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "SHOP", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true, AllowRollup: true,
+	})
+	require.NoError(t, err)
+	l := newLedger()
+	serve(t, server.URL(), recording(l))
+	for i := range 10 { // a producer that knows nothing of us
+		_, err = js.Publish(t.Context(), "orders", []byte(strconv.Itoa(i)))
+		require.NoError(t, err)
+	}
+	l.wait(t, 10)
+
+	strict := open(t, server.URL(), "declare=false")
+	require.ErrorIs(t, strict.Publisher().Publish("unknown", numbers(0, 1)...), brokers.ErrUnroutable)
+	_, err = strict.Subscriber().Subscribe(t.Context(), "unknown")
+	require.ErrorIs(t, err, brokers.ErrUnroutable)
+}
+
+// What was retried and handled takes no room in the stream.
+func TestStreams_KeepNoRetries(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	b := open(t, server.URL())
+	l := newLedger()
+	serve(t, server.URL(), recording(l), "concurrency=4")
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 50)...))
+	l.wait(t, 50)
+	await.True(t, func() bool {
+		s, err := js.Stream(t.Context(), topicOrders)
+		require.NoError(t, err)
+		info, err := s.Info(t.Context())
+		require.NoError(t, err)
+		return info.State.Msgs == 50
+	}, "more than the topic's own messages is left")
+}
+
+// The leader of a stream of three replicas is killed under load, and comes back.
+func TestCluster_LeaderIsKilled(t *testing.T) {
+	t.Parallel()
+	servers := natsserver.Cluster(t)
+	url := natsserver.URLs(servers)
+	var js jetstream.JetStream
+	await.True(t, func() bool { // until the cluster has a leader
+		conn, err := nats.Connect(url)
+		if err != nil {
+			return false
+		}
+		if js, err = jetstream.New(conn); err == nil {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err = js.AccountInfo(ctx)
+		}
+		if err != nil {
+			conn.Close()
+			return false
+		}
+		t.Cleanup(conn.Close)
+		return true
+	})
+	b := open(t, url)
+	await.True(t, func() bool { // and three servers that know each other
+		return b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders) == nil
+	})
+	l := newLedger()
+	serve(t, url, recording(l), "ack-wait=1s", "concurrency=4", "prefetch=16")
+	const n = 300
+	var killed *natsserver.Server
+	for i, m := range numbers(0, n) {
+		switch i {
+		case n / 3:
+			killed = killLeader(t, js, servers)
+		case 2 * n / 3:
+			killed.Up()
+		}
+		publishUntil(t, b, m)
+	}
+	l.wait(t, n)
+	different, total := l.counts()
+	t.Logf("%d messages, %d of them more than once", n, total-different)
+}
+
+func killLeader(t *testing.T, js jetstream.JetStream, servers []*natsserver.Server) *natsserver.Server {
+	t.Helper()
+	s, err := js.Stream(t.Context(), topicOrders)
+	require.NoError(t, err)
+	info := s.CachedInfo()
+	require.NotNil(t, info.Cluster)
+	require.Len(t, info.Cluster.Replicas, 2, "a stream has three replicas on a cluster")
+	for _, s := range servers {
+		if s.Name() == info.Cluster.Leader {
+			s.Kill()
+			return s
+		}
+	}
+	require.FailNow(t, "no such server", info.Cluster.Leader)
+	return nil
+}

@@ -1,0 +1,62 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// An alarm lasts for longer than all attempts to publish while delayed messages come for a further wait: they are kept in hand,
+// handled when they are due, and none is dead.
+func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
+	t.Parallel()
+	const n = 15
+	r := borrowSecond(t, true)
+	url := r.VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+	p := dialPlain(t, url)
+	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+	const delay = 11 * time.Second // 6.4 s in a queue, and then as many further waits as it takes
+	due := map[string]time.Time{}
+	for i := range n {
+		m := message.NewMessage(strconv.Itoa(i), nil)
+		envelope.SetDelay(m, delay)
+		due[m.UUID] = time.Now().Add(delay)
+		require.NoError(t, b.Publisher().Publish("orders", m))
+	}
+	raiseAlarm(t, r)
+	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("x")) != nil })
+	seen := map[string]bool{}
+	for len(seen) < n {
+		next := s.next()
+		if at, ours := due[next.message.UUID]; ours {
+			require.False(t, next.at.Before(at.Truncate(time.Millisecond)), "early")
+			seen[next.message.UUID] = true
+		}
+	}
+	require.ErrorIs(t, b.Publisher().Publish("orders", newMessage("x")), rabbitmq.ErrBlocked, "the alarm is not over")
+	await.True(t, func() bool { return p.depth("orders") == 0 })
+	require.Zero(t, p.depth("orders_dlq"))
+}
+
+// raiseAlarm makes a broker short of memory until the test ends.
+func raiseAlarm(t *testing.T, r *services.Rabbit) {
+	t.Helper()
+	watermark := func(ctx context.Context, limit string) {
+		_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", limit)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { watermark(context.Background(), "1GB") })
+	watermark(t.Context(), "1MB")
+}

@@ -1,0 +1,236 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+func succeeds(*message.Message) error { return nil }
+
+// Publishers of a process publish to an exchange that does not exist, as fast as they can. RabbitMQ ends their channel each
+// time; retries and dead letters are not held up.
+func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	const delay = 20 * time.Millisecond
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	settings := []func(*brokers.Config){delays(delay), params("grid", "false", "prefetch", "50"), func(c *brokers.Config) { c.Concurrency = 8 }}
+	maker := openBroker(t, url, settings...)
+	require.NoError(t, maker.Apply(t.Context(), maker.Plan("orders")))
+	b := openBroker(t, url, append(settings, params("declare", "none"))...)
+	require.NoError(t, p.ch.ExchangeDelete("redrive", false, false))
+
+	stop := make(chan struct{})
+	var loop sync.WaitGroup
+	var refused atomic.Int64
+	for range 4 {
+		loop.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := b.Publisher().Publish("orders", newMessage("x")); errors.Is(err, brokers.ErrUnroutable) {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	t.Cleanup(sync.OnceFunc(func() { close(stop); loop.Wait() }))
+	require.Eventually(t, func() bool { return refused.Load() > 10 }, patience, time.Millisecond)
+	s := serve(t, b, "orders", middleware.Config{
+		MaxAttempts: 2, Backoff: middleware.Constant(delay),
+	}, fails)
+	for i := range n {
+		p.send("", "orders", amqp.Publishing{MessageId: strconv.Itoa(i)})
+	}
+	for range 2 * n {
+		s.next()
+	}
+	require.Eventually(t, func() bool { return p.depth("orders_dlq") == n }, patience, 10*time.Millisecond)
+}
+
+// What an operator deletes while the service runs is declared again when it is needed next, and Ping tells of it before.
+func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
+	t.Parallel()
+	const delay = 100 * time.Millisecond
+	for name, tc := range map[string]struct {
+		remove func(p *plain) error
+		pings  string // what Ping says; "" where AMQP does not tell
+		handle func(*message.Message) error
+		queue  string // where the message ends, if not with the handler
+	}{
+		"the exchange":                {func(p *plain) error { return p.ch.ExchangeDelete("redrive", false, false) }, `exchange "redrive" is missing`, succeeds, ""},
+		"the binding":                 {func(p *plain) error { return p.ch.QueueUnbind("orders", "orders", "redrive", nil) }, "", succeeds, ""},
+		"the retry queue":             {deletes("orders_retry.100"), "", failsOnce(), ""},
+		"the retry queue of the grid": {deletes("orders_retry.50"), "", failsOnce(), ""},
+		"the dead letter queue":       {deletes("orders_dlq"), "", func(*message.Message) error { return middleware.Permanent(errDown) }, "orders_dlq"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			b := openBroker(t, url, delays(delay))
+			producer := openBroker(t, url, delays(delay))
+			backoff := middleware.Constant(delay)
+			if name == "the retry queue of the grid" {
+				backoff = middleware.Constant(50 * time.Millisecond)
+			}
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: backoff}, tc.handle)
+			require.NoError(t, b.Ping(t.Context()))
+			require.NoError(t, tc.remove(p))
+			if tc.pings != "" {
+				require.ErrorContains(t, b.Ping(t.Context()), tc.pings)
+			}
+			for _, publisher := range []brokers.Broker{b, producer} {
+				// Another process that publishes waits until the consumer's has healed what is its own.
+				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil }, 2*patience, 50*time.Millisecond)
+				s.next()
+				if tc.queue != "" {
+					require.Eventually(t, func() bool { return queues(t, url)[tc.queue].Messages == 1 }, patience, 50*time.Millisecond)
+					_, err := p.ch.QueuePurge(tc.queue, false)
+					require.NoError(t, err)
+				}
+			}
+			require.Eventually(t, func() bool { return b.Ping(t.Context()) == nil }, patience, 50*time.Millisecond)
+		})
+	}
+}
+
+func deletes(queue string) func(*plain) error {
+	return func(p *plain) error {
+		_, err := p.ch.QueueDelete(queue, false, false, false)
+		return err
+	}
+}
+
+// failsOnce makes a handler that fails the first attempt of each message.
+func failsOnce() func(*message.Message) error {
+	return func(m *message.Message) error {
+		if a, ok := middleware.AttemptFrom(m.Context()); ok && a.Number == 1 {
+			return errDown
+		}
+		return nil
+	}
+}
+
+// A consumer that no delay was named for costs two queues; those of the grid come when they are needed.
+func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url)
+	s := serve(t, b, "orders", middleware.Config{
+		MaxAttempts: 2, Backoff: middleware.Constant(200 * time.Millisecond),
+	}, failsOnce())
+	require.Len(t, queues(t, url), 2, "%v", queues(t, url))
+	findings, err := b.Check(t.Context(), b.Plan("orders"))
+	require.NoError(t, err)
+	require.Empty(t, findings, "what may come later is not missing")
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+	s.schedule(0, 200*time.Millisecond)
+	require.Len(t, queues(t, url), 3)
+	require.Contains(t, queues(t, url), "orders_retry.200")
+	depths, err := b.Depths(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, depths, brokers.Depth{Topic: "orders", Kind: brokers.DepthRetry})
+}
+
+// Headers that an AMQP client of Go cannot decode, and RabbitMQ takes: a table 40 deep, 9,000 entries. Such a message is dead
+// with its payload and the bytes of its headers, and costs no connection; all others are handled, once.
+func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
+	t.Parallel()
+	deep := amqp.Table{}
+	for range 40 {
+		deep = amqp.Table{"n": deep}
+	}
+	many := amqp.Table{}
+	for i := range 9000 {
+		many[strconv.Itoa(i)] = nil
+	}
+	for name, headers := range map[string]amqp.Table{"nested 40 deep": deep, "9,000 entries": many} {
+		for _, kind := range []string{"quorum", "classic"} {
+			t.Run(name+" in a "+kind+" queue", func(t *testing.T) {
+				t.Parallel()
+				const n = 200
+				r := services.SharedRabbitMQ(t)
+				url := r.VHost(t)
+				p := dialPlain(t, url)
+				b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "50", "queue-type", kind))
+				s := serve(t, b, "orders", middleware.Laravel(2), succeeds, brokers.WithConcurrency(16))
+				for i := range n {
+					if i == n/2 {
+						p.send("", "orders", amqp.Publishing{MessageId: "odd", ContentType: "text/plain", Body: []byte("payload"), Headers: headers})
+					}
+					p.send("", "orders", amqp.Publishing{MessageId: strconv.Itoa(i)})
+				}
+				before := b.Stats().Connections
+				seen := map[string]int{}
+				for len(seen) < n {
+					seen[s.next().message.UUID]++
+				}
+				for id, times := range seen {
+					require.Equal(t, 1, times, id)
+				}
+				dead := p.next("orders_dlq")
+				require.Equal(t, "odd", dead.MessageId)
+				require.Equal(t, "payload", string(dead.Body))
+				require.Equal(t, "text/plain", dead.ContentType)
+				require.Equal(t, "malformed", dead.Headers["x-dead-letter-reason"])
+				require.NotEmpty(t, dead.Headers["x-undecoded-headers"])
+				require.Eventually(t, func() bool { return p.depth("orders") == 0 }, patience, 10*time.Millisecond)
+				require.Empty(t, s.runs)
+				require.Equal(t, before, b.Stats().Connections)
+				require.Zero(t, b.Stats().AcksFailed, "no connection was lost")
+			})
+		}
+	}
+}
+
+// While the broker reads nothing from publishers, Publish and Close keep to their time, however much is to be written.
+func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	r := borrowSecond(t, true)
+	url := r.VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = timeout })
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("before")))
+	watermark := func(ctx context.Context, limit string) {
+		_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", limit)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { watermark(context.Background(), "1GB") })
+	watermark(t.Context(), "1MB")
+	payload := make([]byte, 1<<20)
+	var group sync.WaitGroup
+	for range 32 { // more than the sockets hold
+		group.Go(func() {
+			began := time.Now()
+			err := b.Publisher().Publish("orders", message.NewMessage("m", payload))
+			if took := time.Since(began); err == nil || took > timeout+2*time.Second {
+				t.Errorf("publish: %v after %s", err, took)
+			}
+		})
+	}
+	group.Wait()
+	began := time.Now()
+	require.NoError(t, b.Close())
+	require.Less(t, time.Since(began), timeout+5*time.Second)
+}

@@ -1,0 +1,78 @@
+package sqlqueue_test
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+)
+
+// An operator's transaction has the row of one message locked while it and its neighbours are handled, acked and, being slow, renewed: the
+// neighbours are handled once and gone, and their leases are kept for many times their length.
+func TestLockedRow_DelaysOnlyItself(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		const n = 16
+		queue, db := openQueue(t, with(url, "x-lease=1s&x-poll=20ms")), openDB(t, url)
+		var mu sync.Mutex
+		runs, quick, slow := map[string]int{}, make(chan struct{}), make(chan struct{})
+		messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		batch := make([]*message.Message, n)
+		for i := range batch {
+			batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
+		}
+		require.NoError(t, queue.Publisher().Publish("orders", batch...))
+		var handlers sync.WaitGroup
+		begun := make(chan struct{}, 10*n)
+		handlers.Go(func() {
+			for m := range messages {
+				mu.Lock()
+				runs[m.UUID]++
+				mu.Unlock()
+				begun <- struct{}{}
+				handlers.Go(func() {
+					if m.UUID >= "5" { // two halves, and the locked one in the first
+						<-slow
+					} else {
+						<-quick
+					}
+					m.Ack()
+				})
+			}
+		})
+		for range n {
+			<-begun
+		}
+		id := count(t, db, "SELECT id FROM redrive_queue_messages WHERE uuid = '0'")
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback() })
+		_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT id FROM redrive_queue_messages WHERE id = %d FOR UPDATE", id)) // by its key: no others
+		require.NoError(t, err)
+
+		close(quick)
+		left := func() int {
+			return count(t, db, "SELECT count(*) FROM redrive_queue_messages")
+		}
+		slows := 5 // 5 to 9; "10" ... "15" sort before "5"
+		require.Eventually(t, func() bool { return left() == slows+1 }, 3*time.Second, 10*time.Millisecond, "the neighbours are acked")
+		time.Sleep(3 * time.Second) // real time: three leases that must be renewed, by the database's clock
+		close(slow)
+		require.Eventually(t, func() bool { return left() == 1 }, 3*time.Second, 10*time.Millisecond, "the slow neighbours are acked")
+		require.NoError(t, tx.Rollback())
+		require.Eventually(t, func() bool { return left() == 0 }, 10*time.Second, 10*time.Millisecond, "nothing stays")
+		require.NoError(t, queue.Close())
+		handlers.Wait()
+		delete(runs, "0") // its own lease could not be renewed
+		for uuid, n := range runs {
+			require.Equal(t, 1, n, uuid)
+		}
+		require.Len(t, runs, n-1)
+	})
+}

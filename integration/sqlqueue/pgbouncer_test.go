@@ -1,0 +1,63 @@
+package sqlqueue_test
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+// Behind pgbouncer in transaction mode prepared statements meet those of other clients, locks of a session stay forever, and LISTEN
+// succeeds and never hears anything. Two processes work there all the same, and each gets what the other publishes.
+func TestPgBouncer_TransactionMode(t *testing.T) {
+	t.Parallel()
+	server := services.SharedPostgres(t)
+	url := services.PgBouncer(t, server).Through(server.Database(t))
+	a, b := openQueue(t, url), openQueue(t, url)
+	messages, err := a.Subscriber(concurrently(4)).Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	for round := range 3 {
+		const n = 50
+		for i := range n {
+			require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(fmt.Sprint(round, "-", i), payload)))
+		}
+		for range n {
+			receive(t, messages).Ack()
+		}
+	}
+	began := time.Now()
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("idle", payload)))
+	m := receive(t, messages)
+	require.Less(t, time.Since(began), time.Second, "it polls, because it does not hear its own notification")
+	require.NoError(t, sqlqueue.InTx(m.Context(), func(*sql.Tx) error { return nil }))
+	m.Ack()
+	origin, ok := envelope.OriginFrom(m.Context())
+	require.True(t, ok)
+	require.NoError(t, a.Reschedule(t.Context(), *origin, message.NewMessage("again", payload), 100*time.Millisecond))
+	receive(t, messages).Ack()
+}
+
+// A pool that the application has opened without regard to pgbouncer is told what to add to its DSN.
+func TestPgBouncer_Advice(t *testing.T) {
+	t.Parallel()
+	server := services.SharedPostgres(t)
+	url := services.PgBouncer(t, server).Through(server.Database(t))
+	for i := range 20 { // until two connections meet on one session
+		db := openDB(t, url)
+		b, err := sqlqueue.New(t.Context(), db, sqlqueue.PostgreSQL)
+		if err != nil {
+			require.ErrorContains(t, err, "default_query_exec_mode=cache_describe")
+			return
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		_ = b.Publisher().Publish(fmt.Sprint("t", i), message.NewMessage("1", payload))
+	}
+	t.Fatal("no statement met another")
+}

@@ -1,0 +1,65 @@
+package watermill_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/brokers/watermill/kafka"
+	"github.com/redrive-go/redrive/brokers/watermill/sql"
+	"github.com/redrive-go/redrive/integration/services"
+)
+
+var features = tests.Features{
+	ConsumerGroups: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true, Persistent: true, ForceShort: true,
+}
+
+// The suite on watermill-kafka as it is, and Watermill's own on what is made of it.
+func TestConformance_Kafka(t *testing.T) {
+	url := "watermill+" + services.SharedKafka(t).URL() + "?partitions=1"
+	// sarama's metrics keep one goroutine from then on, whatever is closed, and a server that has just started takes seconds to
+	// make its own topics for the first group.
+	b := open(t, with(url, "group=first"))
+	subscribe(t, b.Subscriber(), "first")
+	require.NoError(t, b.Close())
+	brokertest.Run(t, brokertest.Harness{
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			delays := newDelays(t)
+			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+				cfg.URL = url
+				return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays()})
+			}}
+		},
+		Factor: 0.05, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
+	})
+}
+
+// The suite on watermill-sql as it is, and Watermill's own on what is made of it.
+func TestConformance_SQL(t *testing.T) {
+	for name, database := range databases {
+		t.Run(name, func(t *testing.T) {
+			native := database(t)
+			url := "watermill+" + native
+			brokertest.Run(t, brokertest.Harness{
+				Backend: func(t *testing.T) brokertest.Backend {
+					t.Helper()
+					// What waits is in the native queue of the same database.
+					delays := sync.OnceValue(func() brokers.Broker { return open(t, with(native, "x-max-connections=3")) })
+					return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+						cfg.URL = with(url, "x-max-connections=2&x-poll=20ms")
+						return sql.New(t.Context(), sql.Config{Broker: cfg, Delays: delays()})
+					}}
+				},
+				// Longer and later than elsewhere: every open transaction of the server holds deliveries up, also those of the other cases.
+				Factor: 0.15, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
+			})
+		})
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package watermill_test
+
+const raceEnabled = true

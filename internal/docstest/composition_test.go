@@ -1,0 +1,214 @@
+package docstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	theirs "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// fate is what happens to a message whose handler always fails, in an hour.
+type fate struct {
+	runs, dead, poisoned int
+	refused              error
+}
+
+func (f fate) String() string {
+	switch {
+	case errors.Is(f.refused, middleware.ErrMiswired):
+		return "refused at start"
+	case f.dead == 0 && f.poisoned == 0:
+		return fmt.Sprintf("%d runs, **lost**", f.runs)
+	case f.poisoned > 0:
+		return fmt.Sprintf("%d runs, %d poisoned, %d dead", f.runs, f.poisoned, f.dead)
+	default:
+		return fmt.Sprintf("%d runs, %d dead", f.runs, f.dead)
+	}
+}
+
+var errAlways = errors.New("it always fails")
+
+// seen is a repository for Deduplicator whose default has a goroutine without an end.
+type seen map[string]bool
+
+func (s seen) IsDuplicate(_ context.Context, key string) (bool, error) {
+	duplicate := s[key]
+	s[key] = true
+	return duplicate, nil
+}
+
+// composition is a middleware that Watermill v1.5 ships.
+type composition struct {
+	name string
+	make func(t *testing.T, poison message.Publisher) message.HandlerMiddleware
+	note string
+}
+
+func shipped() []composition {
+	plain := func(m message.HandlerMiddleware) func(*testing.T, message.Publisher) message.HandlerMiddleware {
+		return func(*testing.T, message.Publisher) message.HandlerMiddleware { return m }
+	}
+	return []composition{
+		{"none", plain(func(h message.HandlerFunc) message.HandlerFunc { return h }), ""},
+		{"CircuitBreaker", func(*testing.T, message.Publisher) message.HandlerMiddleware {
+			settings := reflect.New(reflect.TypeOf(theirs.NewCircuitBreaker).In(0)).Elem()
+			return reflect.ValueOf(theirs.NewCircuitBreaker).Call([]reflect.Value{settings})[0].Interface().(theirs.CircuitBreaker).Middleware
+		}, "outside it sees no failures; inside an open circuit costs attempts: use `Config.Breaker`"},
+		{"CorrelationID", plain(theirs.CorrelationID), ""},
+		{"Deduplicator", func(*testing.T, message.Publisher) message.HandlerMiddleware {
+			return (&theirs.Deduplicator{Repository: seen{}}).Middleware
+		}, "a retry is a duplicate to it, and lost: use package `idempotency`, inside"},
+		{"DelayOnError", func(*testing.T, message.Publisher) message.HandlerMiddleware {
+			return (&theirs.DelayOnError{InitialInterval: time.Second, Multiplier: 2}).Middleware
+		}, "outside it sees no failures; inside it has no effect: the backoff is the pipeline's"},
+		{"Duplicator", plain(theirs.Duplicator), "outside each run has a retry of its own, so that they double; for tests"},
+		{"IgnoreErrors", func(*testing.T, message.Publisher) message.HandlerMiddleware {
+			return theirs.NewIgnoreErrors([]error{errAlways}).Middleware
+		}, "inside, the errors that it names are successes, as asked for; a `Rule` that skips logs and counts them"},
+		{"InstantAck", plain(theirs.InstantAck), "it acks before the outcome is known: a crash or an unpublishable retry loses the message"},
+		{"PoisonQueue", func(t *testing.T, poison message.Publisher) message.HandlerMiddleware {
+			t.Helper()
+			m, err := theirs.PoisonQueue(poison, "poison")
+			require.NoError(t, err)
+			return m
+		}, "outside it sees no failures; inside it takes the first failure, and nothing is retried"},
+		{"PoisonQueueWithFilter", func(t *testing.T, poison message.Publisher) message.HandlerMiddleware {
+			t.Helper()
+			m, err := theirs.PoisonQueueWithFilter(poison, "poison", func(error) bool { return false })
+			require.NoError(t, err)
+			return m
+		}, "with a filter that takes none; what it takes is as with PoisonQueue"},
+		{"RandomFail", plain(theirs.RandomFail(0)), "with probability 0; what fails outside is nacked, what fails inside is an attempt"},
+		{"RandomPanic", plain(theirs.RandomPanic(0)), "likewise"},
+		{"Recoverer", plain(theirs.Recoverer), "not needed: the pipeline recovers"},
+		{
+			"Retry", plain(theirs.Retry{MaxRetries: 2, InitialInterval: time.Second}.Middleware),
+			"outside it sees no failures; inside each attempt is three runs, which hold up what is behind them",
+		},
+		{"Throttle", plain(nil), "inside it counts runs; on the way to the handler it ignores shutdown"},
+		{"Timeout", plain(theirs.Timeout(time.Minute)), "not needed: `Config.Timeout`"},
+	}
+}
+
+// live runs a message that always fails through a router, for an hour.
+func (c composition) live(t *testing.T, inside bool) (f fate) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		broker, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		pipeline, err := middleware.New(middleware.Config{
+			Rescheduler: broker, DeadLetters: broker, Logger: slog.New(slog.DiscardHandler),
+			MaxAttempts: 3, Backoff: middleware.Constant(time.Minute),
+		})
+		require.NoError(t, err)
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		other := c.make(t, broker.Publisher())
+		if c.name == "Throttle" {
+			other = theirs.NewThrottle(10, time.Second).Middleware
+		}
+		if inside {
+			router.AddMiddleware(pipeline.Middleware, other)
+		} else {
+			router.AddMiddleware(other, pipeline.Middleware)
+		}
+		router.AddPlugin(pipeline.Plugin)
+		var runs atomic.Int32
+		router.AddConsumerHandler("handler", "orders", broker.Subscriber(), func(*message.Message) error {
+			runs.Add(1)
+			return errAlways
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f.refused = router.Run(ctx)
+		}()
+		require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage("1", []byte("1"))))
+		time.Sleep(time.Hour) // virtual
+		f.runs, f.dead, f.poisoned = int(runs.Load()), len(broker.Peek("orders_dlq", "")), len(broker.Peek("poison", ""))
+		cancel()
+		<-ended
+		require.NoError(t, broker.Close())
+	})
+	return f
+}
+
+// docs/composition.md has what each middleware of Watermill does to a failing message: go test ./internal/docstest -update.
+func TestComposition_Table(t *testing.T) {
+	var table strings.Builder
+	table.WriteString("| | outside | inside | |\n|---|---|---|---|\n")
+	for _, c := range shipped() {
+		outside, inside := c.live(t, false), c.live(t, true)
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", c.name, outside, inside, c.note)
+		if c.name != "IgnoreErrors" { // which is asked to
+			require.NotContains(t, outside.String()+inside.String(), "lost", c.name)
+		}
+	}
+	path := filepath.Join(root, "docs", "composition.md")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const begin, end = "<!-- table -->\n\n", "\n<!-- end of table -->"
+	before, rest, found := strings.Cut(string(text), begin)
+	require.True(t, found)
+	_, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	want := before + begin + table.String() + end + after
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o600))
+		return
+	}
+	require.Equal(t, want, string(text), "write it anew: go test ./internal/docstest -update")
+}
+
+// Every middleware of the package has a row.
+func TestComposition_AllAreShown(t *testing.T) {
+	dir := filepath.Dir(sourceOf(t, "github.com/ThreeDotsLabs/watermill/message/router/middleware", "retry.go"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	rows := map[string]bool{"SetCorrelationID": true, "MessageCorrelationID": true}
+	for _, c := range shipped() {
+		rows[c.name] = true
+	}
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range middlewares.FindAllStringSubmatch(string(text), -1) {
+			name := m[1] + m[2]
+			require.True(t, rows[name] || rows[strings.ToUpper(name[:1])+name[1:]], "%s of %s", name, filepath.Base(file))
+		}
+	}
+}
+
+// middlewares are functions that are one, or have one for a result, and methods that are one.
+var middlewares = regexp.MustCompile(`(?m)^func (?:\(\w+ \*?(\w+)\) Middleware|(\w+))\([^)]*\) ?\(?message\.Handler(?:Func|Middleware)`)
+
+func sourceOf(t *testing.T, pkg, file string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", pkg).Output()
+	require.NoError(t, err)
+	return filepath.Join(strings.TrimSpace(string(out)), file)
+}

@@ -1,0 +1,83 @@
+package docstest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/config"
+)
+
+// What deploy puts before the server is a configuration that it reads, and each file is readable YAML.
+func TestDeploy_ConfigurationsAreValid(t *testing.T) {
+	for name, value := range map[string]string{
+		"STORE_URL": "sqlite:dead.db", "BROKER_URL": "amqp://localhost", "TOKEN_HASH": "sha256:" + strings.Repeat("0", 64),
+	} {
+		t.Setenv(name, value)
+	}
+	_, err := config.Load(filepath.Join(root, "deploy", "systemd", "redrive.yaml"))
+	require.NoError(t, err)
+
+	var configMap struct {
+		Data map[string]string `yaml:"data"`
+	}
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "kubernetes", "configmap.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &configMap))
+	file := filepath.Join(t.TempDir(), "redrive.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(configMap.Data["redrive.yaml"]), 0o600))
+	cfg, err := config.Load(file)
+	require.NoError(t, err)
+	require.Equal(t, "0.0.0.0:8321", cfg.Server.Address)
+
+	files := 0
+	for _, dir := range []string{"deploy/kubernetes", ".github"} {
+		require.NoError(t, fs.WalkDir(os.DirFS(root), dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(filepath.Join(root, path))
+			require.NoError(t, err)
+			var content map[string]any
+			require.NoError(t, yaml.Unmarshal(text, &content), path)
+			files++
+			return nil
+		}))
+	}
+	require.Greater(t, files, 8)
+}
+
+// What the packages and the kustomization name is there.
+func TestDeploy_FilesAreThere(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
+	require.NoError(t, err)
+	var release struct {
+		NFPMs []struct {
+			Contents []struct {
+				Source string `yaml:"src"`
+			} `yaml:"contents"`
+		} `yaml:"nfpms"`
+		Docker []struct {
+			Dockerfile string `yaml:"dockerfile"`
+		} `yaml:"dockers_v2"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &release))
+	require.FileExists(t, filepath.Join(root, release.Docker[0].Dockerfile))
+	for _, c := range release.NFPMs[0].Contents {
+		require.FileExists(t, filepath.Join(root, c.Source))
+	}
+	var kustomization struct {
+		Resources []string `yaml:"resources"`
+	}
+	text, err = os.ReadFile(filepath.Join(root, "deploy", "kubernetes", "kustomization.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &kustomization))
+	for _, name := range kustomization.Resources {
+		require.FileExists(t, filepath.Join(root, "deploy", "kubernetes", name))
+	}
+}

@@ -1,0 +1,118 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"reflect"
+	"slices"
+	"strconv"
+)
+
+// Code is what the database calls an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result code of SQLite;
+// empty for an error that is none of the database's. It goes by the shapes that the drivers' errors have, because naming their
+// types would make every program link the drivers:
+//
+//	SQLState() string    pgx and lib/pq
+//	Code() int           modernc.org/sqlite
+//	Number uint16        go-sql-driver/mysql
+//	Code <integer>       mattn/go-sqlite3
+func Code(err error) string {
+	for err != nil {
+		if code := codeOf(err); code != "" {
+			return code
+		}
+		switch wrapper := err.(type) { //nolint:errorlint // this is the walk
+		case interface{ Unwrap() error }:
+			err = wrapper.Unwrap()
+		case interface{ Unwrap() []error }:
+			for _, cause := range wrapper.Unwrap() {
+				if code := Code(cause); code != "" {
+					return code
+				}
+			}
+			return ""
+		default:
+			return ""
+		}
+	}
+	return ""
+}
+
+func codeOf(err error) string {
+	switch coded := err.(type) { //nolint:errorlint // Code walks
+	case interface{ SQLState() string }:
+		return coded.SQLState()
+	case interface{ Code() int }:
+		return strconv.Itoa(coded.Code() & 0xff)
+	}
+	value := reflect.Indirect(reflect.ValueOf(err))
+	if value.Kind() != reflect.Struct {
+		return ""
+	}
+	if number := value.FieldByName("Number"); number.IsValid() && number.CanUint() {
+		return strconv.FormatUint(number.Uint(), 10)
+	}
+	if code := value.FieldByName("Code"); code.IsValid() && code.CanInt() {
+		return strconv.FormatInt(code.Int()&0xff, 10)
+	}
+	return ""
+}
+
+// IsCode reports whether the database gives an error one of the codes.
+func IsCode(err error, codes ...string) bool {
+	code := Code(err)
+	return code != "" && slices.Contains(codes, code)
+}
+
+// conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which the
+// database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took too long is none:
+// it would take as long again.
+var conflicts = map[Dialect][]string{
+	PostgreSQL: {"40P01", "40001"},
+	MySQL:      {"1213", "1020"},
+}
+
+// Conflict reports whether a transaction failed only because of another one, and is to be repeated.
+func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
+
+// locked are the codes of a statement that met a lock, and was told not to wait for it, or not any longer.
+var locked = map[Dialect][]string{
+	PostgreSQL: {"55P03"},
+	MySQL:      {"1205", "3572"},
+	SQLite:     {"5", "6"},
+}
+
+// Locked reports whether a statement gave up waiting for a lock.
+func (d Dialect) Locked(err error) bool { return IsCode(err, locked[d]...) }
+
+// refusals are the classes of codes by which a database says that it will never take these values: they do not fit, or cannot be.
+var refusals = map[Dialect][]string{
+	PostgreSQL: {"22021", "22P05", "22001", "22003", "22008", "22P02", "22P03", "54000", "23502", "23514"},
+	MySQL:      {"1264", "1265", "1292", "1366", "1406", "1153", "1048", "3819", "4025", "3140", "1301"},
+	SQLite:     {"18", "20", "19"},
+}
+
+// Refused reports whether the database refuses the values of a statement, and will do so again: characters that it cannot hold, text
+// that is too long, a statement beyond its size.
+func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
+
+// Unreachable reports whether the database did not answer, rather than refuse.
+func Unreachable(err error) bool {
+	var netErr net.Error
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &netErr)
+}
+
+// away are the codes of a server that answers, and takes no connection now: it starts, it stops, or it has too many.
+var away = map[Dialect][]string{
+	PostgreSQL: {"57P01", "57P02", "57P03", "53300", "08000", "08001", "08003", "08004", "08006"},
+	MySQL:      {"1040", "1053", "1077", "1079", "2002", "2003", "2006", "2013"},
+}
+
+// Away reports whether a server cannot be reached, or takes nobody now, which may be otherwise later. A file is never away.
+func (d Dialect) Away(err error) bool {
+	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...))
+}

@@ -1,0 +1,96 @@
+// Package sqldb is everything that the packages of this module which keep something in a SQL database know about one: its
+// dialect, how its URL is read and its pools are opened, which errors mean what, how transactions are retried and schemas
+// migrated. It imports no driver.
+package sqldb
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Dialect names the kind of database behind a *sql.DB.
+type Dialect string
+
+// The databases that this module works with.
+const (
+	PostgreSQL Dialect = "postgres" // 12 and later
+	MySQL      Dialect = "mysql"    // MySQL 8.0, MariaDB 10.6 and later
+	SQLite     Dialect = "sqlite"   // 3.42 and later
+)
+
+// Validate refuses a dialect that is none of the three.
+func (d Dialect) Validate() error {
+	switch d {
+	case PostgreSQL, MySQL, SQLite:
+		return nil
+	}
+	return fmt.Errorf("unknown dialect %q: known are %s, %s, %s", string(d), PostgreSQL, MySQL, SQLite)
+}
+
+// Bind turns the ? of a statement into the database's placeholders. The statement holds no other question marks.
+func (d Dialect) Bind(query string) string {
+	if d != PostgreSQL {
+		return query
+	}
+	var b strings.Builder
+	b.Grow(len(query) + len(query)/8 + 8)
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+}
+
+// Tick is the resolution of SQLite's clock, in microseconds; the other databases' is one.
+const Tick = 1000
+
+// Now is the SQL for the server's time in microseconds since 1970, in no session's time zone. It does not change within a
+// statement, so that an index condition can use it.
+func (d Dialect) Now() string {
+	switch d {
+	case PostgreSQL:
+		return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
+	case MySQL: // UNIX_TIMESTAMP goes through the session's time zone, and is an hour off when clocks are set back
+		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	default:
+		return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+	}
+}
+
+// Clock is Now for a statement in somebody else's transaction. It reads the clock each time it is evaluated, which no index
+// condition can use.
+func (d Dialect) Clock() string {
+	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
+}
+
+// InsertIgnore makes an INSERT that does nothing when a unique key is taken already. column is any column of its table. MySQL's
+// INSERT IGNORE would ignore every other error too.
+func (d Dialect) InsertIgnore(insert, column string) string {
+	if d == MySQL {
+		return insert + " ON DUPLICATE KEY UPDATE " + column + " = " + column
+	}
+	return insert + " ON CONFLICT DO NOTHING"
+}
+
+// Tuples repeats a group of placeholders n times, as a VALUES list has them.
+func Tuples(tuple string, n int) string {
+	return strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
+}
+
+// IDs writes integers as 1,2,3: nothing in them needs quoting.
+func IDs(ids []int64) string {
+	b := make([]byte, 0, len(ids)*8)
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, id, 10)
+	}
+	return string(b)
+}

@@ -1,0 +1,184 @@
+package sqldb_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+func parse(t *testing.T, raw string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	return u
+}
+
+func TestReadURL(t *testing.T) {
+	t.Parallel()
+	const strict = "sql_mode=%27STRICT_ALL_TABLES%27"
+	for raw, want := range map[string]string{
+		"postgres://u:p@h:1/d?sslmode=disable":                "postgres://u:p@h:1/d?sslmode=disable",
+		"postgresql://h/d":                                    "postgres://h/d",
+		"postgres://h/d?options=-c%20geqo=off":                "postgres://h/d?options=-c%20geqo%3Doff",
+		"mysql://u:p%40%2F:@h/d?tls=true":                     "u:p@/:@tcp(h:3306)/d?" + strict + "&tls=true",
+		"mariadb://root@[::1]:3307/d":                         "root@tcp([::1]:3307)/d?" + strict,
+		"mysql://u@/d?socket=%2Frun%2Fm.sock":                 "u@unix(/run/m.sock)/d?" + strict,
+		"mysql://h/a%20b?sql_mode=ANSI":                       "tcp(h:3306)/a%20b?sql_mode=ANSI",
+		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20":     "tcp(h:3306)/d?" + strict + "&time_zone=%27%2B09%3A00%27&x=%26+",
+		"sqlite:///var/q.db":                                  "file:/var/q.db?_txlock=immediate",
+		"sqlite://q.db?_pragma=synchronous(off)":              "file:q.db?_pragma=synchronous%28off%29&_txlock=immediate",
+		"sqlite://dir/q%3F.db":                                "file:dir/q%3F.db?_txlock=immediate",
+		"sqlite:dead.db?x=1":                                  "file:dead.db?_txlock=immediate&x=1",
+		"sqlite::memory:":                                     ":memory:?_txlock=immediate",
+		"sqlite3:///%C3%BCn%C3%AF/per%25cent%20and%20space.d": "file:/%C3%BCn%C3%AF/per%25cent%20and%20space.d?_txlock=immediate",
+	} {
+		u := parse(t, raw)
+		s, err := sqldb.ReadURL(u, u.Query())
+		require.NoError(t, err, raw)
+		require.Equal(t, want, s.DSN, raw)
+	}
+	for raw, want := range map[string]string{
+		"postgres://ana:secret@db":        "names no database",
+		"mysql://ana:secret@db":           "names no database",
+		"mysql://ana:secret@db/a/b":       "names no database",
+		"mysql://a%3Ab:secret@db/app":     "user name with a colon",
+		"oracle://ana:secret@db/app":      `unknown scheme "oracle"`,
+		"sqlite:":                         "names no file",
+		"sqlite://ana:secret@/?mode=none": "names no file",
+	} {
+		u := parse(t, raw)
+		_, err := sqldb.ReadURL(u, u.Query())
+		require.ErrorContains(t, err, want, raw)
+		require.NotContains(t, err.Error(), "secret", raw)
+	}
+}
+
+// What the URL says about SQLite is not said over again.
+func TestReadURL_PragmasOfTheURLWin(t *testing.T) {
+	t.Parallel()
+	u := parse(t, "sqlite://q.db?_pragma=synchronous(off)&_pragma=busy_timeout=1")
+	s, err := sqldb.ReadURL(u, u.Query())
+	require.NoError(t, err)
+	require.Equal(t, []string{"PRAGMA journal_mode = WAL"}, s.Pragmas)
+}
+
+// Whatever a driver says, its error shows no password, in no form, and is still the same error.
+func TestSource_HidesSecrets(t *testing.T) {
+	t.Parallel()
+	u := parse(t, "postgres://ana:p%40ss%20w@db/app?sslpassword=keyword")
+	s, err := sqldb.ReadURL(u, u.Query())
+	require.NoError(t, err)
+	for _, text := range []string{"bad: p@ss w", "bad: p%40ss%20w", "bad: p%40ss+w", "bad: keyword"} {
+		cause := errors.New(text)
+		require.Equal(t, "bad: xxxxx", s.Hide(cause).Error())
+		require.ErrorIs(t, s.Hide(cause), cause)
+	}
+	plain := errors.New("refused")
+	require.Equal(t, plain, s.Hide(plain))
+}
+
+type pgError string
+
+func (e pgError) Error() string    { return string(e) }
+func (e pgError) SQLState() string { return string(e) }
+
+type mysqlError struct {
+	Number   uint16
+	SQLState [5]byte
+	Message  string
+}
+
+func (e *mysqlError) Error() string { return e.Message }
+
+type mattnNo int
+
+type mattnError struct{ Code, ExtendedCode mattnNo }
+
+func (e mattnError) Error() string { return "locked" }
+
+func TestCode(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"40P01": fmt.Errorf("commit: %w", pgError("40P01")),
+		"1213":  errors.Join(errors.New("other"), &mysqlError{Number: 1213}),
+		"5":     sqliteError(5),
+		"6":     mattnError{Code: 6, ExtendedCode: 262},
+		"":      errors.New("40P01"),
+	} {
+		require.Equal(t, want, sqldb.Code(err))
+	}
+	require.Empty(t, sqldb.Code(nil))
+	require.Empty(t, sqldb.Code((*mysqlError)(nil)), "an error that is a nil pointer panics nowhere")
+	require.True(t, sqldb.MySQL.Conflict(&mysqlError{Number: 1213}))
+	require.False(t, sqldb.PostgreSQL.Conflict(&mysqlError{Number: 1213}))
+	require.True(t, sqldb.SQLite.Locked(mattnError{Code: 5}))
+	require.True(t, sqldb.PostgreSQL.Refused(pgError("22021")))
+}
+
+// A database keeps what the messages of others hold: only its owner reads it.
+func TestSource_FilesAreTheOwners(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "q.db")
+	u := &url.URL{Scheme: "sqlite", Path: path}
+	s, err := sqldb.ReadURL(u, url.Values{})
+	require.NoError(t, err)
+
+	careful, err := s.Open(sqldb.Pool{Max: 1, MustExist: true})
+	require.NoError(t, err)
+	require.ErrorIs(t, careful.PingContext(t.Context()), os.ErrNotExist)
+	require.NoError(t, careful.Close())
+	require.NoFileExists(t, path)
+
+	db, err := s.Open(sqldb.Pool{Max: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE a (b)")
+	require.NoError(t, err)
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(path + suffix)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), suffix)
+	}
+}
+
+// Checking a schema says what there is and makes nothing; a newer one is refused.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	u := &url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "q.db")}
+	s, err := sqldb.ReadURL(u, url.Values{})
+	require.NoError(t, err)
+	db, err := s.Open(sqldb.Pool{Max: 4})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+
+	files := func(names ...string) fstest.MapFS {
+		m := fstest.MapFS{}
+		for _, name := range names {
+			m[name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE IF NOT EXISTS t_" + name + " (a);\n")}
+		}
+		return m
+	}
+	schema := func(names ...string) sqldb.Schema {
+		return sqldb.Schema{Dialect: sqldb.SQLite, Files: files(names...), Table: "versions"}
+	}
+	one, two := schema("00001_a"), schema("00001_a", "00002_b")
+	for range 2 {
+		require.ErrorIs(t, one.Check(t.Context(), db), sqldb.ErrSchemaMissing)
+	}
+	require.NoError(t, one.Up(t.Context(), db))
+	require.NoError(t, one.Check(t.Context(), db))
+	require.ErrorIs(t, two.Check(t.Context(), db), sqldb.ErrSchemaOlder)
+	require.NoError(t, two.Up(t.Context(), db))
+	require.NoError(t, two.Up(t.Context(), db))
+	require.NoError(t, two.Check(t.Context(), db))
+	require.ErrorIs(t, one.Check(t.Context(), db), sqldb.ErrSchemaNewer)
+	require.ErrorIs(t, one.Up(t.Context(), db), sqldb.ErrSchemaNewer)
+}

@@ -1,0 +1,58 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// InTx runs fn in a transaction: committed when fn returns nil, else rolled back.
+func InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := fn(tx); err != nil {
+		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+			err = errors.Join(err, rollback)
+		}
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// attempts is how often a transaction is run that meets others.
+const attempts = 10
+
+// Retry is InTx, repeated while the transaction fails only because of another one, or again reports true of its error.
+func (d Dialect) Retry(
+	ctx context.Context, db *sql.DB, opts *sql.TxOptions, again func(error) bool, fn func(*sql.Tx) error,
+) error {
+	for attempt := 1; ; attempt++ {
+		err := InTx(ctx, db, opts, fn)
+		if err == nil || attempt == attempts || !d.Conflict(err) && !again(err) {
+			return err
+		}
+		if ended := wait(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond)); ended != nil { //nolint:gosec // G404: jitter
+			return errors.Join(ended, err)
+		}
+	}
+}
+
+// wait pauses for d or until ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

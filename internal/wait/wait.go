@@ -1,0 +1,51 @@
+// Package wait has the one wait and the one backoff of this module.
+package wait
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// For returns nil when d has passed, or the cause of ctx's end as soon as it ends. A d of 0 or less does not wait.
+func For(ctx context.Context, d time.Duration) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Backoff is a pause that doubles at each failure in a row.
+type Backoff struct {
+	First, Longest time.Duration
+}
+
+// After returns the pause after n failures in a row: First after one, nothing after none.
+func (b Backoff) After(n int) time.Duration {
+	if n <= 0 {
+		return 0
+	}
+	if n > 30 || b.First > b.Longest>>(n-1) {
+		return max(b.Longest, b.First)
+	}
+	return b.First << (n - 1)
+}
+
+// Spread returns the pause after n failures, shortened by up to a half at random, so that many do not try at the same moment.
+func (b Backoff) Spread(n int) time.Duration {
+	d := b.After(n)
+	if d <= 1 {
+		return d
+	}
+	return d - rand.N(d/2) //nolint:gosec // G404: spreads load, keeps no secret
+}

@@ -1,0 +1,185 @@
+package live
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// gate is what a pause closes, for all subscriptions of a process.
+type gate struct {
+	mu      sync.Mutex
+	used    bool
+	paused  bool
+	problem string
+	changed chan struct{} // closed at a change
+}
+
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
+
+// set opens or closes the gate, and reports whether that is a change.
+func (g *gate) set(paused bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.paused == paused {
+		return false
+	}
+	g.paused = paused
+	close(g.changed)
+	g.changed = make(chan struct{})
+	return true
+}
+
+func (g *gate) state() (used, paused bool, problem string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.used, g.used && g.paused, g.problem
+}
+
+// now is whether the gate is closed, and what tells of the next change.
+func (g *gate) now() (paused bool, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.paused, g.changed
+}
+
+func (g *gate) fault(problem string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.problem = problem
+}
+
+// Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended as they are at a
+// shutdown, so that handlers finish, what was not handed out goes back, and other processes may have it; afterwards they begin anew. It is
+// for subscribers that keep messages for a group that is away, as those of package brokers do.
+func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
+	m.gate.mu.Lock()
+	m.gate.used = true
+	m.gate.mu.Unlock()
+	return &gated{inner: inner, gate: m.gate, closing: make(chan struct{})}
+}
+
+type gated struct {
+	inner   message.Subscriber
+	gate    *gate
+	once    sync.Once
+	closing chan struct{}
+	running sync.WaitGroup
+}
+
+// Subscribe implements message.Subscriber. The first subscription is made at once, so that what is wrong with it is its error.
+func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	sub, cancel := context.WithCancel(ctx)
+	messages, err := s.inner.Subscribe(sub, topic)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	s.running.Go(func() {
+		defer close(out)
+		s.forward(ctx, topic, messages, cancel, out)
+	})
+	return out, nil
+}
+
+// again is how long a subscription that could not be made again waits.
+const again = time.Second
+
+// forward hands messages out until ctx ends or the subscriber is closed, with a new subscription after each pause.
+func (s *gated) forward(
+	ctx context.Context, topic string, messages <-chan *message.Message, cancel context.CancelFunc, out chan<- *message.Message,
+) {
+	for {
+		if paused := s.until(messages, cancel, out); !paused {
+			return // the subscriber has ended it
+		}
+		if messages = s.next(ctx, topic, &cancel); messages == nil {
+			return
+		}
+	}
+}
+
+// until hands messages out until their channel is closed, and reports whether that was because of a pause.
+func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFunc, out chan<- *message.Message) (ended bool) {
+	defer cancel()
+	for {
+		paused, changed := s.gate.now()
+		if paused {
+			ended = true
+			cancel()
+			changed = nil
+		}
+		select {
+		case m, open := <-messages:
+			if !open {
+				return ended
+			}
+			if paused { // it was read before the end was noticed: somebody else may have it
+				m.Nack()
+				continue
+			}
+			select {
+			case out <- m:
+			case <-m.Context().Done():
+			}
+		case <-changed:
+		}
+	}
+}
+
+// next waits until the gate is open and subscribes again; it returns nil when nothing is to be received any more.
+func (s *gated) next(ctx context.Context, topic string, cancel *context.CancelFunc) <-chan *message.Message {
+	for {
+		paused, changed := s.gate.now()
+		if ctx.Err() != nil || s.isClosing() {
+			return nil
+		}
+		var wait <-chan time.Time
+		if !paused {
+			sub, stop := context.WithCancel(ctx)
+			messages, err := s.inner.Subscribe(sub, topic)
+			if err == nil {
+				s.gate.fault("")
+				*cancel = stop
+				return messages
+			}
+			stop()
+			s.gate.fault("subscribing to " + topic + ": " + err.Error())
+			wait = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		case <-changed:
+		case <-wait:
+		}
+	}
+}
+
+func (s *gated) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close closes the subscriber behind the gate, and waits until nothing is handed out any more.
+func (s *gated) Close() error {
+	s.once.Do(func() { close(s.closing) })
+	err := s.inner.Close()
+	s.running.Wait()
+	return err
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer where the subscriber behind the gate does.
+func (s *gated) SubscribeInitialize(topic string) error {
+	if init, ok := s.inner.(message.SubscribeInitializer); ok {
+		return init.SubscribeInitialize(topic)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Config is what a [Monitor] reports, and where.
+type Config struct {
+	// Service is the name that all processes of the service share: what is paused is a service. Required.
+	Service string
+	// Store takes the reports. Required, and it must keep reports: those of package sqlstore do.
+	Store driver.Store
+	// Process tells the processes of a service apart. Defaults to the host's name, the process id and a few random digits.
+	Process string
+	// Interval is how often a report is made, and so how soon a pause works. Defaults to 5 s.
+	Interval time.Duration
+	// Logger is told of pauses and of reports that failed. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+const defaultInterval = 5 * time.Second
+
+// Monitor observes one process. Its methods are safe for concurrent use.
+type Monitor struct {
+	cfg  Config
+	gate *gate
+
+	mu       sync.Mutex
+	queues   map[queueKey]*queue
+	circuits map[string]driver.Circuit
+}
+
+var _ middleware.Observer = (*Monitor)(nil)
+
+type queueKey struct{ topic, consumer, handler string }
+
+// queue is what is known of one topic, consumer and handler.
+type queue struct {
+	handling map[string]time.Time // message ids, and when their handler began
+	again    int                  // messages that are handled under an id that is already there
+	due      dueTimes
+}
+
+// maxNames bounds how many queues and circuits are kept: both are named by what messages bring.
+const maxNames = 1000
+
+// New makes a Monitor. The error reports everything that is wrong with the configuration.
+func New(cfg Config) (*Monitor, error) {
+	var errs []error
+	if cfg.Service == "" {
+		errs = append(errs, errors.New("config: Service is required"))
+	}
+	m := &Monitor{cfg: cfg, gate: newGate(), queues: map[queueKey]*queue{}, circuits: map[string]driver.Circuit{}}
+	if cfg.Store == nil {
+		errs = append(errs, errors.New("config: Store is required"))
+	}
+	if cfg.Interval < 0 {
+		errs = append(errs, fmt.Errorf("config: Interval %s must not be negative", cfg.Interval))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("live: %w", err)
+	}
+	m.cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
+	m.cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if m.cfg.Process == "" {
+		host, _ := os.Hostname() // a process without a name has its number
+		m.cfg.Process = host + "/" + strconv.Itoa(os.Getpid()) + "/" + uuid.NewString()[:8]
+	}
+	return m, nil
+}
+
+// Run reports until ctx ends, which is no error: with the last report nothing is being handled any more.
+func (m *Monitor) Run(ctx context.Context) error {
+	ticker := time.NewTicker(m.cfg.Interval)
+	defer ticker.Stop()
+	failing := false
+	for {
+		err := m.beat(ctx)
+		if err != nil && ctx.Err() == nil && !failing {
+			m.cfg.Logger.WarnContext(ctx, "the report to the dashboard failed; intake stays as it is", "service", m.cfg.Service, "error", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = m.beat(last) // without it the dashboard shows a report that grows old
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// beat reports, and does what the answer says.
+func (m *Monitor) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(m.cfg.Interval, time.Second))
+	defer cancel()
+	// The store is looked for at each report: one that did not answer when the service started is opened later.
+	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
+	if !ok {
+		return errors.New("live: the store is not open, or keeps no reports of services")
+	}
+	pause, err := store.Beat(ctx, m.Report(time.Now()))
+	if err != nil {
+		return err
+	}
+	if !m.gate.set(pause.Paused) {
+		return nil
+	}
+	logger := m.cfg.Logger.With("service", m.cfg.Service, "by", pause.By)
+	if pause.Paused {
+		logger.InfoContext(ctx, "intake is paused by an operator: nothing more is received")
+	} else {
+		logger.InfoContext(ctx, "intake is resumed")
+	}
+	_, err = store.Beat(ctx, m.Report(time.Now())) // the dashboard shows it at once
+	return err
+}
+
+// Report is what the process does now.
+func (m *Monitor) Report(now time.Time) *driver.ServiceReport {
+	r := &driver.ServiceReport{Service: m.cfg.Service, Process: m.cfg.Process, At: now.UTC().Truncate(time.Microsecond)}
+	r.CanPause, r.Paused, r.Problem = m.gate.state()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, q := range m.queues {
+		row := driver.ServiceQueue{Topic: key.topic, Consumer: key.consumer, Handler: key.handler, Handling: len(q.handling) + q.again}
+		for _, since := range q.handling {
+			if row.Since.IsZero() || since.Before(row.Since) {
+				row.Since = since
+			}
+		}
+		row.Waiting, row.Next, row.Due = q.due.counts(now)
+		r.Queues = append(r.Queues, row)
+	}
+	for _, c := range m.circuits {
+		r.Circuits = append(r.Circuits, c)
+	}
+	slices.SortFunc(r.Queues, func(a, b driver.ServiceQueue) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Handler, b.Handler))
+	})
+	slices.SortFunc(r.Circuits, func(a, b driver.Circuit) int { return cmp.Compare(a.Key, b.Key) })
+	return r
+}

@@ -1,0 +1,157 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names of
+// their functions. What the others do to a failing message stands in docs/composition.md.
+var unfit = [...]*neighbour{
+	{
+		name: "Deduplicator", function: "(*Deduplicator).Middleware",
+		why: "it takes the retry of a failed message for a duplicate and acks it: leave it out, or use package idempotency inside",
+		// A message that is nacked comes again, and would be acked as a duplicate.
+		keep: true,
+	},
+	{
+		name: "InstantAck", function: "InstantAck",
+		why: "it acks messages before they are settled, and what cannot be retried or dead-lettered is gone: leave it out",
+		// What is acked already can only be handled.
+		acked: true,
+	},
+}
+
+// neighbour is a middleware that must not stand next to the pipeline.
+type neighbour struct {
+	name, function, why string
+	keep                bool // outside of the pipeline a message must not be given back
+	acked               bool // outside of the pipeline the message is acked
+}
+
+func (n *neighbour) refusal() error {
+	return fmt.Errorf("middleware: %w: Watermill's %s stands next to it: %s", ErrMiswired, n.name, n.why)
+}
+
+// watermills is the package of Watermill's middlewares in the names of functions.
+const watermills = "/watermill/message/router/middleware."
+
+// unfitFunction returns the neighbour that a function of that name belongs to, or nil.
+func unfitFunction(name string) *neighbour {
+	_, name, ours := strings.Cut(name, watermills)
+	if !ours {
+		return nil
+	}
+	for _, n := range unfit {
+		if rest, found := strings.CutPrefix(name, n.function); found && (rest == "" || rest[0] == '.' || rest[0] == '-') {
+			return n
+		}
+	}
+	return nil
+}
+
+func functionName(f reflect.Value) string {
+	if f.Kind() != reflect.Func || f.IsNil() {
+		return ""
+	}
+	return runtime.FuncForPC(f.Pointer()).Name()
+}
+
+// unfitIn finds neighbours of the pipeline among the middlewares of a router. It has no accessor for them; when its field
+// is not what it was in v1.5, the first message finds them.
+func unfitIn(r *message.Router) (found *neighbour) {
+	defer func() {
+		if recover() != nil {
+			found = nil
+		}
+	}()
+	type place struct {
+		name, handler string
+		all           bool
+	}
+	var added, pipelines []place
+	list := reflect.ValueOf(r).Elem().FieldByName("middlewares")
+	for i := range list.Len() {
+		m := list.Index(i)
+		p := place{
+			functionName(m.FieldByName("Handler")), m.FieldByName("HandlerName").String(), m.FieldByName("IsRouterLevel").Bool(),
+		}
+		if added = append(added, p); strings.Contains(p.name, ".(*Pipeline).Middleware") {
+			pipelines = append(pipelines, p)
+		}
+	}
+	if len(pipelines) == 0 { // it is wrapped
+		pipelines = []place{{all: true}}
+	}
+	for _, a := range added {
+		n := unfitFunction(a.name)
+		for _, p := range pipelines {
+			if n != nil && (a.all || p.all || a.handler == p.handler) {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// surroundings are what stands around the pipeline for one handler.
+type surroundings struct {
+	fine  atomic.Bool
+	look  sync.Once
+	inner *neighbour // that the pipeline calls
+	outer *neighbour // that calls the pipeline
+}
+
+func surroundingsOf(next message.HandlerFunc) *surroundings {
+	return &surroundings{inner: unfitFunction(functionName(reflect.ValueOf(next)))}
+}
+
+// outerNeighbour looks for one among the callers.
+func outerNeighbour() *neighbour {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		frame, more := frames.Next()
+		if n := unfitFunction(frame.Function); n != nil {
+			return n
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// examine looks at the surroundings with the first message, and refuses messages that would be lost.
+//
+//go:noinline
+func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
+	ctx := m.Context()
+	s.look.Do(func() {
+		s.outer = outerNeighbour()
+		for _, n := range []*neighbour{s.inner, s.outer} {
+			if n != nil {
+				p.log(ctx, LevelCritical, "messages would be lost", slog.String("error", n.refusal().Error()))
+			}
+		}
+		s.fine.Store(s.inner == nil && s.outer == nil)
+	})
+	switch {
+	case s.outer != nil && s.outer.keep:
+		<-ctx.Done() // unacked, until another process has it
+		return p.giveBack(ctx, s.outer.refusal())
+	case s.inner != nil:
+		wait(ctx, p.cfg.NackDelay)
+		return s.inner.refusal()
+	case s.outer != nil && s.outer.acked:
+		m.SetContext(context.WithoutCancel(ctx)) // which ends with the ack, and what is acked already can only be handled
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// ErrNoEventHandler is matched by the error of an event that [Events] has no handler for. It is retried and dead-lettered
+// as any other: a binding that is there without a handler is a fault of the wiring, and the event may be wanted.
+var ErrNoEventHandler = errors.New("no handler for this event")
+
+// Events hands the events of one queue to a handler each, as a service on a bus has them: by their names, or by patterns
+// of names in which * stands for one word between dots and # for any number of words. An exact name wins over a pattern,
+// and of several patterns the one with the most words that are no wildcards.
+//
+//	events := middleware.Events{
+//		"invoice.created": envelope.Handle(create),
+//		"user.#":          envelope.Handle(audit),
+//	}
+//	names := events.Names()
+//	sub := broker.Subscriber(brokers.WithPatterns(names[1:]...))
+//	router.AddConsumerHandler("invoice-service", names[0], sub, events.Handle)
+//
+// It must not be changed while it is in use.
+type Events map[string]message.NoPublishHandlerFunc
+
+// Names returns the names and patterns, sorted: what to subscribe to.
+func (e Events) Names() []string { return slices.Sorted(maps.Keys(e)) }
+
+// Handle runs the handler of the message's event, see [envelope.EventName].
+func (e Events) Handle(m *message.Message) error {
+	name := envelope.EventName(m)
+	if h := e[name]; h != nil {
+		return h(m)
+	}
+	best, words := "", -1
+	for _, pattern := range e.Names() {
+		if n := literals(pattern); n > words && e[pattern] != nil && envelope.MatchEvent(pattern, name) {
+			best, words = pattern, n
+		}
+	}
+	if best == "" {
+		return fmt.Errorf("%w: %q: there are handlers for %s", ErrNoEventHandler, logText(name), strings.Join(e.Names(), ", "))
+	}
+	return e[best](m)
+}
+
+// literals counts the words of a pattern that are no wildcards.
+func literals(pattern string) int {
+	n := 0
+	for word := range strings.SplitSeq(pattern, ".") {
+		if word != "*" && word != "#" {
+			n++
+		}
+	}
+	return n
+}

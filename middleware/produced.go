@@ -1,0 +1,193 @@
+package middleware
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Watermill's router publishes what a handler has returned after all middlewares are done. A message that cannot be
+// published then would nack the consumed one, uncounted and forever. So produced messages carry the attempt that they
+// belong to, and the publisher hands what it met back to it.
+
+// ProducedError is the error of an attempt whose handler succeeded, but one of whose messages could not be published.
+type ProducedError struct{ Err error }
+
+// Error returns the publisher's error.
+func (e *ProducedError) Error() string { return "produced message not published: " + errorText(e.Err) }
+
+// Unwrap returns the publisher's error.
+func (e *ProducedError) Unwrap() error { return e.Err }
+
+// attempt is a handler's success whose messages are being published. It implements [envelope.Producer].
+type attempt struct {
+	message  *message.Message
+	messages []*message.Message
+
+	mu     sync.Mutex
+	run    *run // nil when the attempt is reported
+	left   int  // messages to be published
+	failed bool
+	err    error // of a failed attempt that could not be settled
+}
+
+// produced hands over the run to the attempt, which ends with the last of its messages. The router acks the message only
+// then, so the ack stands for them where the publisher does not report (it is none of ours, and not decorated).
+//
+//go:noinline
+func (r *run) produced(produced []*message.Message) {
+	correlate(r.message, produced)
+	r.stop()
+	r.circuit = nil // it has been told: what the handler depends on is not what its messages are published to
+	reports := r.reports()
+	if message.HandlerNameFromCtx(r.parent) == "" { // no router: the caller publishes, and acks, as it likes
+		if reports {
+			r.succeeded()
+		}
+		r.end()
+		return
+	}
+	a := &attempt{run: r, message: r.message, messages: slices.Clone(produced), left: len(produced)}
+	for _, m := range produced {
+		if m != nil {
+			m.SetContext(envelope.WithProducer(m.Context(), a))
+		}
+	}
+	if reports {
+		go a.await()
+	}
+}
+
+// await ends the attempt by what the router does with the consumed message, if the publisher has not.
+func (a *attempt) await() {
+	acked := false
+	select {
+	case <-a.message.Acked():
+		acked = true
+	case <-a.message.Nacked():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.run == nil {
+		return
+	}
+	if acked {
+		a.succeeded()
+		return
+	}
+	p := a.run.pipeline
+	p.undecorated.Do(func() {
+		p.log(a.run.parent, LevelCritical, "a produced message was not published and the router has nacked the consumed one, uncounted: "+
+			"router.AddPlugin(pipeline.Plugin) makes that a failed attempt", p.originAttrs(a.run.parent)...)
+	})
+	if p.cfg.Observer != nil {
+		p.observeFinished(a.run.context.parent, Finished{
+			Delivery: &a.run.context.observed.Delivery, Outcome: OutcomeNotSettled, Ran: true, Duration: a.run.took,
+		})
+	}
+	a.end()
+}
+
+func (a *attempt) succeeded() {
+	if a.run.reports() {
+		a.run.succeeded()
+	}
+	a.end()
+}
+
+func (a *attempt) end() {
+	a.run.end()
+	a.run = nil
+}
+
+// Publish publishes messages of the attempt. When they cannot be published the attempt has failed: it is retried or
+// dead-lettered, confirmed, its other messages are dropped, and nil is returned for the router to ack.
+func (a *attempt) Publish(publish func(...*message.Message) error, messages ...*message.Message) error {
+	a.mu.Lock()
+	if a.failed && a.owns(messages) {
+		defer a.mu.Unlock()
+		return a.err
+	}
+	a.mu.Unlock()
+	err := guarded(func() error { return publish(messages...) })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.run == nil {
+		return err // reported before: these are not the attempt's own
+	}
+	if err == nil {
+		if a.left -= len(messages); a.left <= 0 {
+			a.succeeded()
+		}
+		return nil
+	}
+	a.failed, a.err = true, a.fail(publish, &ProducedError{Err: err})
+	return a.err
+}
+
+func (a *attempt) owns(messages []*message.Message) bool {
+	for _, m := range messages {
+		if !slices.Contains(a.messages, m) {
+			return false
+		}
+	}
+	return true
+}
+
+// fail settles the consumed message as that of a failed attempt.
+func (a *attempt) fail(publish func(...*message.Message) error, err error) error {
+	r := a.run
+	p, m, next := r.pipeline, r.message, r.next
+	wait, err := r.failed(err)
+	a.end()
+	if wait == settled {
+		return err
+	}
+	// There is no rescheduler: it waits here, and what it then produces takes the place of what could not be published.
+	again, err := p.deliverAgain(m, next, wait)
+	if err != nil || len(again) == 0 {
+		return err
+	}
+	return envelope.PublishProduced(publish, again...)
+}
+
+// PublisherDecorator is for router.AddPublisherDecorators, where a handler's messages go to a publisher that is not of
+// this module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.
+// Without it the router nacks the message: it comes again at once, its attempts are not counted, and it is never dead.
+// [Pipeline.Plugin] adds it.
+func (p *Pipeline) PublisherDecorator(publisher message.Publisher) (message.Publisher, error) {
+	if publisher == nil {
+		return nil, fmt.Errorf("middleware: %w: PublisherDecorator got no publisher", ErrMiswired)
+	}
+	return producing{publisher}, nil
+}
+
+type producing struct{ message.Publisher }
+
+// Publish implements message.Publisher.
+func (p producing) Publish(topic string, messages ...*message.Message) error {
+	return envelope.PublishProduced(func(messages ...*message.Message) error {
+		return p.Publisher.Publish(topic, messages...)
+	}, messages...)
+}
+
+// correlate hands the correlation id on, as Watermill's CorrelationID does.
+func correlate(m *message.Message, produced []*message.Message) {
+	id := envelope.CorrelationID(m)
+	if id == "" {
+		return
+	}
+	for _, out := range produced {
+		if out == nil || out.Metadata[envelope.KeyCorrelationID] != "" {
+			continue
+		}
+		if out.Metadata == nil {
+			out.Metadata = make(message.Metadata, 1)
+		}
+		out.Metadata[envelope.KeyCorrelationID] = id
+	}
+}

@@ -1,0 +1,226 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// outlet is a publisher that fails the messages it is told to.
+type outlet struct {
+	mu        sync.Mutex
+	fail      func(m *message.Message) error
+	tried     int
+	published []string
+	events    *events
+}
+
+func (o *outlet) Publish(_ string, messages ...*message.Message) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range messages {
+		o.tried++
+		if o.fail != nil {
+			if err := o.fail(m); err != nil {
+				return err
+			}
+		}
+		o.published = append(o.published, m.UUID)
+		o.events.add("published " + m.UUID)
+	}
+	return nil
+}
+
+func (*outlet) Close() error { return nil }
+
+// events are what was reported, in its order.
+type events struct {
+	middleware.NopObserver
+
+	mu  sync.Mutex
+	log []string
+}
+
+func (e *events) add(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.log = append(e.log, what)
+}
+
+func (e *events) seen() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.log)
+}
+
+func (e *events) Finished(_ context.Context, f middleware.Finished) { e.add(f.Outcome.String()) }
+
+func (e *events) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
+	e.add("dead: " + string(d.Reason) + ": " + d.Err.Message)
+	return nil
+}
+
+func (e *events) Redriven(_ context.Context, r envelope.Redriven) error {
+	e.add("redriven " + r.EntryID)
+	return nil
+}
+
+// producing runs a router whose handler returns messages named as names says, until the bubble is quiet for an hour.
+func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run int) []string) (log []string, runs int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+		e := &events{}
+		out.events = e
+		cfg := middleware.Config{
+			DeadLetters: e, Observer: e, Logger: quiet, Backoff: middleware.Constant(time.Minute), MaxAttempts: 3, NackDelay: time.Minute,
+			Rescheduler: middleware.ReschedulerFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
+				e.add("retry")
+				time.AfterFunc(d, func() { _ = pubSub.Publish("orders", m) })
+				return nil
+			}),
+		}
+		if hold {
+			cfg.Rescheduler = middleware.HoldInMemory
+		}
+		pipeline, err := middleware.New(cfg)
+		require.NoError(t, err)
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddMiddleware(pipeline.Middleware)
+		if decorated {
+			router.AddPublisherDecorators(pipeline.PublisherDecorator)
+		}
+		router.AddHandler("orders", "orders", pubSub, "invoices", out, func(*message.Message) ([]*message.Message, error) {
+			runs++
+			var produced []*message.Message
+			for _, name := range names(runs) {
+				produced = append(produced, message.NewMessage(name, nil))
+			}
+			if runs > 50 {
+				return nil, nil // a loop ends
+			}
+			return produced, nil
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- router.Run(ctx) }()
+		<-router.Running()
+		m := order(t)
+		m.Metadata[envelope.KeyRedriveID] = "entry-9"
+		require.NoError(t, pubSub.Publish("orders", m))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, pubSub.Close())
+		log = e.seen()
+	})
+	return log, runs
+}
+
+func two(int) []string { return []string{"a", "b"} }
+
+// Before, the router nacked: 116 runs in 44 s, each of them attempt 1 and reported as a success, the redrive with it.
+func TestProduced_UnpublishableIsAFailedAttempt(t *testing.T) {
+	for _, hold := range []bool{false, true} {
+		out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
+		log, runs := producing(t, out, true, hold, two)
+		require.Equal(t, 3, runs, "hold %t", hold)
+		require.Equal(t, 3, out.tried, "what comes behind the failed one is not published")
+		want := []string{"retry", "retry", "retry", "retry", "dead: exhausted: produced message not published: no such topic", "dead_letter"}
+		if hold {
+			want = []string{"retry", "retry", want[4], want[5]}
+		}
+		require.Equal(t, want, log)
+	}
+}
+
+func TestProduced_RetriedUntilPublished(t *testing.T) {
+	for _, hold := range []bool{false, true} {
+		failures := 0
+		out := &outlet{fail: func(m *message.Message) error {
+			if failures++; failures == 2 {
+				return errors.New("not now") // the second message of the first run
+			}
+			return nil
+		}}
+		log, runs := producing(t, out, true, hold, two)
+		require.Equal(t, 2, runs)
+		require.Equal(t, []string{"a", "a", "b"}, out.published)
+		retry := []string{"retry", "retry"} // the rescheduler's line and the observer's
+		if hold {
+			retry = retry[:1]
+		}
+		require.Equal(t, append(append([]string{"published a"}, retry...), "published a", "published b", "redriven entry-9", "success"), log,
+			"a success is reported when everything is published")
+	}
+}
+
+// A publisher that reports nothing is none of ours and not decorated: then the ack is the report.
+func TestProduced_SuccessIsReportedAfterThePublish(t *testing.T) {
+	for _, decorated := range []bool{false, true} {
+		log, runs := producing(t, &outlet{}, decorated, false, two)
+		require.Equal(t, 1, runs)
+		require.Equal(t, []string{"published a", "published b", "redriven entry-9", "success"}, log)
+	}
+}
+
+func TestProduced_UndecoratedFailureIsNoSuccess(t *testing.T) {
+	out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
+	log, _ := producing(t, out, false, false, two)
+	slices.Sort(log)
+	require.Equal(t, append(slices.Repeat([]string{"not_settled"}, 50), "redriven entry-9", "success"), log, "only the run that produced nothing")
+}
+
+// Shutdown is not a failure: the message is nacked.
+func TestProduced_UnpublishableAtShutdown(t *testing.T) {
+	ctx, stop := context.WithCancel(message.NewMessage("", nil).Context())
+	h := newHarness(t, middleware.Config{MaxAttempts: 1}, nil)
+	var produced []*message.Message
+	handler := h.pipeline.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("a", nil)}, nil
+	})
+	m := order(t)
+	m.SetContext(inRouter(ctx, t))
+	produced, err := handler(m)
+	require.NoError(t, err)
+	stop()
+	err = envelope.PublishProduced(func(...*message.Message) error { return errors.New("closed") }, produced...)
+	require.ErrorIs(t, err, middleware.ErrGivenBack)
+	require.Empty(t, h.letters)
+	require.Empty(t, h.rescheduled)
+}
+
+// inRouter is ctx with what a router puts into it.
+func inRouter(ctx context.Context, t *testing.T) context.Context {
+	t.Helper()
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true, PreserveContext: true}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	routed := make(chan context.Context, 1)
+	router.AddConsumerHandler("orders", "orders", pubSub, func(m *message.Message) error {
+		routed <- m.Context()
+		return nil
+	})
+	go func() { _ = router.Run(t.Context()) }()
+	<-router.Running()
+	m := order(t)
+	m.SetContext(ctx)
+	require.NoError(t, pubSub.Publish("orders", m))
+	in := <-routed
+	require.NoError(t, router.Close())
+	return in
+}

@@ -1,0 +1,122 @@
+package middleware_test
+
+import (
+	"context"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// ideal is a subscriber that costs next to nothing: it hands out what it is given.
+type ideal struct{ messages chan *message.Message }
+
+func (s *ideal) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return s.messages, nil
+}
+func (s *ideal) Close() error { return nil }
+
+// newIdealRouter returns a function that gives n messages to a router with the middlewares, and returns the processor time of one.
+func newIdealRouter(b testing.TB, with ...message.HandlerMiddleware) func(n int) float64 {
+	b.Helper()
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(b, err)
+	router.AddMiddleware(with...)
+	sub := &ideal{make(chan *message.Message)}
+	router.AddConsumerHandler("orders", "orders", sub, func(*message.Message) error { return nil })
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	<-router.Running()
+	b.Cleanup(func() {
+		stop()
+		close(sub.messages)
+		require.NoError(b, <-ended)
+	})
+	template := benchMessage(b)
+	return func(n int) float64 {
+		const window = 64
+		batch := make([]*message.Message, n)
+		for i := range batch {
+			batch[i] = message.NewMessage(template.UUID, template.Payload)
+			batch[i].Metadata = template.Metadata
+		}
+		start := cpuTime()
+		for i, m := range batch {
+			sub.messages <- m
+			if i >= window {
+				<-batch[i-window].Acked()
+			}
+		}
+		for _, m := range batch[max(0, n-window):] {
+			<-m.Acked()
+		}
+		return float64(cpuTime()-start) / float64(n)
+	}
+}
+
+// BenchmarkRouter is the rate of a router with the pipeline divided by that of the router alone, in processor time, on a
+// subscriber that costs nothing. Target: 0.9. A loop in one goroutine does not show it: a router runs each message in a new
+// goroutine, whose stack of 2 kB is copied when a frame does not fit.
+func BenchmarkRouter(b *testing.B) {
+	stock := stockMiddleware(b)
+	for name, with := range map[string]message.HandlerMiddleware{
+		"pipeline": benchPipeline(b, nil).Middleware,
+		"observer": benchPipeline(b, func(c *middleware.Config) { c.Observer = middleware.NopObserver{} }).Middleware,
+		"stock":    stock,
+	} {
+		b.Run(name, func(b *testing.B) {
+			const turn = 20_000
+			alone, ours := newIdealRouter(b), newIdealRouter(b, with)
+			alone(turn)
+			ours(turn)
+			var ratios, costs []float64
+			for b.Loop() {
+				a, o := alone(turn), ours(turn)
+				ratios, costs = append(ratios, a/o), append(costs, o-a)
+			}
+			b.ReportMetric(median(ratios), "ratio")
+			b.ReportMetric(median(costs), "extra-cpu-ns/msg")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func stockMiddleware(b testing.TB) message.HandlerMiddleware {
+	b.Helper()
+	return func(next message.HandlerFunc) message.HandlerFunc { return stockChain(b, next) }
+}
+
+// The frames between a router and its handler fit into a new goroutine's stack of 2 kB, with room for both. They had 1,688
+// and 1,064 bytes, and the stack was copied twice for each message.
+func TestPipeline_FramesAreSmall(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's instrumentation has frames of its own")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "build", "-gcflags=-S", ".")
+	listing, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	frames := map[string]int{}
+	for _, f := range regexp.MustCompile(`(?m)TEXT\s+\S*/middleware\.(\S+)\(SB\), .*\$(\d+)-\d+`).FindAllSubmatch(listing, -1) {
+		frames[string(f[1])], err = strconv.Atoi(string(f[2]))
+		require.NoError(t, err)
+	}
+	sum := 0
+	for _, onTheWay := range []string{"(*Pipeline).Middleware.func1", "(*Pipeline).deliver", "(*run).handle"} {
+		size, ok := frames[onTheWay]
+		require.True(t, ok, "%s is not in the listing of %d functions", onTheWay, len(frames))
+		t.Logf("%s: %d bytes", onTheWay, size)
+		sum += size
+	}
+	require.LessOrEqual(t, sum, 400, "on the way to the handler")
+	require.LessOrEqual(t, frames["(*snapshot).take"], 320, "before it")
+}

@@ -1,0 +1,130 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ErrMiswired is matched by the error of a pipeline that does not fit the router it was added to. [Pipeline.Plugin] returns it
+// before the router starts; without the plugin the messages are nacked with it, paced, until the program is mended.
+var ErrMiswired = errors.New("pipeline does not fit the router")
+
+// Plugin is for router.AddPlugin. It makes the router's Run return an error that matches [ErrMiswired], before any message
+// is consumed, if [Config.Handlers] names a handler that the router does not have, or if a middleware of Watermill stands next
+// to the pipeline with which messages are lost; handlers that are added to a running router come too late for it. It adds
+// [Pipeline.PublisherDecorator] to the router.
+func (p *Pipeline) Plugin(r *message.Router) error {
+	known := r.Handlers()
+	var unknown []string
+	for name := range p.handlers {
+		if _, ok := known[name]; !ok {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		return unknownHandlers(unknown, slices.Collect(maps.Keys(known)))
+	}
+	if n := unfitIn(r); n != nil {
+		return n.refusal()
+	}
+	r.AddPublisherDecorators(p.PublisherDecorator)
+	return nil
+}
+
+func unknownHandlers(unknown, known []string) error {
+	slices.Sort(unknown)
+	slices.Sort(known)
+	return fmt.Errorf("middleware: %w: Config.Handlers overrides %s, but the handlers are %s", ErrMiswired, quoted(unknown), quoted(known))
+}
+
+func quoted(names []string) string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = fmt.Sprintf("%q", name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// roster finds overrides for handlers that do not exist. A pipeline is not told which handlers a router has, but it wraps
+// each of them, and learns its name with its first message: an override is certainly wrong once fewer handlers are left
+// without a name than overrides without a handler.
+type roster struct {
+	pipeline *Pipeline
+	refusal  atomic.Pointer[error]
+
+	mu      sync.Mutex
+	unnamed int
+	named   map[string]bool
+}
+
+// enrol is called for every handler that the pipeline wraps. The function that it returns is called with each message's
+// context, and returns why the message is refused.
+func (r *roster) enrol() func(context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	r.unnamed++
+	r.check()
+	r.mu.Unlock()
+	var introduced atomic.Bool
+	return func(ctx context.Context) error {
+		if !introduced.Load() && !introduced.Swap(true) {
+			r.introduce(ctx)
+		}
+		if refusal := r.refusal.Load(); refusal != nil {
+			return *refusal
+		}
+		return nil
+	}
+}
+
+func (r *roster) introduce(ctx context.Context) {
+	name := message.HandlerNameFromCtx(ctx)
+	if name == "" {
+		return // not called by a router: it stays one of which anything may be true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unnamed--
+	r.named[name] = true
+	r.check()
+}
+
+func (r *roster) check() {
+	var unknown []string
+	for name := range r.pipeline.handlers {
+		if !r.named[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) <= r.unnamed {
+		r.refusal.Store(nil) // also when a handler was added later
+		return
+	}
+	err := unknownHandlers(unknown, slices.Collect(maps.Keys(r.named)))
+	r.refusal.Store(&err)
+}
+
+// refuse returns why a message is nacked. It is paced, because the message comes again at once, and asks twice: a router
+// starts its handlers one by one, and the first may have a message before the last is wrapped.
+func (p *Pipeline) refuse(ctx context.Context, refusal func(context.Context) error) error {
+	if refusal(ctx) == nil {
+		return nil
+	}
+	wait(ctx, p.cfg.NackDelay)
+	err := refusal(ctx)
+	if err != nil {
+		p.log(ctx, LevelCritical, "message refused", slog.String("error", err.Error()))
+	}
+	return err
+}
