@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // app is one run of the program: its streams, the flags that all commands have, and what was opened.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/term"
 
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 func (a *app) configCommand() *cobra.Command {

@@ -13,10 +13,10 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
-	"github.com/redrive-go/redrive/live"
+	"github.com/redrive-go/redrive/dlq/live"
+	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
 

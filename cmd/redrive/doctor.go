@@ -14,9 +14,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/watermill"
 	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // Severities of findings.

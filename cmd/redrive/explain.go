@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill"
 	watermillamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
 	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
-	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/middleware"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/redrive-go/redrive/brokers/brokermetrics"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // metrics are those of a server: of its store, runs and collector, of the process, and of what else is registered.

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 func (a *app) serveCommand() *cobra.Command {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 

@@ -13,10 +13,10 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // makeHandler makes what answers over HTTP.

@@ -14,12 +14,12 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/kafka"    // kafka
 	_ "github.com/redrive-go/redrive/brokers/rabbitmq" // amqp
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }

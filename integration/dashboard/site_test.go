@@ -24,11 +24,11 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
-	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 

@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/kill9"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
 // A consumer process gets the URL of its broker and of its database.

@@ -24,12 +24,12 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/memory"
 	_ "github.com/redrive-go/redrive/brokers/rabbitmq"
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
-	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/idempotency/sqlstore"
-	"github.com/redrive-go/redrive/idempotency/storetest"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/middleware/idempotency/storetest"
 )
 
 // TestMain is also the main function of the consumer processes that tests start and that kill themselves.

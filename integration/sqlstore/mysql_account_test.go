@@ -11,9 +11,9 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
-	idempotency "github.com/redrive-go/redrive/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
+	idempotency "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
 // A MySQL as companies run it: an application's account has a password, rights in its own database and no others, tables must have primary

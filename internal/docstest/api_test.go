@@ -15,11 +15,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // embed is the snippet of docs/api.md.

@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/invopop/jsonschema"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // configuration.md is made of the schema: go test ./internal/docstest -update writes it.

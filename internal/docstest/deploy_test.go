@@ -10,7 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/config"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // What deploy puts before the server is a configuration that it reads, and each file is readable YAML.

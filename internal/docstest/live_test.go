@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/live"
+	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 

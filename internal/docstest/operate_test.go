@@ -19,8 +19,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
 // The functions up to the tests are the snippets of README.md, docs/concepts.md and docs/operations.md.

@@ -57,6 +57,9 @@ func newModule(t *testing.T) string {
 	require.NoError(t, err)
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	require.NoError(t, err)
+	graph := exec.CommandContext(t.Context(), "go", "mod", "graph") // a new module looks at more of it than the build of this one
+	graph.Dir = root
+	require.NoError(t, graph.Run(), "go mod graph")
 	goCommand(t, dir, "mod", "init", "example.com/shop")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600)) // what go get asks the checksum database for
 	goCommand(t, dir, "mod", "edit", "-replace", "github.com/redrive-go/redrive="+checkout)

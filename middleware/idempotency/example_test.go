@@ -5,8 +5,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
 // A message that is delivered twice charges the customer once.

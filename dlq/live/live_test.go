@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
-	"github.com/redrive-go/redrive/live"
 	"github.com/redrive-go/redrive/middleware"
 )
 

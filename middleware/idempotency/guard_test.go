@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
 func guard(t *testing.T, change ...func(*idempotency.Config)) *idempotency.Guard {

@@ -11,7 +11,7 @@ import (
 )
 
 // SchemaID is the $id of the schema.
-const SchemaID = "https://github.com/redrive-go/redrive/config/schema.json"
+const SchemaID = "https://github.com/redrive-go/redrive/internal/config/schema.json"
 
 // descriptions of brokers.Config, whose package knows no schemas.
 var descriptions = map[string]string{

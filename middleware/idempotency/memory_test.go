@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/middleware/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency/storetest"
 )
 
 func TestMemory_Conformance(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
-	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/idempotency/sqlstore"
-	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/middleware/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/middleware/idempotency/storetest"
 )
 
 func openFile(t *testing.T, path string) *sql.DB {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // amqp, kafka, mem, postgres, ...
-	"github.com/redrive-go/redrive/config"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 const full = `

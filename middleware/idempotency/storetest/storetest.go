@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
 // lease is short, because the suite waits for its end.

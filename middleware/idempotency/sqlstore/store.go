@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
 // Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes too.
