@@ -31,6 +31,7 @@ func (e *NoWayBackError) Error() string {
 // look compares p with what exists and makes nothing. It returns what is missing, and the bindings.
 func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 	missing := Plan{Bindings: slices.Clone(p.Bindings)}
+	have := map[string]string{} // types of exchanges that are of another than planned
 	for _, e := range p.Exchanges {
 		err := d.do(ctx, e.exists)
 		switch {
@@ -39,7 +40,7 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 		case err != nil:
 			return missing, fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
 		default:
-			if err := p.takeExchange(ctx, d, e); err != nil {
+			if have[e.Name], err = p.takeExchange(ctx, d, e); err != nil {
 				return missing, err
 			}
 		}
@@ -66,6 +67,9 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 			}
 		}
 	}
+	if p.adopt {
+		return missing, p.fit(ctx, d, &missing, have)
+	}
 	return missing, nil
 }
 
@@ -78,29 +82,32 @@ func (p *Plan) wayOf(queue string) (way, bool) {
 	return way{}, false
 }
 
-// takeExchange compares an exchange that exists with the one planned.
-func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) error {
+// takeExchange compares an exchange that exists with the one planned. It returns the type that it has, if that is another.
+func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
 	if p.adopt && len(p.Queues) == 0 {
-		return nil // it was looked at when its consumer subscribed
+		return "", nil // it was looked at when its consumer subscribed
 	}
-	err := d.do(ctx, e.declare)
+	err = d.do(ctx, e.declare)
 	different, ok := errors.AsType[*ArgumentError](err)
 	if err == nil || !p.adopt || !ok {
 		if err != nil {
-			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
+			return "", fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
 		}
-		return nil
+		return "", nil
 	}
-	if different.Argument != "type" || different.Have != amqp.ExchangeDirect {
-		return nil
+	if different.Argument != "type" {
+		return "", nil
+	}
+	if different.Have != amqp.ExchangeDirect {
+		return different.Have, nil
 	}
 	for _, b := range p.Bindings {
 		if b.Exchange == e.Name && !b.ToExchange && brokers.IsPattern(b.Key) {
-			return fmt.Errorf("rabbitmq: exchange %q is of type direct, which knows no patterns: "+
+			return "", fmt.Errorf("rabbitmq: exchange %q is of type direct, which knows no patterns: "+
 				"subscribe to each event that %q stands for by its name", e.Name, b.Key)
 		}
 	}
-	return nil
+	return different.Have, nil
 }
 
 // takeQueue compares a queue that exists with the one planned, and returns the bindings that its way back needs.
@@ -128,7 +135,7 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 		if ttl, has := args["x-message-ttl"]; has {
 			want["x-message-ttl"] = ttl
 		}
-		if err := d.do(ctx, Queue{q.Name, want}.declare); err != nil {
+		if err := d.do(ctx, Queue{Name: q.Name, Args: want}.declare); err != nil {
 			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
 		}
 	}

@@ -124,7 +124,10 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 		}
 	}
 	for _, e := range p.Exchanges {
-		if err := compare("exchange", e.Name, e.exists, func() error { return p.takeExchange(ctx, d, e) }); err != nil {
+		if err := compare("exchange", e.Name, e.exists, func() error {
+			_, err := p.takeExchange(ctx, d, e)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 	}

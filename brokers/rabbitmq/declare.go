@@ -112,6 +112,9 @@ func declare(ctx context.Context, l *link, p Plan) error {
 	if err != nil {
 		return err // before anything is made: what a start that failed had made would be in the way of the next
 	}
+	if err := missing.rehearse(ctx, d); err != nil {
+		return err
+	}
 	for _, e := range missing.Exchanges {
 		if err := d.do(ctx, e.declare); err != nil {
 			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))

@@ -25,6 +25,7 @@ type design struct {
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
+	typed          bool   // one of the types is given
 	deliveryLimit  int
 	retryTTL       atomic.Int64 // a time.Duration
 	ownTTL         bool         // retry-ttl is given, so that nothing else sets retryTTL
@@ -115,7 +116,7 @@ func (d *design) mode(p Plan) Plan {
 	p.learned, p.policy = d.learn, d.management.effective
 	switch d.declare {
 	case declareAdopt:
-		p.adopt = true
+		p.adopt, p.typed = true, d.typed
 	case declareNone, declareRead:
 		for _, q := range p.Queues {
 			p.Adopted = append(p.Adopted, q.Name)
@@ -165,7 +166,7 @@ func (d *design) source(n brokers.Names, topic string, patterns []string) Plan {
 		args["x-overflow"] = "reject-publish" // without it RabbitMQ falls back to at-most-once and says so in its log only
 		args["x-delivery-limit"] = int64(d.deliveryLimit)
 	}
-	p.Queues = append(p.Queues, Queue{Name: n.Queue, Args: args})
+	p.Queues = append(p.Queues, Queue{Name: n.Queue, Args: args, consumer: n.Queue})
 	return p
 }
 
@@ -179,7 +180,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 		}
 	case transportReject:
 		p := Plan{
-			Queues: []Queue{d.delayQueue(n.Retry(0), d.ttl(), n.Exchange, n.Queue)},
+			Queues: []Queue{d.delayQueue(n.Retry(0), d.ttl(), n.Exchange, n.Queue).of(n)},
 			ways:   []way{{queue: n.Retry(0), to: n.Queue, key: topic}},
 		}
 		if n.RetryExchange != "" {
@@ -193,7 +194,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	}
 	var p Plan
 	add := func(q Queue, now bool) {
-		p.addDelay(q, now)
+		p.addDelay(q.of(n), now)
 		p.ways = append(p.ways, way{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
 	}
 	if !d.single {
@@ -241,10 +242,10 @@ func (d *design) first(topic string) Plan {
 		if d.single {
 			break
 		}
-		p.addDelay(d.delayQueue(d.firstName(n, topic, step), step, n.Exchange, topic), slices.Contains(d.named, step))
+		p.addDelay(d.delayQueue(d.firstName(n, topic, step), step, n.Exchange, topic).of(n), slices.Contains(d.named, step))
 	}
 	if d.single {
-		p.addDelay(d.delayQueue(d.firstName(n, topic, 0), 0, n.Exchange, topic), false)
+		p.addDelay(d.delayQueue(d.firstName(n, topic, 0), 0, n.Exchange, topic).of(n), false)
 	}
 	return d.mode(p)
 }
@@ -271,7 +272,7 @@ func (d *design) dead(n brokers.Names) Plan {
 		// message at the first requeue.
 		args["x-delivery-limit"] = int64(1_000_000)
 	}
-	p := Plan{Queues: []Queue{{Name: n.Dead, Args: args}}}
+	p := Plan{Queues: []Queue{Queue{Name: n.Dead, Args: args}.of(n)}}
 	if n.DeadExchange != "" {
 		p.Exchanges = []Exchange{{Name: n.DeadExchange, Kind: amqp.ExchangeFanout}}
 		p.Bindings = []Binding{{Exchange: n.DeadExchange, Key: "", To: n.Dead}}
@@ -293,6 +294,12 @@ func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string
 		args["x-overflow"] = "reject-publish"
 	}
 	return Queue{Name: name, Args: args}
+}
+
+// of says whose consumer q belongs to.
+func (q Queue) of(n brokers.Names) Queue {
+	q.consumer = n.Queue
+	return q
 }
 
 func delayedExchange(name string) Exchange {

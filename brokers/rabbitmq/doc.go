@@ -15,7 +15,7 @@
 //	transport         ttl       how delays are waited for: ttl, plugin or reject (default with naming=ttl-cycle)
 //	declare           all       what to declare: all, adopt (what is missing; the rest as it is), none
 //	prefetch          1         messages sent ahead to one subscription, at least its concurrency
-//	queue-type        quorum    type of consumers' queues: quorum or classic
+//	queue-type        quorum    type of consumers' queues: quorum or classic; with declare=adopt that of the queues that are there
 //	retry-queue-type  quorum    type of delay and dead letter queues
 //	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
 //	tolerance         1         how late such a delay may end, in percent; 50 saves hops where delays are jittered anyway

@@ -50,10 +50,13 @@ func (Driver) Params() []brokers.Param {
 			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
 			Doc: "messages that the broker sends ahead to one subscription; at least as many as its concurrency",
 		},
-		{Name: "queue-type", Default: quorum, OneOf: []string{quorum, classic}, Doc: "type of the consumers' queues"},
 		{
-			Name: "retry-queue-type", Default: quorum, OneOf: []string{quorum, classic},
-			Doc: "type of delay and dead letter queues; with classic a broker that is killed can lose waiting messages",
+			Name: "queue-type", OneOf: []string{quorum, classic},
+			Doc: "type of the consumers' queues; quorum, and with declare=adopt that of the queues that are there",
+		},
+		{
+			Name: "retry-queue-type", OneOf: []string{quorum, classic},
+			Doc: "type of delay and dead letter queues, likewise; with classic a broker that is killed can lose waiting messages",
 		},
 		{
 			Name: "delivery-limit", Kind: brokers.Int, Default: "20", Min: 1,
@@ -135,8 +138,9 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		named:          driver.NewSteps(cfg.Delays...),
 		ladder:         newLadder(cfg.Delays, isOn(p.String("grid")), p.Int("tolerance")),
 		declare:        p.String("declare"),
-		queueType:      p.String("queue-type"),
-		retryQueueType: p.String("retry-queue-type"),
+		queueType:      cmp.Or(p.String("queue-type"), quorum),
+		retryQueueType: cmp.Or(p.String("retry-queue-type"), quorum),
+		typed:          p.String("queue-type") != "" || p.String("retry-queue-type") != "",
 		deliveryLimit:  p.Int("delivery-limit"),
 		exchangeType:   p.String("exchange-type"),
 		intHeaders:     p.Strings("int-headers"),

@@ -20,6 +20,8 @@ type Exchange struct {
 type Queue struct {
 	Name string
 	Args amqp.Table
+
+	consumer string // the queue of the consumer that it belongs to
 }
 
 // Binding leads from an exchange to a queue, or with ToExchange to another exchange.
@@ -45,6 +47,7 @@ type Plan struct {
 	Later []Queue
 
 	adopt   bool                                                                    // what exists is taken as it is
+	typed   bool                                                                    // the configuration gives the types of queues
 	ways    []way                                                                   // of the wait queues among Queues, Later and Adopted
 	learned func(queue string, ttl int64)                                           // notes what a wait queue that exists has
 	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // what policies make of a queue
@@ -91,7 +94,9 @@ func (p Plan) String() string {
 }
 
 // empties is a plan with nothing in it, in the mode of p.
-func (p Plan) empties() Plan { return Plan{adopt: p.adopt, learned: p.learned, policy: p.policy} }
+func (p Plan) empties() Plan {
+	return Plan{adopt: p.adopt, typed: p.typed, learned: p.learned, policy: p.policy}
+}
 
 func formatArgs(args amqp.Table) string {
 	var out strings.Builder
@@ -103,7 +108,7 @@ func formatArgs(args amqp.Table) string {
 
 // merge adds what other has and p has not.
 func (p *Plan) merge(other Plan) {
-	p.adopt = p.adopt || other.adopt
+	p.adopt, p.typed = p.adopt || other.adopt, p.typed || other.typed
 	if p.learned == nil {
 		p.learned, p.policy = other.learned, other.policy
 	}

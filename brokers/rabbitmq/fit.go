@@ -1,0 +1,179 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those beside them, ways
+// back that do not pass an exchange which would hand copies to others, and bindings that their exchange understands. have has
+// the types of the exchanges that are not of the type planned.
+func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
+	types := map[string]amqp.Table{} // of the queues that decide, by the consumer's queue
+	for i, q := range missing.Queues {
+		args := maps.Clone(q.Args)
+		to, through := args["x-dead-letter-exchange"].(string)
+		switch kind := have[to]; {
+		case !through || kind == "" || kind == amqp.ExchangeDirect || kind == amqp.ExchangeTopic:
+		case args["x-dead-letter-routing-key"] != nil:
+			args["x-dead-letter-exchange"] = ""
+		}
+		if !p.typed {
+			beside, known := types[q.consumer]
+			if !known {
+				var err error
+				if beside, err = p.beside(ctx, d, missing, q.consumer); err != nil {
+					return err
+				}
+				types[q.consumer] = beside
+			}
+			fitType(args, beside)
+		}
+		missing.Queues[i].Args = args
+	}
+	var bindings []Binding
+	for _, b := range missing.Bindings {
+		for _, key := range p.keys(b, have[b.Exchange]) {
+			b.Key = key
+			bindings = append(bindings, b)
+		}
+	}
+	missing.Bindings = bindings
+	return nil
+}
+
+// beside returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else the first of
+// its queues that does; nil where none does, or its arguments cannot be found out.
+func (p *Plan) beside(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
+	names := []string{consumer}
+	for _, q := range p.Queues {
+		if q.consumer == consumer {
+			names = append(names, q.Name)
+		}
+	}
+	for _, name := range names {
+		absent := slices.ContainsFunc(missing.Queues, func(q Queue) bool { return q.Name == name })
+		if name == "" || absent {
+			continue
+		}
+		err := d.do(ctx, passiveQueue(name))
+		if isNotFound(err) {
+			continue
+		}
+		var args amqp.Table
+		if err == nil {
+			args, err = d.learn(ctx, Queue{Name: name, Args: amqp.Table{"x-queue-type": quorum}})
+		}
+		if isRefused(err) {
+			return nil, nil // a user that may not declare it may not ask
+		}
+		if err != nil {
+			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", name, err)
+		}
+		return args, nil
+	}
+	return nil, nil
+}
+
+// fitType gives args the type of the queue with the arguments beside. Only quorum queues are planned where no type was asked for.
+func fitType(args, beside amqp.Table) {
+	kind := beside["x-queue-type"]
+	if beside == nil || kind == quorum {
+		return
+	}
+	for _, of := range []string{"x-queue-type", "x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {
+		delete(args, of)
+	}
+	if kind != nil { // a client that declares it again repeats it, as it does for the others
+		args["x-queue-type"] = kind
+	}
+}
+
+// keys are those with which b is bound to an exchange of type have, "" if it is of the type planned. A dead letter exchange is planned
+// as a fanout, whose bindings need no key.
+func (p *Plan) keys(b Binding, have string) []string {
+	switch {
+	case b.Key != "" || have == "" || have == amqp.ExchangeFanout:
+		return []string{b.Key}
+	case have == amqp.ExchangeTopic:
+		return []string{"#"}
+	}
+	var keys []string
+	for _, q := range p.Queues {
+		if q.Args["x-dead-letter-exchange"] != b.Exchange {
+			continue
+		}
+		keys = append(keys, q.Name) // of what came through the default exchange, as retries do
+		for _, into := range p.Bindings {
+			if into.To == q.Name && !brokers.IsPattern(into.Key) {
+				keys = append(keys, into.Key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// rehearse finds out whether the user may make what is missing, and makes nothing: each declaration is one that RabbitMQ looks at
+// only after it has asked for the permissions, and then cannot carry out.
+func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
+	if len(p.Exchanges)+len(p.Queues) == 0 || len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 1 {
+		return nil
+	}
+	for _, e := range p.Exchanges {
+		err := d.do(ctx, Exchange{e.Name, e.Kind, impossible(e.Args, "alternate-exchange")}.declare)
+		if err := rehearsed(err, "alternate-exchange"); err != nil {
+			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
+		}
+	}
+	for _, q := range p.Queues {
+		err := d.do(ctx, Queue{Name: q.Name, Args: impossible(q.Args, "x-max-length")}.declare)
+		if err := rehearsed(err, "x-max-length"); err != nil {
+			return fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
+		}
+	}
+	for _, b := range p.Bindings {
+		to := Exchange{Name: b.To} // permissions go by the name, whether a queue's or an exchange's
+		if err := d.do(ctx, to.exists); !isNotFound(err) {
+			continue
+		}
+		b.ToExchange = true
+		err := d.do(ctx, b.declare)
+		if isRefused(err) {
+			b.ToExchange = false
+			return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, bindHint(b, err))
+		}
+	}
+	return nil
+}
+
+// impossible is args with a value that no declaration takes.
+func impossible(args amqp.Table, argument string) amqp.Table {
+	args = maps.Clone(args)
+	if args == nil {
+		args = amqp.Table{}
+	}
+	args[argument] = true
+	return args
+}
+
+// rehearsed returns why an impossible declaration was refused, if not because it was impossible.
+func rehearsed(err error, argument string) error {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	different, exists := errors.AsType[*ArgumentError](err)
+	switch {
+	case ok && refusal.Code == amqp.PreconditionFailed && strings.Contains(refusal.Reason, "'"+argument+"'"):
+		return nil
+	case exists && different.Name != "": // made by another meanwhile, which the declaration compares
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package rabbitmq_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// What is missing beside adopted queues is of their type, whichever of them are there.
+func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		queue  string
+		args   amqp.Table
+		params []string
+		want   string
+	}{
+		"classic beside a classic queue":        {"orders", nil, nil, "classic"},
+		"classic beside a classic dead letters": {"orders_dlq", nil, nil, "classic"},
+		"classic beside one that says so":       {"orders", amqp.Table{"x-queue-type": "classic", "x-max-priority": int32(5)}, nil, "classic"},
+		"quorum beside a quorum queue":          {"orders", amqp.Table{"x-queue-type": "quorum"}, nil, "quorum"},
+		"what the URL says, where it says it":   {"orders", nil, []string{"queue-type", "quorum", "retry-queue-type", "quorum"}, "quorum"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			_, err := p.ch.QueueDeclare(tc.queue, true, false, false, false, tc.args)
+			require.NoError(t, err)
+			b := openBroker(t, url, naming(brokers.Laravel()), params(append([]string{"declare", "adopt"}, tc.params...)...))
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)}, fails)
+			p.send("", "orders", amqp.Publishing{MessageId: "m"})
+			s.schedule(0, 50*time.Millisecond)
+			require.Equal(t, "m", p.next("orders_dlq").MessageId)
+			there := queues(t, url)
+			require.Len(t, there, 3)
+			for name, q := range there {
+				if name != tc.queue {
+					require.Equal(t, tc.want, q.Type, name)
+				}
+			}
+
+			// What is deleted later is made again so too.
+			if tc.queue == "orders_dlq" || tc.want == "quorum" { // RabbitMQ 3 answers late for a quorum queue that comes back
+				return
+			}
+			_, err = p.ch.QueueDelete("orders_dlq", false, false, false)
+			require.NoError(t, err)
+			p.send("", "orders", amqp.Publishing{MessageId: "n"})
+			s.schedule(0, 50*time.Millisecond)
+			await.True(t, func() bool { return queues(t, url)["orders_dlq"].Type == tc.want })
+			require.Equal(t, "n", p.next("orders_dlq").MessageId)
+		})
+	}
+}
+
+// A wait queue that is missing does not lead back through an adopted exchange that would hand its messages to others too, and a dead
+// letter exchange that is not a fanout is bound with the keys that its messages have.
+func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
+	t.Parallel()
+	t.Run("fanout", func(t *testing.T) {
+		t.Parallel()
+		url := services.SharedRabbitMQ(t).VHost(t)
+		p := dialPlain(t, url)
+		require.NoError(t, p.ch.ExchangeDeclare("workers", "fanout", true, false, false, false, nil))
+		_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
+		require.NoError(t, err)
+		require.NoError(t, p.ch.QueueBind("audit", "", "workers", false, nil))
+		b := openBroker(t, url, naming(brokers.TTLCycle("workers")), params("declare", "adopt", "retry-ttl", "100ms"))
+		s := serve(t, b, "dre", middleware.TTLCycle(1, 100*time.Millisecond), fails)
+		p.send("workers", "dre", amqp.Publishing{MessageId: "m"})
+		s.schedule(0, 100*time.Millisecond)
+		require.Equal(t, "m", p.next("dre.limbu").MessageId)
+		require.Equal(t, 1, p.depth("audit"), "no copy of the retry")
+	})
+	for _, kind := range []string{"direct", "topic"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			require.NoError(t, p.ch.ExchangeDeclare("easyweek.invoice.failed", kind, true, false, false, false, nil))
+			b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice"), params("declare", "adopt"))
+			s := serve(t, b, "invoice.paid", middleware.ServiceBus(1), fails)
+			s.stop() // RabbitMQ gives messages up while no service reads
+			for _, way := range [][2]string{{"", "easyweek.invoice"}, {"easyweek.bus", "invoice.paid"}} {
+				p.send(way[0], way[1], amqp.Publishing{MessageId: way[1]})
+				await.True(t, func() bool {
+					d, ok, err := p.ch.Get("easyweek.invoice", false)
+					require.NoError(t, err)
+					return ok && d.Reject(false) == nil
+				})
+				require.Equal(t, way[1], p.next("easyweek.invoice.failed").MessageId)
+			}
+		})
+	}
+}
+
+// A start that the user's permissions stop midway leaves nothing behind: neither queues nor exchanges.
+func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for server, of := range map[string]func(testing.TB) *services.Rabbit{
+		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,
+	} {
+		for name, tc := range map[string]struct {
+			naming     brokers.NameScheme
+			permission map[string]string // what is not named is all
+			want       string
+		}{
+			"dead letters": {brokers.Laravel(), map[string]string{"configure": "^orders(_retry)?$"}, `queue "orders_dlq"`},
+			"a delay": {
+				brokers.DefaultNames(), map[string]string{"configure": `^(redrive|orders|orders_retry\.1000)$`}, `queue "orders_retry.2000"`,
+			},
+			"an exchange": {brokers.ServiceBus("easyweek"), map[string]string{"configure": `^easyweek\.(bus|invoice)$`}, `"easyweek.invoice.`},
+			"to bind":     {brokers.DefaultNames(), map[string]string{"read": "^orders.*"}, `bind "orders" to exchange "redrive"`},
+			"just enough": {brokers.Laravel(), map[string]string{
+				"write": "^(amq.default|orders|orders_retry)$", "read": "^orders(_retry)?$", "configure": "^orders",
+			}, ""},
+		} {
+			t.Run(name+" on RabbitMQ "+server, func(t *testing.T) {
+				t.Parallel()
+				rabbit := of(t)
+				all := rabbit.VHost(t)
+				for _, declare := range []string{"all", "adopt"} {
+					b, err := brokers.OpenConfig(t.Context(), brokers.Config{
+						URL: restricted(t, rabbit, all, tc.permission), Naming: tc.naming, Group: map[string]string{"an exchange": "invoice"}[name],
+						Params: brokers.Params{"declare": declare}, Delays: []time.Duration{time.Second, 2 * time.Second},
+					})
+					require.NoError(t, err)
+					_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+					require.NoError(t, b.Close())
+					if tc.want == "" {
+						require.NoError(t, err, "what is permitted is made")
+						continue
+					}
+					require.ErrorContains(t, err, "ACCESS_REFUSED")
+					require.ErrorContains(t, err, tc.want)
+					require.Empty(t, onServer(t, rabbit, all, "queues"))
+					for _, exchange := range onServer(t, rabbit, all, "exchanges") {
+						if !strings.HasPrefix(exchange, "amq.") {
+							require.Contains(t, []string{"", "redrive", "easyweek.bus"}, exchange, "opening makes the producers' exchange")
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// restricted makes a user with these permissions in the virtual host of rawURL, and returns the URL with it.
+func restricted(t *testing.T, rabbit *services.Rabbit, rawURL string, permission map[string]string) string {
+	t.Helper()
+	vhost := vhostOf(t, rawURL)
+	user := vhost + "-user"
+	management := rabbit.Management()
+	require.NoError(t, management.Do(t.Context(), http.MethodPut, map[string]string{"password": "secret", "tags": ""}, nil, "users", user))
+	t.Cleanup(func() { _ = management.Do(t.Context(), http.MethodDelete, nil, nil, "users", user) })
+	all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
+	for what, pattern := range permission {
+		all[what] = pattern
+	}
+	require.NoError(t, management.Do(t.Context(), http.MethodPut, all, nil, "permissions", vhost, user))
+	u, err := url.Parse(rawURL)
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, "secret")
+	return u.String()
+}
+
+// onServer names the queues or exchanges of the virtual host.
+func onServer(t *testing.T, rabbit *services.Rabbit, rawURL, what string) (names []string) {
+	t.Helper()
+	var list []struct{ Name string }
+	require.NoError(t, rabbit.Management().Do(t.Context(), http.MethodGet, nil, &list, what, vhostOf(t, rawURL)))
+	for _, o := range list {
+		names = append(names, o.Name)
+	}
+	return names
+}
