@@ -34,18 +34,18 @@ type Broker interface {
 	// A first-delivery delay asked for with envelope.SetDelay, or with Watermill's components/delay, is honoured and
 	// never ends early. Publish copies: the caller keeps the messages.
 	//
-	// Each call returns a handle of its own. Closing a handle makes further publishes on it fail with [ErrClosed] and
+	// Each call returns a separate handle. Closing a handle makes further publishes on it fail with [ErrClosed] and
 	// leaves the broker and the other handles open, because Watermill's router closes the publishers it was given.
 	Publisher() message.Publisher
 
-	// Subscriber returns a subscriber of its own group and concurrency; they default to the Config's. Faults in the
+	// Subscriber returns a separate subscriber group and concurrency; they default to the Config's. Faults in the
 	// options are returned by Subscribe.
 	//
 	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every
 	// message; subscribers of the same group share them. A nacked message comes back, after a pause.
 	//
 	// Close drains: nothing more is handed out, running handlers finish with their contexts intact and may still
-	// publish, and after Config.DrainTimeout what is left is given back. Cancelling the context of Subscribe does the
+	// publish, and after Config.DrainTimeout what is left is returned. Cancelling the context of Subscribe does the
 	// same for that one subscription.
 	Subscriber(opts ...SubscriberOption) message.Subscriber
 
@@ -61,13 +61,13 @@ type Broker interface {
 	// returns nil when the broker has stored it durably. d is not modified.
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 
-	// Capabilities says what this broker can do, with the configuration it was opened with.
+	// Capabilities reports what this broker can do, with the configuration it was opened with.
 	Capabilities() Capabilities
 
 	// Ping asks the broker for a sign of life. It fails when ctx ends or with what keeps the broker from working.
 	Ping(ctx context.Context) error
 
-	// Close drains every subscriber, lets publishes that are under way finish, and releases the connection. No
+	// Close drains every subscriber, lets publishes that are in flight finish, and releases the connection. No
 	// goroutine is left. Closing again does nothing and returns nil.
 	Close() error
 }

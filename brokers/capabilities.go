@@ -2,7 +2,7 @@ package brokers
 
 import "time"
 
-// Capabilities says what an open broker can do. Check them at start with [Require].
+// Capabilities specifies what an open broker can do. Check them at start with [Require].
 type Capabilities struct {
 	// Scheme of the URL that opened the broker, for messages to people: mem, amqp, kafka, postgres.
 	Scheme string

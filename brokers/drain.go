@@ -89,7 +89,7 @@ func (d *drainer) pump(ctx context.Context, in <-chan *message.Message, out chan
 		case <-ctx.Done():
 		case <-d.closing:
 		case m = <-in:
-			if m == nil { // inner stopped by itself; its messages are no longer ours to wait for
+			if m == nil { // inner stopped on its own; its messages are no longer ours to wait for
 				return
 			}
 			select {

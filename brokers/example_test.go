@@ -69,7 +69,7 @@ func ExampleOpenConfig() {
 	// <nil> <nil>
 }
 
-// A program without global state has a Mux of its own.
+// A program without global state has a separate Mux.
 func ExampleMux() {
 	var mux brokers.Mux
 	mux.Register("mem", memory.Driver{})

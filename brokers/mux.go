@@ -17,7 +17,7 @@ import (
 // ErrUnknownScheme says that no driver is registered for the scheme of a URL.
 var ErrUnknownScheme = errors.New("unknown broker scheme")
 
-// importPaths tells where the drivers of this module are, for whoever forgot the import.
+// importPaths is where the drivers of this module are, for whoever forgot the import.
 var importPaths = map[string]string{
 	"mem":        "github.com/redrive-go/redrive/brokers/memory",
 	"amqp":       "github.com/redrive-go/redrive/brokers/rabbitmq",

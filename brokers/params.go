@@ -100,7 +100,7 @@ const inConfig = "params"
 // anyParam is the name that stands for every parameter.
 const anyParam = "*"
 
-// passes reports whether a driver takes parameters that it does not know, and name is no slip of one that it does know.
+// passes reports whether a driver takes parameters that it does not know, and name is not a slip of one that it does know.
 func passes(name string, declared []Param) bool {
 	lenient := slices.ContainsFunc(declared, func(d Param) bool { return d.Name == anyParam && !d.Native })
 	return lenient && nearest(name, declaredNames(declared)) == ""

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// secretName tells whether a parameter of this name probably holds a secret.
+// secretName reports whether a parameter of this name probably holds a secret.
 func secretName(name string) bool {
 	name = strings.ToLower(name)
 	for _, part := range []string{"password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "apikey", "api_key", "api-key"} {

@@ -18,7 +18,7 @@ type SubscriberConfig struct {
 	Concurrency int
 	// DrainTimeout bounds the wait for running handlers at Close.
 	DrainTimeout time.Duration
-	// Patterns are bound to the subscriber's queue beside the topic given to Subscribe, on brokers with
+	// Patterns are bound to the subscriber's queue alongside the topic given to Subscribe, on brokers with
 	// Capabilities.Patterns and a naming scheme with Patterns.
 	Patterns []string
 	// Params are the driver's own parameters, those of the Config with the changes made by WithParam.

@@ -30,7 +30,7 @@ func (t template) expand(lookup func(name string) string) string {
 	return out.String()
 }
 
-// expandVars replaces variables in s and tells whether all of them had a value.
+// expandVars replaces variables in s and reports whether all of them had a value.
 func expandVars(s string, lookup func(name string) string) (expanded string, complete bool) {
 	var out strings.Builder
 	complete = true
@@ -79,7 +79,7 @@ func (t template) check(allowed []string) error {
 	return errors.Join(faults...)
 }
 
-// requires tells whether t has the variable outside of optional parts.
+// requires reports whether t has the variable outside of optional parts.
 func (t template) requires(name string) bool {
 	var outside strings.Builder
 	for rest := string(t); rest != ""; {

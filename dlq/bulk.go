@@ -9,7 +9,7 @@ import (
 // bulkBatch is how many entries one transaction of a bulk change has.
 const bulkBatch = 500
 
-// Bulk is what became of the entries of a bulk change.
+// Bulk is what happened to the entries of a bulk change.
 type Bulk struct {
 	// Changed were changed. Refused were in another state by then: somebody else was faster.
 	Changed, Refused int64

@@ -1,7 +1,7 @@
 // Package dlq keeps dead letters as data: it stores them without loss, finds and groups them, and sends them back.
 //
 // A [Letters] is the sink that the retry pipeline hands its dead letters to. It writes them to a [Store]; while the store cannot
-// be reached it appends them to a local file, the spool, and imports that file by itself when the store is back. A [Manager]
+// be reached it appends them to a local file, the spool, and imports that file on its own when the store is back. A [Manager]
 // does what an operator does afterwards: list, search, group, look, edit, redrive, resolve, discard, park, restore, export, import,
 // purge, one by one or all that a filter picks.
 //
@@ -54,6 +54,6 @@
 // # Guarantees
 //
 // [Letters.DeadLetter] returns nil only when the dead letter is durable: committed by the store, or written and synced to the
-// spool. Payload bytes and headers are kept exactly, whatever they are; the text columns beside them are made valid UTF-8 and
+// spool. Payload bytes and headers are kept exactly, whatever they are; the text columns alongside them are made valid UTF-8 and
 // bounded. A redrive is at least once: a crash between the publish and its record can send a message twice, never lose it.
 package dlq

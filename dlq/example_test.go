@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// openExample opens letters in a directory of their own. A program needs only dlq.Open(ctx, os.Getenv("DLQ_URL")).
+// openExample opens letters in a separate directory. A program needs only dlq.Open(ctx, os.Getenv("DLQ_URL")).
 func openExample(ctx context.Context) (letters *dlq.Letters, remove func()) {
 	dir, err := os.MkdirTemp("", "redrive-example-")
 	if err != nil {
@@ -75,7 +75,7 @@ func ExampleOpen() {
 	// 1 PENDING A-17: card 4711 declined (exhausted, seen 2 times)
 }
 
-// A redrive puts the message in front of its consumer again, and its outcome closes the entry by itself.
+// A redrive puts the message in front of its consumer again, and its outcome closes the entry on its own.
 func ExampleManager_Redrive() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)

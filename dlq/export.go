@@ -132,7 +132,7 @@ func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) err
 	}
 }
 
-// Imported is what became of the lines of an import.
+// Imported is what happened to the lines of an import.
 type Imported struct {
 	// Stored are new entries, with new ids. Seen were there already, by their Key, and stay as they are.
 	Stored, Seen int64
@@ -140,7 +140,7 @@ type Imported struct {
 
 // Import stores what Export wrote, in the state it had there. An entry that is there already, by its Key, stays as it is: an import may
 // be repeated, and a broken one is finished by repeating it. On an error the lines before it may have been stored; the error names the
-// line, and wraps [ErrInvalid] when that is no entry.
+// line, and wraps [ErrInvalid] when that is not an entry.
 func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, error) {
 	var total Imported
 	if by.Actor == "" {

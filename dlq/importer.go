@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// maxRefusals is how often the store may refuse one record while it answers, before the record is put aside.
+// maxRefusals is how often the store may refuse one record while it answers, before the record is parked.
 const maxRefusals = 5
 
 // importer brings the spool into the store: at the start, and after every time the store was away. It is one goroutine.
@@ -30,7 +30,7 @@ type importer struct {
 	stopped chan struct{}
 
 	mu      sync.Mutex
-	failing error // why the store is taken for down; nil while it is not
+	failing error // why the store is treated as down; nil while it is not
 
 	// Of the goroutine alone: when the spools of processes that are gone are looked at next, whether those could be imported, and the
 	// record that the store refuses.
@@ -111,7 +111,7 @@ func (i *importer) run(ctx context.Context) {
 		case err != nil:
 			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in", backoff)
 			wait, backoff = backoff, min(2*backoff, i.opts.importMax)
-		case !i.spool.Empty(): // spooled while the store was still taken for down
+		case !i.spool.Empty(): // spooled while the store was still treated as down
 			wait = 0
 		default:
 			wait, backoff = -1, i.opts.importBackoff
@@ -154,7 +154,7 @@ func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// adopt imports what processes that are gone have left beside our spool. A spool that is in use is its owner's.
+// adopt imports what processes that are gone have left alongside our spool. A spool that is in use is its owner's.
 func (i *importer) adopt(ctx context.Context) error {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {

@@ -28,10 +28,10 @@ type Letters struct {
 	outcomes outcomes
 }
 
-// Open opens the store that the URL names and the spool beside it. An empty URL is [DefaultURL], a text without a scheme the path
+// Open opens the store that the URL names and the spool alongside it. An empty URL is [DefaultURL], a text without a scheme the path
 // of a SQLite file. Dead letters that an earlier process left in the spool are imported in the background.
 //
-// A database that does not answer is no reason for a service not to start: its dead letters go to the spool, as they do when the
+// A database that does not answer is not a reason for a service not to start: its dead letters go to the spool, as they do when the
 // database goes away later, and Open logs so at level CRITICAL. It is tried again in the background. [WithStoreRequired] makes it an error.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) {
 	o, err := newOptions(opts)
@@ -123,7 +123,7 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
 	}
-	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a context of its own
+	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a separate context
 	if l.putTx(ctx, entry) {
 		return nil
 	}
@@ -223,7 +223,7 @@ type SpoolStats struct {
 	LastError error
 }
 
-// Stats says how the spool is, for gauges and health checks. It does not ask the store.
+// Stats reports how the spool is, for gauges and health checks. It does not ask the store.
 func (l *Letters) Stats() SpoolStats {
 	if l.spool == nil {
 		return SpoolStats{}
@@ -233,7 +233,7 @@ func (l *Letters) Stats() SpoolStats {
 	return stats
 }
 
-// Close waits for calls under way, imports what it can of the spool, and closes spool and store. What cannot be imported waits
+// Close waits for calls in flight, imports what it can of the spool, and closes spool and store. What cannot be imported waits
 // on disk for the next process. Closing twice is fine.
 func (l *Letters) Close() error {
 	l.mu.Lock()
@@ -271,7 +271,7 @@ func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) err
 	return r.judge(ctx, results[0].Err, logger)
 }
 
-// judge says which answers of the store are errors: what it refuses for good is logged and done with.
+// judge reports which answers of the store are errors: what it refuses for good is logged and done with.
 func (r redriven) judge(ctx context.Context, err error, logger *slog.Logger) error {
 	switch {
 	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster

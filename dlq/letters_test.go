@@ -167,7 +167,7 @@ func TestLetters_Stored(t *testing.T) {
 	require.ErrorIs(t, l.DeadLetter(t.Context(), &envelope.DeadLetter{}), dlq.ErrInvalid)
 }
 
-// C14: the store is away: CRITICAL, the fallback file, and import by itself when it is back.
+// C14: the store is away: CRITICAL, the fallback file, and import automatically when it is back.
 func TestLetters_StoreAway(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
@@ -204,7 +204,7 @@ func TestLetters_StoreAway(t *testing.T) {
 	require.Equal(t, int64(5), l.Stats().Appended)
 }
 
-// What the spool gives back is what the store would have got.
+// What the spool returns is what the store would have got.
 func TestLetters_SpoolIsLossless(t *testing.T) {
 	t.Parallel()
 	direct, spooled := newStore(t), &faultyStore{Store: newStore(t)}
@@ -336,7 +336,7 @@ func TestLetters_ImportedAtTheNextStart(t *testing.T) {
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
 	store.away.Store(true)
 	first, _ := newLetters(t, store, dir)
-	second, _ := newLetters(t, store, dir) // a replica in the same directory has a place of its own
+	second, _ := newLetters(t, store, dir) // a replica in the same directory has a separate place
 	require.NoError(t, first.DeadLetter(t.Context(), death(1)))
 	require.NoError(t, second.DeadLetter(t.Context(), death(2)))
 	require.NoError(t, first.Close())
@@ -393,7 +393,7 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are gone"))
 }
 
-// One record that the store never takes is put aside, for a person, and does not stop the others.
+// One record that the store never takes is parked, for a person, and does not stop the others.
 func TestLetters_RefusedRecord(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
@@ -436,7 +436,7 @@ func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
 	store.away.Store(false)
 	eventually(t, "recorded", func() bool { return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1 })
 
-	// What is not ours, gone, or old news is no failure of a message that was handled well.
+	// What is not ours, gone, or old news is not a failure of a message that was handled well.
 	for _, outcome := range [][2]string{{id, "message-1"}, {id, "message-2"}, {"4711", "message-1"}, {"x", "message-1"}, {"", ""}} {
 		require.NoError(t, l.Redriven(t.Context(), envelope.Redriven{EntryID: outcome[0], Number: 1, MessageID: outcome[1], At: time.Now()}))
 	}

@@ -26,7 +26,7 @@ type ManagerConfig struct {
 	// OutcomeTimeout is how long a redriven message may take until its consumer reports how it went, retries and their delays included.
 	// After that the entry may be redriven, resolved or discarded again, and the late outcome still counts. Defaults to 1 h.
 	OutcomeTimeout time.Duration
-	// Approval bounds what one person sends alone; give the same to redrive.Config. Nil is no bound.
+	// Approval bounds what one person sends alone; give the same to redrive.Config. Nil is not a bound.
 	Approval *Approval
 }
 
@@ -76,7 +76,7 @@ func (m *Manager) List(ctx context.Context, f Filter, p Page) (Listing, error) {
 	return m.cfg.Store.List(ctx, f, p)
 }
 
-// Count returns how many entries the filter picks, but counts no further than limit; 0 is no limit.
+// Count returns how many entries the filter picks, but counts no further than limit; 0 is not a limit.
 func (m *Manager) Count(ctx context.Context, f Filter, limit int64) (int64, error) {
 	return m.cfg.Store.Count(ctx, f, limit)
 }
@@ -201,7 +201,7 @@ func (m *Manager) Park(ctx context.Context, id int64, by By) (*Entry, error) {
 }
 
 // Release ends the wait for the outcome of a redrive before its time, when a person knows that none will come: RETRYING to PENDING, or to
-// PARKED when its redrives are used up. By.Note must say why. Should the message be out there after all, its outcome still counts.
+// PARKED when its redrives are used up. By.Note must explain why. Should the message be out there after all, its outcome still counts.
 func (m *Manager) Release(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, Change{Action: ActionReleaseByHand})
 }

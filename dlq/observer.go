@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Observer is told what this process has done to a store, for metrics. Its methods are called after the store has answered; they must
+// Observer is notified of what this process has done to a store, for metrics. Its methods are called after the store has answered; they must
 // be fast, safe for concurrent use, and must not change or keep what they are given. What other processes do to the same store,
 // they tell their own observers.
 type Observer interface {
@@ -33,7 +33,7 @@ type observedStore struct {
 	observer Observer
 }
 
-// Observer is who is told: what is beside [Store] may have something to tell too.
+// Observer is who is told: what is next to [Store] may have something to tell too.
 func (s *observedStore) Observer() Observer { return s.observer }
 
 // Unwrap returns the store itself.

@@ -10,7 +10,7 @@ import (
 // DefaultRecurrencePeriod is how long a report looks back, and once more to compare.
 const DefaultRecurrencePeriod = 7 * 24 * time.Hour
 
-// growth is from when on a cause grows: by half, and by enough that it is no accident.
+// growth is from when on a cause grows: by half, and by enough that it is not an accident.
 const (
 	growthShare = 1.5
 	growthLeast = 5
@@ -25,7 +25,7 @@ type RecurrenceQuery struct {
 	Now time.Time
 }
 
-// Recurrence says how the causes of dead letters have changed since the last period: which are new, grow, have come back, or come
+// Recurrence describes how the causes of dead letters have changed since the last period: which are new, grow, have come back, or come
 // no more (C17). It is made from the kept statistics of the causes.
 type Recurrence struct {
 	// From and To bound the period, To not included; the one before begins as long before From.

@@ -14,7 +14,7 @@ type txKey struct{}
 //
 // The one who offers commits after DeadLetter has returned nil, and acks the message only after the commit; when the commit fails,
 // the message is to be delivered again. Never offer a transaction that a failing handler has worked in: roll it back, and let the
-// dead letter have one of its own, as it has without an offer. A transaction that cannot take the letter, because it is over or a statement
+// dead letter have a separate one, as it has without an offer. A transaction that cannot take the letter, because it is over or a statement
 // in it has failed, is left alone, and the letter is stored as if none had been offered.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)

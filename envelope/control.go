@@ -14,14 +14,14 @@ const MaxDelay = 30 * 24 * time.Hour
 
 // Control is what a pipeline needs to know of a message before it runs the handler. It is read without decoding the payload.
 type Control struct {
-	// Mode says where the control data was found.
+	// Mode is where the control data was found.
 	Mode Mode
 	// MessageID is what Identify returns; "" when nothing identifies the message.
 	MessageID string
 	// RetryCount is the number of failed attempts so far; 0 if RetryCountInvalid.
 	RetryCount int
 	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get one run
-	// and no retries: a counter taken for 0 could go round for ever.
+	// and no retries: a counter treated as 0 could loop forever.
 	RetryCountInvalid bool
 	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
 	OriginalDelay time.Duration

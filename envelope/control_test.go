@@ -20,7 +20,7 @@ func withHeaders(md message.Metadata) *message.Message {
 	return m
 }
 
-// The poison corpus: none of these may be taken for 0, or the message could go round for ever.
+// The poison corpus: none of these may be treated as 0, or the message could loop forever.
 func TestReadControl_RetryCountIsStrict(t *testing.T) {
 	for _, text := range []string{
 		"-1", "+3", " 3", "3 ", "1e99", "abc", "9223372036854775808", "18446744073709551616", "3.7", "NaN", "", "0x10", "1_000",

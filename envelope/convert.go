@@ -89,7 +89,7 @@ func (e Envelope) structured() Envelope {
 	out.payload = e.canonical(entries)
 	out.body.scan(out.payload)
 
-	// A header that the body cannot say exactly ("007" as a counter, invalid UTF-8) stays beside it.
+	// A header that the body cannot say exactly ("007" as a counter, invalid UTF-8) stays alongside it.
 	back := out.flattened()
 	for _, key := range fieldKeys {
 		value, ok := e.headers[key]

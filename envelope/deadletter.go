@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Reason says why a message is dead.
+// Reason explains why a message is dead.
 type Reason string
 
 // The reasons for which a message is dead-lettered.
@@ -20,24 +20,24 @@ const (
 	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
 )
 
-// DeadLetter is a message that will not be tried again by itself, with all that is known of why. It is handed to dead letter
+// DeadLetter is a message that will not be tried again automatically, with all that is known of why. It is handed to dead letter
 // sinks, which must not modify it.
 type DeadLetter struct {
 	// Message is the message as it is to be stored or published: its payload's bytes are exact and the failure is recorded.
 	Message *message.Message
-	// Reason says why it is dead.
+	// Reason explains why it is dead.
 	Reason Reason
 	// Err is the last error as it travels.
 	Err Error
 	// Class is the Go type of the last error.
 	Class string
-	// Rule says why the error was classified as it was.
+	// Rule explains why the error was classified as it was.
 	Rule string
 	// Handler is the name of the handler that failed.
 	Handler string
-	// Origin says where the message came from and where a redrive goes.
+	// Origin is where the message came from and where a redrive goes.
 	Origin Origin
-	// Collected says where a collector found it; zero for one that comes from its consumer.
+	// Collected is where a collector found it; zero for one that comes from its consumer.
 	Collected Collected
 	// Attempts is how many times the handler ran.
 	Attempts int
@@ -49,7 +49,7 @@ type DeadLetter struct {
 	Cause error
 }
 
-// Collected says where a collector found a dead letter. It is what the collector knows, and nothing that the message says.
+// Collected is where a collector found a dead letter. It is what the collector knows, and nothing that the message says.
 type Collected struct {
 	// Broker is the name of the broker that the dead letter lay on, From the queue or topic there.
 	Broker, From string

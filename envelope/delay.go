@@ -49,7 +49,7 @@ func requestedDelay(md message.Metadata) (d time.Duration, asked, clamped bool) 
 	if text := md[KeyWatermillDelayedUntil]; text != "" {
 		if until, err := time.Parse(time.RFC3339, text); err == nil {
 			d, over := clampDelay(time.Until(until))
-			return d, true, clamped || over && d > 0 // a time that has passed is no fault
+			return d, true, clamped || over && d > 0 // a time that has passed is not a fault
 		}
 		clamped = true
 	}

@@ -106,6 +106,6 @@
 // # Hostile input
 //
 // Nothing in a message makes this package panic, recurse, or take more than linear time. A retry count is decimal digits of
-// 0 to 1,000,000 or invalid, and an invalid one is never taken for 0: see Control.RetryCountInvalid. Where the body and a header
+// 0 to 1,000,000 or invalid, and an invalid one is never treated as 0: see Control.RetryCountInvalid. Where the body and a header
 // both have one, the larger counts. Delays are clamped to [0, MaxDelay] and reported as clamped.
 package envelope

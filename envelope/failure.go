@@ -20,10 +20,10 @@ type Failure struct {
 	// MaxRetryCount it stays there.
 	Retry int
 
-	// Reason says why the message will not be tried again. Set it for a dead letter only: the compatibility headers
+	// Reason explains why the message will not be tried again. Set it for a dead letter only: the compatibility headers
 	// consumer_error and Watermill's four *_poisoned are then written too.
 	Reason Reason
-	// Rule says why the error was classified as it was. Only written with a Reason.
+	// Rule explains why the error was classified as it was. Only written with a Reason.
 	Rule string
 	// Handler, Subscriber and Topic default to what Watermill's router put into the message's context. Only written with a
 	// Reason.

@@ -67,8 +67,8 @@ const (
 	KeyWatermillDelayedUntil = "_watermill_delayed_until" // Watermill's components/delay: RFC 3339, whole seconds
 )
 
-// AMQP basic properties, as a driver puts them into metadata. They have a prefix of their own so that a property is never
-// taken for a header of the same name on the way back.
+// AMQP basic properties, as a driver puts them into metadata. They have a separate prefix so that a property is never
+// treated as a header of the same name on the way back.
 const (
 	KeyAMQPPrefix          = "amqp-"
 	KeyAMQPMessageID       = KeyAMQPPrefix + "message-id"

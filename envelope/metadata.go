@@ -88,7 +88,7 @@ func jsonNames(md message.Metadata) map[string]bool {
 	}
 	var names []string
 	if json.Unmarshal([]byte(list), &names) != nil {
-		return nil // a list that is no list names nothing
+		return nil // a list that is not a list names nothing
 	}
 	set := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -191,7 +191,7 @@ func appendBase64(b, data []byte) []byte {
 }
 
 // embeddable reports whether data can stand in a JSON body as they are and come out as they were: JSON without white space
-// around it, which the body's own would be taken for, in UTF-8.
+// around it, which the body's own would be treated as, in UTF-8.
 func embeddable(data []byte) bool {
 	return len(data) > 0 && data[0] > ' ' && skipValue(data, 0, 1) == len(data) && utf8.Valid(data)
 }

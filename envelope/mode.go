@@ -2,7 +2,7 @@ package envelope
 
 import "strconv"
 
-// Mode says where a message carries its control data, in CloudEvents' words.
+// Mode is where a message carries its control data, in CloudEvents' words.
 type Mode int
 
 const (

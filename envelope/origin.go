@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Origin says where a delivery came from. A driver's subscriber attaches it to the message's context with WithOrigin; it is
+// Origin is where a delivery came from. A driver's subscriber attaches it to the message's context with WithOrigin; it is
 // what a retry, a dead letter and a redrive need to find the way back to the same consumer. Treat it as read-only.
 type Origin struct {
 	// Broker is the URL scheme of the broker: mem, amqp, kafka, postgres, ...

@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Redrive says which dead letter a message is sent back from.
+// Redrive is which dead letter a message is sent back from.
 type Redrive struct {
 	// ID is the id of the dead letter's entry; the redriven message's outcome closes that entry.
 	ID string

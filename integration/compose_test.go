@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// composeFile is what docker-compose.yml may contain: a key that is not here is a mistake or wants a test of its own.
+// composeFile is what docker-compose.yml may contain: a key that is not here is a mistake or wants a separate test.
 type composeFile struct {
 	Name     string                    `yaml:"name"`
 	Services map[string]composeService `yaml:"services"`

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Tag says which of a message's runs an attempt is, in three values, for metrics and logs.
+// Tag is which of a message's runs an attempt is, in three values, for metrics and logs.
 type Tag string
 
 const (
@@ -55,7 +55,7 @@ func (c *attemptContext) attempt() Attempt {
 	}
 }
 
-// limitOf is one for a message whose counter is unreadable: taken for 0, it could go round for ever.
+// limitOf is one for a message whose counter is unreadable: treated as 0, it could loop forever.
 func limitOf(c *envelope.Control, p *policy) int {
 	if c.RetryCountInvalid {
 		return 1

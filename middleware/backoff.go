@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Backoff says how long a failed message waits before it is tried again.
+// Backoff is how long a failed message waits before it is tried again.
 //
 // Delay is a pure function, apart from jitter: it keeps no state between calls, so one Backoff serves every message
 // and every goroutine, and a retry scheduled by another process after a crash waits as long as it would have here.
 type Backoff interface {
-	// Delay returns the wait before the given retry. retry counts from 1, a smaller one is taken for 1. original is
+	// Delay returns the wait before the given retry. retry counts from 1, a smaller one is treated as 1. original is
 	// the message's first-delivery delay (x-original-delay), 0 when it had none. The result is never negative and
 	// never overflows: a delay that does not fit is the longest [time.Duration].
 	Delay(retry int, original time.Duration) time.Duration

@@ -50,7 +50,7 @@ func TestBackoff_Delays(t *testing.T) {
 	}
 }
 
-// 10 s * 2^30 is a negative time.Duration and 10 s * 2^62 is zero: a retry at once, for ever.
+// 10 s * 2^30 is a negative time.Duration and 10 s * 2^62 is zero: a retry at once, forever.
 func TestBackoff_Saturates(t *testing.T) {
 	b := middleware.FromOriginalDelay(time.Second)
 	for _, retry := range []int{31, 32, 63, 64, 1000, math.MaxInt} {

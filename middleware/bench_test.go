@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The benchmarks put Watermill's own parts beside the pipeline in the same run and report the ratio, because absolute
+// The benchmarks put Watermill's own parts alongside the pipeline in the same run and report the ratio, because absolute
 // figures move with the machine.
 
 type nowhere struct{}
@@ -140,7 +140,7 @@ func structuredMessage(b testing.TB) *message.Message {
 	return m
 }
 
-// BenchmarkDecision is a permanent error up to the point where it is known what becomes of the message, beside the
+// BenchmarkDecision is a permanent error up to the point where it is known what happens to the message, alongside the
 // stock chain's whole work, which knows nothing but the error. Target: 0.35.
 func BenchmarkDecision(b *testing.B) {
 	permanent := middleware.Permanent(errors.New("invalid CPF"))

@@ -126,7 +126,7 @@ func TestBreaker_BadMessagesStarveNone(t *testing.T) {
 	})
 }
 
-// What one message fails on, however often, is no reason to call the handler for no other.
+// What one message fails on, however often, is not a reason to call the handler for no other.
 func TestBreaker_OneMessageDoesNotOpenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := breakerConfig(middleware.Breaker{})
@@ -280,7 +280,7 @@ func TestBreaker_Keys(t *testing.T) {
 	require.Contains(t, h.logs.String(), "Breaker.Key panicked")
 }
 
-// A permit that is not given back would keep the circuit half-open, and the handler uncalled, for ever.
+// A permit that is not returned would keep the circuit half-open, and the handler uncalled, forever.
 func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 	for name, end := range map[string]func(*message.Message, context.CancelFunc) error{
 		"deferred": func(*message.Message, context.CancelFunc) error { return middleware.Defer(errTimeout, s) },

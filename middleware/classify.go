@@ -17,7 +17,7 @@ type Verdict struct {
 	// After is the delay that the error asks for, when HasAfter is set.
 	After    time.Duration
 	HasAfter bool
-	// RulePanic says which rule panicked on the way; empty when none did.
+	// RulePanic is which rule panicked on the way; empty when none did.
 	RulePanic string
 }
 

@@ -33,7 +33,7 @@ var unfit = [...]*neighbour{
 // neighbour is a middleware that must not stand next to the pipeline.
 type neighbour struct {
 	name, function, why string
-	keep                bool // outside of the pipeline a message must not be given back
+	keep                bool // outside of the pipeline a message must not be returned
 	acked               bool // outside of the pipeline the message is acked
 }
 

@@ -75,7 +75,7 @@ type Config struct {
 	// PublishTimeout bounds one try to publish a retry or a dead letter. Defaults to 10 s.
 	PublishTimeout time.Duration
 	// PublishTries is how often a retry or a dead letter is tried to be published, 100 ms, 200 ms ... apart, before the
-	// fallback is asked. Defaults to 3.
+	// fallback is consulted. Defaults to 3.
 	PublishTries int
 	// NackDelay is the pause before a message is nacked that could not be settled, doubled up to 30 s as long as nothing
 	// can be published: a nack is redelivered at once by every broker. It ends early at shutdown. Defaults to 1 s.
@@ -89,7 +89,7 @@ type Config struct {
 	// LogPayload adds the headers and the first KiB of the payload to the log line of every decision that is not a
 	// success. They may hold personal data. Defaults to false.
 	LogPayload bool
-	// Observer is told what happens, for metrics and traces. Defaults to none, which costs nothing.
+	// Observer is notified of what happens, for metrics and traces. Defaults to none, which costs nothing.
 	Observer Observer
 	// HandlerName returns the name of the handler that a message's context belongs to. Defaults to what Watermill's
 	// router has put there.

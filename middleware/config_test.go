@@ -70,7 +70,7 @@ func TestNew_DoesNotKeepTheCallersConfig(t *testing.T) {
 	require.Equal(t, s, p.Decide(order(t), errTimeout).Delay)
 }
 
-// A handler's own rules are asked before the general ones; what it leaves out it inherits.
+// A handler's own rules are consulted before the general ones; what it leaves out it inherits.
 func TestConfig_HandlersInherit(t *testing.T) {
 	h := newHarness(t, middleware.Config{
 		OnPermanent: middleware.OutcomeSkip,

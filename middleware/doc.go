@@ -7,7 +7,7 @@
 //	})
 //	router.AddMiddleware(pipeline.Middleware)
 //
-// # What becomes of a message
+// # What happens to a message
 //
 // For each delivery the pipeline reads the control data (who is it, how often did it fail), runs the handler under a
 // deadline with panics turned into errors, and on an error comes to exactly one [Outcome]:

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// ErrNotYet is for handlers that [Defer] a message and have no error of their own to give.
+	// ErrNotYet is for handlers that [Defer] a message and have no separate error to give.
 	ErrNotYet = errors.New("not yet")
 	// ErrExhausted is matched by the error of a message whose attempts are used up.
 	ErrExhausted = errors.New("attempts exhausted")
@@ -64,7 +64,7 @@ func (e *ExpiredError) Is(target error) bool { return target == ErrExpired }
 // Unwrap returns the last error.
 func (e *ExpiredError) Unwrap() error { return e.Err }
 
-// CircuitOpenError says which circuit is open, and for how long. It matches [ErrCircuitOpen].
+// CircuitOpenError is which circuit is open, and for how long. It matches [ErrCircuitOpen].
 type CircuitOpenError struct {
 	Key       string
 	Remaining time.Duration

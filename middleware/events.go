@@ -18,7 +18,7 @@ var ErrNoEventHandler = errors.New("no handler for this event")
 
 // Events hands the events of one queue to a handler each, as a service on a bus has them: by their names, or by patterns
 // of names in which * stands for one word between dots and # for any number of words. An exact name wins over a pattern,
-// and of several patterns the one with the most words that are no wildcards.
+// and of several patterns the one with the most words that are not wildcards.
 //
 //	events := middleware.Events{
 //		"invoice.created": envelope.Handle(create),
@@ -52,7 +52,7 @@ func (e Events) Handle(m *message.Message) error {
 	return e[best](m)
 }
 
-// literals counts the words of a pattern that are no wildcards.
+// literals counts the words of a pattern that are not wildcards.
 func literals(pattern string) int {
 	n := 0
 	for word := range strings.SplitSeq(pattern, ".") {

@@ -11,7 +11,7 @@ import (
 )
 
 // lastError is the handler's error behind the limit that decided: what the message carries is the error that the
-// handler gave, and the reason stands beside it.
+// handler gave, and the reason stands next to it.
 func lastError(err error) error {
 	switch e := err.(type) { //nolint:errorlint // the pipeline itself has put it outermost
 	case *ExhaustedError:

@@ -44,7 +44,7 @@ func codeOf(method reflect.Value) (uint64, bool) {
 	}
 	status := method.Call(nil)[0]
 	if status.Kind() == reflect.Pointer && status.IsNil() {
-		return 0, false // grpc's nil *Status means OK, which is no error
+		return 0, false // grpc's nil *Status means OK, which is not an error
 	}
 	code := status.MethodByName("Code")
 	if !code.IsValid() || code.Type().NumIn() != 0 || code.Type().NumOut() != 1 || code.Type().Out(0).Kind() != reflect.Uint32 {

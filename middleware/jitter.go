@@ -37,14 +37,14 @@ func (j Jitter) String() string {
 
 // WithJitter spreads the delays of b at random. The result is safe for concurrent use.
 func WithJitter(b Backoff, j Jitter) Backoff {
-	return jittered{b, j, func(int) float64 { return rand.Float64() }} //nolint:gosec // spreading load is no secret
+	return jittered{b, j, func(int) float64 { return rand.Float64() }} //nolint:gosec // spreading load is not a secret
 }
 
 // WithSeededJitter spreads the delays of b by a pure function of seed and retry: the same seed gives the same delays
 // in every process, for tests and for "explain". All messages share them, so use [WithJitter] in production.
 func WithSeededJitter(b Backoff, j Jitter, seed uint64) Backoff {
 	return jittered{b, j, func(retry int) float64 {
-		return rand.New(rand.NewPCG(seed, uint64(max(retry, 1)))).Float64() //nolint:gosec // spreading load is no secret
+		return rand.New(rand.NewPCG(seed, uint64(max(retry, 1)))).Float64() //nolint:gosec // spreading load is not a secret
 	}}
 }
 

@@ -81,7 +81,7 @@ func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
 	p.log(ctx, slog.LevelWarn, "message has control headers that cannot be used as they are", attrs...)
 }
 
-// originAttrs says which handler a message was for and where it came from.
+// originAttrs reports which handler a message was for and where it came from.
 func (p *Pipeline) originAttrs(ctx context.Context) []slog.Attr {
 	return []slog.Attr{slog.String("handler", p.handlerName(ctx)), slog.String("topic", logText(originOf(ctx).Topic))}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// observation is what an observer is told of a delivery. It is used again: on the heap of each delivery it would cost more than all
+// observation is what an observer is notified of a delivery. It is used again: on the heap of each delivery it would cost more than all
 // that an observer does with it.
 type observation struct {
 	Delivery
@@ -20,7 +20,7 @@ type observation struct {
 
 var observations = sync.Pool{New: func() any { return new(observation) }}
 
-// forget gives back what describe has filled in, when the delivery is settled.
+// forget returns what describe has filled in, when the delivery is settled.
 func (c *attemptContext) forget() {
 	o := c.observed
 	c.observed = nil

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Observer is told what a pipeline does, for metrics and traces. Its methods are called in the message's path: they
+// Observer is notified of what a pipeline does, for metrics and traces. Its methods are called in the message's path: they
 // must be fast, safe for concurrent use, and must not change messages. A panic in one is logged and changes nothing.
 // Embed [NopObserver] to stay compatible when methods are added. Several become one by [Observers].
 type Observer interface {

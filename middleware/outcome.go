@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcome is what becomes of a delivery.
+// Outcome is what happens to a delivery.
 type Outcome int
 
 const (
@@ -15,7 +15,7 @@ const (
 	OutcomeSuccess Outcome = iota + 1
 	// OutcomeRetry reschedules the message with one more failure counted.
 	OutcomeRetry
-	// OutcomeDeadLetter keeps the message with the reason, and tries it no more by itself.
+	// OutcomeDeadLetter keeps the message with the reason, and tries it no more automatically.
 	OutcomeDeadLetter
 	// OutcomeSkip logs, counts and acks.
 	OutcomeSkip

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Pipeline decides what becomes of every message that a handler fails on. It is made by [New], immutable, and safe for
+// Pipeline decides what happens to every message that a handler fails on. It is made by [New], immutable, and safe for
 // concurrent use by any number of handlers and routers. It has nothing to close.
 type Pipeline struct {
 	cfg      Config

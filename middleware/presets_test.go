@@ -124,7 +124,7 @@ func TestPresets_RecommendedSets(t *testing.T) {
 	require.Equal(t, 1, middleware.NoRetries().MaxAttempts)
 }
 
-// A14: a limit of its own for one handler.
+// A14: a separate limit for one handler.
 func TestPipeline_HandlerOverrides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.ServiceBus(3, s)

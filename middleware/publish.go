@@ -45,7 +45,7 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		if isShutdown(d.parent) {
 			return err
 		}
-		// The subscriber's deadline has passed, which is no reason to hurry.
+		// The subscriber's deadline has passed, which is not a reason to hurry.
 		wait(context.WithoutCancel(d.parent), pause-time.Since(start))
 	}
 	if err = p.publish(context.WithoutCancel(d.parent), publish); err == nil {

@@ -97,7 +97,7 @@ func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled, "keeps Watermill's router from logging it")
 }
 
-// A deadline that the subscriber has set is no shutdown: taken for one, the message would go round for ever.
+// A deadline that the subscriber has set is not a shutdown: treated as one, the message would loop forever.
 func TestPipeline_SubscribersDeadlineCountsAsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {

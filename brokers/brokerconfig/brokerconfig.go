@@ -14,7 +14,7 @@
 // ${file:/run/secrets/broker} the content of a file without its last line break, and $${ a literal ${. They are
 // replaced after the YAML is parsed, so that no value can change its structure.
 //
-// It is a package of its own so that programs without a configuration file compile no YAML. The keys are those of
+// It is a separate package so that programs without a configuration file compile no YAML. The keys are those of
 // [brokers.Config]; they say what a URL's parameters say.
 package brokerconfig
 

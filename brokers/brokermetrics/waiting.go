@@ -23,7 +23,7 @@ const (
 	maxTopics = 100
 )
 
-// Other is the topic of what has no series of its own.
+// Other is the topic of what has no separate series.
 const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Exactly n handlers meet: one fewer would wait for ever, and one more is counted.
+// Exactly n handlers meet: one fewer would wait forever, and one more is counted.
 func concurrentHandlers(w *world) {
 	const n = 8
 	b := w.open(concurrency(n))

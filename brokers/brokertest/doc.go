@@ -1,6 +1,6 @@
 // Package brokertest is the conformance suite for brokers, ours and third parties'. A driver that passes it keeps the
 // promises of brokers.Broker: nothing lost, nothing early, retries for the failed consumer only, no hot loop, and a
-// shutdown that gives back what it did not finish. It includes Watermill's own suite.
+// shutdown that returns what it did not finish. It includes Watermill's own suite.
 //
 //	func TestConformance(t *testing.T) {
 //		brokertest.Run(t, brokertest.Harness{
@@ -14,6 +14,6 @@
 //		})
 //	}
 //
-// Every case opens its own brokers and uses topics of its own, so that one server serves all of them, in parallel. A
+// Every case opens its own brokers and uses its own topics, so that one server serves all of them, in parallel. A
 // case that needs what Capabilities deny is skipped with the reason. Cases of a broker in memory run in virtual time.
 package brokertest

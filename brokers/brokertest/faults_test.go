@@ -156,7 +156,7 @@ func (u *undelayed) Publish(topic string, messages ...*message.Message) error {
 
 const faultVariable = "BROKERTEST_FAULT"
 
-// A suite that no broker can fail proves nothing. Each faulty broker is put through it in a process of its own, and the
+// A suite that no broker can fail proves nothing. Each faulty broker is put through it in a separate process, and the
 // case that is about its fault must fail.
 func TestRun_FindsFaults(t *testing.T) {
 	t.Parallel()

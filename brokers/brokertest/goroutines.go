@@ -13,7 +13,7 @@ import (
 
 const goroutineCase = "Close_LeavesNoGoroutine"
 
-// noGoroutineIsLeft uses everything that starts one: publishing, subscribing, retries under way, and closing with a
+// noGoroutineIsLeft uses everything that starts one: publishing, subscribing, retries in flight, and closing with a
 // retry that still waits. It runs in real time and alone.
 func noGoroutineIsLeft(t *testing.T, h Harness) {
 	t.Helper()

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Harness says how the suite reaches a broker.
+// Harness describes how the suite reaches a broker.
 type Harness struct {
 	// Backend prepares the place where one case's brokers meet: a server, or the memory of this process. Required. It is
 	// called once per case, within the case's synctest bubble when Virtual.
@@ -22,7 +22,7 @@ type Harness struct {
 	// Factor scales the timelines, so that a real broker need not be waited for: with 0.05, ten seconds take half a
 	// second. Defaults to 1. Virtual time is never scaled.
 	Factor float64
-	// Late is how much later than due a message may come, beside Capabilities.DelayTolerance, on a busy machine.
+	// Late is how much later than due a message may come, alongside Capabilities.DelayTolerance, on a busy machine.
 	// Defaults to 500 ms. In virtual time nothing is late.
 	Late time.Duration
 	// Wait bounds the wait for anything that must happen. Defaults to 30 s.

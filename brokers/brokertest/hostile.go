@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// hostile are headers with which a sender could make a message go round for ever, go astray, or break the connection.
+// hostile are headers with which a sender could make a message loop forever, go astray, or break the connection.
 var hostile = map[string]map[string]string{
 	"negative count":         {envelope.KeyRetryCount: "-1"},
 	"signed count":           {envelope.KeyRetryCount: "+3"},

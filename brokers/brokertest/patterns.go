@@ -30,7 +30,7 @@ func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	return b
 }
 
-// An event that no service has subscribed to is no error on a bus; a program that wants one asks for it.
+// An event that no service has subscribed to is not an error on a bus; a program that wants one asks for it.
 func eventWithoutASubscriber(w *world) {
 	require.NoError(w, w.bus().Publisher().Publish("order.lost", newMessage("event")))
 	strict := w.bus(func(c *brokers.Config) { c.RefuseUnrouted = true })

@@ -234,7 +234,7 @@ type Settlement struct {
 	Outcome  Outcome
 	// Pause before a nacked message is handed out again. 0 during a shutdown.
 	Pause time.Duration
-	// Rescheduled and Dead report what became of an acked message, for transports that keep order over retries: it was
+	// Rescheduled and Dead report what happened to an acked message, for transports that keep order over retries: it was
 	// published again for its consumer, or to the dead letters.
 	Rescheduled, Dead bool
 }

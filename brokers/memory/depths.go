@@ -49,7 +49,7 @@ func (s *store) depths() []brokers.Depth {
 	return found
 }
 
-// depth counts what is ready, what waits for its time, and what of that is no first delivery.
+// depth counts what is ready, what waits for its time, and what of that is not a first delivery.
 func (q *queue) depth() (ready, waiting, retries int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

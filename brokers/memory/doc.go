@@ -7,7 +7,7 @@
 //
 // # URL
 //
-// mem:// without host or path. Every Open makes a broker of its own. Beside the parameters of every driver (see package
+// mem:// without host or path. Every Open makes a separate broker. Besides the parameters of every driver (see package
 // brokers), which may all be written without x-:
 //
 //	parameter    Config field           default  meaning
@@ -22,10 +22,10 @@
 // retried. Publish copies, and every delivery is a fresh copy.
 //
 // A nacked message comes back to its group after nack-pause, behind which the others go on. What a closing subscriber
-// gives back keeps its place at the front and waits for the next subscriber.
+// returns keeps its place at the front and waits for the next subscriber.
 //
 // With the service-bus names, topics are event names and Subscribe takes patterns of them (invoice.*, user.#). Each
-// pattern that a group subscribes to is a queue of its own.
+// pattern that a group subscribes to is a separate queue.
 //
 // # How delay works
 //

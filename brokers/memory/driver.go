@@ -14,7 +14,7 @@ const Scheme = "mem"
 
 func init() { brokers.Register(Scheme, Driver{}) }
 
-// Driver opens mem:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of their own
+// Driver opens mem:// URLs. Importing the package registers it in the shared Mux; programs with their own Mux
 // register it there.
 type Driver struct{}
 
@@ -45,7 +45,7 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 	return open(newStore(cfg), cfg) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 
-// New opens a broker of its own for tests and programs that need no URL. An empty cfg.URL means mem://. Close it.
+// New opens a separate broker for tests and programs that need no URL. An empty cfg.URL means mem://. Close it.
 func New(cfg brokers.Config) (*Broker, error) {
 	if cfg.URL == "" {
 		cfg.URL = Scheme + "://"

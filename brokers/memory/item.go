@@ -24,7 +24,7 @@ type item struct {
 	again      bool      // put back by Reschedule
 }
 
-// retry tells whether it waits for another delivery than its first.
+// retry reports whether it waits for another delivery than its first.
 func (it *item) retry() bool { return it.again || it.deliveries > 0 }
 
 type header struct{ key, value string }

@@ -94,7 +94,7 @@ func (s *store) readers(topic string) []*queue {
 	return readers
 }
 
-// reads tells whether a consumer sees the messages of topic.
+// reads reports whether a consumer sees the messages of topic.
 func (s *store) reads(c consumer, topic string) bool {
 	if !s.patterns {
 		return c.topic == topic

@@ -33,7 +33,7 @@
 //
 // # How delay works
 //
-// A message with a due time is stored under a subject of its own, as a schedule for the topic or for the consumer
+// A message with a due time is stored under a separate subject, as a schedule for the topic or for the consumer
 // (Nats-Schedule: @at). The server stores it there when its clock has come to the time, and deletes the schedule. It
 // looks at most four times a second. Nothing is early as long as the clocks agree; what differs, a delay may be early by.
 //

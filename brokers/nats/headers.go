@@ -52,7 +52,7 @@ func rendered(o *driver.Outgoing) *nats.Msg {
 	return m
 }
 
-// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are no tokens of
+// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not tokens of
 // HTTP, and the server acts on its own.
 func isPlainKey(key string) bool {
 	const prefix = "nats-"

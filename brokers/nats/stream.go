@@ -369,7 +369,7 @@ func (s *stream) giveBack(ctx context.Context, m *nats.Msg) error {
 	return s.t.conn.Publish(m.Reply, []byte("-NAK"))
 }
 
-// Close implements driver.Stream. What the server has sent meanwhile is given back, instead of waiting for its ack-wait.
+// Close implements driver.Stream. What the server has sent meanwhile is returned, instead of waiting for its ack-wait.
 func (s *stream) Close(ctx context.Context) error {
 	close(s.stop)
 	s.t.mu.Lock()

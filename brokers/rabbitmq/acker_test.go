@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// strictChannel keeps the books as RabbitMQ does: it knows which deliveries are under way and accepts no answer to
+// strictChannel keeps the books as RabbitMQ does: it knows which deliveries are in flight and accepts no answer to
 // another one.
 type strictChannel struct {
 	t        *testing.T

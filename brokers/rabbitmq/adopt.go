@@ -23,7 +23,7 @@ type NoWayBackError struct {
 	Mend  string // what makes it work: a command, or a parameter of the URL
 }
 
-// Error says why, and what makes it work.
+// Error explains why, and what makes it work.
 func (e *NoWayBackError) Error() string {
 	return fmt.Sprintf("rabbitmq: nothing comes back from queue %q to %q: %s. %s", e.Queue, e.To, e.Why, e.Mend)
 }
@@ -190,7 +190,7 @@ func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
 	return []Binding{{Exchange: exchange, Key: key, To: w.to}}, nil
 }
 
-// mend is what makes retries work beside a queue that cannot be changed.
+// mend is what makes retries work alongside a queue that cannot be changed.
 func (p *Plan) mend(w way) string {
 	if slices.Contains(p.Adopted, w.queue) {
 		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' '{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
@@ -264,7 +264,7 @@ func isRefused(err error) bool {
 	return ok && refusal.Code == amqp.AccessRefused
 }
 
-// bindHint says what to do where the user may not bind.
+// bindHint reports what to do where the user may not bind.
 func bindHint(b Binding, err error) error {
 	if !isRefused(err) || b.ToExchange {
 		return err

@@ -28,7 +28,7 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 	//nolint:contextcheck // the broker outlives the context it was opened with
 	b, err := engine.New(engine.Config{Config: cfg, Params: Driver{}.Params(), Transport: t})
 	if err != nil {
-		_ = t.Close(ctx) // nothing is under way
+		_ = t.Close(ctx) // nothing is in flight
 		return nil, err
 	}
 	return &Broker{Broker: b, transport: t, design: d, publishing: t.publishing}, nil

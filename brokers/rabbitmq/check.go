@@ -65,7 +65,7 @@ type Finding struct {
 	Fault error
 }
 
-// String says what was found.
+// String reports what was found.
 func (f Finding) String() string {
 	if f.Missing {
 		return fmt.Sprintf("%s %q is missing", f.Kind, f.Name)

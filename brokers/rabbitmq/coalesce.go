@@ -103,7 +103,7 @@ func (c *coalescing) run() {
 			return
 		}
 		if cap(sending) > 2*coalesceLimit {
-			sending = nil // one huge message is no reason to keep its memory
+			sending = nil // one huge message is not a reason to keep its memory
 		}
 	}
 }

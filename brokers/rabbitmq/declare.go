@@ -11,7 +11,7 @@ import (
 )
 
 // declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes some 10 ms for a quorum queue, and
-// for ever for one that has lost its leader.
+// forever for one that has lost its leader.
 const declareTimeout = 30 * time.Second
 
 // ArgumentError says that a queue or exchange exists and differs from what would be declared. RabbitMQ never changes an
@@ -169,7 +169,7 @@ func adoptError(name string, err error) error {
 	return fmt.Errorf("rabbitmq: look for queue %q: %w", name, err)
 }
 
-// pluginHint says what to do when the broker does not know the exchange type. RabbitMQ ends the connection then.
+// pluginHint reports what to do when the broker does not know the exchange type. RabbitMQ ends the connection then.
 func pluginHint(e Exchange, err error) error {
 	var refusal *amqp.Error
 	if e.Kind == "x-delayed-message" && errors.As(err, &refusal) && refusal.Code == amqp.CommandInvalid {

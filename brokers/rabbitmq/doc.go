@@ -8,7 +8,7 @@
 // # URL
 //
 // The URL is RabbitMQ's own, amqp://user:password@host:port/vhost, with its parameters heartbeat, connection_timeout,
-// channel_max, auth_mechanism, cacertfile, certfile, keyfile and server_name_indication. Beside the parameters of every
+// channel_max, auth_mechanism, cacertfile, certfile, keyfile and server_name_indication. Besides the parameters of every
 // driver (see package brokers) these are understood, as <name> or x-<name>, and under params in a brokers.Config:
 //
 //	parameter         default   meaning
@@ -76,7 +76,7 @@
 //
 // transport=ttl: one queue per delay, {queue}_retry.<ms> in the default scheme, from which messages go back to the
 // consumer's queue, and no other, when its time to live ends; quorum queues with at-least-once dead-lettering, without
-// x-expires. Config.Delays names the delays that get a queue of their own and are waited for in one go. Any other delay
+// x-expires. Config.Delays names the delays that get a separate queue and are waited for in one go. Any other delay
 // up to 30 days waits in the largest queue of the grid that is not longer, comes to the consumer with x-not-before, and
 // is sent on for the rest, without the handler's knowing: never early, late by at most 1 % or 100 ms. Subscribe declares the
 // queues of the named delays. One of the grid is declared when a message first needs it: RabbitMQ, killed within some seconds
@@ -106,7 +106,7 @@
 //
 // Published are the properties message id, correlation id, content type and encoding, type, app id, reply-to, timestamp
 // and priority, and all headers but those that the broker made (x-death, x-delivery-count, ...), CC, BCC and x-delay.
-// Expiration and user id are never repeated. Beside envelope's, the driver writes x-not-before and x-delay-rest, both in
+// Expiration and user id are never repeated. Besides envelope's, the driver writes x-not-before and x-delay-rest, both in
 // milliseconds, to messages that wait in more than one step, x-consumer to retries, and x-stage to every message but dead
 // letters: by its value a copy of a retry is known.
 //

@@ -52,14 +52,14 @@ var (
 // errConnectionLost marks what is worth doing again on another channel.
 var errConnectionLost = errors.New("the connection to the broker was lost")
 
-// blames tells whether a channel exception was caused by a publication to exchange. RabbitMQ says which exchange in the
+// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ says which exchange in the
 // text only.
 func blames(e *amqp.Error, exchange string) bool {
 	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
 		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
 }
 
-// deathOf makes the error of a publication that was under way when its channel ended with e.
+// deathOf makes the error of a publication that was in flight when its channel ended with e.
 func deathOf(o *outgoing, e *amqp.Error) error {
 	switch {
 	case e == nil:

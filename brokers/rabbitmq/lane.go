@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// window is how many publications one channel may have under way. amqp091-go drops a returned message when the buffer
+// window is how many publications one channel may have in flight. amqp091-go drops a returned message when the buffer
 // of returns is full, so that buffer has as many places.
 const window = 1024
 
@@ -23,16 +23,16 @@ type outgoing struct {
 	index         int              // in the call that it belongs to
 	exchange, key string
 	msg           amqp.Publishing
-	optional      bool // an exchange that finds no queue is no fault
+	optional      bool // an exchange that finds no queue is not a fault
 }
 
-// lane is a channel in confirm mode with many publications under way. It ends with the channel.
+// lane is a channel in confirm mode with many publications in flight. It ends with the channel.
 type lane struct {
 	link    *link
 	conn    *amqp.Connection
 	wire    *coalescing
 	ch      *amqp.Channel
-	places  chan struct{} // one for each publication under way
+	places  chan struct{} // one for each publication in flight
 	returns chan amqp.Return
 	sorting atomic.Bool // returns have been taken from the channel and not yet been assigned
 	suspect atomic.Bool // a confirm did not come: the lane is not given to anybody else
@@ -80,11 +80,11 @@ func openLane(ctx context.Context, l *link) (*lane, error) {
 	return ln, nil
 }
 
-// usable tells whether new publications may be put on the lane.
+// usable reports whether new publications may be put on the lane.
 func (ln *lane) usable() bool { return !ln.suspect.Load() && !ln.ch.IsClosed() }
 
 // reserve takes a place for one publication. Without wait it fails at once when there is none: a caller that has
-// publications under way must settle one first, else two large batches could wait for each other's places.
+// publications in flight must settle one first, else two large batches could wait for each other's places.
 func (ln *lane) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
 	select {
 	case ln.places <- struct{}{}:
@@ -175,7 +175,7 @@ func (ln *lane) settle(ctx context.Context, f *flight) error {
 	if !ln.ch.IsClosed() {
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", f.exchange, f.key, ErrRefused)
 	}
-	select { // amqp091-go reports what is under way when a channel ends as refused
+	select { // amqp091-go reports what is in flight when a channel ends as refused
 	case <-ln.ended:
 		return deathOf(f.outgoing, ln.cause)
 	case <-ctx.Done():

@@ -33,7 +33,7 @@ type link struct {
 	mu       sync.Mutex
 	conn     *amqp.Connection
 	wire     *coalescing // what conn writes to
-	attempt  *attempt    // the attempt to connect that is under way, if there is one
+	attempt  *attempt    // the attempt to connect that is in progress, if there is one
 	failures int         // in a row
 	channels map[*amqp.Channel]struct{}
 	pressure *pressure
@@ -56,7 +56,7 @@ func newLink(url, name string, logger *slog.Logger) *link {
 	return &link{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
 }
 
-// connection returns the live connection. Without one it waits for the attempt that is under way, and for further ones
+// connection returns the live connection. Without one it waits for the attempt that is in progress, and for further ones
 // with growing pauses, until ctx ends.
 func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 	var last error

@@ -35,7 +35,7 @@ func marshal(m *message.Message, ints []string) amqp.Publishing {
 	return p
 }
 
-// skipHeader reports metadata that is no header on the wire, or must not be one.
+// skipHeader reports metadata that is not a header on the wire, or must not be one.
 func skipHeader(key string) bool {
 	switch key {
 	case "CC", "BCC", envelope.KeyDelay, envelope.KeyNotBefore, keyRest,

@@ -12,7 +12,7 @@ import (
 // ping is the cheapest question that RabbitMQ answers.
 func ping(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }
 
-// probePlugin finds out whether the broker can make x-delayed-message exchanges, on a connection of its own: RabbitMQ
+// probePlugin finds out whether the broker can make x-delayed-message exchanges, on a separate connection: RabbitMQ
 // ends the connection that asks for an exchange type it does not know.
 func probePlugin(ctx context.Context, cfg brokers.Config) error {
 	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the answer is the caller's

@@ -88,12 +88,12 @@ func setProperties(p *amqp.Publishing, m *message.Message) {
 // maxShortString is the longest text of AMQP's short string: properties, header names, exchange, routing key.
 const maxShortString = 255
 
-// frameOverhead is what a content header frame needs beside the properties and headers, with room to spare.
+// frameOverhead is what a content header frame needs alongside the properties and headers, with room to spare.
 const frameOverhead = 64
 
 // checkSize refuses what the client cannot put on the wire. It must run before the client tries: amqp091-go closes the
 // whole connection when it fails to encode a header, and so does RabbitMQ when the headers of one message exceed a
-// frame, which would take every other publish that is under way along.
+// frame, which would take every other publish that is in flight along.
 func checkSize(o *outgoing, frameSize int) error {
 	size := frameOverhead + tableSize(o.msg.Headers)
 	for _, f := range []struct{ name, value string }{

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// sender publishes with confirms on one channel, and again on a new channel what was under way when it was lost. It is
+// sender publishes with confirms on one channel, and again on a new channel what was in flight when it was lost. It is
 // safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 % more processor
 // time a message (docs/performance.md).
 type sender struct {

@@ -149,7 +149,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	}
 }
 
-// delivery says what is known of d. Classic queues count deliveries only to one.
+// delivery reports what is known of d. Classic queues count deliveries only to one.
 func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	m, origin := s.message(d)
 	design := s.transport.design

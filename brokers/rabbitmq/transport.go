@@ -25,7 +25,7 @@ type transport struct {
 	consuming  *link // connects with the first subscription
 	counting   *link // connects with the first Depths: an answer that does not come costs the connection it was asked on
 
-	// Each has a channel of its own, because RabbitMQ ends the channel of a publication to an exchange that does not exist,
+	// Each has a separate channel, because RabbitMQ ends the channel of a publication to an exchange that does not exist,
 	// and with it all that is in flight there.
 	users   *sender // what users publish
 	retries *sender // retries and redrives

@@ -44,7 +44,7 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 	return found, nil
 }
 
-// depth counts the rows of a queue that wait. A lease ends in the future too, and is no wait. Rows that nothing has
+// depth counts the rows of a queue that wait. A lease ends in the future too, and is not a wait. Rows that nothing has
 // happened to but their publishing have no lease, not even 0.
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
 	err = s.db.QueryRowContext(ctx, s.name().Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (

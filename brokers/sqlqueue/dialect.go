@@ -139,7 +139,7 @@ func queryInts(ctx context.Context, db DB, query string, args ...any) (list []in
 	return list, rows.Err()
 }
 
-// firstDue is next where every row has a lease of its own.
+// firstDue is next where every row has a separate lease.
 func firstDue(now string) string {
 	return "SELECT visible_at - " + now + " FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"
 }
@@ -152,7 +152,7 @@ func firstOfEach(d Dialect) string {
 		d.Now() + ` FROM q WHERE id IS NOT NULL`)
 }
 
-// heldEach is held where every row has a lease of its own.
+// heldEach is held where every row has a separate lease.
 func heldEach(worker int64, rows []leased) (where string, args []any) {
 	return " WHERE id IN (" + sqldb.IDs(idsOf(rows)) + ") AND lease = ?", []any{worker}
 }

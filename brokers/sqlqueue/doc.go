@@ -8,7 +8,7 @@
 //
 //	broker, err := brokers.Open(ctx, "postgres://app@db.example.com/app")
 //
-// Beside what every broker does, a queue in the application's own database takes part in its transactions:
+// Besides what every broker does, a queue in the application's own database takes part in its transactions:
 // [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] takes a *sql.DB that is open already.
 //
 // # URL
@@ -18,7 +18,7 @@
 //	sqlite:///var/lib/app/queue.db, sqlite://relative/queue.db                   driver sqlite, else sqlite3
 //
 // Parameters without x- belong to the database driver. mysql:// takes socket=/run/mysqld.sock in place of the host. Ours
-// are these, beside those of every driver (package brokers); in a brokers.Config they stand under Params without the x-:
+// are these, alongside those of every driver (package brokers); in a brokers.Config they stand under Params without the x-:
 //
 //	parameter          Params key       default   meaning
 //	x-driver           driver           scheme's  name of the database/sql driver
@@ -39,16 +39,16 @@
 // is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees what is
 // published after its first Subscribe, and the first group of a topic also sees everything published before.
 //
-// A worker leases rows in a statement of its own: no transaction is open while a handler runs, and no open transaction
+// A worker leases rows in a separate statement: no transaction is open while a handler runs, and no open transaction
 // anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take its
 // rows over after x-lease; when it is out of touch with the database for that long, its handler's context is cancelled with
 // [ErrLeaseLost], and what it still does to the message has no effect. An ack that came too late counts when the message
 // comes to the same process again, which then does not handle it a second time.
 //
-// On MySQL and SQLite each row has a lease of its own. On PostgreSQL new rows are leased up to 490 at a time by one row of
+// On MySQL and SQLite each row has a separate lease. On PostgreSQL new rows are leased up to 490 at a time by one row of
 // redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much as
 // reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
-// rescheduled, renewed or taken over has a lease of its own from then on.
+// rescheduled, renewed or taken over has a separate lease from then on.
 //
 // An ack deletes the row. Answers gather for up to 5 ms; a crash in that time delivers the messages again. While the
 // database cannot store them they are tried again, and the leases kept. A row that another session has locked delays
@@ -62,7 +62,7 @@
 // subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters, and without
 // one, or when it fails, to the dead letter topic. The first crash counts for every message that the process had leased,
 // later ones only for those whose handlers had begun, and after the second they are run one after the other: with a limit
-// of 3 or more, what was handled beside a message that kills is not taken for it. A nack is an answer and no crash.
+// of 3 or more, what was handled alongside a message that kills is not treated as it. A nack is an answer and no crash.
 //
 // With concurrency 1 and one worker, messages come in the order of their due times.
 //
@@ -102,17 +102,17 @@
 //
 // # Why this is not watermill-sql
 //
-// This began as watermill-sql v3.1.0 with a SchemaAdapter and an OffsetsAdapter of its own. Kept are: messages through
+// This began as watermill-sql v3.1.0 with a SchemaAdapter and a separate OffsetsAdapter. Kept are: messages through
 // database/sql with any driver, one SQL dialect behind a small seam, and a publisher that takes the caller's transaction.
 // Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the adapters:
 //
 //   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that with
 //     SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run, and one
-//     that outlives AckDeadline is started again beside itself. Here 16 handlers hold none, and are started once. With a
+//     that outlives AckDeadline is started again concurrently with itself. Here 16 handlers hold none, and are started once. With a
 //     handler that does nothing it is about 20 times slower than this queue.
 //   - A nack is sent again in place, with the transaction open, and everything behind it waits. There are no delays.
 //   - With its own schema and 10,000 messages waiting it is 3 times slower, runs one handler at a time, and keeps
-//     every message for ever. Any open transaction that has written, in any table, stops it.
+//     every message forever. Any open transaction that has written, in any table, stops it.
 //
 // BenchmarkConsume and the tests named TestWatermillSQL in the integration module measure these. Plain watermill-sql topics
 // work with the retry pipeline, within the same limits; TestWatermillSQL_TopicsWorkWithThePipeline shows how.

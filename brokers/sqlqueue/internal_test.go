@@ -142,7 +142,7 @@ type withoutWait struct{}
 func (withoutWait) Conn() *withoutWait          { return nil }
 func (*withoutWait) WaitForNotification() error { return nil }
 
-// A row that is claimed while it is being given back is a new delivery; one whose handler still runs is not.
+// A row that is claimed while it is being returned is a new delivery; one whose handler still runs is not.
 func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
 	hold := func() *delivery { return &delivery{row: claimed{id: 1}} }
 	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}

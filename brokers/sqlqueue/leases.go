@@ -19,7 +19,7 @@ type leases struct {
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
 
-// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being given back,
+// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being returned,
 // was claimed a second time because its lease had run out while this process was stuck, and nobody else was there: its
 // handler goes on, under the new lease.
 func (l *leases) take(list []*delivery) []*delivery {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// listener receives PostgreSQL's notifications on a connection of its own. Consumers poll while it is not up.
+// listener receives PostgreSQL's notifications on a separate connection. Consumers poll while it is not up.
 type listener struct {
 	db     *sql.DB
 	wakeup *wakeups

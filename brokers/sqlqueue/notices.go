@@ -30,7 +30,7 @@ func newNotices(send func(topic string, delay time.Duration)) *notices {
 	return &notices{send: send, topics: map[string]*notice{}}
 }
 
-// publish tells whether a publish to topic that begins now is to notify by itself.
+// publish reports whether a publish to topic that begins now is to notify on its own.
 func (n *notices) publish(topic string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -42,7 +42,7 @@ type idleness struct {
 
 func (i *idleness) reset() { i.pause = 0 }
 
-// fresh tells whether no pause was made since the last message.
+// fresh reports whether no pause was made since the last message.
 func (i *idleness) fresh() bool { return i.pause == 0 }
 
 func (i *idleness) next(listening bool) time.Duration {

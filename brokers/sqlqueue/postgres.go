@@ -17,7 +17,7 @@ const channel = "redrive_queue"
 
 // postgres needs one round trip for each operation.
 type postgres struct {
-	explicit bool // transactions are not READ COMMITTED by themselves
+	explicit bool // transactions are not READ COMMITTED on their own
 	arrays   bool // the driver takes Go's slices for arrays
 }
 
@@ -87,7 +87,7 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
 }
 
-// unnested yields rows from four arrays, the first of which is the parameter first. Beside listed, which every driver can,
+// unnested yields rows from four arrays, the first of which is the parameter first. Besides listed, which every driver can,
 // that takes a third off the client's work on a message in a batch of 100, and some off the server's: there are five
 // parameters, and one text for batches of any size.
 func unnested(first int) string {
@@ -104,7 +104,7 @@ func columnsOf(rows []row) []any {
 	return []any{delays, uuids, headers, payloads}
 }
 
-// listed yields n rows from parameters of their own, which begin at first.
+// listed yields n rows from their own parameters, which begin at first.
 func listed(first, n int) string {
 	var b strings.Builder
 	b.WriteString("(VALUES ")
@@ -166,7 +166,7 @@ func (*postgres) byIDs(ids []int64) (where string, args []any) {
 func (*postgres) locks() lockHabit { return lookLate }
 
 // held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number of
-// them; every driver passes text for an array. Rows without a lease of their own are held as long as all the leases that
+// them; every driver passes text for an array. Rows without a separate lease are held as long as all the leases that
 // they share are there: should one be lost, callers ask again for each.
 func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 	ids := "{" + sqldb.IDs(idsOf(rows)) + "}"
@@ -178,7 +178,7 @@ func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 		[]any{ids, worker, "{" + sqldb.IDs(batches) + "}", len(batches)}
 }
 
-// sharedHeld tells whether all of the leases in an array are there. It reads them once for a statement.
+// sharedHeld reports whether all of the leases in an array are there. It reads them once for a statement.
 const sharedHeld = "(SELECT count(*) FROM redrive_queue_leases WHERE id = ANY (?::bigint[])) = ?"
 
 func (*postgres) over(batches []int64, rows []leased) (with string, args []any) {
@@ -302,7 +302,7 @@ func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err
 	return 256 << 20, nil
 }
 
-// takesArrays tells whether the driver passes Go's slices as arrays, as pgx does, and loses nothing on the way.
+// takesArrays reports whether the driver passes Go's slices as arrays, as pgx does, and loses nothing on the way.
 func takesArrays(ctx context.Context, db *sql.DB) bool {
 	rows := []row{{delay: -time.Microsecond, uuid: `{"\,`, headers: "", payload: []byte{0, '\\', 255}}, {delay: time.Hour, uuid: "NULL", headers: "{}", payload: []byte{}}}
 	same, err := queryInts(ctx, db, `SELECT count(*) FROM `+unnested(1)+` AS v(delay, uuid, headers, payload)

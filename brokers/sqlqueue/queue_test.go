@@ -119,7 +119,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	again.Payload = []byte("b")
 	require.NoError(t, b.Reschedule(t.Context(), *origin, again, 50*time.Millisecond))
 	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
-	m.Nack() // as if the ack was lost, and the message given back: its fate is decided
+	m.Nack() // as if the ack was lost, and the message returned: its fate is decided
 
 	retry := receive(t, messages)
 	require.Equal(t, "b", string(retry.Payload))
@@ -132,7 +132,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 		5*time.Second, 5*time.Millisecond)
 }
 
-// Another message than the one being handled is a message of its own.
+// Another message than the one being handled is a separate message.
 func TestReschedule_OfAnotherMessageAddsOne(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -238,8 +238,8 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	m.Ack()
 }
 
-// A row that is given back at once is claimed again before the one who gave it back has heard from the database. It used to
-// be taken for a row whose lease had run out, and waited for the end of the new lease.
+// A row that is returned at once is claimed again before the one who gave it back has heard from the database. It used to
+// be treated as a row whose lease had run out, and waited for the end of the new lease.
 func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
 	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=0s"))

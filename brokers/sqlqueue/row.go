@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// rawUUIDKey carries a Watermill UUID that the uuid column cannot hold. It is no valid UTF-8, so that headers with it
+	// rawUUIDKey carries a Watermill UUID that the uuid column cannot hold. It is not valid UTF-8, so that headers with it
 	// are packed, and no header of anybody's can be mistaken for it.
 	rawUUIDKey = "\xffuuid"
 	maxUUID    = 255
@@ -59,7 +59,7 @@ func storableUUID(s string) bool {
 	return true
 }
 
-// plainText tells whether every database stores s in a text column as it is.
+// plainText reports whether every database stores s in a text column as it is.
 func plainText(s string) bool {
 	for _, r := range s {
 		if unicode.IsControl(r) {
@@ -77,7 +77,7 @@ type claimed struct {
 	publishedAt int64
 	deliveries  int
 	crashes     int   // leases in a row that ended without an answer
-	batch       int64 // the lease that the row shares with others; 0 for one of its own
+	batch       int64 // the lease that the row shares with others; 0 for a separate one
 	uuid        string
 	headers     string
 	payload     []byte

@@ -73,7 +73,7 @@ func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	})
 }
 
-// Messages that were under way in two crashes are run one after the other, the others beside them.
+// Messages that were in flight in two crashes are run one after the other, the others alongside them.
 func TestCrashLimit_SuspectsAreRunApart(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")

@@ -101,7 +101,7 @@ func (s *stream) pump(messages <-chan *message.Message, parked bool) {
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
 	case r := <-s.in:
-		return s.delivery(r), nil //nolint:contextcheck // pure; the message has a context of its own
+		return s.delivery(r), nil //nolint:contextcheck // pure; the message has a separate context
 	case <-ctx.Done():
 		return driver.Delivery{}, ctx.Err()
 	case <-s.failed:

@@ -209,7 +209,7 @@ func (a *app) ask(question string) error {
 }
 
 // each does something to each entry, goes on after a fault, and reports at the end. do lets the
-// entry under way finish when ctx ends, and returns the error of a ctx that ended before it began.
+// entry in flight finish when ctx ends, and returns the error of a ctx that ended before it began.
 func (a *app) each(ctx context.Context, ids []int64, past string, do func(context.Context, int64) error) error {
 	var (
 		done   int

@@ -116,7 +116,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 	return running.Wait()
 }
 
-// introduce says what is there and what can be tried.
+// introduce prints what is there and what can be tried.
 func (a *app) introduce(path, address string) {
 	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week that has
 passed, a run that stops because its orders die again, and one that waits for a second person.

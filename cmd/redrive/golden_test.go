@@ -22,7 +22,7 @@ import (
 var update = flag.Bool("update", false, "write what the program prints into testdata")
 
 // Each file of testdata is a session: commands behind "$ redrive ", and what they print on stdout, on stderr (behind "! ") and as exit
-// code (behind "=> ", unless 0). Every session begins with the store of seed in a directory of its own.
+// code (behind "=> ", unless 0). Every session begins with the store of seed in a separate directory.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)

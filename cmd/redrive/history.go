@@ -35,7 +35,7 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 		}
 		m := message.NewMessage(fmt.Sprintf("history-%d", n), payload)
 		m.Metadata[envelope.KeyMessageID] = m.UUID
-		_, err = letters.Store().Put(ctx, dlq.NewEntry(&envelope.DeadLetter{ //nolint:contextcheck // pure; the message has a context of its own
+		_, err = letters.Store().Put(ctx, dlq.NewEntry(&envelope.DeadLetter{ //nolint:contextcheck // pure; the message has a separate context
 			Message: m, Reason: reason, Err: envelope.Error{Message: why}, Class: "*errors.errorString", Handler: "charge",
 			Origin:   envelope.Origin{Broker: "mem", Topic: orderTopic, Consumer: brokers.DefaultGroup},
 			Attempts: 3, At: at,

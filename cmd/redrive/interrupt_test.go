@@ -53,7 +53,7 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	}
 }
 
-// Ctrl-C between ids: the one under way is finished, and the first of the rest is named.
+// Ctrl-C between ids: the current hour is finished, and the first of the rest is named.
 func TestRedrive_InterruptIDs(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func TestCompletion(t *testing.T) {
 	require.Contains(t, out.String(), "complete")
 }
 
-// A closed pipe, as of head, is no crash.
+// A closed pipe, as of head, is not a crash.
 func TestOutput_Closed(t *testing.T) {
 	hermetic(t)
 	store := filepath.Join(t.TempDir(), "dead.db")

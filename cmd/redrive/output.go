@@ -180,7 +180,7 @@ func (a *app) printJSON(value any, indent bool) error {
 	return err
 }
 
-// printJQ prints each value that the expression gives on a line of its own, strings without quotes.
+// printJQ prints each value that the expression gives on a separate line, strings without quotes.
 func (a *app) printJQ(value any) error {
 	query, err := gojq.Parse(a.flags.jq)
 	if err != nil {

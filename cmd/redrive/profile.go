@@ -47,7 +47,7 @@ func (a *app) profile() (*profile, error) {
 		if server != "" || name != "" {
 			return nil, usagef("--server and --profile work on a server, which has its own store, configuration and brokers: leave one or the other out")
 		}
-		return nil, nil //nolint:nilnil // no server is no error
+		return nil, nil //nolint:nilnil // no server is not an error
 	}
 	if server == "" && name == "" {
 		server, name = os.Getenv("REDRIVE_SERVER"), os.Getenv("REDRIVE_PROFILE")
@@ -64,12 +64,12 @@ func (a *app) profile() (*profile, error) {
 		p.Server = server
 	}
 	if p.Server == "" {
-		return nil, nil //nolint:nilnil // no server is no error
+		return nil, nil //nolint:nilnil // no server is not an error
 	}
 	return &p, a.credentials(&p)
 }
 
-// credentials adds those of --token-file and $REDRIVE_TOKEN. A token is no flag: every user of the machine sees the flags of a process.
+// credentials adds those of --token-file and $REDRIVE_TOKEN. A token is not a flag: every user of the machine sees the flags of a process.
 func (a *app) credentials(p *profile) error {
 	if a.flags.tokenFile != "" {
 		data, err := os.ReadFile(a.flags.tokenFile)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is no terminal, or with
+// bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is not a terminal, or with
 // --quiet. It is safe for concurrent use.
 type bar struct {
 	writer  progress.Writer // nil where nothing is shown
@@ -47,7 +47,7 @@ func (a *app) startBar(message string, total int64) *bar {
 	return b
 }
 
-// set says how much is done, of how much, and what is being done.
+// set reports how much is done, of how much, and what is being done.
 func (b *bar) set(done, total int64, message string) {
 	if b.writer != nil {
 		b.tracker.UpdateTotal(total)

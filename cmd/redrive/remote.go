@@ -32,7 +32,7 @@ func newRemote(p *profile) (*remote, error) {
 	return &remote{api}, nil
 }
 
-// refusal is an answer that is no success: it is what the manager's error was, in the server's words.
+// refusal is an answer that is not a success: it is what the manager's error was, in the server's words.
 type refusal struct {
 	cause  *client.Error
 	is     error

@@ -134,7 +134,7 @@ func originOf(o *config.Origin) envelope.Origin {
 // shutdownTimeout bounds how long HTTP requests may take to end.
 const shutdownTimeout = 10 * time.Second
 
-// run runs everything until ctx ends, which is no error, or something fails for good.
+// run runs everything until ctx ends, which is not an error, or something fails for good.
 func (s *server) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
 	web := s.web()

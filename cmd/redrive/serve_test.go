@@ -169,7 +169,7 @@ func TestServe_Faults(t *testing.T) {
 	}
 }
 
-// The demo starts everything, says where, and ends by itself or when it is interrupted, with nothing left behind.
+// The demo starts everything, says where, and ends on its own or when it is interrupted, with nothing left behind.
 func TestDemo(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()

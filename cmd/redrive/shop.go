@@ -143,7 +143,7 @@ func (s *shop) charge(m *message.Message) error {
 	return s.broker.Publisher().Publish(shippingTopic, parcel)
 }
 
-// ship is a service in another language: what fails it moves to its error queue, with headers of its own.
+// ship is a service in another language: what fails it moves to its error queue, with its own headers.
 func (s *shop) ship(parcels <-chan *message.Message) {
 	for m := range parcels {
 		redriven := m.Metadata[envelope.KeyRedriveID] != ""

@@ -152,7 +152,7 @@ func (s *server) health(ctx context.Context) dlqhttp.Health {
 	return report
 }
 
-// sourceFault says what is wrong with a source; one that has not subscribed yet is not ready.
+// sourceFault reports what is wrong with a source; one that has not subscribed yet is not ready.
 func sourceFault(s *collector.SourceStats) error {
 	switch {
 	case s.Err != "":

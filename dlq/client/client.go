@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Config says which server a [Client] asks, and as whom.
+// Config specifies which server a [Client] asks, and as whom.
 type Config struct {
 	// Server is the URL of the server, with its prefix if it has one: https://ops.example/dlq. Required.
 	Server string

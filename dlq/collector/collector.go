@@ -29,12 +29,12 @@ type Source struct {
 	// Subscriber reads it. Required. Run does not close it. How many messages it hands out before the first is acked is how
 	// many are stored at once: 50 is a good number.
 	Subscriber message.Subscriber
-	// Origin says where the messages came from. Fields that are set win over what a message says; leave all empty for a queue in
+	// Origin is where the messages came from. Fields that are set win over what a message says; leave all empty for a queue in
 	// which the dead letters of several services meet, and tell.
 	Origin envelope.Origin
 }
 
-// Config says what to collect and into what.
+// Config specifies what to collect and into what.
 type Config struct {
 	// Sink takes the dead letters. Required.
 	Sink Sink
@@ -44,7 +44,7 @@ type Config struct {
 	Formats []Format
 	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30 s.
 	RetryMin, RetryMax time.Duration
-	// Hold is how long a message that the sink does not take is held before it is given back to the broker. Defaults to 1 min.
+	// Hold is how long a message that the sink does not take is held before it is returned to the broker. Defaults to 1 min.
 	Hold time.Duration
 	// StoreTimeout bounds one attempt to store. Defaults to 30 s.
 	StoreTimeout time.Duration
@@ -128,7 +128,7 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Run reads every source until ctx ends, then drains: what was handed out is stored or given back before it returns nil. A
+// Run reads every source until ctx ends, then drains: what was handed out is stored or returned before it returns nil. A
 // source that cannot be subscribed to is tried again for as long as it takes; Stats tells. Call it once.
 func (c *Collector) Run(ctx context.Context) error {
 	var running sync.WaitGroup

@@ -266,7 +266,7 @@ func TestCollector_StoreDown(t *testing.T) {
 	})
 }
 
-// Shutdown with a store that is down: what was held is given back at once, and is there for the next process.
+// Shutdown with a store that is down: what was held is returned at once, and is there for the next process.
 func TestCollector_ShutdownGivesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -30,7 +30,7 @@ type Death struct {
 	Offset                                *int64
 	// Published is when the broker took the message there.
 	Published time.Time
-	// Reason says why it is dead. Defaults to exhausted: its consumer gave up.
+	// Reason explains why it is dead. Defaults to exhausted: its consumer gave up.
 	Reason envelope.Reason
 	// Err and Class are the error, Rule what decided that it was the last, Handler who failed.
 	Err                  envelope.Error
@@ -92,7 +92,7 @@ func number(text string) (int64, bool) {
 	}
 }
 
-// partition reads a partition; nil when there is none. No cluster has a million, but four letters taken for a number do.
+// partition reads a partition; nil when there is none. No cluster has a million, but four letters treated as a number do.
 func partition(text string) *int32 {
 	n, ok := number(text)
 	if !ok || n < 0 || n > 1_000_000 {

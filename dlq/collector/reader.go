@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// SourceStats says how a source is doing.
+// SourceStats describes how a source is doing.
 type SourceStats struct {
 	Broker, Topic string
 	// Subscribed says that messages can arrive now.
@@ -92,7 +92,7 @@ func (r *reader) consume(ctx context.Context) error {
 
 // collect settles one message.
 func (r *reader) collect(ctx context.Context, m *message.Message) {
-	letter := r.collector.read(&r.source, m) //nolint:contextcheck // pure; the message has a context of its own
+	letter := r.collector.read(&r.source, m) //nolint:contextcheck // pure; the message has a separate context
 	attrs := []any{"message_id", letter.Message.UUID, "from_topic", letter.Origin.Topic}
 	// The message's own context ends when the subscription is lost. The work is worth finishing: the store knows the message
 	// again when it is delivered a second time.

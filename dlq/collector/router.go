@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcome says how the entry of a redriven message that was collected is closed.
+// Outcome describes how the entry of a redriven message that was collected is closed.
 type Outcome string
 
 const (
@@ -45,7 +45,7 @@ type Target struct {
 	Outcome Outcome
 }
 
-// RouterConfig says where messages can go.
+// RouterConfig specifies where messages can go.
 type RouterConfig struct {
 	// Targets are the brokers. At least one is required.
 	Targets []Target

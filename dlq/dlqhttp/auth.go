@@ -15,7 +15,7 @@ type (
 	Token = access.Token
 	// User is somebody with a password; see [Basic].
 	User = access.User
-	// ProxyConfig says what a reverse proxy that authenticates tells us; see [Proxy].
+	// ProxyConfig specifies what a reverse proxy that authenticates tells us; see [Proxy].
 	ProxyConfig = access.ProxyConfig
 )
 

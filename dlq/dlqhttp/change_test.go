@@ -156,7 +156,7 @@ func TestIdempotencyKey(t *testing.T) {
 	up := s.ask(t, http.MethodPost, "/api/v1/entries/3/redrive", "", append(as("ana"), "Idempotency-Key", "k3")...)
 	require.Equal(t, http.StatusAccepted, up.status, up.body)
 
-	// While the first request with a key is under way, the second is told to wait.
+	// While the first request with a key is in flight, the second is told to wait.
 	held, release := make(chan struct{}), make(chan struct{})
 	s.sent.mu.Lock()
 	s.sent.hold = func() { close(held); <-release }
@@ -230,7 +230,7 @@ func TestValidationRoutes_C22toC25(t *testing.T) {
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodDelete, "/api/v1/validation/dlq/3", "").status)
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodPost, "/api/v1/validation/dlq/2/retry", "").status)
 
-	// With authentication, resolvedBy is a claim, and who made it stands beside it.
+	// With authentication, resolvedBy is a claim, and who made it stands next to it.
 	guarded := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	guarded.seed(t, 1)
 	resolved = guarded.ask(t, http.MethodPut, "/api/v1/validation/dlq/1/resolve?resolvedBy=joana", "", as("ana")...)

@@ -29,7 +29,7 @@ type Config struct {
 	Prefix string
 	// Auth are asked in their order who sends a request. None serves this machine only, whose users may do everything.
 	Auth []Authenticator
-	// Login lets people log in with an OpenID provider, alongside Auth. Nil is no login.
+	// Login lets people log in with an OpenID provider, alongside Auth. Nil is not a login.
 	Login *Login
 	// PublicURL is where people reach this server. With https, browsers are told to come by nothing else; so they are where the server itself
 	// speaks TLS.
@@ -49,7 +49,7 @@ type Config struct {
 	RevealTo Role
 	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within its context.
 	Health func(context.Context) Health
-	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil has no such route's answer but 404.
+	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil has no such route's answer but 404.
 	Topology func(context.Context) (any, error)
 	// Depths counts what waits in the queues of the brokers, for the live screen. Nil counts nothing. An error may come with the numbers of
 	// those brokers that did answer.
@@ -77,7 +77,7 @@ type Limits struct {
 	// Import is the largest import in bytes. Defaults to 1 GiB.
 	Import int64
 	// Rate is how many requests a second one client may make on average, Burst how many at once. Default to 50 and 200. A negative
-	// Rate is no bound.
+	// Rate is not a bound.
 	Rate  float64
 	Burst int
 	// Streams is how many progress streams may be open at once: a tenth of them for one caller, and a tenth for admins only. Defaults to 100.
@@ -97,7 +97,7 @@ type (
 	Principal = access.Principal
 	// Authenticator says who sends a request; see [Config.Auth].
 	Authenticator = access.Authenticator
-	// AuthenticatorFunc makes an Authenticator of a function: for those who have a login of their own in front of the handler.
+	// AuthenticatorFunc makes an Authenticator of a function: for those who have a separate login in front of the handler.
 	AuthenticatorFunc = access.AuthenticatorFunc
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
-// dashboard is everything that is no API.
+// dashboard is everything that is not an API.
 func (h *Handler) dashboard() *access.Mux {
 	return dashboard.New(dashboard.Config{
 		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Prefix: h.cfg.Prefix, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,

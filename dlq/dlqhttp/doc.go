@@ -1,5 +1,5 @@
 // Package dlqhttp serves dead letters over HTTP: a dashboard, a REST API with its OpenAPI 3.1 document, the health of the program, and what else is
-// mounted beside it, all as one [http.Handler] below one prefix.
+// mounted alongside it, all as one [http.Handler] below one prefix.
 //
 //	handler, err := dlqhttp.New(dlqhttp.Config{Manager: letters.Manager(broker), Runner: runner})
 //	http.ListenAndServe("127.0.0.1:8321", handler)

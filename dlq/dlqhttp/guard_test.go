@@ -74,7 +74,7 @@ func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 	}
 }
 
-// An account's name cannot write lines of its own into the log.
+// An account's name cannot write its own lines into the log.
 func TestGuard_AccountInTheLog(t *testing.T) {
 	s := guarded(t)
 	s.from(t, "192.0.2.1", "/api/v1/me", "x\n\x1b[31mlevel=ERROR", "y")

@@ -116,7 +116,7 @@ func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 // healthTimeout is how long a component may take to answer.
 const healthTimeout = 3 * time.Second
 
-// readyz says whether the program can do its work: to everybody the status of each component, to viewers why.
+// readyz reports whether the program can do its work: to everybody the status of each component, to viewers why.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var report Health
 	if access.From(r.Context()).Role.Allows(access.Viewer) {

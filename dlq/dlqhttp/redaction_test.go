@@ -83,7 +83,7 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		})
 	}
 
-	// A redacted export says so, and is not taken for the real one.
+	// A redacted export says so, and is not treated as the real one.
 	export := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("operator")...)
 	require.Contains(t, export.body, `"redacted":true`)
 	back := s.ask(t, http.MethodPost, "/api/v1/entries/import", export.body, append(as("admin"), "Content-Type", "application/jsonl")...)

@@ -29,7 +29,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// server is a handler on a real listener, with a store of its own and a broker that takes everything.
+// server is a handler on a real listener, with a separate store and a broker that takes everything.
 type server struct {
 	handler *dlqhttp.Handler
 	manager *dlq.Manager

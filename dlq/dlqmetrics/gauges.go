@@ -17,7 +17,7 @@ import (
 type answer struct {
 	ok    bool
 	stats dlq.Stats
-	// oldest are the longest waiting entries of the topics that have series of their own, where any waits.
+	// oldest are the longest waiting entries of the topics that have their own series, where any waits.
 	oldest map[string]time.Time
 	runs   map[redrive.State]int
 	items  redrive.Counts

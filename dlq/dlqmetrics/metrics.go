@@ -15,9 +15,9 @@ import (
 // Other is the topic under which those are added up that are too many.
 const Other = "other"
 
-// Config says what to export. The zero Config is ready for use.
+// Config specifies what to export. The zero Config is ready for use.
 type Config struct {
-	// MaxTopics is how many topics have series of their own: those with the most entries. Defaults to 100.
+	// MaxTopics is how many topics have their own series: those with the most entries. Defaults to 100.
 	MaxTopics int
 	// Refresh is how old what was asked of the store may be. Defaults to 15 s.
 	Refresh time.Duration
@@ -55,7 +55,7 @@ type Metrics struct {
 	legacyResolv prometheus.Histogram // nil unless asked for
 	topics       topics
 
-	mu      sync.Mutex // guards what follows; held while the store is asked, so that it is asked once
+	mu      sync.Mutex // guards what follows; held while the store is consulted, so that it is asked once
 	sources Sources
 	asked   time.Time
 	answer  answer

@@ -255,7 +255,7 @@ func TestMetrics_StoreAway(t *testing.T) {
 	require.InDelta(t, 1, away["redrive_dlq_store_errors_total{stats}"], 0)
 }
 
-// However many scrape, the store is asked once in a while.
+// However many scrape, the store is consulted once in a while.
 func TestMetrics_AsksSeldom(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Hour})
 	for range 50 {

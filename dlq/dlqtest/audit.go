@@ -218,7 +218,7 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 	}
 }
 
-// Retention keeps each status for its own time, and what waits for ever.
+// Retention keeps each status for its own time, and what waits forever.
 func testRetention(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -28,7 +28,7 @@ func testTransitions(t *testing.T, db Database) {
 	legal := map[dlq.Status]map[dlq.Action]dlq.Status{
 		dlq.Pending: {
 			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
-			dlq.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was given back
+			dlq.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was returned
 			dlq.ActionPark:    dlq.Parked,
 		},
 		dlq.Parked: {

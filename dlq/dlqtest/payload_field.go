@@ -46,7 +46,7 @@ func testPayloadFields(t *testing.T, db Database) {
 		"go":       `{"path":"/srv/café","face":"😀","html":"\u003cb\u003e"}`,
 		"java":     `{"path":"/srv/café","face":"😀","html":"<b>"}`,
 	}
-	// Beside them lies everything that databases refuse as JSON: it fails no search.
+	// Besides them lies everything that databases refuse as JSON: it fails no search.
 	maps.Copy(payloads, hostilePayloads())
 	n := 1
 	id := map[string]int64{}

@@ -20,7 +20,7 @@ func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	return get(t, s, id)
 }
 
-// C38: the outcome of a redriven message closes its entry by itself.
+// C38: the outcome of a redriven message closes its entry on its own.
 func testSuccess(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -146,7 +146,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 }
 
-// A body that changed on its way is a new revision beside the original.
+// A body that changed on its way is a new revision alongside the original.
 func testChangedBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -91,7 +91,7 @@ func testRunResource(t *testing.T, db Database) {
 	}
 }
 
-// A lease is one holder's at a time, whatever the number of processes, and ends with its time or when it is given back.
+// A lease is one holder's at a time, whatever the number of processes, and ends with its time or when it is returned.
 func testRunLease(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}

@@ -20,7 +20,7 @@ type Body struct {
 	Payload []byte
 	// Headers are the message's metadata as they were when it died, the failure recorded.
 	Headers map[string]string
-	// Collected says where a collector found the message. It is kept apart from the headers, which any producer may write.
+	// Collected is where a collector found the message. It is kept apart from the headers, which any producer may write.
 	Collected envelope.Collected
 	// ContentType is what the headers say of the payload; empty when they say nothing.
 	ContentType string
@@ -44,7 +44,7 @@ type Revision struct {
 	Version int64
 	// Body is the new one. Its number is given by the store: one more than the last.
 	Body *Body
-	// Actor is who edits. Required. Note says why, Detail what changed, for the audit log. At is when. Required.
+	// Actor is who edits. Required. Note explains why, Detail what changed, for the audit log. At is when. Required.
 	Actor, Note string
 	Detail      map[string]string
 	At          time.Time

@@ -55,7 +55,7 @@ type Change struct {
 	IDs []int64
 	// Version, unless 0, must be the entry's, else nothing is changed.
 	Version int64
-	// Actor is who does it. Required. Note says why, for the audit log.
+	// Actor is who does it. Required. Note explains why, for the audit log.
 	Actor, Note string
 	// At is the time of the change. Required.
 	At time.Time
@@ -93,7 +93,7 @@ func (r *Report) fits(e *Entry) error {
 	}
 }
 
-// redriven reports whether the entry was redriven so often, at least. A claim that was given back may have been published nevertheless, and
+// redriven reports whether the entry was redriven so often, at least. A claim that was returned may have been published nevertheless, and
 // is not counted any more.
 func (e *Entry) redriven(number int) bool {
 	return !e.LastRedriveAt.IsZero() && number <= e.RedriveCount+1
@@ -107,7 +107,7 @@ func (c Change) For(i int) Change {
 	return c
 }
 
-// Result is what became of one entry of a [Change].
+// Result is what happened to one entry of a [Change].
 type Result struct {
 	ID int64
 	// Entry is the entry after the change, without Body, or as it is when the change was refused. Zero when there is none.
@@ -211,7 +211,7 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionPublished, ActionRelease, ActionReleaseByHand:
 		return e.Status == Retrying
 	case ActionSucceed:
-		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was given back. A success that is
+		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was returned. A success that is
 		// reported a second time, after a restore, is old news.
 		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	case ActionRestore:

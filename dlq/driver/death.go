@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Outcome says what [Store.Put] made of a dead letter.
+// Outcome is what [Store.Put] made of a dead letter.
 type Outcome string
 
 const (
@@ -23,7 +23,7 @@ type Receipt struct {
 }
 
 // Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A handler may copy the headers of a redriven
-// message to the messages that it sends; those belong to other topics, consumers or ids, and are dead letters of their own. So is one of
+// message to the messages that it sends; those belong to other topics, consumers or ids, and are separate dead letters. So is one of
 // a redrive that never was.
 func (e *Entry) Belongs(owner *Entry) bool {
 	return e.RedriveOf == owner.ID && e.EventID == owner.EventID &&

@@ -15,7 +15,7 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrUnavailable means that a store could not be opened because its database does not answer: it may be opened later.
 	ErrUnavailable = errors.New("the store does not answer")
-	// ErrForbidden means that this person may not do it: approve a run of their own, for example, or send more than one person may alone.
+	// ErrForbidden means that this person may not do it: approve their own run, for example, or send more than one person may alone.
 	ErrForbidden = errors.New("not allowed")
 	// ErrClosed means that the store, or what holds it, was closed.
 	ErrClosed = errors.New("closed")
@@ -32,11 +32,11 @@ type ConflictError struct {
 	// By and At say who brought it there, and when.
 	By string
 	At time.Time
-	// LeaseUntil is when a redrive under way is taken for lost; zero when there is none.
+	// LeaseUntil is when a redrive in flight is treated as lost; zero when there is none.
 	LeaseUntil time.Time
 }
 
-// Error says what was asked, what the entry is, and who made it so.
+// Error reports what was asked, what the entry is, and who made it so.
 func (e *ConflictError) Error() string {
 	text := fmt.Sprintf("dlq: entry %d: cannot %s: it is %s since %s (version %d)",
 		e.ID, e.Action, e.Status, e.At.UTC().Format(time.RFC3339), e.Version)

@@ -27,7 +27,7 @@ type Mux struct {
 	drivers map[string]Driver
 }
 
-// known says which import brings a scheme: what an error about a scheme that is not there proposes.
+// known is which import brings a scheme: what an error about a scheme that is not there proposes.
 var known = map[string]string{
 	"sqlite":     "github.com/redrive-go/redrive/dlq/sqlstore",
 	"sqlite3":    "github.com/redrive-go/redrive/dlq/sqlstore",

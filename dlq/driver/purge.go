@@ -17,7 +17,7 @@ type Purge struct {
 	SkipArchive bool
 	// Limit is at most how many entries. Defaults to 1,000 in one call; what is removed in one transaction.
 	Limit int
-	// Actor is who does it. Required. Note says why. At is when. Required.
+	// Actor is who does it. Required. Note explains why. At is when. Required.
 	Actor, Note string
 	At          time.Time
 }

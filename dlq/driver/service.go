@@ -30,7 +30,7 @@ type Service struct {
 	Processes []ServiceReport
 }
 
-// IntakePause says whether a service is to receive messages, and who wanted it so.
+// IntakePause reports whether a service is to receive messages, and who wanted it so.
 type IntakePause struct {
 	Service string
 	Paused  bool

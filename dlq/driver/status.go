@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Status says where a dead letter is in its life. Its text is what the status column of the store holds.
+// Status is where a dead letter is in its life. Its text is what the status column of the store holds.
 type Status string
 
 const (
@@ -13,7 +13,7 @@ const (
 	Pending Status = "PENDING"
 	// Retrying was sent back to its consumer, whose outcome is not known yet.
 	Retrying Status = "RETRYING"
-	// Parked has used up its redrives (Entry.RedriveBudget) or was put aside: a person has to look at it. Neither a rule nor a
+	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Neither a rule nor a
 	// run over PENDING entries takes it.
 	Parked Status = "PARKED"
 	// Resolved is done: a redrive succeeded, or somebody said that it is taken care of.

@@ -22,7 +22,7 @@ type Store interface {
 	Body(ctx context.Context, id int64, revision int) (*Body, error)
 	// List returns a page of the entries that the filter picks.
 	List(ctx context.Context, f Filter, p Page) (Listing, error)
-	// Count returns how many entries the filter picks, but counts no further than limit; 0 is no limit.
+	// Count returns how many entries the filter picks, but counts no further than limit; 0 is not a limit.
 	Count(ctx context.Context, f Filter, limit int64) (int64, error)
 	// Change does one action on some entries, each by compare-and-set in the state machine of [Change.Apply], and records it in
 	// the audit log in the same transaction. The results are in the order of the ids. The error is only about the call as a

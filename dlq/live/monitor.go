@@ -83,7 +83,7 @@ func New(cfg Config) (*Monitor, error) {
 	return m, nil
 }
 
-// Run reports until ctx ends, which is no error: with the last report nothing is being handled any more.
+// Run reports until ctx ends, which is not an error: with the last report nothing is being handled any more.
 func (m *Monitor) Run(ctx context.Context) error {
 	ticker := time.NewTicker(m.cfg.Interval)
 	defer ticker.Stop()

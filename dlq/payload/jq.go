@@ -56,7 +56,7 @@ func (p *Program) Edit(ctx context.Context, b *driver.Body) (*driver.Body, error
 		return nil, fmt.Errorf("the result has %d bytes, more than %d", len(payload), maxJQOutput)
 	}
 	if bytes.Equal(payload, b.Payload) {
-		return nil, nil //nolint:nilnil // no change is no body
+		return nil, nil //nolint:nilnil // no change is not a body
 	}
 	after := *b
 	after.Headers, after.Payload = maps.Clone(b.Headers), payload

@@ -16,7 +16,7 @@ import (
 // Mask stands where something was hidden.
 const Mask = "[redacted]"
 
-// Config says what is hidden. The zero Config hides nothing.
+// Config specifies what is hidden. The zero Config hides nothing.
 type Config struct {
 	// Paths are the places in JSON payloads, see the package comment.
 	Paths []string

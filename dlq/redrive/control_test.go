@@ -54,7 +54,7 @@ func TestRun_Canary(t *testing.T) {
 	})
 }
 
-// One failure in a canary of two is more than the bound, though it is no sample.
+// One failure in a canary of two is more than the bound, though it is not a sample.
 func TestRun_CanaryStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestRun_TakenOver(t *testing.T) {
 	})
 }
 
-// Processes come and go at random while a run is under way; nothing is redriven twice and nothing is forgotten.
+// Processes come and go at random while a run is in progress; nothing is redriven twice and nothing is forgotten.
 func TestRun_ManyWorkers(t *testing.T) {
 	t.Parallel()
 	const letters = 60

@@ -16,7 +16,7 @@
 // once for each.
 //
 // The outcome of each message is what its consumer reports, not that it was published; Spec.CloseOnPublish is for consumers
-// that report none. A run stops by itself when the share of failures passes Spec.Stop, or when the broker takes nothing. A process
+// that report none. A run stops on its own when the share of failures passes Spec.Stop, or when the broker takes nothing. A process
 // that dies has claimed what it was publishing in the store: the next one waits for the outcomes of these messages first, and
 // sends only those again for which none comes within twice the publish timeout. A consumer that is further behind
 // than that may get such a message twice, with the same message id.

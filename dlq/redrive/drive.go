@@ -47,13 +47,13 @@ type runDriver struct {
 	limiter *rate.Limiter
 
 	ahead   []readItem     // read, not claimed yet
-	reading chan readItems // the answer of the read under way; nil while there is none
+	reading chan readItems // the answer of the read in flight; nil while there is none
 	after   int64          // the last item that was read
 	atEnd   bool           // nothing waits behind it
 	reread  time.Time      // not before this, because nothing was found at all
 	size    int            // of the next batch
 
-	out     chan published // has room for every batch under way
+	out     chan published // has room for every batch in flight
 	under   int            // batches being published
 	refused map[int64]int  // how often, by entry
 	step    Step           // what the next step records

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// ErrForbidden means that this person may not do it: approve a run of their own, for example.
+	// ErrForbidden means that this person may not do it: approve their own run, for example.
 	ErrForbidden = dlq.ErrForbidden
 	// ErrLeaseLost means that another process carries the run on.
 	ErrLeaseLost = errors.New("the lease is another process's")

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// openExample opens letters in a directory of their own. A program needs only dlq.Open(ctx, os.Getenv("DLQ_URL")).
+// openExample opens letters in a separate directory. A program needs only dlq.Open(ctx, os.Getenv("DLQ_URL")).
 func openExample(ctx context.Context) (letters *dlq.Letters, remove func()) {
 	dir, err := os.MkdirTemp("", "redrive-example-")
 	if err != nil {
@@ -96,7 +96,7 @@ func ExampleRunner_StartRun() {
 	// completed 5
 }
 
-// Where approval is configured, nobody approves a run of their own.
+// Where approval is configured, nobody approves their own run.
 func ExampleConfig_approval() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)

@@ -100,7 +100,7 @@ func stored(t *testing.T, s dlq.Store, d *envelope.DeadLetter) int64 {
 var ana = dlq.By{Actor: "ana", Note: "the bank is back"}
 
 // consumer is a Redriver with the consumer behind it: each message is handled at once, and the outcome reported as the retry pipeline
-// does. fail says whether the handler fails on a message; hold keeps outcomes back until it is called.
+// does. fail reports whether the handler fails on a message; hold keeps outcomes back until it is called.
 type consumer struct {
 	letters *dlq.Letters
 	fail    func(m *message.Message) bool

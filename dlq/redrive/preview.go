@@ -23,7 +23,7 @@ type Preview struct {
 // Sample is an entry of a preview.
 type Sample struct {
 	Entry dlq.Entry
-	// Diff is what the spec's jq expression makes of it; Problem says why it would be skipped. Both are empty without an expression.
+	// Diff is what the spec's jq expression makes of it; Problem explains why it would be skipped. Both are empty without an expression.
 	Diff    payload.Diff
 	Problem string
 	// After is the body with that difference; nil without one. Before is what it differs from; nil for the entry's body.

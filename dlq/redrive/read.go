@@ -24,7 +24,7 @@ type readItems struct {
 }
 
 // readAhead takes what has been read, and has the next items read while the last ones are being claimed and published. When nothing is
-// left behind the last one it begins anew: items that were given back wait in front.
+// left behind the last one it begins anew: items that were returned wait in front.
 func (d *runDriver) readAhead(ctx context.Context) error {
 	if d.reading != nil {
 		select {
@@ -69,7 +69,7 @@ func (d *runDriver) takeRead(r readItems) error {
 	return nil
 }
 
-// read reads waiting items and runs the jq expression over them. It runs beside drive and touches nothing of the driver that changes.
+// read reads waiting items and runs the jq expression over them. It runs alongside drive and touches nothing of the driver that changes.
 func (d *runDriver) read(ctx context.Context, answer chan<- readItems, run string, after int64, limit int) {
 	var r readItems
 	if err := guard(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {
@@ -106,7 +106,7 @@ func (d *runDriver) edit(ctx context.Context, item *Item) (*dlq.Body, error) {
 	return d.program.Edit(ctx, item.Entry.Body)
 }
 
-// endReading ends the read under way, and waits for it.
+// endReading ends the read in flight, and waits for it.
 func (d *runDriver) endReading(stop context.CancelFunc) {
 	stop()
 	if d.reading != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Rule redrives dead letters of technical causes by itself (C41): "connection refused, after a minute, then after two, three times".
+// Rule redrives dead letters of technical causes on its own (C41): "connection refused, after a minute, then after two, three times".
 // It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
 type Rule struct {
 	// Name is in the audit log as "rule <name>". Required, unique.
@@ -31,7 +31,7 @@ type Rule struct {
 	Redrives int
 	// Rate is at most how many messages a second. Defaults to 10.
 	Rate float64
-	// Stop says when a run of the rule stops by itself. Defaults to more than half of at least 10. After a run that has stopped the rule
+	// Stop is when a run of the rule stops on its own. Defaults to more than half of at least 10. After a run that has stopped the rule
 	// waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and begins anew, with what has
 	// died since. While a run of it is paused, which a person did, it waits for a person.
 	Stop StopRule
@@ -181,10 +181,10 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 	return err
 }
 
-// stoppedBy is the actor of a run that stops by itself.
+// stoppedBy is the actor of a run that stops on its own.
 const stoppedBy = "redrive"
 
-// tryAgain cancels a run of the rule that has stopped by itself, when the rule has waited long enough, and reports whether it did.
+// tryAgain cancels a run of the rule that has stopped on its own, when the rule has waited long enough, and reports whether it did.
 func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
 	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: ruleRuns})
 	if err != nil {

@@ -15,7 +15,7 @@ type Run struct {
 	ID string `json:"id"`
 	// Spec is what was asked for, its defaults filled in.
 	Spec Spec `json:"spec"`
-	// State says where the run is. Cause says why it stopped by itself, or was rejected.
+	// State is where the run is. Cause explains why it stopped on its own, or was rejected.
 	State State  `json:"state"`
 	Cause string `json:"cause,omitzero"`
 	// Version counts the changes of the state from 1 and is what compare-and-set compares. Progress does not count.
@@ -40,7 +40,7 @@ type Run struct {
 	// came after, so that a run that was stopped and resumed is not stopped again by its past.
 	ResumedAt time.Time `json:"resumed_at,omitzero"`
 	Baseline  Counts    `json:"baseline,omitzero"`
-	// Counts are the entries by what became of them.
+	// Counts are the entries by what happened to them.
 	Counts Counts `json:"counts"`
 	// Holder is the process that carries the run on, until LeaseUntil unless it renews.
 	Holder     string    `json:"holder,omitzero"`
@@ -62,7 +62,7 @@ const (
 	Running State = "running"
 	// Paused was paused by a person. The outcomes of what is out are still recorded.
 	Paused State = "paused"
-	// Stopped has stopped by itself, for Run.Cause: too many failures, or the broker takes nothing. It can be resumed.
+	// Stopped has stopped on its own, for Run.Cause: too many failures, or the broker takes nothing. It can be resumed.
 	Stopped State = "stopped"
 	// Completed has an outcome for every entry.
 	Completed State = "completed"
@@ -80,7 +80,7 @@ func States() []State {
 // Ended reports whether nothing more will be redriven.
 func (s State) Ended() bool { return s == Completed || s == Cancelled }
 
-// Counts are the entries of a run by what became of them.
+// Counts are the entries of a run by what happened to them.
 type Counts struct {
 	// Waiting have not been touched. In a run that was cancelled they never will be.
 	Waiting int64 `json:"waiting"`
@@ -110,7 +110,7 @@ func (c Counts) Outcomes() int64 { return c.Succeeded + c.Failed + c.Lost }
 // Done is how many are settled, one way or the other.
 func (c Counts) Done() int64 { return c.Outcomes() + c.Skipped }
 
-// Open is how many are under way.
+// Open is how many are in flight.
 func (c Counts) Open() int64 { return c.Claimed + c.Out }
 
 // Of is how many are in the state.
@@ -168,7 +168,7 @@ type Progress struct {
 	FailureShare float64
 }
 
-// Progress says how far the run is at a time.
+// Progress reports how far the run is at a time.
 func (r *Run) Progress(now time.Time) Progress {
 	p := Progress{Total: r.Counts.Total(), Done: r.Counts.Done(), FailureShare: r.failureShare()}
 	if p.Total > 0 {
@@ -198,7 +198,7 @@ func (r *Run) failureShare() float64 {
 // Item is one entry of a run.
 type Item struct {
 	EntryID int64 `json:"entry_id"`
-	// State says what became of it; Detail says why it was skipped, or how it died again.
+	// State is what happened to it; Detail explains why it was skipped, or how it died again.
 	State  ItemState `json:"state"`
 	Detail string    `json:"detail,omitzero"`
 	// Version is the entry's, when the set was frozen or the run last changed the entry: an entry with another one is not ours.
@@ -207,14 +207,14 @@ type Item struct {
 	Revision int `json:"revision"`
 	// Redrive is the number of the redrive that the run made of it; 0 before.
 	Redrive int `json:"redrive,omitzero"`
-	// ClaimedUntil is when a publish under way is taken for lost. SettledAt is when the outcome was recorded.
+	// ClaimedUntil is when a publish in flight is treated as lost. SettledAt is when the outcome was recorded.
 	ClaimedUntil time.Time `json:"claimed_until,omitzero"`
 	SettledAt    time.Time `json:"settled_at,omitzero"`
 	// Entry is the entry with its body, in what [Store.NextItems] returns. Nil in listings.
 	Entry *dlq.Entry `json:"-"`
 }
 
-// ItemState is what became of an entry of a run; see [Counts].
+// ItemState is what happened to an entry of a run; see [Counts].
 type ItemState string
 
 // The states of an item, in the order of its life.
@@ -233,7 +233,7 @@ func ItemStates() []ItemState {
 	return []ItemState{ItemWaiting, ItemClaimed, ItemOut, ItemSucceeded, ItemFailed, ItemLost, ItemSkipped}
 }
 
-// Settle says what became of an item that is claimed or out, from its entry, which is nil when it was purged. It touches nothing; a
+// Settle reports what happened to an item that is claimed or out, from its entry, which is nil when it was purged. It touches nothing; a
 // [Store] calls it, so that all stores agree.
 //
 // The entry alone tells: a success sets SucceededAt, a death the number of the redrive that it belongs to. So an outcome is found

@@ -31,7 +31,7 @@ type Config struct {
 	Targets map[string]envelope.Origin
 	// Approval makes a run wait for a second person, who may not be the one that asked for it, when that one would send more alone than it
 	// allows, with everything else that they have sent within its window. Runs that edit or go to another target wait whatever their size.
-	// Give the same to dlq.ManagerConfig. Nil is no approval.
+	// Give the same to dlq.ManagerConfig. Nil is not an approval.
 	Approval *dlq.Approval
 	// Lease is how long a run stays with a process that does not renew it: after that another one carries it on. Defaults to 30 s.
 	Lease time.Duration

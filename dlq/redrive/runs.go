@@ -120,7 +120,7 @@ func (rn *Runner) Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, str
 	return rn.runs.Runs(ctx, f, p)
 }
 
-// RunItems returns a page of a run's entries and what became of each, by entry id.
+// RunItems returns a page of a run's entries and what happened to each, by entry id.
 func (rn *Runner) RunItems(ctx context.Context, id string, f ItemFilter) ([]Item, error) {
 	return rn.runs.RunItems(ctx, id, f)
 }
@@ -140,7 +140,7 @@ func (rn *Runner) PauseRun(ctx context.Context, id string, by dlq.By) (*Run, err
 	return rn.changeRun(ctx, id, ActionPause, by)
 }
 
-// ResumeRun carries a run on that was paused or has stopped by itself. The failure share is counted anew.
+// ResumeRun carries a run on that was paused or has stopped on its own. The failure share is counted anew.
 func (rn *Runner) ResumeRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionResume, by)
 }
@@ -150,7 +150,7 @@ func (rn *Runner) CancelRun(ctx context.Context, id string, by dlq.By) (*Run, er
 	return rn.changeRun(ctx, id, ActionCancel, by)
 }
 
-// Adjustment changes a run under way; a nil field changes nothing.
+// Adjustment changes a run in progress; a nil field changes nothing.
 type Adjustment struct {
 	// Rate and MaxOut are those of [Spec].
 	Rate   *float64
@@ -215,7 +215,7 @@ func (rn *Runner) changeRun(ctx context.Context, id string, action dlq.Action, b
 }
 
 // changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change that is lost to
-// another one is tried on what that made of it; the state machine then says whether it still fits.
+// another one is tried on what that made of it; the state machine then reports whether it still fits.
 func (rn *Runner) changeRunWith(ctx context.Context, id string, action dlq.Action, by dlq.By, edit func(*Run) error) (*Run, error) {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {

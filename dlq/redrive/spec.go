@@ -23,13 +23,13 @@ type Spec struct {
 	// Rate is at most how many messages a second. 0 is as fast as it goes.
 	Rate float64 `json:"rate,omitzero"`
 	// MaxOut is at most how many messages are out without an outcome, so that a stop comes before everything is out. Defaults to
-	// 10,000; negative is no bound.
+	// 10,000; negative is not a bound.
 	MaxOut int `json:"max_out,omitzero"`
 	// Canary are the sizes of first steps, {1, 10, 100} for example. The run waits for every outcome of a step before the next,
 	// and stops when the share of failures in it is above Stop.Share, however small the step is: Stop.MinSample does not apply to a
 	// whole step, only to the outcomes before its end. Each step is judged by its own outcomes. Empty begins at once.
 	Canary []int `json:"canary,omitzero"`
-	// Stop says when the run stops by itself.
+	// Stop is when the run stops on its own.
 	Stop StopRule `json:"stop,omitzero"`
 	// JQ is a jq expression that each payload goes through before it is redriven; the original is kept as a revision. Payloads
 	// that are not JSON, or for which it fails, are skipped. Look at it with [Runner.PreviewRun] first.
@@ -45,7 +45,7 @@ type Spec struct {
 	Paused bool `json:"paused,omitzero"`
 }
 
-// StopRule says how many failures are too many. A message whose outcome did not come in time counts as one.
+// StopRule is how many failures are too many. A message whose outcome did not come in time counts as one.
 type StopRule struct {
 	// Share is the share of failures, from 0 to 1, above which the run stops. Defaults to 0.1; 1 never stops.
 	Share float64 `json:"share,omitzero"`

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// What is done to a run. Their texts stand in the audit log beside the actions on entries.
+// What is done to a run. Their texts stand in the audit log alongside the actions on entries.
 const (
 	ActionStart    dlq.Action = "run start"
 	ActionReady    dlq.Action = "run ready"
@@ -36,7 +36,7 @@ type ConflictError struct {
 	At      time.Time
 }
 
-// Error says what was asked, what the run is, and who made it so.
+// Error reports what was asked, what the run is, and who made it so.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d), by %s", e.ID, e.Action, e.State,
 		e.At.UTC().Format(time.RFC3339), e.Version, e.By)

@@ -57,7 +57,7 @@ type Step struct {
 	ClosePublished bool
 	// Released are claimed items that the broker did not take: their entries are PENDING and they wait again.
 	Released []Refusal
-	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is given back.
+	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is returned.
 	Skipped []Refusal
 	// Claims are waiting items to claim: their entries become RETRYING when their version is still the item's. Those that are not
 	// are skipped, with the conflict as their detail.

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The rate can be changed under way, and a watcher sees each step until the end.
+// The rate can be changed in flight, and a watcher sees each step until the end.
 func TestRun_AdjustAndWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,7 @@ type segment struct {
 	imported int64
 	// damaged counts the lines in it that could not be read.
 	damaged int
-	// torn is set when its end was no line, and was kept in another file.
+	// torn is set when its end was not a line, and was kept in another file.
 	torn bool
 }
 

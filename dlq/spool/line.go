@@ -86,7 +86,7 @@ func decodeLines(line []byte) (data [][]byte, good bool) {
 // lineReader reads a spool file line by line.
 type lineReader struct {
 	read func() ([]byte, error) // up to and with a line feed, as bufio.Reader.ReadBytes
-	// bad counts damaged lines that ended in a line feed; torn is the end of the file when that is no line.
+	// bad counts damaged lines that ended in a line feed; torn is the end of the file when that is not a line.
 	bad  int
 	torn []byte
 }

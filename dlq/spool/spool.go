@@ -24,7 +24,7 @@ var (
 	ErrLocked = errors.New("spool is in use by another process")
 )
 
-// Config says where a spool is and how large it may grow.
+// Config specifies where a spool is and how large it may grow.
 type Config struct {
 	// Dir is the directory. Required. It is made, for this user only, when it is not there.
 	Dir string
@@ -164,7 +164,7 @@ func (s *Spool) Append(ctx context.Context, data []byte) error {
 	}
 }
 
-// Stats says how the spool is.
+// Stats reports how the spool is.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +185,7 @@ func (s *Spool) Empty() bool {
 	return s.bytes == 0
 }
 
-// Close finishes the appends under way, and unlocks the spool. What waits stays on disk. Closing twice is fine.
+// Close finishes the appends in flight, and unlocks the spool. What waits stays on disk. Closing twice is fine.
 func (s *Spool) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.quit)

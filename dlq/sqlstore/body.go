@@ -134,11 +134,11 @@ func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
 	return rows.Err()
 }
 
-// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go beside it in base64.
+// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go alongside it in base64.
 type storedHeaders struct {
 	Text   map[string]string `json:"text"`
 	Binary [][2][]byte       `json:"binary,omitempty"`
-	// Collected is no header: it stands here because the column goes wherever a body goes.
+	// Collected is not a header: it stands here because the column goes wherever a body goes.
 	Collected *wire.Collected `json:"collected,omitempty"`
 }
 

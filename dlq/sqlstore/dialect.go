@@ -86,7 +86,7 @@ func onConflict(table string, columns, key, add, latest []string, rows int, grea
 // likePattern is a LIKE pattern, with ! as its escape character, for a column that holds the text.
 func likePattern(text string) string { return "%" + likeEscaper.Replace(text) + "%" }
 
-// A backslash would need another spelling in MySQL, whose strings know escapes of their own.
+// A backslash would need another spelling in MySQL, whose strings know their own escapes.
 var likeEscaper = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
 
 // rowAfter compares rows, which is a range of an index in SQLite and PostgreSQL.

@@ -26,7 +26,7 @@
 //	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
 //	writers        4       connections that write, at most
 //
-// The driver's own parameters stand beside them (sslmode, search_path, application_name, tls, timeout, socket ...); any other is
+// The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...); any other is
 // refused. No error shows a password.
 //
 // sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is not there.
@@ -40,7 +40,7 @@
 // # Tables
 //
 // The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with the exact
-// payload and the rest beside them: event_payload is JSON, or NULL for a payload that the database's JSON cannot hold; correlation_id on
+// payload and the rest alongside them: event_payload is JSON, or NULL for a payload that the database's JSON cannot hold; correlation_id on
 // PostgreSQL is a UUID, or NULL for one that is none, and correlation its text. Behind the view dlq_entries has what is searched and
 // changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys has the ids by which entries are found, and on MySQL dlq_parts the
 // rest of payloads above 1 MiB. dlq_groups, dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no

@@ -132,7 +132,7 @@ func partitionTx(ctx context.Context, tx *sql.Tx, now time.Time) error {
 	return nil
 }
 
-// partitionTable is what makes a partitioned table beside one that is there, which loses its name.
+// partitionTable is what makes a partitioned table alongside one that is there, which loses its name.
 func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string, error) {
 	before := table + "_" + beforeMonth
 	statements := []string{

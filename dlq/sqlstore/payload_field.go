@@ -27,7 +27,7 @@ func (postgres) hasField(f dlq.PayloadField, parameter func(any) string) (tables
 	return "", "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
 }
 
-// hasField compares with objects that have nothing but the field: JSON_CONTAINS looks into lists by itself.
+// hasField compares with objects that have nothing but the field: JSON_CONTAINS looks into lists on its own.
 func (mysql) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
 	var before, after strings.Builder
 	for _, name := range f.Path {
@@ -79,7 +79,7 @@ func (sqlite) hasField(f dlq.PayloadField, parameter func(any) string) (tables, 
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
 	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " + payload + " || ']' END) f0")
 	for i, name := range f.Path {
-		// Only of an object: a string is no JSON in this place, and reading it as such fails the statement.
+		// Only of an object: a string is not a JSON in this place, and reading it as such fails the statement.
 		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i), parameter(`$."`+name+`"`)
 		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s -> %[2]s) || ']' END) f%[3]d",
 			object, path, i+1)

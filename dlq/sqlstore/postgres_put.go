@@ -13,7 +13,7 @@ import (
 )
 
 // A dead letter that waits and was never seen is what a store gets nearly always, and PostgreSQL stores any number of them by one call of
-// a function of the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and statistics. It is a transaction of its own, so
+// a function of the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and statistics. It is a separate transaction, so
 // there is one round trip instead of eight, and the server has planned all of its statements before.
 //
 // One statement with a part for each table did the same, and took the server twice as long for one letter: the parts had to be joined, and
@@ -47,7 +47,7 @@ func putStatement(function, array string, columns []newColumn, more []string) st
 	return "SELECT " + function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a key of its own, and isNew.
+// putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a separate key, and isNew.
 func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error) {
 	if len(letters) == 1 {
 		return d.putOne(ctx, s, &letters[0])

@@ -168,7 +168,7 @@ func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	}
 }
 
-// C18: queries by a field of the payload, and joins with other tables; one letter that is no JSON spoils none of it.
+// C18: queries by a field of the payload, and joins with other tables; one letter that is not a JSON spoils none of it.
 func TestDlqEvents_PayloadInQueries(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")

@@ -153,7 +153,7 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 	}
 }
 
-// page writes the order and the place in it. One row more than asked tells whether there is another page.
+// page writes the order and the place in it. One row more than asked reports whether there is another page.
 func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *dlq.Cursor) {
 	direction, compare := "DESC", "<"
 	if p.Order == dlq.OldestFirst {

@@ -187,7 +187,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRe
 	})
 }
 
-// LeaseRun takes, extends or gives back the lease of a run.
+// LeaseRun takes, extends or returns the lease of a run.
 func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run, error) {
 	var run *runRow
 	err := s.inTx(ctx, "lease run "+id, func(tx *sql.Tx) (err error) {

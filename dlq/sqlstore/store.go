@@ -67,7 +67,7 @@ func (s *Store) writers() int {
 	return 2
 }
 
-// SpoolDir is where a spool beside this store belongs; empty when the store has no place on this machine.
+// SpoolDir is where a spool alongside this store belongs; empty when the store has no place on this machine.
 func (s *Store) SpoolDir() string { return s.spoolDir }
 
 // Ping reports whether the store can take a dead letter now: it begins a transaction that can write, and ends it.

@@ -47,7 +47,7 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 
 // trigramStatements make the index of each partition and then put them together, because a partitioned table takes no index while others
 // write. The planner gets a larger sample of the errors: by its usual one it takes a rare word for one that is in a row of 300, and reads a
-// whole status beside the trigrams.
+// whole status alongside the trigrams.
 func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
 	const using = " USING gin (error_message gin_trgm_ops)"
 	statements := []string{

@@ -97,7 +97,7 @@ func (w *writer) run() {
 // gather adds the callers that wait already to the first. Those of the group before have just been answered and are about to come
 // back: without a chance to run they would miss this commit, and two halves of the callers would take turns, each waiting for a
 // whole commit of the other. So the writer steps aside a few times before it commits, and then waits for a moment as long as there are
-// fewer than in the group before; after a group of one it does not. A piece of a large call is a group by itself: the next one is for
+// fewer than in the group before; after a group of one it does not. A piece of a large call is a group on its own: the next one is for
 // another writer.
 func (w *writer) gather(first *putCall, previous int) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size

@@ -84,7 +84,7 @@ type Body struct {
 	Collected *Collected `json:"collected,omitempty" doc:"Where a collector found it; nothing that the message says."`
 }
 
-// Collected says where a collector found a dead letter.
+// Collected is where a collector found a dead letter.
 type Collected struct {
 	Broker Text `json:"broker" doc:"The broker's name."`
 	From   Text `json:"from" doc:"The queue or topic that it lay in."`

@@ -1,5 +1,5 @@
 // Package cloudevents reads and writes envelopes as CloudEvents 1.0, so that services which speak that standard need not know
-// this module. It is a package of its own because it links the CloudEvents SDK's event package.
+// this module. It is a separate package because it links the CloudEvents SDK's event package.
 //
 // # Mapping
 //

@@ -33,7 +33,7 @@ const (
 // unknownSource stands for a source that nobody told; CloudEvents require one.
 const unknownSource = "/"
 
-// FromEnvelope returns the envelope as a CloudEvent. The error says what of it no CloudEvent can hold, such as neither an event
+// FromEnvelope returns the envelope as a CloudEvent. The error explains what of it no CloudEvent can hold, such as neither an event
 // name nor a queue for its type.
 func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 	ev := event.New(event.CloudEventsVersionV1)
@@ -101,7 +101,7 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 	return nil
 }
 
-// isExtension reports whether a metadata name can be an extension of its own.
+// isExtension reports whether a metadata name can be a separate extension.
 func isExtension(name string) bool {
 	switch name {
 	case "id", "source", "specversion", "type", "subject", "time", "datacontenttype", "dataschema", "data",
@@ -120,7 +120,7 @@ func isJSONType(mediaType string) bool {
 	return mediaType == "" || strings.HasSuffix(mediaType, "/json") || strings.HasSuffix(mediaType, "+json")
 }
 
-// ToEnvelope returns a CloudEvent as an envelope in binary mode. The error says what makes the event invalid.
+// ToEnvelope returns a CloudEvent as an envelope in binary mode. The error explains what makes the event invalid.
 func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 	if err := ev.Validate(); err != nil {
 		return envelope.Envelope{}, fmt.Errorf("cloudevents: not a valid event: %w", err)

@@ -21,7 +21,7 @@ const ContentType = event.ApplicationCloudEventsJSON
 // ErrNotCloudEvent is what FromMessage returns for a message that does not say that it is a CloudEvent.
 var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither its content type nor a specversion header says so")
 
-// Binding says which headers a message has.
+// Binding is which headers a message has.
 type Binding int
 
 const (
@@ -97,7 +97,7 @@ func Binary(ev event.Event, binding Binding) (*message.Message, error) {
 }
 
 // FromMessage reads a message in either form, under either binding. It returns ErrNotCloudEvent for a message that does not
-// claim to be an event, and another error, which says why, for one that does and is not. The message is not changed.
+// claim to be an event, and another error, which explains why, for one that does and is not. The message is not changed.
 func FromMessage(m *message.Message) (event.Event, error) {
 	for _, key := range [...]string{envelope.KeyContentType, envelope.KeyAMQPContentType} {
 		if isMediaType(m.Metadata[key], ContentType) {

@@ -39,7 +39,7 @@ func newTranscript(w io.Writer, project string, speed float64) *transcript {
 	}
 }
 
-// expect says which events are about to come, and prints who wants them.
+// expect reports which events are about to come, and prints who wants them.
 func (t *transcript) expect(services []service, events []Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -23,7 +23,7 @@ type Employee struct {
 
 const minimumAge = 16 // on the day of hiring
 
-// ValidationError says what is wrong with an event. Its text begins as the system's dashboards expect it (C11).
+// ValidationError is what is wrong with an event. Its text begins as the system's dashboards expect it (C11).
 type ValidationError struct {
 	Kind   string   // cpf, age, dates or required: the first fault
 	Faults []string // all of them, for people

@@ -62,7 +62,7 @@ func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entr
 }
 
 // fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry (C36, C38). What died first is
-// kept beside the correction, as an earlier revision.
+// kept alongside the correction, as an earlier revision.
 func (sv *service) fix(ctx context.Context, employee string, c changes) error {
 	entry, err := sv.deadLetterOf(ctx, employee)
 	if err != nil {

@@ -17,7 +17,7 @@ type result struct {
 	stdout, stderr string
 }
 
-// employees runs the program with a store of its own, as a stranger would.
+// employees runs the program with a separate store, as a stranger would.
 func employees(t *testing.T, stdin string, args ...string) (r result, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "dead.db")
@@ -138,7 +138,7 @@ func TestEmployees_BadInput(t *testing.T) {
 	}
 }
 
-// A payload that is no JSON object has no fields to set: it says so and changes nothing.
+// A payload that is not a JSON object has no fields to set: it says so and changes nothing.
 func TestEmployees_FixNeedsAnObject(t *testing.T) {
 	r, file := employees(t, `{"topic":"employee-create","key":"E1","payload":"<employee/>"}`, "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// report prints what became of the events, and returns whether each has one fate and the store holds the dead ones.
+// report prints what happened to the events, and returns whether each has one fate and the store holds the dead ones.
 func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
 	_, _ = fmt.Fprintf(w, "\nEvents after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sv.tally.retries)
 	dead, balanced := sv.printCounts(w)

@@ -30,7 +30,7 @@ type line struct {
 
 // ledger follows every message through every handler, by what the handlers and
 // the pipeline's hooks report. It does not trust the pipeline: a message that
-// is lost stays queued or running for ever, and one that ends in two ways is
+// is lost stays queued or running forever, and one that ends in two ways is
 // reported. Safe for concurrent use.
 type ledger struct {
 	mu       sync.Mutex
@@ -171,7 +171,7 @@ func (l *ledger) counts(handler string) counts {
 			c.waiting++
 		case queued, running:
 			if l.stopped {
-				c.waiting++ // in the broker still; the shutdown gave back what ran
+				c.waiting++ // in the broker still; the shutdown returned what ran
 			} else {
 				c.missing++
 			}

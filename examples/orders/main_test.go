@@ -19,7 +19,7 @@ type result struct {
 	file           string
 }
 
-// orders runs the program in a directory of its own, as a stranger would.
+// orders runs the program in a separate directory, as a stranger would.
 func orders(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "dead.db")

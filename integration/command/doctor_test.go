@@ -38,7 +38,7 @@ func TestDoctor_Healthy(t *testing.T) {
 	}
 }
 
-// Each part that is broken is a problem of its own with its own remedy, and no password is shown.
+// Each part that is broken is a separate problem with its own remedy, and no password is shown.
 func TestDoctor_Broken(t *testing.T) {
 	t.Parallel()
 	rabbit := services.SharedRabbitMQ(t).VHost(t)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 var stopBrowser = func() {}
 
-// browser starts Chromium, once for all tests, with a profile of its own. Where it is required and missing, the test fails.
+// browser starts Chromium, once for all tests, with a separate profile. Where it is required and missing, the test fails.
 var browser = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {

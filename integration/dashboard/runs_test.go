@@ -142,7 +142,7 @@ func TestRun_Approval(t *testing.T) {
 	}
 }
 
-// A run stops by itself when too many die again, and its page says why.
+// A run stops on its own when too many die again, and its page explains why.
 func TestRun_Stops(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)

@@ -183,7 +183,7 @@ func TestScreens_OtherSites(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	b.expect("403")
 	b.visit("/")
-	// A page that was loaded from elsewhere: data: has an origin of its own.
+	// A page that was loaded from elsewhere: data: has a separate origin.
 	b.do(chromedp.Navigate(fmt.Sprintf(
 		`data:text/html,<h1>evil</h1><form method="post" action="%s/entries/%d"><input name="do" value="discard"></form>`, s.url, id)))
 	answered := chromedp.Events(b.ctx, network.ResponseReceived)

@@ -70,7 +70,7 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// shop is a week of a shop whose bank is down now and then, with a run under way.
+// shop is a week of a shop whose bank is down now and then, with a run in progress.
 func shop(t testing.TB) (*site, string) {
 	t.Helper()
 	s := newSite(t)

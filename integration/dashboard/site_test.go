@@ -45,7 +45,7 @@ type site struct {
 	// away cuts every connection to the dashboard; refuses is what the broker answers to a redrive of one entry.
 	away    atomic.Bool
 	refuses atomic.Pointer[error]
-	// broken says which messages the consumer fails on; nil none.
+	// broken is which messages the consumer fails on; nil none.
 	broken func(*message.Message) error
 	seen   []string
 	mails  int

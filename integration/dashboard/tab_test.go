@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tab is a tab of the browser, with cookies of its own, that looks at a site. It notes what no page of ours does: errors in the console,
+// tab is a tab of the browser, with its own cookies, that looks at a site. It notes what no page of ours does: errors in the console,
 // dialogs, requests to other hosts.
 type tab struct {
 	t    testing.TB

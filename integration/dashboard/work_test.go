@@ -100,7 +100,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	at(3)
 	b.key("e")
 	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d/edit" && document.readyState === "complete"`, l.Entries[3].ID))
-	// The difference stands beside the payload while it is typed, and nothing is saved.
+	// The difference stands next to the payload while it is typed, and nothing is saved.
 	b.fill(`textarea[name=payload]`, `{"order":1,"fixed":true}`)
 	b.wait(`document.querySelector("#diff").innerText.includes('"fixed": true')`)
 	right := eval[float64](b, `document.querySelector("textarea[name=payload]").getBoundingClientRect().right`)

@@ -131,7 +131,7 @@ func (o *ours) server(named *url.URL) string {
 	return ""
 }
 
-// checkout is the repository as a stranger has it, in a directory of its own: what programs make in it is not in ours.
+// checkout is the repository as a stranger has it, in a separate directory: what programs make in it is not in ours.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))

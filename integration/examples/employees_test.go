@@ -47,7 +47,7 @@ func TestEmployees_OnKafka(t *testing.T) {
 	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 }
 
-// Broker and store are URLs: the same program, the same numbers. Each broker runs beside another store.
+// Broker and store are URLs: the same program, the same numbers. Each broker runs alongside another store.
 func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
 	stores := map[string]func(t *testing.T) string{
 		"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },

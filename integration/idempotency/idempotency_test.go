@@ -248,7 +248,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	require.NoError(t, broker.Close())
 	workers.Wait()
 
-	// A delivery beside the one at work, and one after the success, do not run the handler: one failure, one success.
+	// A delivery alongside the one at work, and one after the success, do not run the handler: one failure, one success.
 	for id, times := range attempts {
 		require.Equal(t, 2, times, "how often the handler of %s ran", id)
 	}

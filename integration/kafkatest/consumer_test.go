@@ -29,7 +29,7 @@ const (
 	consumerWork  = "REDRIVE_KAFKATEST_WORK"
 )
 
-// consumerMain is a consumer in a process of its own: a router with a pipeline that fails every tenth message of a key
+// consumerMain is a consumer in a separate process: a router with a pipeline that fails every tenth message of a key
 // once. It prints a line for every success.
 func consumerMain(ctx context.Context, url string) int {
 	b, err := brokers.Open(ctx, url)

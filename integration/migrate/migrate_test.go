@@ -241,7 +241,7 @@ func (m *move) by(who string) (n int) {
 	return n
 }
 
-// sideBySide is the first hour, and the way back: messages wait already, the old consumer reads, the new one comes beside it, then it is
+// sideBySide is the first hour, and the way back: messages wait already, the old consumer reads, the new one comes alongside it, then it is
 // alone, and then the old one is.
 func (m *move) sideBySide(dead string, empty ...string) {
 	m.t.Helper()

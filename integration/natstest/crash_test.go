@@ -41,7 +41,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	}
 }
 
-// A message that ends its process is cut off, and those beside it are handled.
+// A message that ends its process is cut off, and those alongside it are handled.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -88,7 +88,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 }
 
-// Restarts in order are no crashes, however many there are: what waited in hand is as it was.
+// Restarts in order are not crashes, however many there are: what waited in hand is as it was.
 func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)

@@ -64,7 +64,7 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkPublishInFlight: what any client gets with no more than 64 publications under way, as 64 callers who wait for
+// BenchmarkPublishInFlight: what any client gets with no more than 64 publications in flight, as 64 callers who wait for
 // their confirms have: raw ones over 1 to 8 channels of one connection whose writes are put together. Target: 0.9 of the best.
 func BenchmarkPublishInFlight(b *testing.B) {
 	onQueues(b, func(a *arena) {
@@ -233,7 +233,7 @@ func isBad(m *message.Message) bool {
 }
 
 // BenchmarkNonBlocking: the rate of the good messages while 1 % of all fail for 5 s. Target: 0.95 of the rate without
-// failures. Watermill's Retry, which waits in the handler, stands beside it.
+// failures. Watermill's Retry, which waits in the handler, stands next to it.
 func BenchmarkNonBlocking(b *testing.B) {
 	const n, delay = 40_000, time.Second
 	onQueues(b, func(a *arena) {

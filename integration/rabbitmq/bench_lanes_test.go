@@ -10,7 +10,7 @@ import (
 )
 
 // publishOver is publishRaw with inFlight publications shared out among channels of one connection, one goroutine each, and
-// with writes that are put together: the best that is known to get out of so few under way.
+// with writes that are put together: the best that is known to get out of so few in flight.
 func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Duration {
 	a.Helper()
 	conn, err := amqp.DialConfig(a.url, amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US", Dial: func(network, address string) (net.Conn, error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // The raw contenders do with amqp091-go alone what a careful program has to do: persistent, mandatory, confirmed before
-// the ack, and as much under way at once as helps.
+// the ack, and as much in flight at once as helps.
 
 const (
 	rawInFlight = 1000

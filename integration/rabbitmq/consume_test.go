@@ -176,7 +176,7 @@ func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 	close(release)
 }
 
-// A nack is an answer: however often a living handler gives a message back, it is not taken for a crash, and it comes
+// A nack is an answer: however often a living handler gives a message back, it is not treated as a crash, and it comes
 // back at a walk.
 func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	t.Parallel()

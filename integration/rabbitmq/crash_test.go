@@ -25,8 +25,8 @@ import (
 )
 
 // A handler that ends the process on every delivery is cut off by the broker's count, before the handler; the messages
-// that were sent ahead or under way beside it are handled, although RabbitMQ counts them too.
-func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, which has nothing beside it
+// that were sent ahead or in flight alongside it are handled, although RabbitMQ counts them too.
+func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, which has nothing alongside it
 	if url := os.Getenv("REDRIVE_CRASH_URL"); url != "" {
 		crashingConsumer(t, url)
 		return

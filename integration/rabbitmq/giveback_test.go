@@ -123,7 +123,7 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	require.Equal(t, "after", p.next("orders").MessageId)
 }
 
-// More returns than one channel may have publications under way: each is told, none is taken for stored.
+// More returns than one channel may have publications in flight: each is told, none is treated as stored.
 func TestPublish_EveryReturnIsTold(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

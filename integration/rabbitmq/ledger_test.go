@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// ledger counts what became of each message.
+// ledger counts what happened to each message.
 type ledger struct {
 	mu      sync.Mutex
 	entries map[string]int

@@ -22,7 +22,7 @@ import (
 )
 
 // The network swallows everything and closes nothing. Heartbeats notice, both connections are made anew, and the message
-// that was under way comes again.
+// that was in flight comes again.
 func TestNetwork_SwallowsEverything(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)

@@ -226,7 +226,7 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	require.Zero(t, p.depth(queue+".deadletter"))
 }
 
-// E on queues that exist, classic, in the original's spelling, and with a consumer beside ours that still rejects: its
+// E on queues that exist, classic, in the original's spelling, and with a consumer alongside ours that still rejects: its
 // cycles count (E3).
 func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 	t.Parallel()

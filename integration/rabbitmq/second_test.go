@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// second is a broker beside the shared one, with a TLS port that asks clients for certificates, which tests may
+// second is a broker alongside the shared one, with a TLS port that asks clients for certificates, which tests may
 // reconfigure, alarm, freeze and kill. It starts when the first of them asks for it.
 var second struct {
 	sync.RWMutex // locked by a test that has the broker alone

@@ -11,7 +11,7 @@
 //		...
 //	}
 //
-// A test that kills or configures a server starts one of its own with RabbitMQ, Postgres, MariaDB, MySQL or Kafka.
+// A test that kills or configures a server starts a separate one with RabbitMQ, Postgres, MariaDB, MySQL or Kafka.
 //
 // A shared server is looked for in this order: the environment (TEST_AMQP_URL, TEST_AMQP4_URL, TEST_KAFKA_BROKERS,
 // TEST_POSTGRES_URL, TEST_MARIADB_URL, TEST_MYSQL_URL), then what integration/install.sh brings. If neither is there, the test is skipped with

@@ -21,7 +21,7 @@ import (
 // kafkaVersion is the release in integration/kafka/pom.xml, a test compares them. Its broker needs Java 17.
 const kafkaVersion = "4.3.1"
 
-// KafkaConfig says how a Kafka of a test's own differs from ours. The zero value is fine.
+// KafkaConfig describes how a Kafka of a test's own differs from ours. The zero value is fine.
 type KafkaConfig struct {
 	// Settings are further lines of server.properties, such as "message.max.bytes": "2000000".
 	Settings map[string]string
@@ -41,7 +41,7 @@ type KafkaServer struct {
 	// Brokers are host:port addresses to start from.
 	Brokers []string
 
-	// Secured tells how to connect to the listener that KafkaConfig.Secured asked for.
+	// Secured describes how to connect to the listener that KafkaConfig.Secured asked for.
 	Secured *KafkaSecurity
 
 	// Proxy stands before the broker if KafkaConfig.Proxied asked for it; ProxiedBrokers are the addresses behind it.
@@ -113,7 +113,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	return k, nil
 }
 
-// runs says how the broker is started and stopped.
+// runs reports how the broker is started and stopped.
 func (k *KafkaServer) runs(node kafkaNode) {
 	k.server = server{
 		name:       "kafka",

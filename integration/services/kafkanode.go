@@ -86,7 +86,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 func clusterID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	id[0] &= 0x7f           // an id that begins with "-" would be taken for an option
+	id[0] &= 0x7f           // an id that begins with "-" would be treated as an option
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 

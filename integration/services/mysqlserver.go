@@ -19,7 +19,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLConfig says how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it promised
+// MySQLConfig describes how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it promised
 // when the machine (not the process) crashes.
 type MySQLConfig struct {
 	// Durable keeps the server's own settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
@@ -121,7 +121,7 @@ func (m *MySQLServer) Database(t testing.TB) string {
 	return u.String()
 }
 
-// exec runs one statement on a connection of its own.
+// exec runs one statement on a separate connection.
 func (m *MySQLServer) exec(ctx context.Context, statement string) error {
 	return m.on(func(db *sql.DB) error {
 		_, err := db.ExecContext(ctx, statement)
@@ -139,7 +139,7 @@ func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	if err != nil {
 		return err
 	}
-	cfg.Logger = &mysql.NopLogger{} // a server that is about to start is no news
+	cfg.Logger = &mysql.NopLogger{} // a server that is about to start is not a news
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	// Temporary files in a directory of its own: a server that starts removes what it takes for an earlier one's temporary tables. So does
+	// Temporary files in a separate directory: a server that starts removes what it takes for an earlier one's temporary tables. So does
 	// the one that mariadb-install-db runs, which takes no option for it.
 	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
@@ -206,7 +206,7 @@ func (d *mysqlData) prepare(cmd *exec.Cmd) {
 func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
 
 // externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a MariaDB:
-// it is then taken for what it is, as it was before tests ran on MySQL too.
+// it is then treated as what it is, as it was before tests ran on MySQL too.
 func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 	for _, env := range []string{mariadbEnv, mysqlEnv} {
 		u := os.Getenv(env)

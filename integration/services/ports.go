@@ -13,7 +13,7 @@ import (
 // its port back at its restart, and from that range a client's connection could have taken it meanwhile.
 //
 // Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing listens
-// on may still be another process's. Each process therefore takes ports from blocks of its own. It owns a block by
+// on may still be another process's. Each process therefore takes ports from its own blocks. It owns a block by
 // listening on the block's first port until it ends.
 const (
 	firstPort = 20000

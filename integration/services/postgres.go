@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresConfig says how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it promised
+// PostgresConfig describes how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it promised
 // when the machine (not the process) crashes.
 type PostgresConfig struct {
 	// Durable keeps PostgreSQL's own settings for fsync, synchronous_commit and full_page_writes, which tests of
@@ -125,7 +125,7 @@ func (p *PostgresServer) Database(t testing.TB) string {
 	return u.String()
 }
 
-// exec runs statements on a connection of their own; with none it tells whether the server answers.
+// exec runs statements on a separate connection; with none it reports whether the server answers.
 func (p *PostgresServer) exec(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, p.URL)
 	if err != nil {

@@ -60,7 +60,7 @@ func rabbit4() (rabbitInstall, error) {
 	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, nil
 }
 
-// RabbitConfig says how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
+// RabbitConfig describes how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
 type RabbitConfig struct {
 	// Four starts RabbitMQ 4 instead of the one that Debian's stable release has.
 	Four bool

@@ -18,7 +18,7 @@ type rabbitNode struct {
 	owner                             account
 	amqp, management, dist, epmd, tls int
 	certificates                      *Certificates // nil without TLS
-	plugins                           string        // a directory beside the broker's own, or ""
+	plugins                           string        // a directory alongside the broker's own, or ""
 }
 
 // configure writes the node's files. Nodes with the same cookie may form a cluster.

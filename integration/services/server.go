@@ -72,7 +72,7 @@ func (s *server) Start(ctx context.Context) error {
 	}
 }
 
-// startOnce returns the process once it serves. The error is final if the process ended by itself.
+// startOnce returns the process once it serves. The error is final if the process ended on its own.
 func (s *server) startOnce(ctx context.Context) (*process, error) {
 	// The child outlives ctx, which bounds only the start.
 	proc, err := startProcess(s.command(context.WithoutCancel(ctx)), s.logPath())

@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put a hand-written loop and watermill-sql beside the queue in one run; only the ratios count. A figure
+// The benchmarks put a hand-written loop and watermill-sql alongside the queue in one run; only the ratios count. A figure
 // named x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
 //
 //	go test ./sqlqueue -run '^$' -bench . -benchtime 5x

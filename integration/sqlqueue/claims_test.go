@@ -133,7 +133,7 @@ func TestClaims_AreDisjoint(t *testing.T) {
 	})
 }
 
-// A row that somebody has locked, an operator's forgotten transaction or an ack under way, is passed by: those behind it are handed
+// A row that somebody has locked, an operator's forgotten transaction or an ack in flight, is passed by: those behind it are handed
 // out, and it is when the lock is gone.
 func TestClaims_PassByLockedRows(t *testing.T) {
 	t.Parallel()

@@ -174,7 +174,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for _, times := range runs {
 			twice += times - 1
 		}
-		// What the dead worker had handled and not acked, and no more: 4 handlers, and acks under way.
+		// What the dead worker had handled and not acked, and no more: 4 handlers, and acks in flight.
 		require.LessOrEqual(t, twice, 600)
 		t.Logf("%d messages, %d handled twice", len(runs), twice)
 	})

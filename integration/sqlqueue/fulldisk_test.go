@@ -118,7 +118,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// largest fills a server of MySQL's kind, which does not survive errors in its files, but has a limit of its own.
+// largest fills a server of MySQL's kind, which does not survive errors in its files, but has a separate limit.
 func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string, free func()) {
 	return func(t *testing.T) (string, func()) {
 		t.Helper()

@@ -64,7 +64,7 @@ func startVictim(t *testing.T, url string) (cmd *exec.Cmd, died <-chan error) {
 }
 
 // A message that ends the process of its handler does so as often as crash-limit says, and is then a dead letter; those
-// around it are handled, although they were leased or under way each time the process died.
+// around it are handled, although they were leased or in flight each time the process died.
 func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	const limit = 4

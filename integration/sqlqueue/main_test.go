@@ -44,7 +44,7 @@ var servers = map[string]func(t testing.TB) (url string){
 	"MySQL":      func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 }
 
-// onEach runs test on every server, on a database of its own.
+// onEach runs test on every server, on a separate database.
 func onEach(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	for name, database := range servers {

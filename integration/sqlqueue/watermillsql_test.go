@@ -41,7 +41,7 @@ func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *
 	return pub, sub
 }
 
-// Plain watermill-sql topics work with the pipeline: retries go through our queue, beside the topic, and come back to the
+// Plain watermill-sql topics work with the pipeline: retries go through our queue, alongside the topic, and come back to the
 // same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler must be faster
 // than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
 func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
@@ -139,7 +139,7 @@ func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 }
 
 // Why its subscriber was not kept: even with SKIP LOCKED in the adapters it holds a connection and a transaction for each
-// handler while it runs, and starts a handler that is slower than AckDeadline again beside itself.
+// handler while it runs, and starts a handler that is slower than AckDeadline again concurrently with itself.
 func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	t.Parallel()
 	const workers = 16

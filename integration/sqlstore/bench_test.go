@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put C's table as written beside the store, on one durable PostgreSQL, with the same rows, and let the two take turns.
+// The benchmarks put C's table as written alongside the store, on one durable PostgreSQL, with the same rows, and let the two take turns.
 // Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench 'Postgres$' -benchtime 20x -timeout 30m ./sqlstore
@@ -229,7 +229,7 @@ func (a *arena) benchmarkClaim(b *testing.B) {
 			ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED) RETURNING id, event_id, event_payload, kafka_topic`))
 }
 
-// peerInsert is C's INSERT of one dead letter, in a transaction of its own.
+// peerInsert is C's INSERT of one dead letter, in a separate transaction.
 const peerInsert = "INSERT INTO peer.dlq_events (event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace," +
 	" kafka_offset, kafka_partition, kafka_topic, correlation_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 

@@ -200,7 +200,7 @@ func TestPostgres_Plans(t *testing.T) {
 	}})
 	ask(t, s, questions)
 
-	// The same on tables that became partitions, beside those of this month and the next.
+	// The same on tables that became partitions, alongside those of this month and the next.
 	require.NoError(t, openStore(t, with(url, byMonth)).Close())
 	_, err := db.ExecContext(t.Context(), "ANALYZE")
 	require.NoError(t, err)

@@ -62,7 +62,7 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, tx.Rollback())
 		require.Equal(t, int64(2), count())
 
-		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets one of its own. On MySQL it has not.
+		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets a separate one. On MySQL it has not.
 		tx, err = db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")

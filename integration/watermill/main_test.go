@@ -86,7 +86,7 @@ func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message
 	return messages
 }
 
-// setenv is for tests that run in parallel, under a name of their own.
+// setenv is for tests that run in parallel, under a separate name.
 func setenv(t *testing.T, name, value string) {
 	t.Helper()
 	require.NoError(t, os.Setenv(name, value)) //nolint:usetesting // t.Setenv forbids parallel tests

@@ -47,7 +47,7 @@ func (b *Broker) Operating() brokers.Config {
 	return cfg
 }
 
-// withoutParams removes parameters from a URL, in both of their spellings. A URL that cannot be parsed stays: opening it says why.
+// withoutParams removes parameters from a URL, in both of their spellings. A URL that cannot be parsed stays: opening it explains why.
 func withoutParams(rawURL string, names ...string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -27,7 +27,7 @@ type Config struct {
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
 }
 
-// Metrics says what is shown to Prometheus.
+// Metrics is what is shown to Prometheus.
 type Metrics struct {
 	// Off shows nothing at /metrics.
 	Off bool `yaml:"off" jsonschema:"description=Show nothing at /metrics."`
@@ -35,7 +35,7 @@ type Metrics struct {
 	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Show dlq_events_total and dlq_resolution_time_seconds too; for dashboards and alerts on these names."`
 }
 
-// Store says where dead letters are kept.
+// Store is where dead letters are kept.
 type Store struct {
 	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
 	URL string `yaml:"url" jsonschema:"description=sqlite:dead-letters.db or postgres:// or mysql:// with the database's own parameters.,example=sqlite:dead-letters.db"`
@@ -44,16 +44,16 @@ type Store struct {
 // Broker is a broker's configuration, and what is to be known of its consumers.
 type Broker struct {
 	brokers.Config `yaml:",inline"`
-	// Outcome says how the entries of redriven messages are closed that were collected from this broker. Defaults to confirmed.
+	// Outcome describes how the entries of redriven messages are closed that were collected from this broker. Defaults to confirmed.
 	Outcome collector.Outcome `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
 }
 
-// Collector says what is read into the store.
+// Collector is what is read into the store.
 type Collector struct {
 	Sources []Source `yaml:"sources"`
 	// Concurrency is how many messages of a source are stored at once. Defaults to 50.
 	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
-	// Hold is how long a message that cannot be stored is held before it is given back. Defaults to 1 min.
+	// Hold is how long a message that cannot be stored is held before it is returned. Defaults to 1 min.
 	Hold time.Duration `yaml:"hold" jsonschema:"description=How long a message that the store does not take is held before the broker gets it back; 1m if not given."`
 }
 
@@ -63,7 +63,7 @@ type Source struct {
 	Broker string `yaml:"broker" jsonschema:"required,description=A name under brokers."`
 	// Topic is the queue or topic itself. Required.
 	Topic string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
-	// Origin says where its messages came from, and wins over what they say.
+	// Origin is where its messages came from, and wins over what they say.
 	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; wins over what their headers say."`
 }
 
@@ -90,7 +90,7 @@ type Redrive struct {
 	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may send alone."`
 	// ApprovalWindow is for how long what was sent counts. Defaults to 24 h.
 	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=For how long what was sent counts; 24h if not given."`
-	// Rules redrive dead letters of technical causes by themselves, while redrive serve runs.
+	// Rules redrive dead letters of technical causes on their own, while redrive serve runs.
 	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives by itself."`
 }
 
@@ -141,7 +141,7 @@ func (r *Redrive) checkRules() error {
 	return errors.Join(errs...)
 }
 
-// Log says what is logged.
+// Log is what is logged.
 type Log struct {
 	// Level is debug, info, warn or error. Defaults to info.
 	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=The least level that is logged; info if not given."`

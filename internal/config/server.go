@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// Server says where redrive serve listens, and to whom it answers.
+// Server is where redrive serve listens, and to whom it answers.
 type Server struct {
 	// Address is host:port. Defaults to 127.0.0.1:8321. Another machine reaches it only with Auth.
 	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
@@ -87,7 +87,7 @@ type Limits struct {
 	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, but for exports\\, imports and purges; 30s if not given."`
 }
 
-// Redaction says what not everybody may see.
+// Redaction is what not everybody may see.
 type Redaction struct {
 	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
 	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * stands for any characters."`

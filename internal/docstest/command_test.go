@@ -99,7 +99,7 @@ func runCommands(t *testing.T, program string, commands []string) {
 	}
 }
 
-// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on for ever is interrupted when
+// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on forever is interrupted when
 // it has shown something.
 func (s *service) run(t *testing.T, program, command string, more ...string) string {
 	t.Helper()

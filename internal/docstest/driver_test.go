@@ -74,7 +74,7 @@ func (s *Shelf) parcel(o *driver.Outgoing) *parcel {
 	return p
 }
 
-// spread gives each group that reads topic a parcel of its own.
+// spread gives each group that reads topic a separate parcel.
 func (s *Shelf) spread(topic string, o *driver.Outgoing) {
 	read := false
 	for name, to := range s.slots {

@@ -53,7 +53,7 @@ func observed(ctx context.Context, broker brokers.Broker, url string) (*middlewa
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker,
 		DeadLetters: letters,
-		Observer:    pipelines, // beside traces: middleware.Observers{pipelines, tracer}
+		Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tracer}
 		Breaker:     &middleware.Breaker{Failures: 3},
 	})
 	return pipeline, letters, registry, err
@@ -218,7 +218,7 @@ deadLetters, err := dlqmetrics.New(dlqmetrics.Config{LegacyNames: true})
 letters, err := dlq.Open(ctx, url, dlq.WithObserver(deadLetters))
 deadLetters.Watch(dlqmetrics.Sources{Letters: letters})
 registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
-Observer:    pipelines, // beside traces: middleware.Observers{pipelines, tracer}
+Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tracer}
 ` + "```" + `
 
 ` + "`redrive serve`" + ` shows those of the store, the runs, the collector and the brokers at /metrics, to viewers; ` + "`metrics.off`" + ` in its configuration shows none,

@@ -80,7 +80,7 @@ func changes(command string) bool {
 	return false
 }
 
-// change types a command that changes something, and looks at what became of it.
+// change types a command that changes something, and looks at what happened to it.
 func change(t *testing.T, program, command string) {
 	t.Helper()
 	s := newService(t)
@@ -144,7 +144,7 @@ func change(t *testing.T, program, command string) {
 	}
 }
 
-// stopped is a run that has stopped by itself; the service is repaired since.
+// stopped is a run that has stopped on its own; the service is repaired since.
 func (s *service) stopped(t *testing.T) string {
 	t.Helper()
 	s.broken.Store(true)

@@ -56,7 +56,7 @@ func (s *Source) postgres(u *url.URL, native url.Values) error {
 	}
 	s.keepSecrets(native.Get("password"), native.Get("sslpassword"))
 	dsn := *u
-	// As libpq reads it, where a + is no space.
+	// As libpq reads it, where a + is not a space.
 	dsn.Scheme, dsn.RawQuery = "postgres", strings.ReplaceAll(native.Encode(), "+", "%20")
 	s.DSN = dsn.String()
 	return nil

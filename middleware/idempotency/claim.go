@@ -40,7 +40,7 @@ func (c *Claim) MarkCompleted(produced int) {
 	c.marked, c.kept = true, produced
 }
 
-// completed tells whether nothing is left to do after a handler that has produced that many messages.
+// completed reports whether nothing is left to do after a handler that has produced that many messages.
 func (c *Claim) completed(produced int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@
 //	done               does not run  success, and the messages that the handler produced the first time
 //	being handled      does not run  [BusyError], through Config.Busy: come back later
 //
-// A failed attempt is never taken for done. An owner that crashed is replaced when its lease ends; an owner that is merely
+// A failed attempt is never treated as done. An owner that crashed is replaced when its lease ends; an owner that is merely
 // slow renews it. A message without any id runs each time, with a warning. A message whose content differs from that of the
 // handled message with its id is another message, and runs: a producer that sends an order twice under one id must send the
 // same bytes.

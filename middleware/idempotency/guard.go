@@ -74,7 +74,7 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // claim claims a message. Where one with the same id and another content is done, it is not this one: the ids of a topic that was
-// made again begin anew, and so do those of a second cluster. Then the message has a key of its own.
+// made again begin anew, and so do those of a second cluster. Then the message has a separate key.
 func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 	record, err := g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
 	if err != nil || record.State != Done {

@@ -15,7 +15,7 @@ const Other = "other"
 // DefaultMaxValues is how many values a label that comes from messages may have.
 const DefaultMaxValues = 100
 
-// Config says what to export. The zero Config is ready for use.
+// Config specifies what to export. The zero Config is ready for use.
 type Config struct {
 	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; what comes after them is [Other].
 	// Defaults to [DefaultMaxValues].

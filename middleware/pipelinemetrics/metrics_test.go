@@ -93,7 +93,7 @@ func (w *world) play(t *testing.T) {
 	w.away = nil
 }
 
-// D21, C15: what happens is counted under the tags first, retry and last, with what became of it.
+// D21, C15: what happens is counted under the tags first, retry and last, with what happened to it.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{NativeFactor: -1, DurationBuckets: []float64{.25, 1}, DelayBuckets: []float64{10}, PayloadBuckets: []float64{64}}, nil)
@@ -198,7 +198,7 @@ func TestMetrics_Lint(t *testing.T) {
 	})
 }
 
-// Times have native buckets beside the classic ones.
+// Times have native buckets alongside the classic ones.
 func TestMetrics_NativeHistograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{}, nil)

@@ -6,7 +6,7 @@
 //
 // Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the first, for example.
 // As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's size, where no other is configured.
-// The agent multiplies what it gets by the rate that comes with it. Tags are not bounded here: a StatsD agent has limits of its own.
+// The agent multiplies what it gets by the rate that comes with it. Tags are not bounded here: a StatsD agent has its own limits.
 package pipelinestatsd
 
 import (
@@ -37,7 +37,7 @@ type Client interface {
 	Timing(name string, value time.Duration, tags []string, rate float64) error
 }
 
-// Config says what to send.
+// Config specifies what to send.
 type Config struct {
 	// Client sends. Required; New panics without. Who made it closes it.
 	Client Client

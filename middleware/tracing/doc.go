@@ -7,7 +7,7 @@
 //	router.AddMiddleware(pipeline.Middleware, tracer.Middleware)
 //	manager := letters.Manager(tracer.Redriver(broker))
 //
-// It uses the API alone: spans go where the program's SDK sends them, and without one nowhere, at almost no cost. Beside metrics it
+// It uses the API alone: spans go where the program's SDK sends them, and without one nowhere, at almost no cost. Besides metrics it
 // is one of several: middleware.Observers{metrics, tracer}.
 //
 // # Spans
@@ -25,7 +25,7 @@
 // publish as its parent, so all of a message's life is one trace, whose id its dead letter shows. Deliveries are not parents of each
 // other: an attempt may come hours after the one before. Each links to it, instead, by the header x-trace-link, which names the
 // failed attempt, or the redrive, that the delivery comes from. A redrive is part of the operator's trace and links to the attempt
-// that died. With [Config.NewTraces] attempts have traces of their own, which link to the publish.
+// that died. With [Config.NewTraces] attempts have their own traces, which link to the publish.
 //
 // A message of a producer that does not trace gets the traceparent of its first failed attempt.
 //

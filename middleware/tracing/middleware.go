@@ -45,7 +45,7 @@ func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// handOn makes out part of the span's trace, unless it has one of its own.
+// handOn makes out part of the span's trace, unless it has a separate one.
 func (t *Tracer) handOn(span trace.Span, out *message.Message) {
 	if !trace.SpanContextFromContext(out.Context()).IsValid() {
 		out.SetContext(trace.ContextWithSpan(out.Context(), span))

@@ -16,7 +16,7 @@ import (
 // Scope is the name of the instrumentation.
 const Scope = "github.com/redrive-go/redrive/middleware/tracing"
 
-// Config says how to trace. The zero Config is ready for use.
+// Config describes how to trace. The zero Config is ready for use.
 type Config struct {
 	// Provider makes the spans. Defaults to the global one, as it is when New is called.
 	Provider trace.TracerProvider

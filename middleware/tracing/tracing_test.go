@@ -80,7 +80,7 @@ func TestMiddleware_Alone(t *testing.T) {
 		[]string{spans[0].Status.Description, spans[1].Status.Description, spans[2].Status.Description})
 }
 
-// Attempts may have traces of their own, which link to the publish.
+// Attempts may have their own traces, which link to the publish.
 func TestTracer_NewTraces(t *testing.T) {
 	w := newWorld(tracing.Config{NewTraces: true})
 	_, err := w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(order(parent))

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// admit reports whether h is for the handler. What is not is settled, or put aside, and comes to ready when it may run.
+// admit reports whether h is for the handler. What is not is settled, or parked, and comes to ready when it may run.
 func (s *subscription) admit(h *hand) bool {
 	if h.replayed() {
 		s.b.replays.Add(1)

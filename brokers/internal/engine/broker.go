@@ -105,7 +105,7 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Transport returns what the broker was made of, for drivers that add methods of their own.
+// Transport returns what the broker was made of, for drivers that add their own methods.
 func (b *Broker) Transport() driver.Transport { return b.transport }
 
 // Config returns the configuration that the broker was made with.

@@ -349,7 +349,7 @@ func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
 	})
 }
 
-// One crash replays the topic, and each replay of a delivery that had failed started a chain of retries of its own.
+// One crash replays the topic, and each replay of a delivery that had failed started a chain of its own retries.
 func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.T) {
 	for name, cfg := range map[string]drivertest.Config{
 		"stamped by the publisher": rabbit(),
@@ -395,7 +395,7 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 	}
 }
 
-// What follows a delivery twice, because its handler forks it, is no replay.
+// What follows a delivery twice, because its handler forks it, is not a replay.
 func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

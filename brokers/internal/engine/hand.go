@@ -205,7 +205,7 @@ func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
 		return
 	}
 	s.report(h.settlement[:], h)
-	s.unlist(h) // after the report: what waits for the answer of a session that has ended looks up what became of it
+	s.unlist(h) // after the report: what waits for the answer of a session that has ended looks up what happened to it
 }
 
 // remember notes that the consumer has dealt with the stage, and for nacks that they are over.

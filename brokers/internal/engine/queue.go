@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// queue makes the description of what one subscription reads, or says why it cannot be read.
+// queue makes the description of what one subscription reads, or explains why it cannot be read.
 func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queue, error) {
 	q := driver.Queue{
 		Topic:        topic,

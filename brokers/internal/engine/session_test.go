@@ -252,7 +252,7 @@ func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 	}
 }
 
-// An event that no service reads is no error on a bus; a bus that is not there is one.
+// An event that no service reads is not an error on a bus; a bus that is not there is one.
 func TestEvent_ToAMissingPlaceIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

@@ -122,7 +122,7 @@ func (s *subscription) drain() {
 		s.aside.Wait()
 		s.giveBackReady() // what the dispatcher had taken meanwhile
 		s.suspects.giveBack(func(*hand) bool { return true })
-		s.aside.Wait() // those that got the turn from one that was given back
+		s.aside.Wait() // those that got the turn from one that was returned
 		if last := s.source.session; last != nil {
 			last.close()
 		}
@@ -161,7 +161,7 @@ func (s *subscription) workDirectly() {
 }
 
 // dispatch takes deliveries from the source as long as the window allows, also while all handlers are busy: what has
-// come early, or may not run now, is put aside without waiting for a slow handler.
+// come early, or may not run now, is parked without waiting for a slow handler.
 func (s *subscription) dispatch() {
 	for {
 		h := s.source.next()

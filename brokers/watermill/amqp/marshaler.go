@@ -15,7 +15,7 @@ import (
 )
 
 // Marshaler writes what watermill-amqp's DefaultMarshaler writes, and reads every delivery: the default one fails on a
-// header that is no text, and watermill-amqp then delivers the message again forever, before any handler.
+// header that is not a text, and watermill-amqp then delivers the message again forever, before any handler.
 type Marshaler struct{ wamqp.DefaultMarshaler }
 
 var _ wamqp.Marshaler = Marshaler{}

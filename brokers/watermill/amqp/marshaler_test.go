@@ -48,7 +48,7 @@ func TestMarshaler_TakesEveryHeader(t *testing.T) {
 	require.NotContains(t, p.Headers, "x-delivery-count")
 }
 
-// What a deleted queue leaves behind is no message.
+// What a deleted queue leaves behind is not a message.
 func TestMarshaler_RefusesGhosts(t *testing.T) {
 	_, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err)

@@ -52,7 +52,7 @@ func (p *publisher) Close() error {
 	return errors.Join(p.inner.Close(), p.client.close(), p.done())
 }
 
-// named says what an error means in the engine's words.
+// named reports what an error means in the engine's words.
 func named(err error) error {
 	var config sarama.ConfigurationError
 	switch {

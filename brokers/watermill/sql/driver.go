@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Schemes of the URLs that open this broker. SchemeSQLite only says why it cannot.
+// Schemes of the URLs that open this broker. SchemeSQLite only explains why it cannot.
 const (
 	SchemePostgres = "watermill+postgres"
 	SchemeMySQL    = "watermill+mysql"

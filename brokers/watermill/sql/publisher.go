@@ -43,7 +43,7 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 // Close implements message.Publisher.
 func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
 
-// named says what an error means in the engine's words.
+// named reports what an error means in the engine's words.
 func (c *client) named(err error) error {
 	switch {
 	case err == nil:

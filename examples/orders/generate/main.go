@@ -66,7 +66,7 @@ var (
 	dateOnly = time.DateOnly
 )
 
-// faults says what is wrong with the n-th order: n modulo a prime, so that the
+// faults reports what is wrong with the n-th order: n modulo a prime, so that the
 // faults are spread over the file and meet each other nowhere by design.
 func faults(n int) string {
 	for _, f := range []struct {

@@ -43,7 +43,7 @@ const (
 // patience is how long a loaded machine may take.
 const patience = 90 * time.Second
 
-// Run runs the test: a message is published, fails twice, is dead-lettered, redriven, and then succeeds with a message of its own.
+// Run runs the test: a message is published, fails twice, is dead-lettered, redriven, and then succeeds with a separate message.
 func Run(t *testing.T, b Broker) {
 	t.Helper()
 	spans := &exporter{InMemoryExporter: tracetest.NewInMemoryExporter(), exported: make(chan struct{}, 100)}
@@ -120,7 +120,7 @@ func Run(t *testing.T, b Broker) {
 	checkLogs(t, logs.String(), id.String(), e.MessageID())
 }
 
-// exporter says when something was exported.
+// exporter is when something was exported.
 type exporter struct {
 	*tracetest.InMemoryExporter
 

@@ -267,7 +267,7 @@ func clean(name string) string {
 	}, strings.ToValidUTF8(name, "")))
 }
 
-// foreign says why a request is not for us; empty when it is.
+// foreign explains why a request is not for us; empty when it is.
 func (g *Guard) foreign(r *http.Request) string {
 	name := strings.ToLower(host(r.Host))
 	if len(g.cfg.Auth) > 0 {

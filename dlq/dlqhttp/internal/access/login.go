@@ -123,7 +123,7 @@ func (l *Login) flow() string {
 	return "redrive_login"
 }
 
-// Start sends somebody to the provider. What must come back with them is in a cookie of their own browser: a state,
+// Start sends somebody to the provider. What must come back with them is in a separate cookie browser: a state,
 // a nonce and the verifier of PKCE.
 func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	_, client, err := l.discovered(r.Context())

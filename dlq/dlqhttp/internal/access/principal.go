@@ -46,7 +46,7 @@ func Require(least Role, next http.Handler) http.Handler {
 	})
 }
 
-// Refusal says why somebody may not.
+// Refusal explains why somebody may not.
 func Refusal(p Principal, least Role) string {
 	return fmt.Sprintf("%s is %s; this needs the role %s", p.Name, p.Role, least)
 }

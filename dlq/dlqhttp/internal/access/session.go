@@ -53,7 +53,7 @@ func (s *Sessions) cookie() string {
 	return "redrive_session"
 }
 
-// Authenticate finds who a cookie is. One that is not known is no wrong credential: sessions expire, and nobody guesses 26 random letters.
+// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and nobody guesses 26 random letters.
 func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	c, err := r.Cookie(s.cookie())
 	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {

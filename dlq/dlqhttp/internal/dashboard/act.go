@@ -86,7 +86,7 @@ func chosen(q url.Values, now time.Time) (search, error) {
 	return s.Frozen(now), nil
 }
 
-// confirm counts before acting. A redrive of many is a run, which has a page of its own.
+// confirm counts before acting. A redrive of many is a run, which has a separate page.
 func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	s, err := chosen(q, time.Now())
@@ -121,7 +121,7 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "confirm", view{Title: data.Action.Verb, Nav: "entries", Data: &data})
 }
 
-// act changes what was counted. What takes longer than a person waits goes on by itself.
+// act changes what was counted. What takes longer than a person waits goes on on its own.
 func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)

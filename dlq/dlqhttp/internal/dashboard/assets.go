@@ -76,7 +76,7 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// assetPath is where a file is served: its version makes it cacheable for ever.
+// assetPath is where a file is served: its version makes it cacheable forever.
 func (d *dashboard) assetPath(name string) string {
 	a := assets()[name]
 	if a == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Config says what the dashboard shows.
+// Config specifies what the dashboard shows.
 type Config struct {
 	// Manager is what it shows and changes. Required.
 	Manager *dlq.Manager
@@ -29,7 +29,7 @@ type Config struct {
 	Read    func(ctx context.Context, what string, entries ...int64) error
 	// Health reports on the components. Nil asks the store alone.
 	Health func(context.Context) []Component
-	// Topology says what the brokers have and what is planned, as something that JSON can show. Nil shows none.
+	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil shows none.
 	Topology func(context.Context) (any, error)
 	// Depths counts what waits in the brokers. Nil counts nothing; an error may come with numbers of other brokers.
 	Depths func(context.Context) ([]Depth, error)
@@ -55,7 +55,7 @@ type Config struct {
 type Component struct {
 	// Name is "store" or "broker orders", for example.
 	Name string
-	// Error says what is wrong; empty when nothing is.
+	// Error is what is wrong; empty when nothing is.
 	Error string
 }
 

@@ -9,6 +9,6 @@
 //
 // # What it costs the store
 //
-// A page that refreshes by itself reads through a cache whose entries live as long as the interval, and that asks once however many
+// A page that refreshes automatically reads through a cache whose entries live as long as the interval, and that asks once however many
 // ask at the same time: fifty viewers cost what one does. A change that is made here empties the cache.
 package dashboard

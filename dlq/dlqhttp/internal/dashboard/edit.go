@@ -19,7 +19,7 @@ import (
 // editData is the form that changes a message, and what it would change.
 type editData struct {
 	Entry *dlq.Entry
-	// Payload is the text in the form. Why says why it cannot be edited here; empty when it can.
+	// Payload is the text in the form. Why explains why it cannot be edited here; empty when it can.
 	Payload, Why string
 	Headers      []headerView
 	// Added are the names and values of new headers, as they were typed.
@@ -36,7 +36,7 @@ const (
 	newRows   = 3
 )
 
-// editable says why a payload cannot be edited as text; empty when it can. A form brings line ends of its own, drops NUL, and knows
+// editable explains why a payload cannot be edited as text; empty when it can. A form brings line its own ends, drops NUL, and knows
 // nothing but text, and what is hidden from somebody must not be replaced by the mask.
 func editable(sees visible.View, body *dlq.Body) string {
 	payload := body.Payload

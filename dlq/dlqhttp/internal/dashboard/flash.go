@@ -13,7 +13,7 @@ const flashCookie = "redrive_said"
 // maxFlash bounds the text, so that the cookie is one that browsers take.
 const maxFlash = 1024
 
-// see says what was done and sends the browser to where it can be seen. The path is below the prefix.
+// see reports what was done and sends the browser to where it can be seen. The path is below the prefix.
 func (d *dashboard) see(w http.ResponseWriter, r *http.Request, path, said string) {
 	said = strings.ToValidUTF8(said[:min(len(said), maxFlash)], "")
 	http.SetCookie(w, d.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(said)), 60))

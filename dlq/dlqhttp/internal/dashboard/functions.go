@@ -175,7 +175,7 @@ func revisions(last int) iter.Seq[int] {
 	}
 }
 
-// ruleText says what a rule takes.
+// ruleText reports what a rule takes.
 func ruleText(r redrive.Rule) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{

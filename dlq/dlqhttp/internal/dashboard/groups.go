@@ -19,7 +19,7 @@ import (
 type cause struct {
 	dlq.Group
 	Spark spark
-	// Most is the greatest count among those beside it, for bars.
+	// Most is the greatest count among those alongside it, for bars.
 	Most int64
 }
 
@@ -27,7 +27,7 @@ func causesOf(groups []dlq.Group, now time.Time, sees visible.View) []cause {
 	causes := make([]cause, 0, len(groups))
 	var most int64 = 1
 	shown := sees.ShownGroups(groups)
-	var top int64 = 1 // of all: curves beside each other have one scale
+	var top int64 = 1 // of all: curves alongside each other have one scale
 	for i := range shown {
 		top = max(top, slices.Max(sparkPointsOf(shown[i].Trend, now)))
 	}
@@ -119,7 +119,7 @@ func (g *groupsData) By(sort string) template.URL {
 	return query(q)
 }
 
-// confirmCauses is what is done to all entries of the causes that are ticked: one is a page of its own, several are confirmed together.
+// confirmCauses is what is done to all entries of the causes that are ticked: one is a separate page, several are confirmed together.
 func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	picked := q["pick"]

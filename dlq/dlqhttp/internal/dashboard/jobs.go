@@ -106,11 +106,11 @@ func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, 
 	return nil
 }
 
-// fault says what was done before it failed.
+// fault reports what was done before it failed.
 func (j *job) fault() error {
 	f := faultOf(j.Err)
 	if j.Said == "" || f.status < http.StatusInternalServerError {
-		return j.Err // nothing was done, and the error says why
+		return j.Err // nothing was done, and the error explains why
 	}
 	return &fault{
 		status: f.status, title: "It was not finished",

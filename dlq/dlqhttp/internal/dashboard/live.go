@@ -229,7 +229,7 @@ func (q *liveQueue) add(from *driver.ServiceQueue) {
 	slices.SortFunc(q.Due, func(a, b driver.DueCount) int { return cmp.Compare(latest(a), latest(b)) })
 }
 
-// DueText says how many are due within which time.
+// DueText reports how many are due within which time.
 func (q *liveQueue) DueText() string {
 	parts := make([]string, 0, len(q.Due))
 	for _, due := range q.Due {

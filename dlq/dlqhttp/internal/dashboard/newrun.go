@@ -78,7 +78,7 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 	return spec, err
 }
 
-// sendLabel says what the button of a run does, in numbers.
+// sendLabel reports what the button of a run does, in numbers.
 func sendLabel(p *redrive.Preview) string {
 	verb, spec := "Send", &p.Spec
 	switch {
@@ -201,7 +201,7 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if spec.ID == "" {
 		return fmt.Errorf("%w: the form has no run_id", dlq.ErrInvalid)
 	}
-	// The set is frozen while the browser waits: a big one goes on by itself, and the page of the run shows how far it is.
+	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it is.
 	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID), func(ctx context.Context) (string, error) {
 		run, err := d.cfg.Runner.StartRun(ctx, spec, by)
 		if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice

@@ -284,7 +284,7 @@ func TestPages_Headers(t *testing.T) {
 	require.Contains(t, w.Header().Get("Content-Security-Policy"), "sandbox")
 }
 
-// Files are compressed, and kept by browsers for ever under the name of their content.
+// Files are compressed, and kept by browsers forever under the name of their content.
 func TestPages_Static(t *testing.T) {
 	s := newSite(t)
 	page := s.get(access.Viewer, "/").Body.String()

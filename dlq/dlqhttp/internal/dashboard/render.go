@@ -23,7 +23,7 @@ type view struct {
 	Nav string
 	// Data is the page's own.
 	Data any
-	// Live pages refresh by themselves, Every so many seconds. At is when what they show was read.
+	// Live pages refresh on their own, Every so many seconds. At is when what they show was read.
 	Live  bool
 	Every int
 	At    time.Time
@@ -44,7 +44,7 @@ type view struct {
 	dashboard *dashboard
 }
 
-// may says which buttons there are; the server refuses the others whatever the page shows.
+// may is which buttons there are; the server refuses the others whatever the page shows.
 type may struct{ Operate, Approve, Admin, Redrive bool }
 
 // Asset is the URL of an embedded file.

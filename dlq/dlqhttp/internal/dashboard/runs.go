@@ -53,7 +53,7 @@ func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
 }
 
-// runData is one run and what became of its entries.
+// runData is one run and what happened to its entries.
 type runData struct {
 	Run      *redrive.Run
 	Name     string

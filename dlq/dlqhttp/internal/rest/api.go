@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Config says what the API serves; dlqhttp.Config explains the fields.
+// Config specifies what the API serves; dlqhttp.Config explains the fields.
 type Config struct {
 	Manager  *dlq.Manager
 	Runner   *redrive.Runner
@@ -163,7 +163,7 @@ func (a *API) Routes(mux *access.Mux) []access.Route {
 // EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for them. Call it once.
 func (a *API) EndStreams() { close(a.closing) }
 
-// Route says what a route is besides its path.
+// Route specifies what a route is besides its path.
 type route struct {
 	id, method, path, tag, summary, description string
 	role                                        access.Role

@@ -89,5 +89,5 @@ func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
 // Receiver is where huma puts the value.
 func (o *optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
 
-// OnParamSet tells whether it was given.
+// OnParamSet reports whether it was given.
 func (o *optional[T]) OnParamSet(set bool, _ any) { o.set = set }

@@ -39,7 +39,7 @@ type idempotency struct {
 	bytes   int
 }
 
-// answer is what a request was answered; it is under way while done is not set.
+// answer is what a request was answered; it is in flight while done is not set.
 type answer struct {
 	request [32]byte // digest of method, path, query and body
 	done    bool

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// watchEvery is how often the store is asked for a run that somebody watches.
+	// watchEvery is how often the store is consulted for a run that somebody watches.
 	watchEvery = 500 * time.Millisecond
 	// keepAlive is how often a stream says something when nothing happens: proxies close what is silent.
 	keepAlive = 15 * time.Second
