@@ -72,6 +72,8 @@ const (
 	DiedAgain   = driver.DiedAgain
 	NewestFirst = driver.NewestFirst
 	OldestFirst = driver.OldestFirst
+	StoredFirst = driver.StoredFirst
+	StoredLast  = driver.StoredLast
 	MaxPage     = driver.MaxPage
 )
 

@@ -1,13 +1,29 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
 )
+
+// tailBack is how many ids a look goes back behind the last one: a database gives ids before it commits, so that a letter may appear behind
+// one with a greater id.
+const tailBack = 500
+
+// tail follows the letters that a filter picks, in the order in which they are stored.
+type tail struct {
+	app     *app
+	manager operator
+	filter  dlq.Filter
+	last    int64          // the greatest id that was seen
+	seen    map[int64]bool // of those that a look may find again
+}
 
 func (a *app) tailCommand() *cobra.Command {
 	var (
@@ -17,7 +33,7 @@ func (a *app) tailCommand() *cobra.Command {
 		follow bool
 	)
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show the last dead letters and go on as more die", Args: cobra.NoArgs,
+		Use: "tail", Short: "Show the dead letters stored last and go on as more come", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := filter.read(time.Now())
 			if err != nil {
@@ -29,50 +45,15 @@ func (a *app) tailCommand() *cobra.Command {
 			if every <= 0 {
 				return usagef("--every %s: must be positive", every)
 			}
-			ctx := cmd.Context()
-			manager, err := a.manager(ctx)
+			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
 			}
-			list, err := manager.List(ctx, f, dlq.Page{Limit: max(lines, 1)})
-			if err != nil {
+			t := &tail{app: a, manager: manager, filter: f, seen: map[int64]bool{}}
+			if err := t.begin(cmd.Context(), lines); err != nil || !follow {
 				return err
 			}
-			var last dlq.Cursor
-			for i := len(list.Entries) - 1; i >= 0; i-- {
-				e := &list.Entries[i]
-				last = dlq.Cursor{Order: dlq.OldestFirst, At: e.CreatedAt, ID: e.ID}
-				if i < lines {
-					if err := a.tailLine(e); err != nil {
-						return err
-					}
-				}
-			}
-			ticker := time.NewTicker(every)
-			defer ticker.Stop()
-			for follow {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-ticker.C:
-				}
-				page := dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage}
-				if last.ID > 0 {
-					page.After = last.String()
-				}
-				list, err := manager.List(ctx, f, page)
-				if err != nil {
-					return err
-				}
-				for i := range list.Entries {
-					e := &list.Entries[i]
-					last = dlq.Cursor{Order: dlq.OldestFirst, At: e.CreatedAt, ID: e.ID}
-					if err := a.tailLine(e); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
+			return t.follow(cmd.Context(), every)
 		},
 	}
 	filter.add(a, cmd)
@@ -80,6 +61,69 @@ func (a *app) tailCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "go on until interrupted")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
 	return cmd
+}
+
+// begin shows the last lines, and remembers what is there.
+func (t *tail) begin(ctx context.Context, lines int) error {
+	list, err := t.manager.List(ctx, t.filter, dlq.Page{Order: dlq.StoredLast, Limit: min(max(lines, tailBack), dlq.MaxPage)})
+	if err != nil {
+		return err
+	}
+	for i, e := range slices.Backward(list.Entries) {
+		if err := t.see(&e, i < lines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tail) follow(ctx context.Context, every time.Duration) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		if err := t.look(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// look shows what has come since the last look.
+func (t *tail) look(ctx context.Context) error {
+	from := dlq.Cursor{Order: dlq.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
+	page := dlq.Page{Order: dlq.StoredFirst, Limit: dlq.MaxPage, After: from.String()}
+	for {
+		list, err := t.manager.List(ctx, t.filter, page)
+		if err != nil {
+			return err
+		}
+		for i := range list.Entries {
+			if err := t.see(&list.Entries[i], true); err != nil {
+				return err
+			}
+		}
+		if page.After = list.Next; page.After == "" {
+			break
+		}
+	}
+	maps.DeleteFunc(t.seen, func(id int64, _ bool) bool { return id <= t.last-tailBack })
+	return nil
+}
+
+func (t *tail) see(e *dlq.Entry, show bool) error {
+	if t.seen[e.ID] {
+		return nil
+	}
+	t.seen[e.ID] = true
+	t.last = max(t.last, e.ID)
+	if !show {
+		return nil
+	}
+	return t.app.tailLine(e)
 }
 
 func (a *app) tailLine(e *dlq.Entry) error {

@@ -23,22 +23,26 @@ func testFilters(t *testing.T, db Database) {
 		edit   func(*envelope.DeadLetter)
 		filter dlq.Filter
 	}{
-		"topic":          {func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" }, dlq.Filter{Topic: "employee-create"}},
-		"consumer":       {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
-		"event type":     {func(d *envelope.DeadLetter) { d.Message.Metadata["x-event"] = "created" }, dlq.Filter{EventType: "created"}},
-		"handler":        {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
-		"reason":         {func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic }, dlq.Filter{Reason: envelope.ReasonPanic}},
-		"error class":    {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
-		"error code":     {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},
-		"event id":       {func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "special" }, dlq.Filter{EventID: "special"}},
+		"topic":       {func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" }, dlq.Filter{Topic: "employee-create"}},
+		"consumer":    {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
+		"event type":  {func(d *envelope.DeadLetter) { d.Message.Metadata["x-event"] = "created" }, dlq.Filter{EventType: "created"}},
+		"handler":     {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
+		"reason":      {func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic }, dlq.Filter{Reason: envelope.ReasonPanic}},
+		"error class": {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
+		"error code":  {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},
+		"event id": {
+			func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "special" }, dlq.Filter{EventID: "special"},
+		},
 		"source table":   {func(d *envelope.DeadLetter) { d.Message.Metadata["source_table"] = "employee" }, dlq.Filter{SourceTable: "employee"}},
 		"source id":      {func(d *envelope.DeadLetter) { d.Message.Metadata["source_id"] = "E-17" }, dlq.Filter{SourceID: "E-17"}},
 		"correlation id": {func(d *envelope.DeadLetter) { d.Message.Metadata["correlation_id"] = "c-9" }, dlq.Filter{CorrelationID: "c-9"}},
 		"error text":     {func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" }, dlq.Filter{ErrorText: "cpf 100%_SURE"}},
 		"cause text":     {func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" }, dlq.Filter{CauseText: "such CUSTOMER"}},
-		"payload text":   {func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") }, dlq.Filter{PayloadText: "\x00needle\xff"}},
-		"from":           {func(d *envelope.DeadLetter) { d.At = noon.Add(time.Hour) }, dlq.Filter{From: noon.Add(time.Hour)}},
-		"to":             {func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }, dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)}},
+		"payload text": {
+			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") }, dlq.Filter{PayloadText: "\x00needle\xff"},
+		},
+		"from": {func(d *envelope.DeadLetter) { d.At = noon.Add(time.Hour) }, dlq.Filter{From: noon.Add(time.Hour)}},
+		"to":   {func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }, dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)}},
 		"fingerprint": {
 			func(d *envelope.DeadLetter) { d.Err.Message = "unique" },
 			dlq.Filter{Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "unique")},
@@ -139,6 +143,14 @@ func testPaging(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Empty(t, listing.Entries)
 	require.Empty(t, listing.Next)
+	// What comes late, from a spool, is the last of the order of storing, and stands where it died in the other.
+	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
+	stored := append(slices.Clone(oldest), late[0].ID)
+	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: dlq.Statuses()}} {
+		require.Equal(t, stored, pages(t, s, f, dlq.Page{Limit: 5, Order: dlq.StoredFirst}, func() {}))
+		require.Equal(t, reversed(stored), pages(t, s, f, dlq.Page{Limit: 24, Order: dlq.StoredLast}, func() {}))
+		require.Equal(t, late[0].ID, pages(t, s, f, dlq.Page{Limit: 5, Order: dlq.OldestFirst}, func() {})[0])
+	}
 }
 
 func reversed(list []int64) []int64 {
@@ -195,7 +207,8 @@ func testForgedCursor(t *testing.T, db Database) {
 		require.Less(t, len(err.Error()), 300, name)
 	}
 	// One that is well made but names a place where nothing is, is a place like any other.
-	listing, err = s.List(t.Context(), dlq.Filter{}, dlq.Page{After: dlq.Cursor{Order: dlq.NewestFirst, At: noon.Add(-time.Hour), ID: -5}.String()})
+	nowhere := dlq.Cursor{Order: dlq.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
+	listing, err = s.List(t.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()})
 	require.NoError(t, err)
 	require.Empty(t, listing.Entries)
 }
@@ -227,7 +240,9 @@ func testCountAgrees(t *testing.T, db Database) {
 	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
 	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
 	statuses := [][]dlq.Status{nil, {dlq.Pending}, {dlq.Pending, dlq.Resolved, dlq.Pending}}
-	times := []time.Time{{}, noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour), noon.Add(5*time.Hour + time.Microsecond)}
+	times := []time.Time{
+		{}, noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour), noon.Add(5*time.Hour + time.Microsecond),
+	}
 	fingerprint := get(t, s, list[1]).Fingerprint
 	for n, f := range []dlq.Filter{
 		{},

@@ -96,6 +96,7 @@ func testRunLease(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}
 	s := stores[0]
+	putMany(t, s, 0, 3)
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 10)
 	_, err := s.LeaseRun(t.Context(), r.ID, holder, noon, 0)
 	require.NoError(t, err)
@@ -131,8 +132,17 @@ func testRunLease(t *testing.T, db Database) {
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = s.StepRun(t.Context(), step)
 	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its time is over, though nobody has taken it")
-	_, err = s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute)
+	got, err = s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute)
 	require.NoError(t, err)
+	require.Equal(t, 1, got.Abandoned, "its holder has left it")
+	got, err = s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 2, got.Abandoned, "and so has the next one")
+	_, err = s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0)
+	require.NoError(t, err)
+	got, err = s.LeaseRun(t.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 2, got.Abandoned, "who gives it back has not left it")
 	_, err = s.LeaseRun(t.Context(), "none", "another", noon, time.Minute)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -10,7 +11,8 @@ import (
 // MaxPage is the most entries that one page may have.
 const MaxPage = 1000
 
-// Order is the order of a listing, by CreatedAt and then by ID.
+// Order is the order of a listing: by CreatedAt and then by ID, or by ID alone, which is the order in which a store was given them. Late
+// ones, from a spool or an export, stand far back in the first, and at the end of the second.
 type Order string
 
 const (
@@ -18,7 +20,19 @@ const (
 	NewestFirst Order = "newest"
 	// OldestFirst is the order in which messages died.
 	OldestFirst Order = "oldest"
+	// StoredFirst and StoredLast are the order in which they came into the store: for who follows what comes.
+	StoredFirst Order = "stored-first"
+	StoredLast  Order = "stored-last"
 )
+
+// orders are all, with the letter that stands for each in a cursor.
+var orders = map[Order]byte{NewestFirst: 'n', OldestFirst: 'o', StoredFirst: 's', StoredLast: 'l'}
+
+// Ascending reports whether what is first comes first.
+func (o Order) Ascending() bool { return o == OldestFirst || o == StoredFirst }
+
+// ByID reports whether it is the order of storing.
+func (o Order) ByID() bool { return o == StoredFirst || o == StoredLast }
 
 // Page asks for a part of a listing. The zero Page is the first 50 entries, newest first.
 type Page struct {
@@ -58,8 +72,9 @@ func (p Page) Resolve() (Page, *Cursor, error) {
 	if p.Order == "" {
 		p.Order = NewestFirst
 	}
-	if p.Order != NewestFirst && p.Order != OldestFirst {
-		return p, nil, fmt.Errorf("%w: unknown order %q: %s or %s", ErrInvalid, p.Order, NewestFirst, OldestFirst)
+	if orders[p.Order] == 0 {
+		return p, nil, fmt.Errorf("%w: unknown order %q: %s, %s, %s or %s", ErrInvalid, p.Order,
+			NewestFirst, OldestFirst, StoredFirst, StoredLast)
 	}
 	if p.After == "" {
 		return p, nil, nil
@@ -82,11 +97,7 @@ const (
 // String is the cursor as [Page.After] takes it: opaque, and safe in a URL.
 func (c Cursor) String() string {
 	raw := make([]byte, 0, cursorSize)
-	order := byte('n')
-	if c.Order == OldestFirst {
-		order = 'o'
-	}
-	raw = append(raw, cursorVersion, order)
+	raw = append(raw, cursorVersion, orders[cmp.Or(c.Order, NewestFirst)])
 	raw = binary.BigEndian.AppendUint64(raw, uint64(c.At.UnixMicro()))
 	raw = binary.BigEndian.AppendUint64(raw, uint64(c.ID)) //nolint:gosec // bits, read back as they are
 	return base64.RawURLEncoding.EncodeToString(raw)
@@ -94,18 +105,19 @@ func (c Cursor) String() string {
 
 func parseCursor(text string) (Cursor, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) != cursorSize || raw[0] != cursorVersion || raw[1] != 'n' && raw[1] != 'o' {
+	if err != nil || len(raw) != cursorSize || raw[0] != cursorVersion {
 		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
 	}
 	c := Cursor{
-		Order: NewestFirst,
-		At:    time.UnixMicro(int64(binary.BigEndian.Uint64(raw[2:]))).UTC(), //nolint:gosec // bits
-		ID:    int64(binary.BigEndian.Uint64(raw[10:])),                      //nolint:gosec // bits
+		At: time.UnixMicro(int64(binary.BigEndian.Uint64(raw[2:]))).UTC(), //nolint:gosec // bits
+		ID: int64(binary.BigEndian.Uint64(raw[10:])),                      //nolint:gosec // bits
 	}
-	if raw[1] == 'o' {
-		c.Order = OldestFirst
+	for order, letter := range orders {
+		if raw[1] == letter {
+			c.Order = order
+		}
 	}
-	if c.At.Year() < 1 || c.At.Year() > 9999 { // no store has it
+	if c.Order == "" || c.At.Year() < 1 || c.At.Year() > 9999 { // no store has it
 		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
 	}
 	return c, nil

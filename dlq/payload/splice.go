@@ -83,10 +83,13 @@ func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, de
 	out = append(out, '{')
 	first := true
 	written := make(map[string]bool, len(members))
+	last := make(map[string]int, len(members))
+	for i, m := range members {
+		last[m.key] = i
+	}
 	for i, m := range members {
 		now, there := value[m.key]
-		// Of a key that is there twice the last one counts, for gojq and for most readers.
-		if !there || written[m.key] || slices.ContainsFunc(members[i+1:], func(later rawMember) bool { return later.key == m.key }) {
+		if !there || last[m.key] != i { // of a key that is there twice the last one counts, for gojq and for most readers
 			continue
 		}
 		written[m.key] = true

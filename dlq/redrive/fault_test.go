@@ -173,8 +173,8 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 	})
 }
 
-// The renewals of a lease, and the freezing of a run that another process has left in the middle of it, are calls like any other: one refused
-// connection there once ended the process.
+// The renewals of a lease, and the freezing of a run that another process has left in the middle of it, are calls like any other: one
+// refused connection there once ended the process.
 func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"LeaseRun", "FreezeRun"} {
@@ -210,6 +210,53 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What kills each process that carries a run on ends with the second: the run stops and says why, and a person may resume it. Processes
+// that die while the run gets on do not count.
+func TestRun_HoldersDie(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		m, store := operated(t, 30, c)
+		run, err := m.StartRun(t.Context(), redrive.Spec{}, ana)
+		require.NoError(t, err)
+		die := func(holder string) {
+			_, err := store.LeaseRun(t.Context(), run.ID, holder, time.Now(), time.Minute)
+			require.NoError(t, err)
+			time.Sleep(2 * time.Minute)
+		}
+		die("one")
+		die("two")
+		_, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		run, err = store.Run(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Stopped, run.State)
+		require.Contains(t, run.Cause, "the last 2 processes")
+		require.Zero(t, c.total())
+		_, err = m.ResumeRun(t.Context(), run.ID, ana)
+		require.NoError(t, err)
+		die("three")
+		_, err = store.LeaseRun(t.Context(), run.ID, "four", time.Now(), time.Minute)
+		require.NoError(t, err)
+		items, err := store.NextItems(t.Context(), run.ID, 0, 1, 1<<20)
+		require.NoError(t, err)
+		stepped, err := store.StepRun(t.Context(), redrive.Step{
+			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true, OutcomeTimeout: time.Hour,
+			ClaimTimeout: time.Minute, Claims: []redrive.Claim{{EntryID: items[0].EntryID, Version: items[0].Version}},
+		})
+		require.NoError(t, err)
+		_, err = store.StepRun(t.Context(), redrive.Step{
+			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true, OutcomeTimeout: time.Hour,
+			ClaimTimeout: time.Minute, Published: []int64{stepped.Claimed[0].ID},
+		})
+		require.NoError(t, err)
+		time.Sleep(2 * time.Minute)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Counts{Succeeded: 30}, run.Counts, run.Cause)
+	})
 }
 
 // A broker client that panics is one that refuses: it stops the run, and nothing else.

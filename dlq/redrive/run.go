@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -45,6 +46,10 @@ type Run struct {
 	// Holder is the process that carries the run on, until LeaseUntil unless it renews.
 	Holder     string    `json:"holder,omitzero"`
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
+	// Abandoned is how many holders in a row let their lease run out with nothing sent: processes that died, or hung. At [MaxAbandoned] the
+	// run stops. AbandonedAt is how many entries were not sent when the last of them had gone.
+	Abandoned   int   `json:"abandoned,omitzero"`
+	AbandonedAt int64 `json:"abandoned_at,omitzero"`
 	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at: newer ones are not taken.
 	FrozenTo int64 `json:"frozen_to"`
 	FreezeTo int64 `json:"freeze_to"`
@@ -193,6 +198,31 @@ func (r *Run) failureShare() float64 {
 		return 0
 	}
 	return float64(outcomes-(r.Counts.Succeeded-r.Baseline.Succeeded)) / float64(outcomes)
+}
+
+// MaxAbandoned is how many holders in a row a run may lose without progress: what kills each process that carries it on ends there.
+const MaxAbandoned = 2
+
+// Lease gives the run to a holder until at+lease, or takes it from it when lease is 0. The error wraps [ErrLeaseLost] while another one has
+// it. A [Store] calls it on the row that it holds locked, so that all stores agree.
+func (r *Run) Lease(holder string, at time.Time, lease time.Duration) error {
+	if r.Holder != holder && r.LeaseUntil.After(at) {
+		return fmt.Errorf("%w: %s until %s", ErrLeaseLost, r.Holder, r.LeaseUntil.Format(time.RFC3339))
+	}
+	if r.Holder != "" && r.Holder != holder {
+		left := r.Counts.Waiting + r.Counts.Claimed + r.FreezeTo - r.FrozenTo
+		if left != r.AbandonedAt {
+			r.Abandoned = 0 // something was done since the last one was lost
+		}
+		if r.AbandonedAt = left; left > 0 {
+			r.Abandoned++
+		}
+	}
+	r.Holder, r.LeaseUntil = holder, at.Add(lease).UTC().Truncate(time.Microsecond)
+	if lease == 0 {
+		r.Holder, r.LeaseUntil = "", time.Time{}
+	}
+	return nil
 }
 
 // Item is one entry of a run.

@@ -76,6 +76,7 @@ func (r Run) apply(action dlq.Action, by dlq.By, at time.Time) (Run, error) {
 	case ActionPause:
 		r.State, r.Cause = Paused, by.Note
 	case ActionResume:
+		r.Abandoned = 0
 		if r.State == Stopped && r.StartedAt.IsZero() {
 			r.State, r.Cause = Preparing, "" // it stopped before its set was frozen and approved
 			break

@@ -113,9 +113,14 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	if err != nil {
 		return err
 	}
-	d, err := rn.newDriver(holder, run, linger)
+	if run.Abandoned >= MaxAbandoned && run.legal(ActionStop) {
+		cause := fmt.Sprintf("the last %d processes that carried it on died or hung before they had sent anything", run.Abandoned)
+		if run, err = rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: cause}); errors.Is(err, dlq.ErrConflict) {
+			run, err = rn.runs.Run(ctx, id) // somebody was faster
+		}
+	}
 	if err == nil {
-		err = guard(func() error { return d.drive(ctx) })
+		err = rn.driveHeld(ctx, holder, run, linger)
 	}
 	if isPanic(err) {
 		err = errors.Join(err, rn.stopPanicking(ctx, id, err))
@@ -129,6 +134,15 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 		err = errors.Join(err, lost)
 	}
 	return err
+}
+
+// driveHeld drives a run whose lease the holder has.
+func (rn *Runner) driveHeld(ctx context.Context, holder string, run *Run, linger bool) error {
+	d, err := rn.newDriver(holder, run, linger)
+	if err != nil {
+		return err
+	}
+	return guard(func() error { return d.drive(ctx) })
 }
 
 // stopPanicking stops a run that makes its driver panic: the next process that carried it on would panic too.

@@ -15,8 +15,11 @@ const maxBranches = 64
 // branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin with status, or
 // with fingerprint, topic or event type and then status: "any status of this topic" is not a range of any of them, and a database would
 // sort the whole topic for a page of 50. The first rows of each part, put in order, are the page, at any size of the table.
-func (s *Store) branches(ctx context.Context, f dlq.Filter) ([]dlq.Filter, error) {
+func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.Filter, error) {
 	parts := []dlq.Filter{f}
+	if p.Order.ByID() {
+		return parts, nil // the primary key has this order
+	}
 	if f.CauseText != "" && f.Fingerprint == "" {
 		found, err := s.fingerprints(ctx, f.CauseText)
 		if err != nil || len(found)*len(dlq.Statuses()) > maxBranches {
@@ -90,7 +93,7 @@ func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *dlq.Cursor) (strin
 		query.WriteString("SELECT * FROM (" + part + ") b" + strconv.Itoa(i))
 	}
 	direction := " DESC"
-	if p.Order == dlq.OldestFirst {
+	if p.Order.Ascending() {
 		direction = " ASC"
 	}
 	query.WriteString(" ORDER BY created_at" + direction + ", id" + direction + " LIMIT " + strconv.Itoa(p.Limit+1))

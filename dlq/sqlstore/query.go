@@ -42,7 +42,7 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing
 	if err != nil {
 		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
-	branches, err := s.branches(ctx, f)
+	branches, err := s.branches(ctx, f, p)
 	if err != nil {
 		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
@@ -118,7 +118,8 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	}
 	for _, field := range f.PayloadFields {
 		tables, where := s.dialect.hasField(field, func(v any) string { return b.Var(v) })
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b" + tables + " WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " + where + ")")
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b" + tables +
+			" WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " + where + ")")
 	}
 }
 
@@ -156,8 +157,15 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 // page writes the order and the place in it. One row more than asked reports whether there is another page.
 func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *dlq.Cursor) {
 	direction, compare := "DESC", "<"
-	if p.Order == dlq.OldestFirst {
+	if p.Order.Ascending() {
 		direction, compare = "ASC", ">"
+	}
+	if p.Order.ByID() {
+		if c != nil {
+			b.Where("id " + compare + " " + b.Var(c.ID))
+		}
+		b.OrderBy("id " + direction).Limit(p.Limit + 1)
+		return
 	}
 	if c != nil {
 		at, id := func() string { return b.Var(s.dialect.time(c.At)) }, func() string { return b.Var(c.ID) }

@@ -124,13 +124,13 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 	}
 	if cursor != nil {
 		compare := "<"
-		if p.Order == dlq.OldestFirst {
+		if p.Order.Ascending() {
 			compare = ">"
 		}
 		b.Where("(created_at, seq) " + compare + " (" + b.Var(s.dialect.time(cursor.At)) + ", " + b.Var(cursor.ID) + ")")
 	}
 	direction := " DESC"
-	if p.Order == dlq.OldestFirst {
+	if p.Order.Ascending() {
 		direction = " ASC"
 	}
 	b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
@@ -194,12 +194,18 @@ func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, l
 		if run, err = s.lockRun(ctx, tx, id); err != nil {
 			return err
 		}
-		if run.Holder != holder && run.LeaseUntil.After(at) {
-			return fmt.Errorf("%w: %s until %s", redrive.ErrLeaseLost, run.Holder, run.LeaseUntil.Format(time.RFC3339))
+		abandoned := run.Abandoned
+		if err := run.Lease(holder, at, lease); err != nil {
+			return err
 		}
-		run.Holder, run.LeaseUntil = holder, at.Add(lease).UTC().Truncate(time.Microsecond)
-		if lease == 0 {
-			run.Holder, run.LeaseUntil = "", time.Time{}
+		if run.Abandoned != abandoned {
+			document, err := encodeRun(&run.Run)
+			if err != nil {
+				return err
+			}
+			if _, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document, run.seq); err != nil {
+				return err
+			}
 		}
 		return s.saveRun(ctx, tx, run)
 	})

@@ -16,7 +16,7 @@ import (
 // Page asks for a part of a list.
 type Page struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
-	Order  string `query:"order" enum:"newest,oldest" default:"newest"`
+	Order  string `query:"order" enum:"newest,oldest,stored-first,stored-last" default:"newest"`
 	Cursor string `query:"cursor" maxLength:"200" doc:"next of the page before."`
 }
 
@@ -124,7 +124,8 @@ func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &listOutput{Link: in.next(listing.Next), Body: wire.EntryList{Entries: a.visible(ctx).Entries(listing.Entries), Next: listing.Next}}, nil
+	body := wire.EntryList{Entries: a.visible(ctx).Entries(listing.Entries), Next: listing.Next}
+	return &listOutput{Link: in.next(listing.Next), Body: body}, nil
 }
 
 func (a *API) count(ctx context.Context, in *countInput) (*output[wire.Count], error) {
