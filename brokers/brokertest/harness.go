@@ -49,6 +49,12 @@ type Backend struct {
 	// Read takes n messages out of a queue by its name with a plain client. It returns fewer when no more come. When nil,
 	// the suite subscribes to the name as to a topic.
 	Read func(t *testing.T, queue string, n int) []*message.Message
+	// Lock locks what is stored of the message with that id, as a session of an operator's does that looks at it and stays
+	// open, and returns the function that ends it. Nil where a message cannot be locked.
+	Lock func(t *testing.T, id string) (unlock func())
+	// Delete removes what is stored of the message with that id, although it may be running. Nil where a message cannot be
+	// removed while a consumer has it.
+	Delete func(t *testing.T, id string)
 }
 
 func (h *Harness) setDefaults() {
@@ -165,6 +171,12 @@ var cases = []testCase{
 	{"Publish_WithoutAConsumerKeepsOrRefuses", publishToNobody},
 	{"Publish_OfATooLargeMessageIsRefused", publishTooLarge},
 	{"Publish_OfNothingIsFine", publishNothing},
+	// largest.go
+	{"Largest_PayloadIsRetriedAndDead", largestPayload},
+	{"Largest_HeadersAreRetriedAndDead", largestHeaders},
+	// operator.go
+	{"Operator_LocksOneMessageAndOthersGoOn", lockedMessage},
+	{"Operator_DeletesWhatRunsAndNothingStops", deletedMessage},
 	// produced.go
 	{"Produced_WhatCannotBePublishedIsAFailedAttempt", producedUnpublishable},
 	// hostile.go

@@ -1,10 +1,13 @@
 package sqlqueue_test
 
 import (
+	"database/sql"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -15,11 +18,23 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			url := fileURL(t, "_pragma=synchronous(off)") // no case cuts the power, and waiting for the disk is most of their time
-			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
-				cfg.URL = url
-				return brokers.OpenConfig(t.Context(), cfg)
-			}}
+			// No case cuts the power, and waiting for the disk is most of their time.
+			url := fileURL(t, "x-max-message=1MiB&_pragma=synchronous(off)")
+			return brokertest.Backend{
+				Open: func(cfg brokers.Config) (brokers.Broker, error) {
+					cfg.URL = url
+					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Delete: func(t *testing.T, id string) {
+					t.Helper()
+					path, _, _ := strings.Cut(strings.TrimPrefix(url, "sqlite://"), "?")
+					db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+					require.NoError(t, err)
+					defer db.Close()
+					_, err = db.ExecContext(t.Context(), "DELETE FROM redrive_queue_messages WHERE uuid = ?", id)
+					require.NoError(t, err)
+				},
+			}
 		},
 		Factor: 0.004,           // ten seconds of a timeline take 40 ms
 		Late:   4 * time.Second, // the cases run side by side on one disk; TestDelay_IsExact holds the accuracy

@@ -30,6 +30,7 @@
 //	x-nack-pause       nack-pause       100ms     pause after a nack; doubles with each delivery, up to 64 times
 //	x-crash-limit      crash-limit      5         leases in a row without an answer that make a dead letter; 0 for never
 //	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
+//	x-max-message      max-message      0         largest message, headers included; 0 is what the database takes
 //	x-max-connections  max-connections  8         size of the pool
 //	x-conn-lifetime    conn-lifetime    30m       how long a connection is used; 0 is forever
 //
@@ -84,8 +85,8 @@
 // # Limits
 //
 //   - Topics and groups have up to 255 bytes.
-//   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB. 20 KiB of that are for what a retry or a dead letter
-//     adds to the headers of a message that has just fitted.
+//   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB; x-max-message sets less. 20 KiB of that
+//     are for what a retry or a dead letter adds to the headers of a message that has just fitted.
 //   - There are no topic patterns: Subscribe refuses a topic with the word * or #.
 //   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those with
 //     its id in redrive_queue_messages.

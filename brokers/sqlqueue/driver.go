@@ -55,6 +55,10 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "How long acked messages are kept in redrive_queue_archive; 0 removes them at once.",
 		},
 		{
+			Name: "max-message", Kind: brokers.Size, Default: "0",
+			Doc: "Largest message, payload and headers together; 0, or more than the database takes, means what it takes.",
+		},
+		{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,
 			Doc: "Most connections to the database.",
 		},

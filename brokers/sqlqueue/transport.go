@@ -74,6 +74,9 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 	if t.maxMessage, err = dialect.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
 	}
+	if limit := cfg.Params.Bytes("max-message"); limit > 0 {
+		t.maxMessage = min(t.maxMessage, limit+driver.Headroom)
+	}
 	if err := t.store.ping(ctx); err != nil {
 		return nil, fmt.Errorf("sqlqueue: the queue's tables cannot be read; apply the migrations, or open with migrate=true: %w", err)
 	}

@@ -63,7 +63,8 @@ func SharedMySQL(t testing.TB) *MySQLServer {
 		if m, err := externalMySQL(context.Background(), "mysql"); m != nil || err != nil {
 			return m, err
 		}
-		return StartMySQL(context.Background(), MySQLConfig{})
+		// MariaDB's default: messages of the largest size stay affordable, at MySQL's own 64 MiB they are not.
+		return StartMySQL(context.Background(), MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
 	})
 	Need(t, err)
 	return m

@@ -1,10 +1,14 @@
 package sqlqueue_test
 
 import (
+	"context"
+	"database/sql"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -18,10 +22,19 @@ func TestConformance(t *testing.T) {
 			brokertest.Run(t, brokertest.Harness{
 				Backend: func(t *testing.T) brokertest.Backend {
 					t.Helper()
-					return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
-						cfg.URL = with(url, "x-max-connections=4")
-						return brokers.OpenConfig(t.Context(), cfg)
-					}}
+					return brokertest.Backend{
+						Open: func(cfg brokers.Config) (brokers.Broker, error) {
+							cfg.URL = with(url, "x-max-connections=4"+limits[name])
+							return brokers.OpenConfig(t.Context(), cfg)
+						},
+						Lock: func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
+						Delete: func(t *testing.T, id string) {
+							t.Helper()
+							db := openDB(t, url)
+							_, err := db.ExecContext(t.Context(), fmt.Sprintf("DELETE FROM redrive_queue_messages WHERE id = %d", rowOf(t, db, id)))
+							require.NoError(t, err)
+						},
+					}
 				},
 				Factor: 0.02,
 				Late:   4 * time.Second, // the cases run side by side; TestDelay_IsExact holds the accuracy
@@ -35,4 +48,24 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// limits are smaller than what a server takes where that is too much to be tried; on the others the packet is the limit.
+var limits = map[string]string{"PostgreSQL": "&x-max-message=1MiB"}
+
+// rowOf returns the key of a message's row.
+func rowOf(t *testing.T, db *sql.DB, uuid string) int {
+	t.Helper()
+	return count(t, db, "SELECT id FROM redrive_queue_messages WHERE uuid = '"+uuid+"'")
+}
+
+// lockRow locks a message's row, by its key, which locks no others, until the returned function is called.
+func lockRow(t *testing.T, db *sql.DB, uuid string) (unlock func()) {
+	t.Helper()
+	id := rowOf(t, db, uuid)
+	tx, err := db.BeginTx(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT id FROM redrive_queue_messages WHERE id = %d FOR UPDATE", id))
+	require.NoError(t, err)
+	return func() { _ = tx.Rollback() }
 }

@@ -1,7 +1,6 @@
 package sqlqueue_test
 
 import (
-	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -49,12 +48,8 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 		for range n {
 			<-begun
 		}
-		id := count(t, db, "SELECT id FROM redrive_queue_messages WHERE uuid = '0'")
-		tx, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = tx.Rollback() })
-		_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT id FROM redrive_queue_messages WHERE id = %d FOR UPDATE", id)) // by its key: no others
-		require.NoError(t, err)
+		unlock := lockRow(t, db, "0")
+		t.Cleanup(unlock)
 
 		close(quick)
 		left := func() int {
@@ -65,7 +60,7 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 		time.Sleep(3 * time.Second) // real time: three leases that must be renewed, by the database's clock
 		close(slow)
 		require.Eventually(t, func() bool { return left() == 1 }, 3*time.Second, 10*time.Millisecond, "the slow neighbours are acked")
-		require.NoError(t, tx.Rollback())
+		unlock()
 		require.Eventually(t, func() bool { return left() == 0 }, 10*time.Second, 10*time.Millisecond, "nothing stays")
 		require.NoError(t, queue.Close())
 		handlers.Wait()

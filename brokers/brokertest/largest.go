@@ -1,0 +1,89 @@
+package brokertest
+
+import (
+	"context"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// triedSize bounds the messages of the cases about the largest ones.
+const triedSize = 17 << 20
+
+func largestPayload(w *world) {
+	b := w.open()
+	limit := b.Capabilities().MaxMessageBytes
+	if limit == 0 || limit > triedSize {
+		w.Skip("the limit is none, or too large to be tried")
+	}
+	w.largest(b, limit, func(n int64) *message.Message {
+		return newMessage(strings.Repeat("x", int(n)))
+	})
+}
+
+func largestHeaders(w *world) {
+	b := w.open()
+	limit := b.Capabilities().MaxHeaderBytes
+	if limit == 0 || limit > triedSize {
+		w.Skip("the limit is none, or too large to be tried")
+	}
+	w.largest(b, limit, func(n int64) *message.Message {
+		m := newMessage("large")
+		m.Metadata.Set("note", strings.Repeat("x", int(n)))
+		return m
+	})
+}
+
+// largest publishes the largest message that the broker takes, to within 64 bytes, to a handler that panics with a long
+// reason. What can be published can be retried and dead-lettered, and the message behind it is handled.
+func (w *world) largest(b brokers.Broker, limit int64, sized func(int64) *message.Message) {
+	w.Helper()
+	topic := w.topic("orders")
+	dies := make(chan struct{}, 1)
+	c := w.consume(b, topic, middleware.Config{
+		MaxAttempts: 2, Backoff: w.steps(0),
+		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
+			err := b.DeadLetter(ctx, d)
+			if err == nil {
+				dies <- struct{}{}
+			}
+			return err
+		}),
+	}, func(r run) error {
+		if string(r.Message.Payload) == "next" {
+			return nil
+		}
+		panic(strings.Repeat("the reason is as long as it can be ", 1000)) // with its stack
+	})
+
+	n, p := limit, b.Publisher()
+	large := sized(n)
+	for p.Publish(topic, large) != nil {
+		n -= 64
+		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs beside its own bytes")
+		large = sized(n)
+	}
+	w.publish(b, topic, newMessage("next"))
+
+	select {
+	case <-dies:
+	case <-w.deadline():
+		w.Fatal("the largest message is neither handled nor dead")
+	}
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	require.Equal(w, large.UUID, dead.UUID)
+	require.True(w, string(large.Payload) == string(dead.Payload), "the payload is as it was published")
+	require.Equal(w, large.Metadata.Get("note"), dead.Metadata.Get("note"))
+	var attempts []int
+	for _, r := range c.waitRuns(3) {
+		if r.id() == large.UUID {
+			attempts = append(attempts, r.Attempt)
+		}
+	}
+	require.Equal(w, []int{1, 2}, attempts)
+}
