@@ -20,7 +20,7 @@ var (
 	// ErrTooLarge says that the message exceeds what the broker stores. Trying again cannot help; a dead letter store
 	// can still take it.
 	ErrTooLarge = errors.New("message is larger than the broker takes")
-	// ErrUnsupported says that the broker cannot do what was asked, ever. See [Require].
+	// ErrUnsupported means that the broker can never do what was requested. See [Require].
 	ErrUnsupported = errors.New("not supported by this broker")
 )
 

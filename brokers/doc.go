@@ -1,4 +1,4 @@
-// Package brokers opens a message broker from a URL and says what every broker must do for Redrive: publish with a
+// Package brokers opens a message broker from a URL and defines what every broker must do for Redrive: publish with a
 // confirm, wait out a delay, give a failed message back to the one consumer that failed, and keep dead letters.
 //
 // A program imports the drivers that it may use and opens the one that its operator names:
@@ -13,7 +13,7 @@
 //	router.AddConsumerHandler("billing", "orders", broker.Subscriber(), handleOrder)
 //
 // Handlers stay plain Watermill handlers: [Broker.Publisher] and [Broker.Subscriber] are a message.Publisher and a
-// message.Subscriber, and nothing in a handler says which broker it runs on.
+// message.Subscriber, and a handler does not depend on the broker it runs on.
 //
 // # URL
 //

@@ -17,7 +17,7 @@ import (
 // ErrUnknownScheme says that no driver is registered for the scheme of a URL.
 var ErrUnknownScheme = errors.New("unknown broker scheme")
 
-// importPaths is where the drivers of this module are, for whoever forgot the import.
+// importPaths lists where the drivers of this module are, for the error about a forgotten import.
 var importPaths = map[string]string{
 	"mem":        "github.com/redrive-go/redrive/brokers/memory",
 	"amqp":       "github.com/redrive-go/redrive/brokers/rabbitmq",
@@ -70,7 +70,7 @@ func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 }
 
 // Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, scheme is not
-// lower-case, or a secret parameter has a name by which nobody could tell: these are mistakes of the program, found at
+// lower-case, or the name of a secret parameter does not show that it is secret: these are mistakes of the program, found at
 // its first start.
 func (m *Mux) Register(scheme string, d Driver) {
 	if d == nil || scheme == "" || scheme != strings.ToLower(scheme) {

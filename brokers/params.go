@@ -69,7 +69,7 @@ func mustParse[T any](name, text string, parse func(string) (T, error)) T {
 	return v
 }
 
-// resolve checks p against the declared parameters and fills in their defaults. where says who gave the values.
+// resolve checks p against the declared parameters and fills in their defaults. where names the source of the values, for errors.
 func (p Params) resolve(declared []Param, where string) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(p)) {

@@ -12,7 +12,7 @@ import (
 )
 
 // body is a structured body with the places of its members (A17). Of a member that is there twice the last one counts, as with
-// encoding/json; nothing is decoded before it is asked for.
+// encoding/json; nothing is decoded before it is needed.
 type body struct {
 	raw []byte
 

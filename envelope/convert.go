@@ -126,7 +126,7 @@ func appendError(b []byte, err *Error) []byte {
 	return err.appendJSON(b)
 }
 
-// appendRetryCount renders the counter as a number, or as the string that it is when it is none: it must not become 0.
+// appendRetryCount renders the counter as a number, or as the string that it is if it cannot be read as one: it must not become 0.
 func appendRetryCount(b []byte, md message.Metadata) []byte {
 	text, ok := md[KeyRetryCount]
 	n, valid := parseCount(text)

@@ -11,13 +11,13 @@ import (
 
 // DataError is the error of data that are not what the handler wants. No retry helps, therefore it is permanent.
 type DataError struct {
-	// Type is the Go type that was asked for.
+	// Type is the requested Go type.
 	Type string
 	// Err is the reason, as a rule an error of encoding/json.
 	Err error
 }
 
-// Error returns the reason with the type that was asked for.
+// Error returns the reason with the requested type.
 func (e *DataError) Error() string { return "envelope: data is not a " + e.Type + ": " + e.Err.Error() }
 
 // Unwrap returns the reason.
@@ -32,7 +32,7 @@ func (e *DataError) Permanent() bool { return true }
 func Data[T any](e Envelope) (T, error) { return decodeData[T](e.data()) }
 
 // Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The error of
-// data that do not decode is a *DataError, which the pipeline's classifier takes for permanent. The context is the message's.
+// data that do not decode is a *DataError, which the pipeline's classifier treats as permanent. The context is the message's.
 func Handle[T any](fn func(ctx context.Context, data T) error) message.NoPublishHandlerFunc {
 	if fn == nil {
 		panic("envelope: Handle needs a function")

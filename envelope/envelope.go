@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Envelope is a message with everything that A17 says of one, whoever produced it and in whichever mode it travels. It is an immutable value: the With methods return copies (A6), and it shares no memory with the
+// Envelope is a message with everything that belongs to one, from any producer and in whichever mode it travels. It is an immutable value: the With methods return copies (A6), and it shares no memory with the
 // message it came from or the messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
 	mode    Mode // in which headers and payload are
@@ -55,7 +55,7 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	return e, nil
 }
 
-// Message renders the envelope in its mode. The payload of an envelope that nobody changed is byte for byte the one it was read
+// Message renders the envelope in its mode. The payload of an unchanged envelope is byte for byte the one it was read
 // from, and so are its headers, except that a foreign message's now hold its identity. The error is that an envelope cannot be
 // converted to the other mode without losing something.
 func (e Envelope) Message() (*message.Message, error) {

@@ -155,7 +155,7 @@ func (e Error) setHeaders(md message.Metadata) {
 	setOrDelete(md, KeyErrorTrace, escapeText(e.Trace, MaxErrorTrace, true))
 }
 
-// headerError reads the error in binary mode; nil when there is none.
+// headerError reads the error in binary mode; nil without one.
 func headerError(md message.Metadata) *Error {
 	text, failed := md[KeyErrorMessage]
 	code, trace := md[KeyErrorCode], md[KeyErrorTrace]

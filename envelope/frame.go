@@ -148,7 +148,7 @@ func (s *body) changedMetadata(md message.Metadata, keep [][]byte) []edit {
 	was := s.entries()
 	for key, v := range was {
 		if !headerName(key) {
-			now[key] = v // it could not travel as a header: nobody can have changed it
+			now[key] = v // it could not travel as a header, so it was not changed
 			continue
 		}
 		for _, header := range [...]string{KeyMetadataPrefix + key, key} {

@@ -29,7 +29,7 @@ func checkInvariants(t *testing.T, m *message.Message) {
 	require.True(t, c.RetryCount >= 0 && c.RetryCount <= envelope.MaxRetryCount)
 	require.False(t, c.RetryCountInvalid && c.RetryCount != 0)
 
-	// An envelope that nobody changed renders the exact bytes, and adds at most a foreign message's identity.
+	// An unchanged envelope renders the exact bytes, and adds at most a foreign message's identity.
 	e, err := envelope.FromMessage(m)
 	unchanged()
 	require.Equal(t, readErr == nil, err == nil, "both readers agree on what is malformed")

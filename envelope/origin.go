@@ -45,7 +45,7 @@ func WithOrigin(ctx context.Context, o *Origin) context.Context {
 }
 
 // OriginFrom returns the origin that a driver attached to the context of a delivered message. It reports false, and returns
-// nil, when there is none, as with a plain Watermill subscriber.
+// nil, without one, as with a plain Watermill subscriber.
 func OriginFrom(ctx context.Context) (*Origin, bool) {
 	o, _ := ctx.Value(originKey{}).(*Origin)
 	return o, o != nil

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// jsonTexts are both kinds, valid and not; encoding/json says which is which.
+// jsonTexts are both kinds, valid and not; encoding/json decides which is which.
 var jsonTexts = []string{
 	"", " ", "null", "nul", "nulll", "true", "false", "tru", "0", "-0", "-", "01", "-01", "1.", ".1", "1.0", "1e", "1e+", "1E-7", "1e400", "+1", "0x1", "NaN",
 	`""`, `"`, `"a`, `"\"`, `"\\"`, `"\u12aF"`, `"\u12g0"`, `"\u12"`, `"\u@000"`, `"\uD800"`, `"\x"`, "\"\t\"", "\"\x7f\"", "\"\xff\"", `"1234567"`, `"12345678"`, `"123456789\n"`,

@@ -70,7 +70,7 @@ func newCircuits(p *Pipeline, b Breaker) *circuits {
 	return &circuits{pipeline: p, config: b, byKey: make(map[string]*circuit)}
 }
 
-// admit returns the circuit that must be told how the attempt ended, or why there is none to be made.
+// admit returns the circuit to report the attempt's result to, or why the attempt must not be made.
 func (c *circuits) admit(ctx context.Context, m *message.Message, id string) (*circuit, *CircuitOpenError) {
 	own := c.circuit(c.key(ctx, m))
 	admitted, remaining := own.admit(id) //nolint:contextcheck // a change of state belongs to no single message

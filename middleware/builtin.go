@@ -122,7 +122,7 @@ func databaseErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// failsafeErrors are those of policies inside the handler. The error inside an exceeded retry policy was asked by
+// failsafeErrors are those of policies inside the handler. The error inside an exceeded retry policy was judged by
 // the rules before; only what they did not know arrives here. The three that refuse to run anything consume no
 // attempt, because none was made.
 func failsafeErrors(err error) (Verdict, bool) {

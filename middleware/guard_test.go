@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// hostileError panics in the methods that it is told to.
+// hostileError panics in the methods that it is made to.
 type hostileError struct{ in string }
 
 func (e *hostileError) Error() string {

@@ -74,7 +74,7 @@ func Defer(err error, d time.Duration) error {
 	return mark(err, MarkedError{Kind: KindDefer, After: max(0, d), HasAfter: true})
 }
 
-// RetryAfter marks err as retryable and says how long to wait instead of asking the backoff, for example because a
+// RetryAfter marks err as retryable and sets how long to wait, instead of the backoff, for example because a
 // remote service has named a time. An attempt is consumed.
 func RetryAfter(err error, d time.Duration) error {
 	return mark(err, MarkedError{Kind: KindRetryable, After: max(0, d), HasAfter: true})

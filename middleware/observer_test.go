@@ -15,7 +15,7 @@ import (
 
 func panickyName(context.Context) string { panic("no name") }
 
-// diary writes down what it is told.
+// diary records every event.
 type diary struct{ lines []string }
 
 func (d *diary) add(format string, args ...any) {

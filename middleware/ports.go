@@ -18,7 +18,7 @@ type Rescheduler interface {
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
 
-// Expecter is told at [New] what will be asked of it. It is optional: a [Config.Rescheduler] that has the method is told, as
+// Expecter learns at [New] what it will be used for. It is optional: it is called on a [Config.Rescheduler] that has the method, as
 // the brokers of this module do. delays are the waits of retries, as far as they do not depend on the message; events are
 // the names of [Config.SystemEvents], which a broker with event names delivers to each of its consumers.
 type Expecter interface {
@@ -68,8 +68,8 @@ func (f DeadLetterFunc) DeadLetter(ctx context.Context, d *envelope.DeadLetter) 
 	return f(ctx, d)
 }
 
-// RedriveRecorder is told that a message which came back from the dead letters has succeeded. It is optional: a
-// [Config.DeadLetters] that has the method is asked.
+// RedriveRecorder is notified when a message that came back from the dead letters has succeeded. It is optional: a
+// [Config.DeadLetters] that has the method is called.
 type RedriveRecorder interface {
 	Redriven(ctx context.Context, r envelope.Redriven) error
 }

@@ -59,7 +59,7 @@ func ServiceBus(tries int, delays ...time.Duration) Config {
 const SystemPing = "system.ping.1"
 
 // TTLCycle runs a message once and up to cycles times more, each after ttl in a waiting queue; the original system
-// names 5 s in one place and 10 min in another. No error is told from another, as in [Laravel].
+// names 5 s in one place and 10 min in another. Errors are not told apart, as in [Laravel].
 func TTLCycle(cycles int, ttl time.Duration) Config {
 	return Config{
 		MaxAttempts:  Cycles(cycles),

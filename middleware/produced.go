@@ -36,7 +36,7 @@ type attempt struct {
 }
 
 // produced hands over the run to the attempt, which ends with the last of its messages. The router acks the message only
-// then, so the ack stands for them where the publisher does not report (it is none of ours, and not decorated).
+// then, so the ack stands for them where the publisher does not report (it is neither ours nor decorated).
 //
 //go:noinline
 func (r *run) produced(produced []*message.Message) {

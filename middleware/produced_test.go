@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// outlet is a publisher that fails the messages it is told to.
+// outlet is a publisher that fails chosen messages.
 type outlet struct {
 	mu        sync.Mutex
 	fail      func(m *message.Message) error
@@ -169,7 +169,7 @@ func TestProduced_RetriedUntilPublished(t *testing.T) {
 	}
 }
 
-// A publisher that reports nothing is none of ours and not decorated: then the ack is the report.
+// A publisher that reports nothing is neither ours nor decorated: then the ack is the report.
 func TestProduced_SuccessIsReportedAfterThePublish(t *testing.T) {
 	for _, decorated := range []bool{false, true} {
 		log, runs := producing(t, &outlet{}, decorated, false, two)

@@ -64,7 +64,7 @@ func cut(s string, limit int) string {
 }
 
 // Recover turns a handler's panic into a [PanicError]. A handler that ends its goroutine (runtime.Goexit, t.FailNow)
-// returns to nobody: its message is nacked here, for otherwise it would be neither acked nor nacked forever.
+// has no caller to return to: its message is nacked here, for otherwise it would be neither acked nor nacked forever.
 //
 // A [Pipeline] does this itself, and dead-letters after a Goexit as after any failure. Recover is for chains composed
 // by hand.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Rule is what errors of one sort mean. The rules of [Config.Rules] are asked in their order, after the marks that
+// Rule is what errors of one sort mean. The rules of [Config.Rules] are consulted in their order, after the marks that
 // the handler itself has set and before the built-in rules; the first that matches decides.
 type Rule struct {
 	// Name is kept on the decision, the log line and the dead letter, so that an operator sees why: "CPF invalid".

@@ -32,7 +32,7 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			m.Ack() // the handler has ended the goroutine: nobody else will
+			m.Ack() // the handler has ended the goroutine: nothing else will
 		}
 	}()
 	ctx := parent

@@ -1,4 +1,4 @@
-// Package brokerconfig reads broker configuration from YAML, strictly: a key that nobody knows is an error with its
+// Package brokerconfig reads broker configuration from YAML, strictly: an unknown key is an error with its
 // line, and durations are written as in Go.
 //
 //	url: amqp://rabbit.internal:5672/prod

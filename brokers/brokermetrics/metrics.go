@@ -8,7 +8,7 @@
 // delivered again, because the connection ended before their acks.
 //
 // redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ, Kafka and the SQL queue, whose Depths
-// methods say what they count. They are asked every 15 s at most, and a broker that does not answer within 5 s has no such series until it is asked
+// methods define what they count. They are polled every 15 s at most, and a broker that does not answer within 5 s has no such series until it is polled
 // again. Processes on the same queues count the same messages: take the maximum.
 package brokermetrics
 

@@ -112,7 +112,7 @@ NAME{broker="main",kind="retry",topic="orders.billing_dlq"} 0
 	})
 }
 
-// reporter is a broker that answers as it is told.
+// reporter is a broker with prepared answers.
 type reporter struct {
 	brokers.Broker
 	depths []brokers.Depth

@@ -33,7 +33,7 @@ var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
 type waiting struct {
 	broker brokers.DepthReporter
 
-	mu     sync.Mutex // held while the broker is asked: scrapes at the same time share the answer
+	mu     sync.Mutex // held while the broker is queried: scrapes at the same time share the answer
 	asked  time.Time
 	series map[series]int64
 }

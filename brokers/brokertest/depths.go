@@ -60,7 +60,7 @@ func depthsCountWhatWaits(w *world) {
 }
 
 // Brokers that count dead letters, and what is ready, count what lies in the dead letter queue under the topic that it died in, and what
-// nobody has room for until somebody has.
+// no consumer has room for until one has.
 func depthsCountWhatNobodyTakes(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)

@@ -55,7 +55,7 @@ func twoHandlersWithoutAGroup(w *world) {
 	w.reads(b, topic, brokers.WithGroup("mail"))
 }
 
-// A pattern that a broker takes for a name receives nothing.
+// A pattern that a broker treats as a name receives nothing.
 func patternsWhereThereAreNone(w *world) {
 	b := w.open()
 	if b.Capabilities().Patterns {

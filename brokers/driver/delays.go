@@ -28,7 +28,7 @@ func NewSteps(durations ...time.Duration) Steps {
 
 // Pick chooses the step in which a message waits next that is due in rest, and returns how much is left to wait behind
 // it. late is by how much it may come late: a step that is longer by no more than this ends the wait. Without such a
-// step the longest that is shorter is chosen, or the shortest when there is none. It returns 0 and rest when there are
+// step the longest that is shorter is chosen, or the shortest if none is shorter. It returns 0 and rest when there are
 // no steps.
 func (s Steps) Pick(rest, late time.Duration) (step, left time.Duration) {
 	if len(s) == 0 {

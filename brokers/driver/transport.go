@@ -114,7 +114,7 @@ type Outgoing struct {
 	// Due is when the message is to be handed out, never before. The zero time means now. It is within
 	// Capabilities.MaxDelay.
 	Due time.Time
-	// Delay is what is left until Due, as it was asked for: what to choose a waiting place by.
+	// Delay is what is left until Due, as requested: the transport chooses the waiting place by it.
 	Delay time.Duration
 	// First reports that no handler of the consumer has had the message yet. A message with Due that is not First waits
 	// for a retry.
@@ -195,9 +195,9 @@ type Delivery struct {
 	// Suspect is how many deliveries of the message ended without an answer: evidence, not proof, that it ends its
 	// process. Cut connections and restarts count too. 0 where Capabilities.DeliveryCount is false.
 	Suspect int
-	// Worn reports that the broker is about to give the message up for being delivered too often, which it counts without
+	// NearLimit reports that the broker is about to drop the message for being delivered too often, which it counts without
 	// knowing why: the engine publishes it again, behind the others, so that the broker counts anew.
-	Worn bool
+	NearLimit bool
 	// Malformed is why the message cannot be read, empty for one that can. It has the bytes that there are, reaches no
 	// handler, and becomes a dead letter with envelope.ReasonMalformed.
 	Malformed string

@@ -84,7 +84,7 @@ func (q *queue) receive(mailbox chan *item, stop <-chan struct{}) (it *item, ok 
 		return nil, false
 	}
 	q.mu.Unlock()
-	// Between stop and the lock an item was handed over. It belongs to whoever receives next.
+	// Between stop and the lock an item was handed over. It belongs to the next receiver.
 	q.giveBack(<-mailbox)
 	return nil, false
 }

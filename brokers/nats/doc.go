@@ -25,7 +25,7 @@
 // At least once. A topic is a stream, with the subject of the topic's name, and each group a durable consumer of it. A
 // stream keeps what was handled, as Kafka's topics do, until its max-age: a new group begins with the oldest message.
 // Acks are confirmed by the server; one without replicas that is killed forgets those of its last moment. While a handler
-// runs, the server is told so: ack-wait bounds the life of a process that has died, not that of a handler.
+// runs, the server gets a sign of progress: ack-wait bounds the life of a process that has died, not that of a handler.
 //
 // Reschedule publishes to a subject that only the consumer of the group reads, and the copy is deleted after its ack.
 // Nacked messages are kept in hand for their pause. Connections are made again without an end, and a stream or consumer

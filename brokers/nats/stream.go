@@ -142,7 +142,7 @@ func (s *stream) take(m *nats.Msg) {
 		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
 	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
 		s.asked = 0 // the silence that follows makes us ask anew, when there is a leader
-	default: // 503: no server leads the consumer, or there is none
+	default: // 503: no server leads the consumer, or the consumer is gone
 		s.fail(fmt.Errorf("the server does not take requests for messages: %s %s", status, text))
 	}
 }

@@ -93,7 +93,7 @@ type deadChannel struct{}
 
 func (deadChannel) Ack(uint64, bool) error { return amqp.ErrClosed }
 
-// Each answer that does not get out is told, whether it shares a frame or not.
+// Each answer that does not get out is reported, whether it shares a frame or not.
 func TestAcker_TellsOfAcksThatFail(t *testing.T) {
 	a := newAcker(deadChannel{})
 	faults := a.settle(answers(driver.Ack, 1, 2, 3, 5, 8, 9)) // the others are in hand

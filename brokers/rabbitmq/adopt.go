@@ -201,7 +201,7 @@ func (p *Plan) mend(w way) string {
 		url.QueryEscape("{queue}_wait"), w.to+"_wait")
 }
 
-// maxArguments bounds how many arguments of a queue are asked for. RabbitMQ knows fewer.
+// maxArguments bounds how many arguments of a queue are read. RabbitMQ knows fewer.
 const maxArguments = 24
 
 // learn returns the arguments of a queue that exists. AMQP has no question for them: a declaration with other ones is
@@ -258,7 +258,7 @@ func (e *ArgumentError) take(args amqp.Table) {
 	}
 }
 
-// isRefused reports whether the user may not do what was asked.
+// isRefused reports whether the user lacks the permission.
 func isRefused(err error) bool {
 	refusal, ok := errors.AsType[*amqp.Error](err)
 	return ok && refusal.Code == amqp.AccessRefused

@@ -82,7 +82,7 @@ func (f Finding) String() string {
 
 // Check compares p with the broker and changes nothing. AMQP tells of one difference per queue or exchange, the first.
 //
-// Of bindings and policies AMQP tells nothing. They are compared when the URL says where the management API is
+// AMQP does not show bindings and policies. They are compared when the URL names the management API
 // (x-management), and else not at all: see [Broker.ChecksBindings]. Bindings that p does not have are no difference. A
 // policy on one of our queues is one where it makes the queue lose messages, or send them elsewhere. Queues that are
 // declared when first needed may be missing, but not differ.

@@ -23,7 +23,7 @@ type ArgumentError struct {
 	Want     string // what would be declared; none when the argument would not be given, "" when it is empty
 	Have     string // what the broker has, likewise
 
-	haveType string // of AMQP, such as long or longstr; "" where there is none
+	haveType string // of AMQP, such as long or longstr; "" if the argument is absent
 }
 
 // Error names the object, the argument and both values, and says the ways out.

@@ -32,7 +32,7 @@ type design struct {
 	exchangeType   string
 	intHeaders     []string
 	maxMessage     int64
-	management     *management // nil when nobody said where it is
+	management     *management // nil when the URL does not name it
 }
 
 // ttl is the time to live of the wait queue of transport reject.
@@ -82,7 +82,7 @@ func (d *design) namesOf(topic, queue string) brokers.Names {
 }
 
 // withExchange completes names: the default scheme lets several groups read one topic, for which RabbitMQ needs an exchange,
-// and the scheme's users none of their own, so it gets one.
+// and users of the scheme have none, so it gets one.
 func (d *design) withExchange(n brokers.Names) brokers.Names {
 	if n.Exchange == "" && d.naming.Preset == "default" {
 		n.Exchange = defaultExchange
@@ -251,7 +251,7 @@ func (d *design) first(topic string) Plan {
 }
 
 // firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has its own:
-// a shared one would be held up by the messages of a topic that nobody reads.
+// a shared one would be held up by the messages of a topic without a reader.
 func (d *design) firstName(n brokers.Names, topic string, step time.Duration) string {
 	if d.naming.Delayed != "" {
 		return n.Delayed(step)

@@ -18,7 +18,7 @@
 //	queue-type        quorum    type of consumers' queues: quorum or classic; with declare=adopt that of the queues that are there
 //	retry-queue-type  quorum    type of delay and dead letter queues
 //	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
-//	tolerance         1         how late such a delay may end, in percent; 50 saves hops where delays are jittered anyway
+//	tolerance         1         how late such a delay may end, in percent; 50 saves steps where delays are jittered anyway
 //	delivery-limit    20        deliveries after which RabbitMQ itself dead-letters, on queues that we declare
 //	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
 //	nack-pause        100ms     before a nacked message is handed out again; doubled by each nack, up to 64 times
@@ -115,6 +115,6 @@
 // Headers must fit one frame (128 KiB), names and properties 255 bytes: more is brokers.ErrTooLarge, before it can end
 // the connection, and first publications leave 4 KiB for what a retry adds. A nacked message keeps its place of the prefetch.
 // A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen it. Bindings and
-// policies are not visible through AMQP: [Broker.Check] compares them when management says where to ask. Tested on
+// policies are not visible through AMQP: [Broker.Check] compares them when management names the API. Tested on
 // 3.10 and 4.3; not tested: clusters, power loss.
 package rabbitmq

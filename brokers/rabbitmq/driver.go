@@ -23,7 +23,7 @@ func init() {
 	brokers.Register(SchemeTLS, Driver{})
 }
 
-// defaultRetryTTL is how long a rejected message waits where nothing says how long.
+// defaultRetryTTL is how long a rejected message waits by default.
 const defaultRetryTTL = 5 * time.Second
 
 // Driver opens amqp:// and amqps:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of
@@ -74,7 +74,7 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
-			Doc: "how late a delay may end, in percent of itself; more means fewer hops for jittered delays; transport ttl only",
+			Doc: "how late a delay may end, in percent of itself; more means fewer steps for jittered delays; transport ttl only",
 		},
 		{
 			Name: "retry-ttl", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// The queues of a service on a bus, without a connection: for a review, or for whoever may declare in production.
+// The queues of a service on a bus, without a connection: for a review, or for the people who declare in production.
 func ExamplePlanConfig() {
 	plan, err := rabbitmq.PlanConfig(brokers.Config{
 		URL:    "amqp://localhost/",
@@ -43,7 +43,7 @@ func ExamplePlanConfig_faults() {
 	// Output: rabbitmq: crash-limit 30 must be below delivery-limit 20, else the broker dead-letters first
 }
 
-// An unroutable publication says what is missing.
+// The error of an unroutable publication names what is missing.
 func ExampleUnroutableError() {
 	var err error = &rabbitmq.UnroutableError{RoutingKey: "orders_dlq", Reason: "312 NO_ROUTE"}
 	fmt.Println(err)

@@ -14,7 +14,7 @@ type ladder struct {
 	percent int // by how much a delay may be rounded up
 }
 
-// The grid serves the delays that nobody named beforehand: powers of two from 50 ms to 14.5 h, 21 queues.
+// The grid serves the delays that were not named beforehand: powers of two from 50 ms to 14.5 h, 21 queues.
 const (
 	gridFirst = 50 * time.Millisecond
 	gridLast  = 24 * time.Hour
@@ -36,7 +36,7 @@ func (l ladder) slack(delay time.Duration) time.Duration {
 	return max(delay*time.Duration(l.percent)/200, 50*time.Millisecond)
 }
 
-// step chooses the queue for a delay and says how much is left to wait behind it, for which the message is sent on.
+// step chooses the queue for a delay and returns how much is left to wait behind it, for which the message is sent on.
 func (l ladder) step(delay time.Duration) (step, rest time.Duration) {
 	return l.steps.Pick(delay, l.slack(driver.CeilMillis(delay)))
 }

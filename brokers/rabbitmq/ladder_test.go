@@ -11,15 +11,15 @@ import (
 )
 
 // walk sends a delay through the queues of l and returns when it ends and through how many it went.
-func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, hops int) {
+func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, steps int) {
 	t.Helper()
-	for rest := delay; rest > 0; hops++ {
+	for rest := delay; rest > 0; steps++ {
 		step, left := l.step(rest)
 		waited += step
 		require.Less(t, left, rest)
 		rest = left
 	}
-	return waited, hops
+	return waited, steps
 }
 
 func TestLadder_NeverEarlyAndSeldomLate(t *testing.T) {
@@ -27,10 +27,10 @@ func TestLadder_NeverEarlyAndSeldomLate(t *testing.T) {
 	l := newLadder([]time.Duration{time.Second, 7 * time.Second}, true, 1)
 	for range 20_000 {
 		delay := time.Duration(random.Int64N(int64(30*24*time.Hour))) >> random.IntN(32)
-		waited, hops := walk(t, l, delay)
+		waited, steps := walk(t, l, delay)
 		require.GreaterOrEqual(t, waited, delay)
 		require.LessOrEqual(t, waited-delay, max(delay/100, 100*time.Millisecond))
-		require.LessOrEqual(t, hops, 16+int(delay/(14*time.Hour)), "%s", delay)
+		require.LessOrEqual(t, steps, 16+int(delay/(14*time.Hour)), "%s", delay)
 	}
 }
 

@@ -135,7 +135,7 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 	case l.life.Err() != nil:
 		try.err = brokers.ErrClosed
 		if err == nil {
-			l.tasks.Go(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // nobody has used it
+			l.tasks.Go(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // it was never used
 		}
 	case err != nil:
 		l.failures++

@@ -81,7 +81,7 @@ func (m *management) policy(ctx context.Context, queue string) (queuePolicy, err
 	return p, nil
 }
 
-// effective returns what policies make of a queue; nothing where nobody has said where the management API is.
+// effective returns what policies make of a queue; nothing without a management API.
 func (m *management) effective(ctx context.Context, queue string) (map[string]any, error) {
 	if m == nil {
 		return nil, nil

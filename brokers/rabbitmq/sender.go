@@ -14,9 +14,9 @@ import (
 // safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 % more processor
 // time a message (docs/performance.md).
 type sender struct {
-	link *link
-	lane atomic.Pointer[lane]
-	turn chan struct{} // holds one token while nobody opens a lane
+	link    *link
+	channel atomic.Pointer[confirmChannel]
+	turn    chan struct{} // holds one token while no caller opens a channel
 }
 
 func newSender(l *link) *sender {
@@ -57,8 +57,8 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 // ago refuses while the broker is busy.
 const refusals = 3
 
-// round publishes those of batch that todo lists on one lane and notes in faults what is wrong with each. It returns what
-// is to be published again, because the lane was lost before the confirm, or with again because the broker refused it.
+// round publishes those of batch that todo lists on one channel and notes in faults what is wrong with each. It returns what
+// is to be published again, because the channel was lost before the confirm, or with again because the broker refused it.
 func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults []error, again bool) (lost []int) {
 	failAll := func(err error) {
 		for _, i := range todo {
@@ -69,7 +69,7 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 		failAll(err)
 		return nil
 	}
-	ln, err := s.open(ctx)
+	cc, err := s.open(ctx)
 	if err != nil {
 		if ctx.Err() != nil || errors.Is(err, brokers.ErrClosed) {
 			failAll(err)
@@ -94,18 +94,18 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 	settleFirst := func() {
 		f := flights[0]
 		flights = flights[1:]
-		note(f.index, ln.settle(ctx, f.flight))
+		note(f.index, cc.settle(ctx, f.flight))
 	}
 	for _, i := range todo {
 		o := &batch[i]
-		if err := checkSize(o, ln.frameSize()); err != nil {
+		if err := checkSize(o, cc.frameSize()); err != nil {
 			faults[i] = fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err)
 			continue
 		}
 		reserved := false
 		for !reserved {
 			var err error
-			if reserved, err = ln.reserve(ctx, o, len(flights) == 0); err != nil {
+			if reserved, err = cc.reserve(ctx, o, len(flights) == 0); err != nil {
 				note(i, err)
 				break
 			}
@@ -116,7 +116,7 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 		if !reserved {
 			continue
 		}
-		f, err := ln.post(ctx, o)
+		f, err := cc.post(ctx, o)
 		if err != nil {
 			note(i, err)
 			continue
@@ -129,10 +129,10 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 	return lost
 }
 
-// open returns the lane, a new one if need be.
-func (s *sender) open(ctx context.Context) (*lane, error) {
-	if ln := s.lane.Load(); ln != nil && ln.usable() {
-		return ln, nil
+// open returns the channel, a new one if need be.
+func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
+	if cc := s.channel.Load(); cc != nil && cc.usable() {
+		return cc, nil
 	}
 	select {
 	case <-s.turn:
@@ -140,22 +140,22 @@ func (s *sender) open(ctx context.Context) (*lane, error) {
 		return nil, fmt.Errorf("rabbitmq: %w: %w", ErrUnconfirmed, context.Cause(ctx))
 	}
 	defer func() { s.turn <- struct{}{} }()
-	old := s.lane.Load()
+	old := s.channel.Load()
 	if old != nil && old.usable() {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
-		// Its confirms stay away. Whoever waits on it is released by its end, and publishes again on the new one.
+		// Its confirms stay away. Callers that wait on it are released by its end, and publishes again on the new one.
 		s.link.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
 			old.close(ctx)
 		})
 	}
-	ln, err := openLane(ctx, s.link)
+	cc, err := openConfirmChannel(ctx, s.link)
 	if err != nil {
 		return nil, err
 	}
-	s.lane.Store(ln)
-	return ln, nil
+	s.channel.Store(cc)
+	return cc, nil
 }

@@ -160,7 +160,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	if d.Redelivered {
 		found.Earlier = max(1, found.Earlier)
 	}
-	found.Worn = origin.DeliveryCount >= max(1, design.deliveryLimit/2)
+	found.NearLimit = origin.DeliveryCount >= max(1, design.deliveryLimit/2)
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 { // one that an operator sends back has others besides
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
 			"their bytes are in " + keyUndecoded
@@ -174,7 +174,7 @@ func (s *stream) Renew(d *driver.Delivery) *message.Message {
 	return m
 }
 
-// message makes the message of d, whose bytes it leaves as they are, and says where it came from. A retry came through its
+// message makes the message of d, whose bytes it leaves as they are, and records where it came from. A retry came through its
 // delay queue; then the routing key and exchange of the first publication are in its headers, which count only when they
 // were written for this queue.
 func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
@@ -198,7 +198,7 @@ func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	}
 	if consumer == "" || consumer == queue {
 		m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = o.RoutingKey, o.Exchange
-	} // else it is another consumer's dead letter, read by a collector, and says how it came to that consumer
+	} // else it is another consumer's dead letter, read by a collector, and shows how it came to that consumer
 	if s.transport.design.transport == transportReject {
 		countRejections(d.Headers, queue, m.Metadata)
 	}

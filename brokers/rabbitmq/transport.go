@@ -132,7 +132,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 		return err
 	}
 	group := q.Group
-	if group == brokers.DefaultGroup { // nobody has named one
+	if group == brokers.DefaultGroup { // no group was named
 		group = ""
 	}
 	of := func(kind brokers.DepthKind) brokers.Depth {
@@ -194,7 +194,7 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	case driver.ToConsumer:
 		r, err = t.design.retry(n, o.Origin, o.Delay)
 	case driver.ToDeadLetters:
-		// To the scheme's dead letter exchange, or straight to the dead letter queue when there is none or it has the queue's
+		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has the queue's
 		// name. An adopted exchange may be of any type.
 		r.key = n.Dead
 		if n.DeadExchange != "" && n.DeadExchange != n.Dead && t.design.declare == declareAll {

@@ -11,7 +11,7 @@ import (
 const (
 	// maxDepth bounds the rows that one count reads, in all queues together: some tenths of a second.
 	maxDepth = 100_000
-	// maxDepthQueues bounds the queues that are asked about.
+	// maxDepthQueues bounds the queues that are counted.
 	maxDepthQueues = 1000
 )
 
@@ -54,14 +54,14 @@ func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries
 	return waiting, retries, err
 }
 
-// ready counts the rows of a queue that are due and that nobody has.
+// ready counts the rows of a queue that are due and not leased.
 func (s *store) ready(ctx context.Context, queue, limit int64) (ready int64, err error) {
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT id FROM redrive_queue_messages"+
 		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name().Now(), s.free(queue), limit)).Scan(&ready)
 	return ready, err
 }
 
-// consumerQueue is the queue of a group; of nobody yet, with an empty one.
+// consumerQueue is the queue of a group; with an empty group it belongs to no consumer yet.
 type consumerQueue struct {
 	id           int64
 	topic, group string

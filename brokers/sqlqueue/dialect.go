@@ -50,7 +50,7 @@ type dialect interface {
 	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends none
 	// when one of the leases that rows share is lost.
 	over(batches []int64, rows []leased) (with string, args []any)
-	// free is the condition on a row of queue that is due for that nobody has a lease of it.
+	// free is the condition on a due row of queue that it is not leased.
 	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
 	next() string
@@ -98,7 +98,7 @@ func dialectOf(name Dialect) (dialect, error) {
 // columns of a claimed row, in the order that scan reads, after its position in the index.
 const columns = ", id, due_at, published_at, deliveries, crashes, uuid, headers, payload, 0"
 
-// crashed is 1 for a row whose lease has run out: nobody answered. One that is counted already must have been started.
+// crashed is 1 for a row whose lease ran out without an answer. One that is counted already must have been started.
 const crashed = "CASE WHEN lease IS NULL OR lease = 0 OR crashes > 0 AND started = 0 THEN 0 ELSE 1 END"
 
 // queryClaimed reads all rows of a query of columns, of which there are n at most.

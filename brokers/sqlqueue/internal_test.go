@@ -109,7 +109,7 @@ func TestNotices_ShareOne(t *testing.T) {
 		require.True(t, n.publish("a"))
 		for _, delay := range []time.Duration{time.Hour, time.Minute} {
 			require.False(t, n.publish("a"))
-			n.owe("a", delay)
+			n.schedule("a", delay)
 		}
 		require.True(t, n.publish("b"), "topics do not wait for each other")
 		n.close()

@@ -35,7 +35,7 @@ func TestLease_OfADeadWorkerEnds(t *testing.T) {
 	})
 }
 
-// A handler keeps its message for as long as it takes, and nobody else starts on it.
+// A handler keeps its message for as long as it takes, and no other handler starts on it.
 func TestLease_IsRenewed(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		slow, other := w.process("x-poll=3s"), w.process("x-poll=3s")
@@ -136,7 +136,7 @@ func TestLease_LostBeforeTheHandlerBegins(t *testing.T) {
 		w.sleep(time.Second)
 		ahead := w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL AND lease <> 0")
 		require.Greater(w, ahead, 5, "nothing was leased ahead: the test shows nothing")
-		w.exec("UPDATE redrive_queue_messages SET visible_at = visible_at + 3600000000") // of those that nobody has
+		w.exec("UPDATE redrive_queue_messages SET visible_at = visible_at + 3600000000") // of those that are not leased
 		w.exec(takeOver + " WHERE lease IS NOT NULL AND lease <> 0")
 		w.sleep(16 * time.Second)
 		require.ErrorIs(w, context.Cause(m.Context()), sqlqueue.ErrLeaseLost)
@@ -175,7 +175,7 @@ func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 	})
 }
 
-// What was leased ahead and never reached a handler goes back at shutdown as a message that nobody has seen.
+// What was leased ahead and never reached a handler is returned at shutdown as a message that no handler has seen.
 func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		first, second := w.process(""), w.process("")
@@ -208,7 +208,7 @@ func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 	})
 }
 
-// A handler that outlives the drain is told to stop, and its message is another worker's at once, without the pause of a
+// A handler that outlives the drain is canceled, and its message is another worker's at once, without the pause of a
 // nack.
 func TestShutdown_DrainEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
@@ -228,7 +228,7 @@ func TestShutdown_DrainEnds(t *testing.T) {
 		again := now(w.T, others)
 		_, open := <-messages
 		require.False(w, open)
-		m.Ack() // nobody listens any more
+		m.Ack() // no consumer listens any more
 		again.Ack()
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
 	})

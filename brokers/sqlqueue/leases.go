@@ -20,7 +20,7 @@ type leases struct {
 }
 
 // take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being returned,
-// was claimed a second time because its lease had run out while this process was stuck, and nobody else was there: its
+// was claimed a second time because its lease had run out while this process was stuck, and no other worker was there: its
 // handler goes on, under the new lease.
 func (l *leases) take(list []*delivery) []*delivery {
 	l.mu.Lock()
@@ -168,7 +168,7 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 		case lost[id]:
 			l.lose(ctx, d)
 		default:
-			// The database is out of reach, and may be in another worker's. The handler is told to stop; if no other worker took
+			// The database is out of reach, and may be in another worker's. The handler is canceled; if no other worker took
 			// the row, its ack still counts.
 			if ends, _ := d.lease(); ends.Before(now) {
 				d.end(ErrLeaseLost)

@@ -87,7 +87,7 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 // claimTries is how often a claim looks for rows further behind when other workers have taken all that it has found.
 const claimTries = 4
 
-// lock returns the first rows that are due and that nobody has locked, in the order of delivery, and keeps them locked until tx ends.
+// lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx ends.
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) ([]claimed, error) {
 	for try := range claimTries {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
@@ -169,7 +169,7 @@ func (mysql) held(worker int64, rows []leased) (where string, args []any) {
 
 func (mysql) over([]int64, []leased) (with string, args []any) { return "", nil }
 
-// free says nothing: whoever has a row has moved it out of what is due.
+// free adds no condition: the owner of a row has moved it out of what is due.
 func (mysql) free(int64) string { return "1 = 1" }
 
 // firsts reads the first row of each queue in the index.

@@ -21,7 +21,7 @@ type notices struct {
 
 type notice struct {
 	last    time.Time
-	timer   *time.Timer // runs while one is owed
+	timer   *time.Timer // runs while one is due
 	delay   time.Duration
 	sending sync.WaitGroup
 }
@@ -47,8 +47,8 @@ func (n *notices) publish(topic string) bool {
 	return true
 }
 
-// owe sends a notification for a publish that did not, when it is time.
-func (n *notices) owe(topic string, delay time.Duration) {
+// schedule sends a notification for a publish that did not, when it is time.
+func (n *notices) schedule(topic string, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t := n.topics[topic]
@@ -71,7 +71,7 @@ func (n *notices) owe(topic string, delay time.Duration) {
 	})
 }
 
-// close sends what is owed, and waits for it.
+// close sends what is due, and waits for it.
 func (n *notices) close() {
 	n.mu.Lock()
 	n.closed = true

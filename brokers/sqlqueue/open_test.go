@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// Every fault of a URL is an error that says what to do, and none shows the password.
+// Every fault of a URL is an error that names the remedy, and none shows the password.
 func TestOpen_FaultsAreClear(t *testing.T) {
 	for name, c := range map[string]struct{ url, want string }{
 		"MissingDriver":    {"postgres://app:s3cret@localhost/app", `add _ "github.com/jackc/pgx/v5/stdlib"`},

@@ -199,7 +199,7 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 			t.wakeups.wake(p.queue, delay)
 			_ = t.store.wake(ctx, t.db, p.queue, delay) // consumers that are not woken find them by looking
 		case !notify[i]:
-			t.notices.owe(p.topic, delay)
+			t.notices.schedule(p.topic, delay)
 			fallthrough
 		default:
 			t.wakeTopic(p.topic, delay)
@@ -207,7 +207,7 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 	}
 }
 
-// wakeTopic wakes the subscriptions of this process. Those of others are told by the database, or look for themselves.
+// wakeTopic wakes the subscriptions of this process. Those of other processes are notified by the database, or poll.
 func (t *transport) wakeTopic(topic string, after time.Duration) {
 	if !t.listening() { // else the notification is on its way, also for queues that this process does not know
 		t.wakeups.wakeTopic(topic, after)

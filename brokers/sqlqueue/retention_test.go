@@ -43,7 +43,7 @@ func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 	})
 }
 
-// An archive that cannot be written keeps the message: it is not acked without the copy that was asked for.
+// An archive that cannot be written keeps the message: it is not acked without the requested copy.
 func TestRetention_CopyAndAckAreOneTransaction(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-retention=1h&x-poll=10s")

@@ -88,7 +88,7 @@ func (sqlite) held(worker int64, rows []leased) (where string, args []any) {
 
 func (sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
 
-// free says nothing: whoever has a row has moved it out of what is due.
+// free adds no condition: the owner of a row has moved it out of what is due.
 func (sqlite) free(int64) string { return "1 = 1" }
 
 func (sqlite) firsts() string { return firstOfEach(SQLite) }

@@ -67,7 +67,7 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		// Another row is the first: either nobody's, which becomes ours, or another group's, alongside which we make ours.
+		// Another row is the first: either without an owner, which becomes ours, or another group's, alongside which we make ours.
 		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
 			[]byte(group), []byte(topic), []byte{}); err != nil {
 			// A process of the same group was faster with the step below, and the name is taken.
@@ -210,7 +210,7 @@ func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) er
 	return err
 }
 
-// release makes rows visible again at their place in the queue, as rows that nobody has seen.
+// release makes rows visible again at their place in the queue, as rows that no handler has seen.
 func (s *store) release(ctx context.Context, rows []leased) error {
 	_, err := s.update(ctx, rows, "started = 0, deliveries = deliveries - CASE WHEN lease IS NULL THEN 0 ELSE 1 END, "+
 		"lease = 0, visible_at = due_at")
@@ -224,7 +224,7 @@ func (s *store) start(ctx context.Context, row leased) (bool, error) {
 }
 
 // renew extends leases and returns those that another worker has taken over. Rows that share a lease get one each: they
-// are the slow ones of their batch. Nobody can take a row over between the two statements: its lease has just been
+// are the slow ones of their batch. No worker can take a row over between the two statements: its lease has just been
 // extended.
 func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, err error) {
 	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, visible_at = "+s.name().Now()+" + ?",

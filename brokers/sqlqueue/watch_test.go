@@ -67,7 +67,7 @@ func TestWatcher_TellsWhatIsDue(t *testing.T) {
 	})
 }
 
-// A database that is away is asked less and less often, and told about once.
+// A database that is away is polled less and less often, and reported once.
 func TestWatcher_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := 0

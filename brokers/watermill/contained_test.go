@@ -225,7 +225,7 @@ func TestDelays_KeepHeaders(t *testing.T) {
 	})
 }
 
-// A program without the leaf is told which import it has forgotten, and what is registered.
+// A program without the leaf gets an error that names the missing import, and what is registered.
 func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
 	for scheme, leaf := range map[string]string{
 		"watermill+amqp": "amqp", "watermill+kafka": "kafka", "watermill+postgres": "sql", "watermill+sqlite": "sql", "gochannel": "gochannel",

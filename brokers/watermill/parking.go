@@ -32,7 +32,7 @@ const (
 	parkedTopic    = parkedPrefix + "topic"
 )
 
-// parkedKeys are headers that the Delays broker would take for its own.
+// parkedKeys are headers that the Delays broker would interpret as its own.
 var parkedKeys = []string{
 	envelope.KeyStage, envelope.KeySuspect, envelope.KeyNotBefore, envelope.KeyTopic, envelope.KeyConsumer,
 	envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil,

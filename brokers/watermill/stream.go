@@ -63,7 +63,7 @@ func (s *stream) open(q *driver.Queue) error {
 		if err != nil {
 			return err
 		}
-		s.pump(messages, false)
+		s.forward(messages, false)
 	}
 	if s.t.parking == nil {
 		return nil
@@ -73,12 +73,12 @@ func (s *stream) open(q *driver.Queue) error {
 		return err
 	}
 	s.subs = append(s.subs, func() { _ = parked.Close() })
-	s.pump(messages, true)
+	s.forward(messages, true)
 	return nil
 }
 
-// pump passes messages on until their channel ends. What comes after Close is nacked, and never handed out.
-func (s *stream) pump(messages <-chan *message.Message, parked bool) {
+// forward passes messages on until their channel ends. What comes after Close is nacked, and never handed out.
+func (s *stream) forward(messages <-chan *message.Message, parked bool) {
 	s.pumps.Go(func() {
 		for m := range messages {
 			select {

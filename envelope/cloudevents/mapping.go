@@ -30,7 +30,7 @@ const (
 	extMetadata      = "metadata"
 )
 
-// unknownSource stands for a source that nobody told; CloudEvents require one.
+// unknownSource stands for an unknown source; CloudEvents require one.
 const unknownSource = "/"
 
 // FromEnvelope returns the envelope as a CloudEvent. The error explains what of it no CloudEvent can hold, such as neither an event

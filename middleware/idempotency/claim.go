@@ -73,7 +73,7 @@ func (g *Guard) keep(ctx context.Context, cancel context.CancelCauseFunc, claim 
 		switch {
 		case r.stopped:
 		case !claim.completed(0) && (errors.Is(err, ErrLost) || !time.Now().Before(r.expires)):
-			cancel(ErrLost) // another worker may be at it: the handler is told to stop
+			cancel(ErrLost) // another worker may be at it: the handler is canceled
 		default: // an error may be gone the next time
 			r.timer.Reset(interval)
 		}

@@ -110,7 +110,7 @@ func TestGuard_ConcurrentDeliveriesRunOnce(t *testing.T) {
 	})
 }
 
-// A handler may take as long as it likes: its lease is renewed, and nobody else starts.
+// A handler may take as long as it likes: its lease is renewed, and no other worker starts.
 func TestGuard_SlowHandlerKeepsItsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, func(c *idempotency.Config) { c.Lease = time.Second })
@@ -220,7 +220,7 @@ func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64,
 	return s.Store.Complete(ctx, key, owner, outcome, d)
 }
 
-// A store that is out of reach for as long as the lease may have given the message to another worker: the handler is told.
+// A store that is out of reach for as long as the lease may have given the message to another worker: the handler's context ends.
 func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
 	for name, fault := range map[string]error{"Lost": idempotency.ErrLost, "Unreachable": errBoom} {
 		t.Run(name, func(t *testing.T) {

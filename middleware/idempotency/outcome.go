@@ -64,7 +64,7 @@ func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// split returns the digest of an outcome, which is nil where there is none, and the rest of it.
+// split returns the digest of an outcome, which is nil if it has none, and the rest of it.
 func split(outcome []byte) (digest, produced []byte) {
 	if len(outcome) > digestSize && outcome[0] == digested {
 		return outcome[1 : 1+digestSize], outcome[1+digestSize:]

@@ -295,7 +295,7 @@ event_processed_duration_sum{event_name="order.placed",exit_status="success",nan
 	})
 }
 
-// D32: whoever names events cannot blow up the number of series, nor break the page with bytes that are no text.
+// D32: names of events cannot blow up the number of series, nor break the page with bytes that are not text.
 func TestMetrics_BoundsLabels(t *testing.T) {
 	w := newWorld(t, pipelinemetrics.Config{MaxValues: 10}, nil)
 	var senders sync.WaitGroup
@@ -358,7 +358,7 @@ func TestMetrics_TellsSeriesApart(t *testing.T) {
 	}
 }
 
-// A state of "other" circuits would be that of whichever changed last: there is none.
+// A state of "other" circuits would be that of whichever changed last, so there is no such series.
 func TestMetrics_CircuitsBeyondTheBound(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: 1})
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func place(t middleware.Tag) int {
 const outcomes = int(middleware.OutcomeNotSettled) + 1
 
 // series are the metrics of the deliveries with the same labels. What most deliveries need is found by an index; what only some
-// need is made when it is needed, so that nobody has to look through series that never count.
+// need is made when it is needed, so that the page has no series that never count.
 type series struct {
 	metrics *Metrics
 	labels  labels
@@ -68,7 +68,7 @@ func (s *series) outcome(tag int, o middleware.Outcome) prometheus.Counter {
 		return *c
 	}
 	c := s.metrics.deliveries.WithLabelValues(s.labels.topic, s.labels.handler, s.labels.event, string(tags[tag]), o.String())
-	slot.Store(&c) // whoever comes second stores the same counter
+	slot.Store(&c) // a second caller stores the same counter
 	return c
 }
 

@@ -18,7 +18,7 @@ import (
 
 type spanKey struct{}
 
-// attemptSpan is the span of the delivery that ctx belongs to; nil when there is none of ours.
+// attemptSpan is the span of the delivery that ctx belongs to; nil if it has no span of ours.
 func attemptSpan(ctx context.Context) trace.Span {
 	span, _ := ctx.Value(spanKey{}).(trace.Span)
 	return span

@@ -17,7 +17,7 @@
 //
 //	send orders      producer   a publish; its context travels in traceparent and tracestate
 //	process orders   consumer   one attempt, with its outcome; events tell of the retry, the dead letter, and publishes that failed
-//	send orders      producer   a redrive (redrive.id says which dead letter)
+//	send orders      producer   a redrive (redrive.id names the dead letter)
 //
 // # One trace
 //

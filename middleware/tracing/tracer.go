@@ -21,7 +21,7 @@ type Config struct {
 	// Provider makes the spans. Defaults to the global one, as it is when New is called.
 	Provider trace.TracerProvider
 	// Propagator writes and reads the context that travels in headers. Defaults to W3C trace context; the global one is not asked,
-	// because without an SDK's configuration it is none, and traces would break at every queue.
+	// because without an SDK's configuration none is set, and traces would break at every queue.
 	Propagator propagation.TextMapPropagator
 	// NewTraces begins a trace for each attempt, linked to the publish, instead of one trace for all.
 	NewTraces bool

@@ -306,7 +306,7 @@ func (st *stream) delivery(m *stored) driver.Delivery {
 	if m.waited && st.s.cfg.Traits.Early {
 		d.Rest = driver.Rest(d.Message, time.Now())
 	}
-	d.Worn = st.s.cfg.GiveUp > 0 && m.count >= st.s.cfg.GiveUp/2
+	d.NearLimit = st.s.cfg.GiveUp > 0 && m.count >= st.s.cfg.GiveUp/2
 	m.earlier++
 	if st.s.hooks.Delivery != nil {
 		st.s.hooks.Delivery(&d)

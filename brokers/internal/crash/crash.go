@@ -33,7 +33,7 @@ func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at t
 	}
 }
 
-// Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, when there is none or it fails:
+// Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it fails:
 // somebody who looks for d finds it late, which beats a message that goes on ending processes.
 func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter, queue func(context.Context, *envelope.DeadLetter) error) error {
 	if cfg.DeadLetters == nil {

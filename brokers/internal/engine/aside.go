@@ -26,7 +26,7 @@ func (s *subscription) admit(h *hand) bool {
 	case h.Malformed != "":
 		s.aside.Go(func() { s.refuse(h) })
 		return false
-	case earlier != nil && h.Worn:
+	case earlier != nil && h.NearLimit:
 		s.aside.Go(func() { s.refresh(h) })
 		return false
 	case earlier != nil:
@@ -54,7 +54,7 @@ func (s *subscription) admitDue(h *hand) bool {
 			}
 		})
 	case s.suspects.divert(h):
-	case h.Worn:
+	case h.NearLimit:
 		s.aside.Go(func() { s.refresh(h) })
 	default:
 		return true
@@ -65,7 +65,7 @@ func (s *subscription) admitDue(h *hand) bool {
 // refresh publishes h again, behind the others, before the broker gives it up for being delivered too often, which was no
 // fault of its handler. While that fails it runs in place.
 func (s *subscription) refresh(h *hand) {
-	h.Worn = false
+	h.NearLimit = false
 	err := s.publishAgain(context.Background(), h, 0)
 	if err == nil {
 		h.moved = true
@@ -83,14 +83,14 @@ func (s *subscription) refresh(h *hand) {
 // refuse dead-letters a message that cannot be read: how often it has been tried, and whether it has been delayed, may
 // stand where nothing can be read.
 func (s *subscription) refuse(h *hand) {
-	s.bury(h, &envelope.DeadLetter{
+	s.deadLetterUnhandled(h, &envelope.DeadLetter{
 		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
 		Err: envelope.Error{Message: h.Malformed, Code: "malformed"},
 	})
 }
 
-// bury dead-letters h before its handler, and tries until the subscription stops.
-func (s *subscription) bury(h *hand, letter *envelope.DeadLetter) {
+// deadLetterUnhandled dead-letters h before its handler has seen it, and tries until the subscription stops.
+func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter) {
 	b := s.b
 	for n := 1; ; n++ {
 		err := crash.Keep(context.Background(), b.cfg, letter, b.DeadLetter)

@@ -7,7 +7,7 @@ import (
 )
 
 // complaints keeps one cause from filling the log: what failed for the same reason within quiet is one line, and the
-// next one says how many there were.
+// next one reports how many there were.
 type complaints struct {
 	mu    sync.Mutex
 	known map[complaint]*silence

@@ -113,14 +113,14 @@ func (s *suspects) divert(h *hand) bool {
 		h.suspect.evidence += counted
 		h.suspect.toRun = false
 		if h.suspect.evidence >= max(1, s.limit-suspectAfter) {
-			s.bury(h, suspectAfter+h.suspect.evidence)
+			s.deadLetterKiller(h, suspectAfter+h.suspect.evidence)
 			return true
 		}
 		// What takes processes down for a minute, one after the other, must not make a killer of what happens to run in
 		// them.
 		s.sub.aside.Go(func() { s.send(h, asideFor<<h.suspect.evidence) })
 		return true
-	case h.Worn:
+	case h.NearLimit:
 		h.suspect.toRun = false
 		s.sub.aside.Go(func() { s.send(h, 0) })
 		return true
@@ -135,7 +135,7 @@ func (s *suspects) divertExact(h *hand, counted int) bool {
 	case counted == 0:
 		return false
 	case counted >= s.limit:
-		s.bury(h, counted)
+		s.deadLetterKiller(h, counted)
 		return true
 	}
 	h.suspect = &suspect{evidence: counted, inPlace: true}
@@ -146,9 +146,9 @@ func (s *suspects) divertExact(h *hand, counted int) bool {
 	return true
 }
 
-// bury dead-letters h as a killer.
-func (s *suspects) bury(h *hand, counted int) {
-	s.sub.aside.Go(func() { s.sub.bury(h, crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now())) })
+// deadLetterKiller dead-letters h as a killer.
+func (s *suspects) deadLetterKiller(h *hand, counted int) {
+	s.sub.aside.Go(func() { s.sub.deadLetterUnhandled(h, crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now())) })
 }
 
 // send publishes h again with its mark, and acks it. While that fails it is tried in place, in its turn.

@@ -270,7 +270,7 @@ func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
 	})
 }
 
-// A redelivery is told by its bytes too: ids are the producers', and not always unique.
+// A redelivery is recognized by its bytes too: ids are the producers', and not always unique.
 func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

@@ -18,7 +18,7 @@
 //	                                  dead letters are declared before
 //	no channel pool                   a pooled channel is lost with each connection that is cut, until Publish hangs
 //	prefetch 1, N subscriptions       a subscription handles one message at a time, whatever its prefetch
-//	a tolerant marshaler              a header that is no text (an x-death, a delivery count, another service's number)
+//	a tolerant marshaler              a header that is not text (an x-death, a delivery count, another service's number)
 //	                                  made the message come back forever, before any handler
 //	ghosts                            the empty message of a queue that was deleted is not handed out
 //

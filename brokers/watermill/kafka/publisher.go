@@ -61,7 +61,7 @@ func named(err error) error {
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic):
 		return fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
 	case errors.Is(err, sarama.ErrMessageSizeTooLarge),
-		errors.As(err, &config) && strings.Contains(string(config), "larger than"): // sarama v1.61 has no error of its own for it
+		errors.As(err, &config) && strings.Contains(string(config), "larger than"): // sarama v1.61 has no typed error for it
 		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
 	}
 	return err

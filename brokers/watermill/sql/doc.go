@@ -23,10 +23,10 @@
 //	payloads as bytes              JSON refuses the very payloads that fail
 //	wide ids                       36 characters were not enough for the ids of others
 //	one message a transaction      an error in a batch delivered again what was acked before it
-//	a long ack deadline            a handler slower than the deadline was started again beside itself
+//	a long ack deadline            a handler slower than the deadline was started again while it still ran
 //	tables made under a lock       services that start together fail to create the same table
 //	a close that waits for the ack an ack right before Close was rolled back
-//	pools of their own             a subscription holds a connection while its handler runs, and a pool of one is stuck
+//	separate pools                 a subscription holds a connection while its handler runs, and a pool of one is stuck
 //	READ COMMITTED on MySQL        a handler that publishes to its own topic waited for its own transaction
 //	metadata of any bytes          what is not UTF-8 was replaced
 //

@@ -26,8 +26,8 @@ type outgoing struct {
 	optional      bool // an exchange that finds no queue is not a fault
 }
 
-// lane is a channel in confirm mode with many publications in flight. It ends with the channel.
-type lane struct {
+// confirmChannel is a channel in confirm mode with many publications in flight. It ends with the channel.
+type confirmChannel struct {
 	link    *link
 	conn    *amqp.Connection
 	wire    *coalescing
@@ -35,7 +35,7 @@ type lane struct {
 	places  chan struct{} // one for each publication in flight
 	returns chan amqp.Return
 	sorting atomic.Bool // returns have been taken from the channel and not yet been assigned
-	suspect atomic.Bool // a confirm did not come: the lane is not given to anybody else
+	suspect atomic.Bool // a confirm did not come: the channel gets no further publications
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
 
@@ -49,15 +49,15 @@ type lane struct {
 type flight struct {
 	*outgoing
 	confirm  *amqp.DeferredConfirmation
-	returned string // RabbitMQ's reason; guarded by lane.mu
+	returned string // RabbitMQ's reason; guarded by confirmChannel.mu
 }
 
-func openLane(ctx context.Context, l *link) (*lane, error) {
+func openConfirmChannel(ctx context.Context, l *link) (*confirmChannel, error) {
 	ch, conn, wire, err := l.wiredChannel(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ln := &lane{
+	cc := &confirmChannel{
 		link:    l,
 		conn:    conn,
 		wire:    wire,
@@ -68,26 +68,26 @@ func openLane(ctx context.Context, l *link) (*lane, error) {
 		turn:    make(chan struct{}, 1),
 		pending: map[uint64]*flight{},
 	}
-	ln.turn <- struct{}{}
+	cc.turn <- struct{}{}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
-		ln.cause = <-closes
-		close(ln.ended)
+		cc.cause = <-closes
+		close(cc.ended)
 	}()
 	if _, err := call(ctx, conn, func() (struct{}, error) { return struct{}{}, ch.Confirm(false) }); err != nil {
 		return nil, fmt.Errorf("rabbitmq: ask for confirms: %w", err)
 	}
-	return ln, nil
+	return cc, nil
 }
 
-// usable reports whether new publications may be put on the lane.
-func (ln *lane) usable() bool { return !ln.suspect.Load() && !ln.ch.IsClosed() }
+// usable reports whether new publications may be put on the channel.
+func (cc *confirmChannel) usable() bool { return !cc.suspect.Load() && !cc.ch.IsClosed() }
 
 // reserve takes a place for one publication. Without wait it fails at once when there is none: a caller that has
 // publications in flight must settle one first, else two large batches could wait for each other's places.
-func (ln *lane) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
+func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
 	select {
-	case ln.places <- struct{}{}:
+	case cc.places <- struct{}{}:
 		return true, nil
 	default:
 		if !wait {
@@ -95,45 +95,45 @@ func (ln *lane) reserve(ctx context.Context, o *outgoing, wait bool) (bool, erro
 		}
 	}
 	select {
-	case ln.places <- struct{}{}:
+	case cc.places <- struct{}{}:
 		return true, nil
-	case <-ln.ended:
-		return false, deathOf(o, ln.cause)
+	case <-cc.ended:
+		return false, deathOf(o, cc.cause)
 	case <-ctx.Done():
-		return false, ln.unconfirmed(ctx, o)
+		return false, cc.unconfirmed(ctx, o)
 	}
 }
 
 // post sends o on a reserved place and returns before its confirm. Unless it fails, the caller must settle the flight.
-func (ln *lane) post(ctx context.Context, o *outgoing) (*flight, error) {
+func (cc *confirmChannel) post(ctx context.Context, o *outgoing) (*flight, error) {
 	// When the broker stops reading, what is to be written piles up: publishers wait for their turn and for room, where
 	// their contexts release them, and not in the write, where nothing would.
 	select {
-	case <-ln.turn:
-	case <-ln.ended:
-		<-ln.places
-		return nil, deathOf(o, ln.cause)
+	case <-cc.turn:
+	case <-cc.ended:
+		<-cc.places
+		return nil, deathOf(o, cc.cause)
 	case <-ctx.Done():
-		<-ln.places
-		ln.suspect.Store(true)
-		return nil, ln.unconfirmed(ctx, o)
+		<-cc.places
+		cc.suspect.Store(true)
+		return nil, cc.unconfirmed(ctx, o)
 	}
-	defer func() { ln.turn <- struct{}{} }()
-	if err := ln.wire.room(ctx); err != nil {
-		<-ln.places
-		ln.suspect.Store(true)
-		return nil, ln.unconfirmed(ctx, o)
+	defer func() { cc.turn <- struct{}{} }()
+	if err := cc.wire.room(ctx); err != nil {
+		<-cc.places
+		cc.suspect.Store(true)
+		return nil, cc.unconfirmed(ctx, o)
 	}
 
 	// A return is assigned by looking through pending, so the flight must be there before the broker can answer.
 	f := &flight{outgoing: o}
-	tag := ln.ch.GetNextPublishSeqNo()
-	ln.mu.Lock()
-	ln.pending[tag] = f
-	ln.mu.Unlock()
-	confirm, err := ln.ch.PublishWithDeferredConfirm(o.exchange, o.key, !o.optional, false, o.msg)
+	tag := cc.ch.GetNextPublishSeqNo()
+	cc.mu.Lock()
+	cc.pending[tag] = f
+	cc.mu.Unlock()
+	confirm, err := cc.ch.PublishWithDeferredConfirm(o.exchange, o.key, !o.optional, false, o.msg)
 	if err != nil {
-		ln.forget(f, tag)
+		cc.forget(f, tag)
 		return nil, fmt.Errorf("%w: %w", errConnectionLost, err)
 	}
 	f.confirm = confirm
@@ -141,61 +141,61 @@ func (ln *lane) post(ctx context.Context, o *outgoing) (*flight, error) {
 }
 
 // forget gives the place of f back and returns the reason for which the broker returned it, or "".
-func (ln *lane) forget(f *flight, tag uint64) string {
-	ln.mu.Lock()
-	delete(ln.pending, tag)
+func (cc *confirmChannel) forget(f *flight, tag uint64) string {
+	cc.mu.Lock()
+	delete(cc.pending, tag)
 	reason := f.returned
-	ln.mu.Unlock()
-	<-ln.places
+	cc.mu.Unlock()
+	<-cc.places
 	return reason
 }
 
 // settle waits for the broker's word on f.
-func (ln *lane) settle(ctx context.Context, f *flight) error {
+func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
 	case <-ctx.Done():
-		ln.suspect.Store(true)
-		ln.forget(f, f.confirm.DeliveryTag)
-		return ln.unconfirmed(ctx, f.outgoing)
+		cc.suspect.Store(true)
+		cc.forget(f, f.confirm.DeliveryTag)
+		return cc.unconfirmed(ctx, f.outgoing)
 	}
 	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this
-	// message has been put into ln.returns by now. len comes first, sorting second: whoever empties the channel has set
+	// message has been put into cc.returns by now. len comes first, sorting second: whoever empties the channel has set
 	// sorting before.
-	if len(ln.returns) > 0 || ln.sorting.Load() {
-		ln.sortReturns()
+	if len(cc.returns) > 0 || cc.sorting.Load() {
+		cc.sortReturns()
 	}
-	reason := ln.forget(f, f.confirm.DeliveryTag)
+	reason := cc.forget(f, f.confirm.DeliveryTag)
 	if f.confirm.Acked() {
 		if reason != "" {
 			return &UnroutableError{Exchange: f.exchange, RoutingKey: f.key, Reason: reason}
 		}
 		return nil
 	}
-	if !ln.ch.IsClosed() {
+	if !cc.ch.IsClosed() {
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", f.exchange, f.key, ErrRefused)
 	}
 	select { // amqp091-go reports what is in flight when a channel ends as refused
-	case <-ln.ended:
-		return deathOf(f.outgoing, ln.cause)
+	case <-cc.ended:
+		return deathOf(f.outgoing, cc.cause)
 	case <-ctx.Done():
-		return ln.unconfirmed(ctx, f.outgoing)
+		return cc.unconfirmed(ctx, f.outgoing)
 	}
 }
 
 // sortReturns assigns the returned messages to their flights.
-func (ln *lane) sortReturns() {
-	ln.mu.Lock()
-	defer ln.mu.Unlock()
-	ln.sorting.Store(true)
-	defer ln.sorting.Store(false)
+func (cc *confirmChannel) sortReturns() {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	cc.sorting.Store(true)
+	defer cc.sorting.Store(false)
 	for {
 		select {
-		case r, open := <-ln.returns:
+		case r, open := <-cc.returns:
 			if !open {
 				return
 			}
-			if f := ln.match(&r); f != nil {
+			if f := cc.match(&r); f != nil {
 				f.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
 			}
 		default:
@@ -208,11 +208,11 @@ func (ln *lane) sortReturns() {
 // publication, so of several messages that are alike it is the oldest; messages that are alike in all this and go to
 // one place can stand for each other. The headers decide only between candidates: not every field comes back as the
 // Go value that went out.
-func (ln *lane) match(r *amqp.Return) *flight {
+func (cc *confirmChannel) match(r *amqp.Return) *flight {
 	var best *flight
 	var bestTag uint64
 	bestSame := false
-	for tag, f := range ln.pending {
+	for tag, f := range cc.pending {
 		if f.returned != "" || f.exchange != r.Exchange || f.key != r.RoutingKey ||
 			f.msg.MessageId != r.MessageId || f.msg.CorrelationId != r.CorrelationId || !bytes.Equal(f.msg.Body, r.Body) {
 			continue
@@ -226,15 +226,15 @@ func (ln *lane) match(r *amqp.Return) *flight {
 }
 
 // close ends the channel, and after the deadline of ctx the connection.
-func (ln *lane) close(ctx context.Context) {
-	if !ln.ch.IsClosed() {
-		_, _ = call(ctx, ln.conn, func() (struct{}, error) { return struct{}{}, ln.ch.Close() }) // it is done with either way
+func (cc *confirmChannel) close(ctx context.Context) {
+	if !cc.ch.IsClosed() {
+		_, _ = call(ctx, cc.conn, func() (struct{}, error) { return struct{}{}, cc.ch.Close() }) // it is done with either way
 	}
 }
 
 // unconfirmed makes the error of a publication whose time is over, and names the alarm if there is one.
-func (ln *lane) unconfirmed(ctx context.Context, o *outgoing) error {
-	if p := ln.link.pressing(); p != nil {
+func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
+	if p := cc.link.pressing(); p != nil {
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w (%s): %w: %w",
 			o.exchange, o.key, ErrBlocked, p.reason, ErrUnconfirmed, context.Cause(ctx))
 	}
@@ -246,8 +246,8 @@ func unconfirmed(ctx context.Context, o *outgoing) error {
 }
 
 // frameSize is the largest frame that the broker takes.
-func (ln *lane) frameSize() int {
-	if n := ln.conn.Config.FrameSize; n > 0 {
+func (cc *confirmChannel) frameSize() int {
+	if n := cc.conn.Config.FrameSize; n > 0 {
 		return n
 	}
 	return 128 << 10
