@@ -20,6 +20,7 @@ type (
 	Group         = driver.Group
 	GroupQuery    = driver.GroupQuery
 	HourCount     = driver.HourCount
+	SpanCount     = driver.SpanCount
 	Key           = driver.Key
 	Listing       = driver.Listing
 	NamedCounts   = driver.NamedCounts

@@ -142,6 +142,33 @@ func testTrend(t *testing.T, db Database) {
 	}, stats.Hourly)
 }
 
+// The last hour has its deaths, those after a redrive included, and what was closed, in spans without gaps.
+func testRecent(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	now := noon.Add(3 * time.Minute) // the last span is not over
+	died := func(ago time.Duration) func(*envelope.DeadLetter) {
+		return func(d *envelope.DeadLetter) { d.At = now.Add(-ago) }
+	}
+	put(t, s, letter(1, died(2*time.Hour)), letter(2, died(50*time.Minute)))
+	list := putMany(t, s, 3, 6, died(4*time.Minute))
+	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: list[:1], At: now.Add(-2 * time.Minute)})
+	put(t, s, redriven(get(t, s, list[0]), now.Add(-30*time.Second)))
+	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[1:], At: now.Add(-3 * time.Minute)})
+
+	without, err := s.Stats(t.Context(), dlq.StatsQuery{Now: now})
+	require.NoError(t, err)
+	require.Nil(t, without.Recent)
+	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: now, Recent: true})
+	require.NoError(t, err)
+	want := make([]dlq.SpanCount, 12)
+	for i := range want {
+		want[i].From = now.Truncate(5 * time.Minute).Add(time.Duration(i-11) * 5 * time.Minute)
+	}
+	want[1].Count, want[10].Count, want[11].Count, want[10].Closed = 1, 3, 1, 2
+	require.Equal(t, want, stats.Recent)
+}
+
 // The statistics that every change keeps up to date are those that a count of the entries gives.
 func testRecount(t *testing.T, db Database) {
 	t.Helper()

@@ -82,9 +82,18 @@ type StatsQuery struct {
 	Now time.Time
 	// TopCauses is how many groups. Defaults to 10; at most [MaxPage].
 	TopCauses int
+	// Recent asks for Stats.Recent, which counts the entries of the last hour.
+	Recent bool
 }
 
-// Stats are the numbers of a dashboard. They are kept up to date with every change, so reading them scans no entries.
+// The spans of Stats.Recent: an hour of them ends with the one that Now is in.
+const (
+	RecentSpan  = 5 * time.Minute
+	RecentSpans = 12
+)
+
+// Stats are the numbers of a dashboard. They are kept up to date with every change, so reading them scans no entries, those of
+// Recent excepted.
 type Stats struct {
 	Counts Counts
 	// ByType and ByTopic split the counts, the most entries first.
@@ -93,6 +102,8 @@ type Stats struct {
 	TopCauses []Group
 	// Hourly are the entries created and closed in each hour since StatsQuery.Since, oldest first; hours without any are left out.
 	Hourly []HourCount
+	// Recent are the last RecentSpans spans, oldest first, the one that is not over among them; nil when they were not asked for.
+	Recent []SpanCount
 	// OldestPending is when the longest waiting PENDING entry was created; zero when none waits.
 	OldestPending time.Time
 	// MeanResolution is the mean time from the first death to RESOLVED; zero when nothing was resolved.
@@ -109,5 +120,12 @@ type NamedCounts struct {
 // discarded, whenever they came.
 type HourCount struct {
 	Hour          time.Time
+	Count, Closed int64
+}
+
+// SpanCount is how many deaths there were in the span that begins at From (UTC), those after a redrive included, and how many entries were
+// closed in it.
+type SpanCount struct {
+	From          time.Time
 	Count, Closed int64
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 const (
@@ -122,7 +123,7 @@ func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) 
 		return stats, err
 	}
 	stats.TopCauses = groups
-	for _, read := range []func(context.Context, dlq.StatsQuery, *dlq.Stats) error{s.readCounts, s.readHours, s.readOldest} {
+	for _, read := range []func(context.Context, dlq.StatsQuery, *dlq.Stats) error{s.readCounts, s.readHours, s.readRecent, s.readOldest} {
 		if err := read(ctx, q, &stats); err != nil {
 			return dlq.Stats{}, fmt.Errorf("sqlstore: stats: %w", err)
 		}
@@ -195,6 +196,36 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 		stats.Hourly = append(stats.Hourly, h)
 	}
 	return rows.Err()
+}
+
+// readRecent counts the spans of the last hour: each is a range of an index.
+func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
+	if !q.Recent {
+		return nil
+	}
+	// With every status, the index on status and time has the range on every database.
+	came := "SELECT count(*) FROM dlq_entries WHERE status IN ('PENDING', 'RETRYING', 'PARKED', 'RESOLVED', 'DISCARDED')" +
+		" AND created_at >= ? AND created_at < ?"
+	counts := "(" + came + "), (SELECT count(*) FROM dlq_audit WHERE at >= ? AND at < ? AND action = '" + string(dlq.ActionDie) +
+		"'), (SELECT count(*) FROM dlq_entries WHERE resolved_at >= ? AND resolved_at < ?)"
+	first := q.Now.UTC().Truncate(driver.RecentSpan).Add(-(driver.RecentSpans - 1) * driver.RecentSpan)
+	spans, again := make([]dlq.SpanCount, driver.RecentSpans), make([]int64, driver.RecentSpans)
+	var columns []string
+	var args, into []any
+	for i := range spans {
+		spans[i].From = first.Add(time.Duration(i) * driver.RecentSpan)
+		from, to := s.dialect.time(spans[i].From), s.dialect.time(spans[i].From.Add(driver.RecentSpan))
+		columns, args = append(columns, counts), append(args, from, to, from, to, from, to)
+		into = append(into, &spans[i].Count, &again[i], &spans[i].Closed)
+	}
+	if err := s.read.QueryRowContext(ctx, s.bind("SELECT "+strings.Join(columns, ", ")), args...).Scan(into...); err != nil {
+		return err
+	}
+	for i := range spans {
+		spans[i].Count += again[i]
+	}
+	stats.Recent = spans
+	return nil
 }
 
 func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -49,6 +50,39 @@ func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
 		bottom := eval[float64](b, `document.querySelector("`+selector+`").getBoundingClientRect().bottom`)
 		require.Less(t, bottom, 780.0, selector)
 	}
+}
+
+// The last hour, day and week stand beside each other; a redriven message that dies again is counted, and what is not over stands apart.
+func TestOverview_Curves(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 3)[0]
+	s.breaks(func(*message.Message) error { return errStillBroken })
+	_, err := s.manager.Redrive(t.Context(), id, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	await.True(t, func() bool { e := s.entry(t, id); return e.Status == dlq.Pending && e.RedriveCount == 1 }, "it died again")
+	b := s.open(t, "ana:viewer")
+	b.do(chromedp.EmulateViewport(1440, 900))
+	b.visit("/")
+	b.wait(`[...document.querySelectorAll(".curves .chart")].every((c) => c.querySelector("canvas"))`)
+	charts := eval[[]struct {
+		X, In []int64
+		Top   float64
+	}](b, `[...document.querySelectorAll(".curves .chart")].map((c) =>
+		({ ...JSON.parse(c.dataset.chart), top: c.getBoundingClientRect().top }))`)
+	require.Len(t, charts, 3)
+	for i, want := range []struct{ points, step int64 }{{12, 300}, {24, 3600}, {168, 3600}} {
+		c := charts[i]
+		require.Equal(t, []int64{want.points, want.step}, []int64{int64(len(c.X)), c.X[1] - c.X[0]})
+		require.InDelta(t, charts[0].Top, c.Top, 1, "beside each other")
+	}
+	total := func(numbers []int64) (n int64) {
+		for _, number := range numbers {
+			n += number
+		}
+		return n
+	}
+	require.Equal(t, int64(4), total(charts[0].In), "three letters, one of them twice")
+	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.sofar, .curves .swatch.dash").length`))
 }
 
 // Without JavaScript a table stands where a chart was, and a run can be started as with it.

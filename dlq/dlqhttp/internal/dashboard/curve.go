@@ -32,6 +32,15 @@ func curveOf(hours []dlq.HourCount, now time.Time, last int) curve {
 	return c
 }
 
+// recentOf is the curve of the spans of the last hour, which have no gaps.
+func recentOf(spans []dlq.SpanCount) curve {
+	var c curve
+	for _, s := range spans {
+		c.Hours, c.In, c.Out = append(c.Hours, s.From.Unix()), append(c.In, s.Count), append(c.Out, s.Closed)
+	}
+	return c
+}
+
 func sum(numbers []int64) (total int64) {
 	for _, n := range numbers {
 		total += n

@@ -52,6 +52,7 @@ type groupsData struct {
 	Sort    string
 	now     url.Values
 	AllSeen bool // whether a filter hides something
+	Default bool // whether nothing but the status that the page begins with is asked for
 }
 
 func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
@@ -84,6 +85,7 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 		Query: query, Causes: causesOf(groups, time.Now(), d.cfg.Visible(r.Context())), Full: len(groups) == maxGroups,
 		AllSeen: query.Status == "" && query.CauseText == "" && query.Handler == "" && query.ErrorClass == "",
 	}
+	data.Default = query == dlq.GroupQuery{Status: dlq.Pending, Limit: maxGroups}
 	data.Sort, data.now = q.Get("sort"), q
 	if err := sortCauses(data.Causes, data.Sort); err != nil {
 		return err

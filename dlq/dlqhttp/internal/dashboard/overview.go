@@ -35,7 +35,7 @@ func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) 
 		since := now.Add(-weekHours * time.Hour)
 		s := &snapshot{At: now}
 		var err error
-		if s.Stats, err = d.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: since, Now: now, TopCauses: 1}); err != nil {
+		if s.Stats, err = d.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: since, Now: now, TopCauses: 1, Recent: true}); err != nil {
 			return nil, err
 		}
 		if s.Causes, err = d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
@@ -67,13 +67,14 @@ type overviewData struct {
 	Oldest         time.Time
 	InRate, Out    float64
 	MeanResolution time.Duration
-	Day, Week      curve
-	Causes         []cause
-	Topics         []topic
-	MoreTopics     int
-	Runs           []namedRun
-	Health         []Component
-	Failing        int
+	// Recent has spans of five minutes, Day and Week hours.
+	Recent, Day, Week curve
+	Causes            []cause
+	Topics            []topic
+	MoreTopics        int
+	Runs              []namedRun
+	Health            []Component
+	Failing           int
 }
 
 // topic is a topic and its share of what waits.
@@ -93,7 +94,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution,
 		InRate: perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Count }),
 		Out:    perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Closed }),
-		Day:    curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
+		Recent: recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
 		Causes: causesOf(s.Causes, s.At, sees), Runs: d.named(r, sees.ShownRuns(s.Active)), Health: s.Health, //nolint:contextcheck // of the request
 	}
 	for _, c := range s.Health {

@@ -55,7 +55,7 @@ func TestPages_Report(t *testing.T) {
 		{"Steady", "goes on", "goes on"},
 	} {
 		require.Contains(t, parts[i], "<h2>"+want.title+"</h2>")
-		require.Contains(t, parts[i], ">"+want.shown+"</a>")
+		require.Contains(t, parts[i], ">"+want.shown+"</bdi></a>")
 		require.Contains(t, parts[i], `href="/ops/groups/`+dlq.Fingerprint("charge", "*bank.Error", "", want.cause)+`"`)
 		require.Equal(t, 1, strings.Count(parts[i], "<tr data-href"), want.title)
 	}

@@ -52,9 +52,10 @@
     if (plot && !again && plot.text === text) return;
     const c = JSON.parse(text);
     // The last hour is not over: it stands apart, so that it is not read as a fall.
-    const last = c.x.length - 1;
+    const last = c.x.length - 1, step = c.x[1] - c.x[0];
     const bars = box.dataset.kind === "bars";
-    const data = bars ? [c.x, c.in.map((n, i) => i < last ? n : null), c.out, c.in.map((n, i) => i < last ? null : n)] : [c.x, c.in, c.out];
+    const over = (list) => list.map((n, i) => i < last ? n : null), sofar = (list) => list.map((n, i) => i < last - (bars ? 0 : 1) ? null : n);
+    const data = bars ? [c.x, over(c.in), c.out, sofar(c.in)] : [c.x, over(c.in), over(c.out), sofar(c.in), sofar(c.out)];
     if (plot && !again) {
       plot.text = text;
       plot.u.setData(data);
@@ -65,13 +66,19 @@
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const paths = bars ? uPlot.paths.bars({ size: [0.7, 22], radius: 0.15 }) : undefined;
     const series = (label, stroke, fill) => ({ label, stroke, fill, width: bars ? 0 : 1.5, paths, points: { show: false } });
+    const dashed = (label, stroke) => ({ ...series(label, stroke), dash: [3, 3] });
+    const round = (u, axis, min, max, incr) => { // at whole hours, or whole five minutes: not counted from the edge
+      const at = [];
+      for (let x = Math.ceil(min / incr) * incr; x <= max; x += incr) at.push(x);
+      return at;
+    };
     const u = new uPlot({
       width: Math.max(box.clientWidth, 160), height: 180, ms: 1, legend: { show: false }, padding: [10, 18, 0, 0],
       tzDate: (s) => local() ? new Date(s * 1000) : uPlot.tzDate(new Date(s * 1000), "UTC"),
       cursor: { y: false, points: { size: 7 } },
-      scales: { x: { time: true, range: (_, min, max) => bars ? [min - 1800, max + 1800] : [min, max] }, y: { range: (_, min, max) => [0, Math.max(5, max * 1.1)] } },
-      axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, incrs: bars ? [3600, 7200, 10800, 14400, 21600, 43200] : [86400, 172800, 345600], values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:00", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
-      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined), ...(bars ? [series("so far", color("--in"), color("--in-fill"))] : [])],
+      scales: { x: { time: true, range: (_, min, max) => bars ? [min - step / 2, max + step / 2] : [min, max] }, y: { range: (_, min, max) => [0, Math.max(5, max * 1.1)] } },
+      axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, ...(bars ? { splits: round } : {}), incrs: bars ? [300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200].filter((n) => n >= step) : [86400, 172800, 345600], values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [300, "{HH}:{mm}", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
+      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined), ...(bars ? [series("so far", color("--in"), color("--in-fill"))] : [dashed("so far", color("--in")), dashed("closed so far", color("--out"))])],
       hooks: {
         setCursor: [(u) => {
           const i = u.cursor.idx;
@@ -345,6 +352,8 @@
     $("#searching").hidden = true;
     say("the search is stopped");
   }
+  const here = $(".side nav a[aria-current]");
+  if (here) here.closest("ul").scrollLeft = here.offsetLeft - 60; // the menu of a phone is wider than the phone
   if (location.hash === "#search") $("[data-search]")?.focus();
 
   // Keys.
