@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Declare implements driver.Transport: the stream of the topic, that of its dead letters, and the group's consumer.
@@ -53,7 +55,7 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 			replicas = 3
 		}
 	}
-	s, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
+	s, err := t.makeStream(ctx, jetstream.StreamConfig{
 		Name: p.token, Subjects: []string{p.subject, p.all()}, Storage: jetstream.FileStorage,
 		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
 		AllowDirect: true,
@@ -68,6 +70,22 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 	}
 	info := s.CachedInfo()
 	return info, usable(&info.Config, p) // a server before 2.12 ignores what it does not know
+}
+
+// clearing paces attempts to make a stream: nats-server 2.12 removes the files of a deleted one in the background, and meanwhile
+// it sometimes answers that it cannot make the store of another with that name.
+var clearing = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+
+func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	const streamCreate, attempts = 10049, 8 // over 3 s
+	for n := 1; ; n++ {
+		s, err := t.js.CreateStream(ctx, cfg)
+		var api jetstream.JetStreamError
+		if !errors.As(err, &api) || api.APIError() == nil || api.APIError().ErrorCode != streamCreate || n == attempts ||
+			wait.For(ctx, clearing.After(n)) != nil {
+			return s, err
+		}
+	}
 }
 
 // usable refuses a stream that would lose messages or could not delay them.

@@ -263,8 +263,8 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorContains(t, err, "does not allow message schedules")
 
 	require.NoError(t, js.DeleteStream(t.Context(), "SHOP"))
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "SHOP", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true, AllowRollup: true,
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{ // of another name: the server may still remove the old one's files
+		Name: "STORE", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true, AllowRollup: true,
 	})
 	require.NoError(t, err)
 	l := newLedger()

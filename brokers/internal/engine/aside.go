@@ -66,6 +66,7 @@ func (s *subscription) admitDue(h *hand) bool {
 // fault of its handler. While that fails it runs in place.
 func (s *subscription) refresh(h *hand) {
 	h.NearLimit = false
+	s.memory.hold(h)
 	err := s.publishAgain(context.Background(), h, 0)
 	if err == nil {
 		h.moved = true
@@ -111,11 +112,11 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 	}
 }
 
-// await waits for the handler that had the message when its session ended, and lets its answer stand for h: a handler
-// that takes longer than the broker waits would otherwise run again and again.
-func (s *subscription) await(h, earlier *hand) {
+// await waits for the handler that has the message, since a session that has ended or from another copy, and lets its answer
+// stand for h: a handler that takes longer than the broker waits would otherwise run again and again.
+func (s *subscription) await(h *hand, answered <-chan struct{}) {
 	select {
-	case <-earlier.answered:
+	case <-answered:
 	case <-s.stop:
 		h.settle(driver.Release, 0)
 		return
@@ -187,6 +188,7 @@ var republishing = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time
 // is short of memory, it is kept in hand; once its time has come it runs in place.
 func (s *subscription) moveOn(h *hand) {
 	due := time.Now().Add(h.Rest)
+	s.memory.hold(h) // before it is published: a copy whose confirm does not come may arrive first
 	for n := 1; ; n++ {
 		rest := time.Until(due)
 		if rest <= s.b.traits.HoldLimit {

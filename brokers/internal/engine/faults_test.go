@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -392,6 +393,57 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 				require.Equal(t, 1, attempts["3"])
 			})
 		})
+	}
+}
+
+// The rest of a wait was stored without a confirm, so its message ran when it was due, and once more when the copy came while
+// the handler still had it. The same happened to a retry that was stored twice.
+func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		delay   time.Duration // of the first delivery
+		verdict drivertest.Verdict
+		runs    int
+	}{
+		"the rest of a wait": {15 * time.Second, drivertest.Verdict{Copies: 1, Hang: true}, 1},
+		"a retry":            {0, drivertest.Verdict{Copies: 2}, 2},
+	} {
+		for _, workers := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, ", workers ", workers), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := drivertest.NewServer(rabbit())
+					var once atomic.Bool
+					s.With(func(h *drivertest.Hooks) {
+						h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+							if o.To.Kind == driver.ToConsumer && !once.Swap(true) {
+								return c.verdict
+							}
+							return drivertest.Verdict{Copies: 1}
+						}
+					})
+					p := open(t, s, concurrency(workers))
+					d := p.consume(func(m *message.Message) {
+						if m.Metadata.Get(envelope.KeyRetryCount) == "" && c.runs > 1 {
+							next := m.Copy()
+							next.Metadata.Set(envelope.KeyRetryCount, "1")
+							origin, _ := envelope.OriginFrom(m.Context())
+							if err := p.Reschedule(context.WithoutCancel(m.Context()), *origin, next, 5*time.Second); err != nil {
+								t.Error(err)
+							}
+						}
+						time.Sleep(time.Minute)
+						m.Ack()
+					})
+					m := message.NewMessage("order", nil)
+					envelope.SetDelay(m, c.delay)
+					require.NoError(t, p.Publisher().Publish("orders", m))
+					time.Sleep(time.Hour)
+					synctest.Wait()
+					require.Len(t, d.of("order"), c.runs)
+					require.Equal(t, uint64(1), p.Replays())
+					require.Empty(t, s.Messages("orders", "billing"))
+				})
+			})
+		}
 	}
 }
 

@@ -38,7 +38,9 @@ type hand struct {
 
 	before, after *hand         // in hand in the same session
 	listed        bool          // among them
-	answered      chan struct{} // closed by the answer; nil unless the session ended before
+	survived      bool          // it was in hand when the session ended
+	held          bool          // copies of it wait for the answer
+	answered      chan struct{} // closed by the answer; nil unless another delivery may wait for it; of the memory
 
 	rescheduled atomic.Uint32 // publications that have followed it
 	dead        atomic.Bool
@@ -101,13 +103,20 @@ func (s *session) list(h *hand) {
 
 // unlist notes that h is not in hand any more.
 func (s *session) unlist(h *hand) {
+	if s.remove(h) || h.held {
+		s.sub.memory.answered(h)
+	}
+}
+
+// remove reports whether h was in hand when the session ended.
+func (s *session) remove(h *hand) bool {
 	if !s.sub.b.caps.DeliveryCount {
-		return
+		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !h.listed {
-		return
+		return false
 	}
 	h.listed = false
 	if h.before != nil {
@@ -119,10 +128,7 @@ func (s *session) unlist(h *hand) {
 		h.after.before = h.before
 	}
 	h.before, h.after = nil, nil
-	if h.answered != nil {
-		s.sub.memory.answered(h)
-		close(h.answered)
-	}
+	return h.survived
 }
 
 // leaveWindow frees the place of h in the window. It reports false when it has none.
@@ -140,7 +146,7 @@ func (s *session) survive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for h := s.first; h != nil; h = h.after {
-		h.answered = make(chan struct{})
+		h.survived = true
 		s.sub.memory.survive(h)
 		h.leaveWindow()
 	}
@@ -177,6 +183,9 @@ func (h *hand) again() *hand {
 
 // replace lists next instead of h.
 func (s *session) replace(h, next *hand) {
+	if !isClosed(s.lost) {
+		s.sub.memory.pass(h, next)
+	}
 	s.unlist(h)
 	if !isClosed(s.lost) {
 		s.list(next)

@@ -77,6 +77,7 @@ type memory struct {
 	lived   recent[int]      // how many sessions ended with a delivery in hand, and not this process
 	losses  int              // how many sessions ended, and not this process
 	running map[digest]*hand // deliveries of sessions that have ended, whose handlers have not answered
+	held    map[digest]*hand // deliveries in hand of which there may be another copy, by their stage
 	lost    atomic.Bool      // acks have failed: redeliveries are looked up by their content
 	doubt   atomic.Bool      // publications have failed that may have been stored: every stage is looked up
 }
@@ -144,7 +145,7 @@ func (m *memory) survive(h *hand) {
 	n, _ := m.lived.get(key)
 	m.lived.put(key, n+1)
 	if h.answered == nil {
-		return
+		h.answered = make(chan struct{})
 	}
 	if m.running == nil {
 		m.running = map[digest]*hand{}
@@ -167,14 +168,58 @@ func (m *memory) survivedWith(h *hand) int {
 	return n
 }
 
-// earlier returns the delivery of a session that has ended whose handler still has the same message, or nil.
-func (m *memory) earlier(h *hand) *hand {
+// earlier returns a channel that is closed when the delivery has been answered that this process already has of the same
+// message, or nil when it has none. Then h is held itself if it is a retry: one whose confirm was lost is published twice.
+func (m *memory) earlier(h *hand) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.running) == 0 {
-		return nil
+	if h.stage != "" && (h.isRetry() || len(m.held) > 0) {
+		if e := m.held[m.digest(h.stage)]; e != nil && e != h {
+			return e.answered
+		}
 	}
-	return m.running[m.digest(h.content())]
+	if len(m.running) > 0 {
+		if e := m.running[m.digest(h.content())]; e != nil {
+			return e.answered
+		}
+	}
+	if h.isRetry() {
+		m.holdLocked(h)
+	}
+	return nil
+}
+
+// hold makes a copy of h that arrives while h is in hand wait for its answer.
+func (m *memory) hold(h *hand) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holdLocked(h)
+}
+
+func (m *memory) holdLocked(h *hand) {
+	key := m.digest(h.stage)
+	if h.stage == "" || m.held[key] != nil {
+		return
+	}
+	if m.held == nil {
+		m.held = map[digest]*hand{}
+	}
+	m.held[key], h.held = h, true
+	if h.answered == nil {
+		h.answered = make(chan struct{})
+	}
+}
+
+// pass lets copies of h wait for the answer to next.
+func (m *memory) pass(h, next *hand) {
+	if !h.held {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held[m.digest(h.stage)] = next
+	next.held, next.answered = true, h.answered
+	h.held, h.answered = false, nil
 }
 
 // lose notes that a session has ended.
@@ -184,10 +229,18 @@ func (m *memory) lose() {
 	m.losses++
 }
 
-// answered forgets a delivery that survive has noted.
+// answered forgets a delivery that is out of hand, and lets those go on that wait for it.
 func (m *memory) answered(h *hand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if h.held {
+		delete(m.held, m.digest(h.stage))
+		h.held = false
+	}
+	if h.answered != nil {
+		close(h.answered)
+		h.answered = nil
+	}
 	for key, running := range m.running {
 		if running == h {
 			delete(m.running, key)
