@@ -59,6 +59,7 @@ func TestDrain_HandlersFinishWhenTheRouterCloses(t *testing.T) {
 					require.Equal(t, 10*time.Second, time.Since(started))
 				}
 				time.Sleep(10 * time.Second) // virtual: Run returns before the handlers when only its context ends
+				synctest.Wait()
 
 				require.Zero(t, cancelled.Load(), "no handler's context was cancelled")
 				require.Equal(t, 5, results.Depth("results", "").Ready, "their results were published")

@@ -40,6 +40,7 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 		require.Contains(t, h.logs.String(), `"level":"WARN","msg":"circuit changed","circuit":"billing-handler","to":"open"`)
 
 		time.Sleep(20 * s)
+		synctest.Wait()
 		h.deliver(order(t))
 		require.Len(t, h.ran(), 5, "not called")
 		h.mu.Lock()
@@ -69,6 +70,7 @@ func TestBreaker_HalfOpenLetsSingleOnesThrough(t *testing.T) {
 		})
 		h.deliver(order(t))
 		time.Sleep(60 * s)
+		synctest.Wait()
 		for range 20 {
 			m := order(t)
 			go h.deliver(m)
@@ -191,6 +193,7 @@ func TestBreaker_PausesIntake(t *testing.T) {
 		h.deliver(order(t))
 		down = false
 		time.Sleep(10 * s)
+		synctest.Wait()
 		h.deliver(order(t))
 		require.Equal(t, []time.Duration{0, 30 * s}, h.ran(), "it waited where it was")
 		require.Len(t, h.rescheduled, 1, "and was not deferred")
@@ -211,6 +214,7 @@ func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
 		})
 		h.deliver(order(t))
 		time.Sleep(10 * s)
+		synctest.Wait()
 		for range 5 {
 			m := order(t)
 			go h.deliver(m)
@@ -220,6 +224,7 @@ func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
 		require.Equal(t, int32(6), runs.Load(), "the trial has succeeded, the others follow")
 		h.pipelineStop(t)
 		time.Sleep(10 * s)
+		synctest.Wait()
 	})
 }
 
@@ -232,6 +237,7 @@ func TestBreaker_PauseEndsAtShutdown(t *testing.T) {
 		m := order(t)
 		go h.deliver(m)
 		time.Sleep(10 * s)
+		synctest.Wait()
 		stop()
 		synctest.Wait()
 		require.Equal(t, 1, h.nacked)
@@ -304,11 +310,13 @@ func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 				})
 				h.deliver(order(t))
 				time.Sleep(60 * s)
+				synctest.Wait()
 				h.ctx = ctx
 				h.deliver(order(t))
 				h.pipelineStop(t)
 				h.ctx = t.Context()
 				time.Sleep(60 * s)
+				synctest.Wait()
 				h.deliver(order(t))
 				require.Equal(t, 3, n, "the circuit lets messages through again")
 				h.pipelineStop(t)

@@ -37,6 +37,7 @@ func TestPipeline_MaxAgeDoesNotCountTheFirstDelivery(t *testing.T) {
 		envelope.SetDelay(m, time.Hour)
 		envelope.TakeDelay(m)
 		time.Sleep(time.Hour) // in the delay queue
+		synctest.Wait()
 		h.send(m, time.Hour)
 		require.Equal(t, []time.Duration{0, 10 * s}, h.runs)
 	})

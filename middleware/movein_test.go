@@ -31,6 +31,7 @@ func TestIdentity_OneIDFromTheFirstAttempt(t *testing.T) {
 		})
 		s.deliver(message.NewMessage("", []byte(`{"order_id":77}`)))
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		require.Len(t, s.letters, 1)
 		ids[envelope.Identify(s.letters[0].Message)] = true
 		ids[s.letters[0].Message.UUID] = true
@@ -74,6 +75,7 @@ func TestLog_ExchangeAndBase(t *testing.T) {
 		s.origin.RoutingKey = "order-reminder"
 		s.deliver(message.NewMessage("1", []byte("{}")))
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		logs := s.logs.String()
 		require.Contains(t, logs, `"exchange":"","routing_key":"order-reminder"`)
 		require.Contains(t, logs, `"delay":14000000000,"base":7000000000`)

@@ -160,6 +160,7 @@ func TestPipeline_ShutdownWhileNothingCanBePublished(t *testing.T) {
 		m := order(t)
 		go h.deliver(m)
 		time.Sleep(10 * s) // it is in its pause now
+		synctest.Wait()
 		require.Zero(t, h.nacked)
 		stop()
 		synctest.Wait()

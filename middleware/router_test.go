@@ -86,6 +86,7 @@ func TestRouter_ShutdownDeadLettersNothing(t *testing.T) {
 		})
 		require.NoError(t, r.pubSub.Publish("orders", order(t)))
 		time.Sleep(s)
+		synctest.Wait()
 		r.close(t)
 		require.Empty(t, r.letters)
 	})

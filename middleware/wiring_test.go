@@ -114,9 +114,11 @@ func TestPipeline_RefusesUnknownHandlersAtFirstUse(t *testing.T) {
 		w.run(ctx)
 		require.NoError(t, w.pubSub.Publish("billing", order(t)))
 		time.Sleep(150 * s)
+		synctest.Wait()
 		require.Equal(t, map[string]int{"billing": 1}, w.counts(), "the other one may have the name")
 		require.NoError(t, w.pubSub.Publish("mail", order(t)))
 		time.Sleep(150 * s)
+		synctest.Wait()
 		require.Equal(t, map[string]int{"billing": 1, refusal: 2}, w.counts(), "refused, paced")
 		stop()
 		require.NoError(t, <-w.ended)
@@ -129,6 +131,7 @@ func TestPipeline_RefusesUnknownHandlersAtFirstUse(t *testing.T) {
 		for _, topic := range []string{"mail", "billing", "mail"} {
 			require.NoError(t, w.pubSub.Publish(topic, order(t)))
 			time.Sleep(150 * s)
+			synctest.Wait()
 		}
 		require.Equal(t, map[string]int{"billing": 1, "mail": 2}, w.counts())
 		stop()

@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"errors"
-	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -14,7 +13,7 @@ import (
 // bus opens a broker with the service-bus names, or skips the case where there are no patterns.
 func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
-	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: slog.New(slog.DiscardHandler)}
+	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: w.logger()}
 	for _, c := range change {
 		c(&cfg)
 	}

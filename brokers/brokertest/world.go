@@ -2,7 +2,9 @@ package brokertest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -24,17 +27,55 @@ type world struct {
 	prefix  string // of topics, so that cases on one server do not meet
 
 	tolerance time.Duration // of the brokers' delays
+
+	began time.Time
+	logs  logbuffer.Buffer // warnings and worse, of brokers and pipelines
+	mu    sync.Mutex
+	all   []*consumer
 }
 
 func newWorld(t *testing.T, h Harness) *world {
 	t.Helper()
-	return &world{T: t, h: h, backend: h.Backend(t), prefix: "t" + watermill.NewShortUUID()}
+	w := &world{T: t, h: h, prefix: "t" + watermill.NewShortUUID(), began: time.Now()}
+	t.Cleanup(w.explain) // after everything is closed
+	w.backend = h.Backend(t)
+	return w
+}
+
+// explain logs what a failed case has seen, so that its cause is found without running it again.
+func (w *world) explain() {
+	if !w.Failed() {
+		return
+	}
+	var text strings.Builder
+	for i, c := range w.all {
+		fmt.Fprintf(&text, "consumer %d:\n", i+1)
+		for _, r := range c.seen() {
+			fmt.Fprintf(&text, "  %s after %s: attempt %d of %s, origin %+v, headers %q\n",
+				r.At.Format(time.RFC3339Nano), r.At.Sub(w.began), r.Attempt, r.id(), r.Origin, r.Message.Metadata)
+		}
+	}
+	w.Logf("runs of the handlers:\n%s\nwarnings and errors:\n%s", ends(text.String()), ends(w.logs.String()))
+}
+
+// ends leaves out the middle of a long text.
+func ends(s string) string {
+	const most = 10_000
+	if len(s) <= 2*most {
+		return s
+	}
+	return s[:most] + "\n...\n" + s[len(s)-most:]
+}
+
+// logger writes to the case's log.
+func (w *world) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // open opens a broker on the case's backend and closes it at the end of the case.
 func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
-	cfg := brokers.Config{Group: defaultGroup, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	cfg := brokers.Config{Group: defaultGroup, DrainTimeout: 5 * time.Second, Logger: w.logger()}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -124,13 +165,17 @@ func (w *world) newConsumer(b brokers.Broker, cfg middleware.Config) *consumer {
 	if cfg.DeadLetters == nil {
 		cfg.DeadLetters = b
 	}
-	cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Logger = w.logger()
 	pipeline, err := middleware.New(cfg)
 	require.NoError(w, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(w, err)
 	router.AddMiddleware(pipeline.Middleware)
-	return &consumer{w: w, router: router, ended: make(chan struct{}), changed: make(chan struct{}, 1)}
+	c := &consumer{w: w, router: router, ended: make(chan struct{}), changed: make(chan struct{}, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, c)
+	return c
 }
 
 func (c *consumer) start() {
@@ -200,6 +245,7 @@ func (c *consumer) wait(what string, enough func(runs []run) bool) []run {
 		}
 		select {
 		case <-c.changed:
+			deadline = c.w.deadline() // there is progress
 		case <-deadline:
 			c.w.Fatalf("waited in vain for %s; the handler ran %d times", what, len(runs))
 		}
@@ -217,7 +263,7 @@ func (c *consumer) quiet() {
 	c.w.Helper()
 	before := len(c.seen())
 	c.w.pass(c.w.h.Quiet)
-	require.Len(c.w, c.seen(), before, "runs of the handler after it should have been over")
+	require.Equal(c.w, before, len(c.seen()), "runs of the handler after it should have been over")
 }
 
 // pass lets d pass; in virtual time an hour, which costs nothing.
@@ -262,6 +308,7 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 		case m := <-in:
 			found = append(found, m.Copy())
 			m.Ack()
+			deadline = w.deadline()
 		case <-deadline:
 			w.Fatalf("%s holds %d of %d messages", queue, len(found), n)
 		}

@@ -33,6 +33,7 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 		require.Equal(t, 3*time.Millisecond, behind())
 
 		time.Sleep(staleAfter)
+		synctest.Wait()
 		_, known = c.now(1)
 		require.False(t, known, "clocks drift apart")
 		answer(time.Second)
@@ -51,6 +52,7 @@ func TestClocks_OldRecordsSayNothing(t *testing.T) {
 
 		stamp := time.Now()
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		c.observe(1, stamp)
 		c.witness(1, time.Now().Add(-time.Hour))
 		shown, _ := c.now(1)

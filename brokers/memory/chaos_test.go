@@ -72,6 +72,7 @@ func TestNothingIsLost_WhenSubscribersComeAndGo(t *testing.T) {
 					}
 				})
 				time.Sleep(time.Duration(round%7) * time.Second)
+				synctest.Wait()
 				require.NoError(t, sub.Close())
 				handlers.Wait()
 				if b.Depth("orders", "") == (memory.Depth{}) {

@@ -100,6 +100,7 @@ func TestConnect_AfterAllWereClosed(t *testing.T) {
 		require.NoError(t, first.Reschedule(t.Context(), envelope.Origin{Topic: "orders"}, message.NewMessage("waits", nil), time.Minute))
 		require.NoError(t, first.Close())
 		time.Sleep(time.Second)
+		synctest.Wait()
 
 		second, err := first.Connect(nil)
 		require.NoError(t, err)

@@ -115,6 +115,7 @@ func TestNotices_ShareOne(t *testing.T) {
 		n.close()
 		require.Equal(t, []time.Duration{time.Minute}, sent)
 		time.Sleep(noticeGap) // virtual
+		synctest.Wait()
 		require.True(t, n.publish("a"))
 	})
 }

@@ -42,6 +42,7 @@ func TestWatcher_LooksOnceForAll(t *testing.T) {
 		synctest.Wait()
 		require.InDelta(t, 105, looks, 5)
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		<-sevenths.c
 		sevenths.stop()
 	})

@@ -148,6 +148,7 @@ func TestContained_AChannelThatEndsIsOpenedAgain(t *testing.T) {
 		require.Equal(t, "after", m.UUID)
 		m.Ack()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		r.mu.Lock()
 		require.Less(t, r.opened, 100, "paced")
 		r.mu.Unlock()

@@ -126,6 +126,7 @@ func TestMonitor_Pause(t *testing.T) {
 		})
 		s.publish(t, 0, 4)
 		time.Sleep(1500 * time.Millisecond) // virtual
+		synctest.Wait()
 		report := s.store.report()
 		require.True(t, report.CanPause)
 		require.Equal(t, 4, report.Queues[0].Handling)
@@ -133,18 +134,22 @@ func TestMonitor_Pause(t *testing.T) {
 		require.Equal(t, []string{"orders", "billing", "charge"}, []string{q.Topic, q.Consumer, q.Handler})
 		s.store.pause(true, nil)
 		time.Sleep(time.Second) // virtual
+		synctest.Wait()
 		require.True(t, s.store.report().Paused, "it is reported at once")
 		s.publish(t, 4, 20)
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		require.Equal(t, 4, s.handled(), "what was being handled, and no more")
 		require.Zero(t, s.store.report().Queues[0].Handling)
 
 		// A store that is away changes nothing.
 		s.store.pause(false, errors.New("connection refused"))
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		require.Equal(t, 4, s.handled())
 		s.store.pause(false, nil)
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		require.Equal(t, 20, s.handled())
 		require.False(t, s.store.report().Paused)
 		require.Empty(t, s.store.report().Problem)
@@ -157,14 +162,17 @@ func TestMonitor_DueTimes(t *testing.T) {
 		s := start(t, func(*message.Message) error { return errors.New("bank: closed") })
 		s.publish(t, 0, 3)
 		time.Sleep(1500 * time.Millisecond) // virtual
+		synctest.Wait()
 		q := s.store.report().Queues[0]
 		require.Equal(t, int64(3), q.Waiting)
 		require.Equal(t, []driver.DueCount{{Within: 10 * time.Second, Messages: 3}}, q.Due)
 		require.WithinDuration(t, time.Now(), q.Next, 6*time.Second)
 		time.Sleep(8 * time.Second) // virtual
+		synctest.Wait()
 		q = s.store.report().Queues[0]
 		require.Equal(t, []driver.DueCount{{Within: time.Hour, Messages: 3}}, q.Due, "the second retry")
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		require.Zero(t, s.store.report().Queues[0].Waiting)
 	})
 }

@@ -169,6 +169,7 @@ func TestApproval_Rules(t *testing.T) {
 		go func() { _ = m.Work(ctx) }()
 		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "bank", ErrorCode: "504", Topic: "orders"}) }()
 		time.Sleep(10 * time.Minute) // virtual
+		synctest.Wait()
 		stop()
 		synctest.Wait()
 		var sent []int64

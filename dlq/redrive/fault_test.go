@@ -151,6 +151,7 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 		go func() { worked <- worker.Work(ctx) }()
 		for n := 0; ; n++ {
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			run, err = store.Run(t.Context(), run.ID)
 			require.NoError(t, err)
 			if run.State == redrive.Completed || run.State == redrive.Stopped || f == refuses && n > 10 {
@@ -166,6 +167,7 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 			require.NoError(t, err)
 		}
 		time.Sleep(2 * time.Minute) // the lease and the claims of a worker that could give nothing back
+		synctest.Wait()
 		run, err = operate(t, store, slow).Drive(t.Context(), run.ID)
 		require.NoError(t, err)
 		require.Equal(t, redrive.Completed, run.State, run.Cause)
@@ -202,6 +204,7 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 						_, err = m.ResumeRun(t.Context(), "left", ana)
 						require.NoError(t, err)
 						time.Sleep(2 * time.Minute)
+						synctest.Wait()
 						run, err = operate(t, store, slow).Drive(t.Context(), "left")
 					}
 					require.NoError(t, err)

@@ -33,6 +33,7 @@ func TestRun_AdjustAndWatch(t *testing.T) {
 			}
 		}()
 		time.Sleep(10*time.Second + 500*time.Millisecond)
+		synctest.Wait()
 		require.InDelta(t, 11, c.total(), 1)
 		got, err := m.Run(t.Context(), run.ID)
 		require.NoError(t, err)

@@ -51,6 +51,7 @@ func compose(t *testing.T, f func(c *composed) (after func())) {
 		ended := make(chan error)
 		go func() { ended <- router.Run(ctx) }()
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		cancel()
 		require.NoError(t, <-ended)
 		after()

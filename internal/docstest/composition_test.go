@@ -145,6 +145,7 @@ func (c composition) live(t *testing.T, inside bool) (f fate) {
 		}()
 		require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage("1", []byte("1"))))
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		f.runs, f.dead, f.poisoned = int(runs.Load()), len(broker.Peek("orders_dlq", "")), len(broker.Peek("poison", ""))
 		cancel()
 		<-ended

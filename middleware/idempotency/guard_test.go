@@ -131,6 +131,7 @@ func TestGuard_SlowHandlerKeepsItsClaim(t *testing.T) {
 		<-started
 		for range 18 {
 			time.Sleep(500 * time.Millisecond) // virtual
+			synctest.Wait()
 			_, err := h(order("1"))
 			var busy *idempotency.BusyError
 			require.ErrorAs(t, err, &busy)
@@ -155,6 +156,7 @@ func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
 		_, err = h(order("1"))
 		require.Error(t, err)
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		_, err = h(order("1"))
 		require.NoError(t, err)
 		require.Equal(t, 1, runs)

@@ -27,9 +27,11 @@ func TestMemory_ForgetsWhatHasRunOut(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.Complete(ctx, key, 1, nil, time.Second))
 			time.Sleep(time.Millisecond) // virtual
+			synctest.Wait()
 		}
 		require.LessOrEqual(t, s.Len(), 1001)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Zero(t, s.Len())
 	})
 }

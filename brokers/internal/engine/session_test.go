@@ -32,6 +32,7 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 		}
 		for range 150 { // 30 seconds, of which the handlers need five
 			time.Sleep(200 * time.Millisecond)
+			synctest.Wait()
 			s.Cut()
 		}
 		synctest.Wait()
@@ -98,6 +99,7 @@ func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
 		}
 		for range 50 {
 			time.Sleep(11 * time.Second)
+			synctest.Wait()
 			s.Cut()
 		}
 		time.Sleep(4 * time.Hour)
@@ -151,6 +153,7 @@ func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
 			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{tick}))
 		}
 		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
 		s.Cut() // the first is with its handler, whose ack is lost
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -170,11 +173,13 @@ func TestSuspects_AreNotEarly(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, p.Publisher().Publish("orders", m))
 		time.Sleep(11 * time.Second)
+		synctest.Wait()
 		s.PausePublishing()
 		for range 3 {
 			dies := open(t, s)
 			dies.consume(func(*message.Message) { t.Error("early") })
 			time.Sleep(time.Second)
+			synctest.Wait()
 			dies.conn.Kill()
 		}
 		s.ResumePublishing()
@@ -240,8 +245,10 @@ func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 				}
 				began := time.Now()
 				time.Sleep(4 * time.Millisecond)
+				synctest.Wait()
 				for time.Since(began) < time.Second && len(s.Messages("orders", "billing")) > 0 {
 					time.Sleep(time.Millisecond)
+					synctest.Wait()
 				}
 				require.Equal(t, 100, d.total())
 				require.Less(t, time.Since(began), 100*time.Millisecond)

@@ -155,6 +155,7 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 		}
 		for range 40 {
 			time.Sleep(10 * time.Second)
+			synctest.Wait()
 			s.Cut()
 		}
 		time.Sleep(time.Hour)
@@ -188,6 +189,7 @@ func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
 				m.Nack()
 			})
 			time.Sleep(400 * time.Millisecond)
+			synctest.Wait()
 			flaps.conn.Kill()
 		}
 		t.Cleanup(func() { close(over) })

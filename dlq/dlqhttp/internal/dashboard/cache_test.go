@@ -99,6 +99,7 @@ func TestCache_LeavingAndErrors(t *testing.T) {
 		}
 		require.Equal(t, 1, asked)
 		time.Sleep(errorInterval)
+		synctest.Wait()
 		_, _, err = cached(t.Context(), c, "e", failing)
 		require.ErrorIs(t, err, down)
 		require.Equal(t, 2, asked)
