@@ -256,6 +256,7 @@ func TestRun_HoldersDie(t *testing.T) {
 		})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		run, err = m.Drive(t.Context(), run.ID)
 		require.NoError(t, err)
 		require.Equal(t, redrive.Counts{Succeeded: 30}, run.Counts, run.Cause)

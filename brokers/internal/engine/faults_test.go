@@ -261,6 +261,7 @@ func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 				envelope.SetDelay(short, 13*time.Second) // handed out early when the others are
 				require.NoError(t, p.Publisher().Publish("orders", short))
 				time.Sleep(5 * time.Second)
+				synctest.Wait()
 				s.PausePublishing()
 				time.Sleep(90 * time.Second)
 				synctest.Wait()
@@ -382,6 +383,7 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 				})
 				p.publish("order")
 				time.Sleep(time.Second)
+				synctest.Wait()
 				s.Replay("orders", "billing")
 				s.Replay("orders", "billing")
 				time.Sleep(time.Minute)
@@ -483,6 +485,7 @@ func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 		synctest.Wait()
 		s.Delete("orders", "billing")
 		time.Sleep(time.Second)
+		synctest.Wait()
 		p.publish("second")
 		origin := envelope.Origin{Topic: "orders", Consumer: "gone"}
 		require.NoError(t, p.Reschedule(t.Context(), origin, message.NewMessage("retry", nil), 0))
@@ -706,6 +709,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 		require.NoError(t, b.Publisher().Publish("orders", first))
 		s.PausePublishing()
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		s.ResumePublishing()
 		for _, in := range []<-chan *message.Message{mine, others} {
 			m := <-in
