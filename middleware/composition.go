@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names of
@@ -30,7 +32,16 @@ var unfit = [...]*neighbour{
 	},
 }
 
-// neighbour is a middleware that must not stand next to the pipeline.
+// amqpSubscriber is watermill-amqp's, where the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header that is a
+// table, and it then delivers the message again at once, forever, before the router has seen it.
+var amqpSubscriber = &neighbour{
+	name: "amqp.Subscriber",
+	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again forever and reaches no handler: " +
+		"subscribe with the broker that is the Rescheduler, open watermill+amqp://, or configure a Marshaler that reads every header, " +
+		"such as that of brokers/watermill/amqp, and add Pipeline.Plugin, which looks at it",
+}
+
+// neighbour is a middleware, or a subscriber, that must not stand next to the pipeline.
 type neighbour struct {
 	name, function, why string
 	keep                bool // outside of the pipeline a message must not be returned
@@ -102,6 +113,41 @@ func unfitIn(r *message.Router) (found *neighbour) {
 	return nil
 }
 
+// unfitSubscriber looks for one among the handlers of a router. It has no accessor for them either.
+func (p *Pipeline) unfitSubscriber(r *message.Router) (found *neighbour) {
+	defer func() {
+		if recover() != nil {
+			found = nil
+		}
+	}()
+	if !p.writesTables() {
+		return nil
+	}
+	for h := reflect.ValueOf(r).Elem().FieldByName("handlers").MapRange(); h.Next(); {
+		s := reflect.Indirect(h.Value().Elem().FieldByName("subscriber").Elem())
+		if !strings.Contains(s.Type().PkgPath(), "/watermill-amqp/") || s.Type().Name() != "Subscriber" {
+			continue
+		}
+		marshaler := reflect.Indirect(s.FieldByName("config").FieldByName("Marshaler").Elem())
+		if marshaler.Type().PkgPath() == s.Type().PkgPath() {
+			return amqpSubscriber
+		}
+	}
+	p.looked.Store(true)
+	return nil
+}
+
+func (p *Pipeline) writesTables() bool {
+	w, ok := p.cfg.Rescheduler.(TableWriter)
+	return ok && w.WritesTables()
+}
+
+// delivers reports whether n, a subscriber, has delivered the message of ctx.
+func (n *neighbour) delivers(ctx context.Context) bool {
+	_, ours := envelope.OriginFrom(ctx)
+	return !ours && message.SubscriberNameFromCtx(ctx) == n.name
+}
+
 // surroundings are what stands around the pipeline for one handler.
 type surroundings struct {
 	fine  atomic.Bool
@@ -136,6 +182,9 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	ctx := m.Context()
 	s.look.Do(func() {
 		s.outer = outerNeighbour()
+		if s.inner == nil && !p.looked.Load() && amqpSubscriber.delivers(ctx) && p.writesTables() {
+			s.inner = amqpSubscriber
+		}
 		for _, n := range []*neighbour{s.inner, s.outer} {
 			if n != nil {
 				p.log(ctx, LevelCritical, "messages would be lost", slog.String("error", n.refusal().Error()))

@@ -32,6 +32,8 @@ type Pipeline struct {
 
 	// unpublished counts the deliveries in a row that could not be settled; it sets the pace of nacks.
 	unpublished atomic.Int64
+	// looked is set when Plugin has found nothing wrong with the subscribers.
+	looked atomic.Bool
 	// undecorated is when a failed publish was first met too late to be settled.
 	undecorated sync.Once
 }

@@ -32,6 +32,13 @@ type RetryChecker interface {
 	CanReschedule(delay time.Duration) error
 }
 
+// TableWriter is a [Rescheduler] whose messages may come back with headers that are no text, because the broker writes them, as RabbitMQ's
+// x-death. A pipeline refuses subscribers that cannot read those.
+type TableWriter interface {
+	// WritesTables reports whether it may.
+	WritesTables() bool
+}
+
 // ReschedulerFunc makes a [Rescheduler] of a function.
 type ReschedulerFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (p *Pipeline) Plugin(r *message.Router) error {
 	if len(unknown) > 0 {
 		return unknownHandlers(unknown, slices.Collect(maps.Keys(known)))
 	}
-	if n := unfitIn(r); n != nil {
+	if n := cmp.Or(unfitIn(r), p.unfitSubscriber(r)); n != nil {
 		return n.refusal()
 	}
 	r.AddPublisherDecorators(p.PublisherDecorator)

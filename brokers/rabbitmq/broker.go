@@ -41,6 +41,9 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 	return c
 }
 
+// WritesTables implements middleware.TableWriter: RabbitMQ gives each retry an x-death.
+func (b *Broker) WritesTables() bool { return true }
+
 // Stats are gauges of what the broker holds open, and a counter of acks that failed.
 type Stats struct {
 	Connections int // at most 2, and 1 for Depths once it has been asked for

@@ -1,0 +1,120 @@
+package rabbitmq_test
+
+import (
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	wamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// foreign is a router on watermill-amqp's own subscriber, with a pipeline whose Rescheduler is our broker on the same server.
+type foreign struct {
+	router   *message.Router
+	pipeline *middleware.Pipeline
+	broker   brokers.Broker
+	runs     atomic.Int32 // of a handler that fails first
+	errors   atomic.Int32 // logged by watermill-amqp
+	critical atomic.Int32 // logged by the pipeline
+}
+
+// countErrors counts the errors that watermill-amqp logs.
+type countErrors struct {
+	watermill.NopLogger
+	n *atomic.Int32
+}
+
+func (c countErrors) Error(string, error, watermill.LogFields)         { c.n.Add(1) }
+func (c countErrors) With(watermill.LogFields) watermill.LoggerAdapter { return c }
+
+func newForeign(t *testing.T, marshaler wmamqp.Marshaler) *foreign {
+	t.Helper()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	f := &foreign{}
+	cfg := wmamqp.NewDurablePubSubConfig(url, func(topic string) string { return topic + ".billing" })
+	cfg.Marshaler = marshaler
+	sub, err := wmamqp.NewSubscriber(cfg, countErrors{n: &f.errors})
+	require.NoError(t, err)
+	require.NoError(t, sub.SubscribeInitialize("orders"))
+	pub, err := wmamqp.NewPublisher(cfg, watermill.NopLogger{})
+	require.NoError(t, err)
+	require.NoError(t, pub.Publish("orders", message.NewMessage("1", []byte("order"))))
+	require.NoError(t, pub.Close())
+
+	f.broker, err = brokers.Open(t.Context(), url+"?group=billing&declare=adopt")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.broker.Close()) })
+	f.pipeline, err = middleware.New(middleware.Config{
+		Rescheduler: f.broker, DeadLetters: f.broker, MaxAttempts: 3, Backoff: middleware.Constant(100 * time.Millisecond),
+		Logger: slog.New(slog.NewTextHandler(criticals{&f.critical}, &slog.HandlerOptions{Level: middleware.LevelCritical})),
+	})
+	require.NoError(t, err)
+	f.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	f.router.AddMiddleware(f.pipeline.Middleware)
+	f.router.AddConsumerHandler("billing", "orders", sub, func(*message.Message) error {
+		if f.runs.Add(1) == 1 {
+			return errors.New("the payment service is down")
+		}
+		return nil
+	})
+	return f
+}
+
+// criticals counts lines.
+type criticals struct{ n *atomic.Int32 }
+
+func (c criticals) Write(p []byte) (int, error) { c.n.Add(1); return len(p), nil }
+
+// run ends with the test.
+func (f *foreign) run(t *testing.T) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- f.router.Run(t.Context()) }()
+	<-f.router.Running()
+	t.Cleanup(func() { require.NoError(t, errors.Join(f.router.Close(), <-ended)) })
+}
+
+// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message came again thousands of
+// times a second and reached no handler. The plugin refuses that before a message is consumed.
+func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t, wmamqp.DefaultMarshaler{})
+	f.router.AddPlugin(f.pipeline.Plugin)
+	err := f.router.Run(t.Context())
+	require.ErrorIs(t, err, middleware.ErrMiswired)
+	require.ErrorContains(t, err, "open watermill+amqp://")
+	require.Zero(t, f.runs.Load())
+}
+
+// Without the plugin the first message is refused, and stays in its queue.
+func TestWatermillSubscriber_IsRefusedWithItsFirstMessage(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t, wmamqp.DefaultMarshaler{})
+	f.run(t)
+	await.Count(t, 1, func() int { return int(f.critical.Load()) }, "refusals in the log")
+	require.Zero(t, f.runs.Load(), "it would be lost to its first retry")
+	require.Zero(t, f.errors.Load(), "watermill-amqp has read it")
+}
+
+// With a marshaler that reads every header it works, and the plugin sees that.
+func TestWatermillSubscriber_WithATolerantMarshaler(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t, wamqp.Marshaler{})
+	f.router.AddPlugin(f.pipeline.Plugin)
+	f.run(t)
+	await.Count(t, 2, func() int { return int(f.runs.Load()) }, "runs: the one that fails, and its retry")
+	require.Zero(t, f.critical.Load())
+	require.Zero(t, f.errors.Load())
+}
