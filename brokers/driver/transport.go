@@ -249,6 +249,9 @@ type Traits struct {
 	Prompt bool
 	// Local transports never wait for anything outside this process: the engine calls them without a deadline.
 	Local bool
+	// SettleLocal transports never wait for anything outside this process in Settle: the engine calls it without a
+	// deadline, where the delivery is answered.
+	SettleLocal bool
 	// Early transports may hand out a message before it is due; see [Delivery.Rest].
 	Early bool
 	// Ordered transports set [Delivery.Order].

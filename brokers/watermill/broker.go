@@ -136,4 +136,5 @@ var (
 	_ driver.RetryChecker = (*transport)(nil)
 	_ driver.Stream       = (*stream)(nil)
 	_ driver.Contexts     = (*stream)(nil)
+	_ driver.Renewer      = (*stream)(nil)
 )

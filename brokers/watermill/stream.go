@@ -1,6 +1,7 @@
 package watermill
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ type stream struct {
 	t      *transport
 	cancel context.CancelFunc
 	ctx    context.Context
-	in     chan received
+	own    <-chan *message.Message // of the first subscription, read by Next itself
+	in     chan received           // what the others have
 	closed chan struct{}
 	failed chan struct{}
 	fail   sync.Once
@@ -58,10 +60,14 @@ func (s *stream) open(q *driver.Queue) error {
 		return err
 	}
 	s.subs = append(s.subs, done)
-	for range n {
+	for i := range n {
 		messages, err := sub.Subscribe(s.ctx, q.Topic)
 		if err != nil {
 			return err
+		}
+		if i == 0 {
+			s.own = messages // each hand-over costs more than the rest of a delivery
+			continue
 		}
 		s.forward(messages, false)
 	}
@@ -100,8 +106,13 @@ func (s *stream) forward(messages <-chan *message.Message, parked bool) {
 // Next implements driver.Stream.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
+	case m, ok := <-s.own:
+		if !ok {
+			return driver.Delivery{}, errEnded
+		}
+		return s.delivery(received{m, false}), nil //nolint:contextcheck // pure; the message has a separate context
 	case r := <-s.in:
-		return s.delivery(r), nil //nolint:contextcheck // pure; the message has a separate context
+		return s.delivery(r), nil //nolint:contextcheck // likewise
 	case <-ctx.Done():
 		return driver.Delivery{}, ctx.Err()
 	case <-s.failed:
@@ -114,13 +125,7 @@ func (s *stream) delivery(r received) driver.Delivery {
 	s.mu.Lock()
 	s.received[m] = struct{}{}
 	s.mu.Unlock()
-	d := driver.Delivery{Token: m}
-	if r.parked {
-		d.Message = taken(m)
-	} else {
-		d.Message = message.NewMessage(m.UUID, m.Payload)
-		maps.Copy(d.Message.Metadata, m.Metadata)
-	}
+	d := driver.Delivery{Message: r.message(), Token: r}
 	switch o, ok := envelope.OriginFrom(m.Context()); {
 	case ok:
 		d.Origin.Timestamp = o.Timestamp
@@ -130,9 +135,26 @@ func (s *stream) delivery(r received) driver.Delivery {
 	return d
 }
 
+// message is what is handed out, apart from the subscriber's own.
+func (r received) message() *message.Message {
+	m := r.original
+	payload := bytes.Clone(m.Payload) // a handler may write into it
+	if r.parked {
+		m = taken(m)
+		m.Payload = payload
+		return m
+	}
+	out := message.NewMessage(m.UUID, payload)
+	maps.Copy(out.Metadata, m.Metadata)
+	return out
+}
+
+// Renew implements driver.Renewer.
+func (s *stream) Renew(d *driver.Delivery) *message.Message { return d.Token.(received).message() }
+
 // Context implements driver.Contexts: handlers see the values that the subscriber has put into its messages.
 func (s *stream) Context(parent context.Context, d *driver.Delivery) (context.Context, context.CancelFunc) {
-	return &withValues{Context: parent, values: d.Token.(*message.Message).Context()}, nil
+	return &withValues{Context: parent, values: d.Token.(received).original.Context()}, nil
 }
 
 type withValues struct {
@@ -154,7 +176,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range settled {
-		m := settled[i].Delivery.Token.(*message.Message)
+		m := settled[i].Delivery.Token.(received).original
 		delete(s.received, m)
 		if settled[i].Outcome == driver.Ack {
 			m.Ack()
@@ -204,6 +226,9 @@ func (s *stream) awaitAcks(ctx context.Context) {
 func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)
+	if s.own != nil {
+		s.forward(s.own, false) // and gives back what still comes
+	}
 	s.cancel()
 	s.mu.Lock()
 	for m := range s.received {

@@ -173,7 +173,7 @@ func (t *transport) CanReschedule(time.Duration) error {
 }
 
 // Traits implements driver.Transport. NackPause is not one of them: a nack would come again at once.
-func (t *transport) Traits() driver.Traits { return driver.Traits{Name: Scheme} }
+func (t *transport) Traits() driver.Traits { return driver.Traits{Name: Scheme, SettleLocal: true} }
 
 // Ping implements driver.Transport.
 func (t *transport) Ping(ctx context.Context) error {

@@ -262,9 +262,12 @@ func (s *session) try(settled []driver.Settlement) []error {
 		return all(len(settled), driver.ErrLost)
 	}
 	b := s.sub.b
-	ctx, cancel := b.within(context.Background(), b.cfg.PublishTimeout)
+	if b.traits.Local || b.traits.SettleLocal {
+		return s.stream.Settle(context.Background(), settled)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
 	defer cancel()
-	if b.traits.Prompt || b.traits.Local {
+	if b.traits.Prompt {
 		return s.stream.Settle(ctx, settled)
 	}
 	var faults []error
