@@ -1,0 +1,74 @@
+package kafka_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Handlers run at once for as many partitions as there are, one for each, in the order of each key, and each message once.
+func TestPartitions_AreHandledAtOnce(t *testing.T) {
+	const partitions, keys, each = 3, 12, 5
+	b, err := brokers.Open(t.Context(), urlOf(cluster(t), fmt.Sprintf("group=billing&partitions=%d&x-concurrency=8", partitions)))
+	require.NoError(t, err)
+	require.Equal(t, partitions, b.Capabilities().MaxConcurrency)
+	for n := range each {
+		for key := range keys {
+			m := message.NewMessage(fmt.Sprintf("%d/%d", key, n), nil)
+			m.Metadata[envelope.KeyKafkaKey] = strconv.Itoa(key)
+			require.NoError(t, b.Publisher().Publish("orders", m))
+		}
+	}
+	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+
+	inHand, order, at := map[int32]*message.Message{}, map[string]int{}, 0
+	for range keys * each {
+		m := <-messages
+		origin, ok := envelope.OriginFrom(m.Context())
+		require.True(t, ok)
+		require.NotContains(t, inHand, *origin.Partition, "a second one of a partition")
+		inHand[*origin.Partition] = m
+		at = max(at, len(inHand))
+		key := m.Metadata[envelope.KeyKafkaKey]
+		require.Equal(t, fmt.Sprintf("%s/%d", key, order[key]), m.UUID)
+		order[key]++
+		if len(inHand) < partitions && at < partitions {
+			continue // until all partitions have one in hand
+		}
+		m.Ack()
+		delete(inHand, *origin.Partition)
+		for partition, m := range inHand { // of the first round
+			m.Ack()
+			delete(inHand, partition)
+		}
+	}
+	require.Equal(t, partitions, at)
+	require.NoError(t, b.Close())
+}
+
+// An ack right before the close is committed. watermill-kafka on its own loses it each time.
+func TestClose_WaitsForAcks(t *testing.T) {
+	url, n := urlOf(cluster(t), "group=billing"), 6
+	for i := range n {
+		b, err := brokers.Open(t.Context(), url)
+		require.NoError(t, err)
+		if i == 0 {
+			for id := range n {
+				require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(id), nil)))
+			}
+		}
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		m := <-messages
+		require.Equal(t, strconv.Itoa(i), m.UUID, "what was acked before the close has come again")
+		m.Ack()
+		require.NoError(t, b.Close())
+	}
+}
