@@ -36,9 +36,9 @@ var unfit = [...]*neighbour{
 // table, and it then delivers the message again at once, forever, before the router has seen it.
 var amqpSubscriber = &neighbour{
 	name: "amqp.Subscriber",
-	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again forever and reaches no handler: " +
-		"subscribe with the broker that is the Rescheduler, open watermill+amqp://, or configure a Marshaler that reads every header, " +
-		"such as that of brokers/watermill/amqp, and add Pipeline.Plugin, which looks at it",
+	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again forever " +
+		"and reaches no handler: subscribe with the broker that is the Rescheduler, open watermill+amqp://, or configure a " +
+		"Marshaler that reads every header, such as that of brokers/watermill/amqp, and add Pipeline.Plugin, which looks at it",
 }
 
 // neighbour is a middleware, or a subscriber, that must not stand next to the pipeline.
