@@ -19,7 +19,7 @@ var (
 	ErrUnroutable = errors.New("no queue takes this message")
 	// ErrTooLarge says that the message exceeds what the broker stores. Trying again cannot help; a dead letter store
 	// can still take it.
-	ErrTooLarge = errors.New("message is larger than the broker takes")
+	ErrTooLarge = envelope.ErrTooLarge
 	// ErrUnsupported means that the broker can never do what was requested. See [Require].
 	ErrUnsupported = errors.New("not supported by this broker")
 )

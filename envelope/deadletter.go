@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,6 +20,10 @@ const (
 	ReasonManual    Reason = "manual"    // somebody asked for it
 	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
 )
+
+// ErrTooLarge reports that a broker or a dead letter sink has no room for a message of this size, and never will: what cannot
+// be retried for it is dead, in the first sink that has room.
+var ErrTooLarge = errors.New("message is larger than the broker takes")
 
 // DeadLetter is a message that will not be tried again automatically, with all that is known of why. It is handed to dead letter
 // sinks, which must not modify it.

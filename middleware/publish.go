@@ -2,7 +2,10 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 const (
@@ -23,7 +26,7 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 		if d != nil && p.cfg.Observer != nil {
 			p.observePublishFailed(parent, PublishFailed{Delivery: &d.observed.Delivery, Outcome: what, Try: n, Err: err})
 		}
-		if n == p.cfg.PublishTries {
+		if n == p.cfg.PublishTries || errors.Is(err, envelope.ErrTooLarge) {
 			return err
 		}
 		wait(detached, pause) // a shutdown waits for these 100 ms, 200 ms ..., for the sake of the message
@@ -39,6 +42,9 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 	if err == nil {
 		p.unpublished.Store(0)
 		return nil
+	}
+	if dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge) {
+		return err // it is dead instead
 	}
 	pause := nackPause(p.cfg.NackDelay, p.unpublished.Add(1))
 	if start := time.Now(); !wait(d.parent, pause) {

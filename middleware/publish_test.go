@@ -3,6 +3,8 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,6 +131,51 @@ func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
 
 		err := middleware.Sinks{sink(&faults{n: -1}), keep}.DeadLetter(t.Context(), nil)
 		require.ErrorContains(t, err, "broker is away")
+	})
+}
+
+// What has no room is final: a retry becomes a dead letter, and a dead letter is kept by the sinks that have room.
+func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
+	tooLarge := fmt.Errorf("5 MB: %w", envelope.ErrTooLarge)
+	synctest.Test(t, func(t *testing.T) {
+		refusals := 0
+		small := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { refusals++; return tooLarge })
+		var roomy faults
+		store := middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+			require.Equal(t, envelope.ReasonExhausted, d.Reason)
+			require.Equal(t, 1, d.Attempts)
+			return roomy.next()
+		})
+		retries := 0
+		h := newHarness(t, middleware.Config{
+			DeadLetters: middleware.Sinks{small, store},
+			Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+				retries++
+				return tooLarge
+			}),
+		}, failing(errTimeout))
+		h.send(order(t), time.Minute)
+		require.Equal(t, 1, h.acked)
+		require.Equal(t, 1, h.deliveries)
+		require.Equal(t, []int{1, 1, 1}, []int{retries, refusals, roomy.calls})
+		require.Contains(t, h.logs.String(), "retry has no room in the broker")
+		require.Contains(t, h.logs.String(), "a dead letter sink has no room")
+	})
+	synctest.Test(t, func(t *testing.T) { // nowhere is there room: paced, until there is
+		var room atomic.Bool
+		h := newHarness(t, middleware.Config{DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
+			if room.Load() {
+				return nil
+			}
+			return tooLarge
+		})}, failing(middleware.Permanent(errTimeout)))
+		h.send(order(t), 10*time.Minute)
+		require.Zero(t, h.acked)
+		require.LessOrEqual(t, h.deliveries, 26, "in ten minutes")
+		room.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, h.acked)
 	})
 }
 

@@ -2,9 +2,11 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -131,6 +133,10 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 	switch dec.Outcome {
 	case OutcomeRetry, OutcomeDefer:
 		wait, err = p.reschedule(d, &dec)
+		if dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge) {
+			dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, reasonOf(dec.Err, envelope.ReasonExhausted), 0
+			err = p.deadLetter(d, &dec)
+		}
 	case OutcomeDeadLetter:
 		err = p.deadLetter(d, &dec)
 	case OutcomeSkip:
@@ -179,11 +185,16 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 		}
 		return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
 	}
-	if err := p.persist(d, dec, publish); err != nil {
-		return settled, p.notSettled(d, dec, err)
+	err := p.persist(d, dec, publish)
+	switch {
+	case err == nil:
+		p.rescheduled(d, dec, "scheduled")
+	case dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge):
+		p.logDecision(d.parent, slog.LevelWarn, "retry has no room in the broker, dead-lettering the message", d, dec)
+	default:
+		err = p.notSettled(d, dec, err)
 	}
-	p.rescheduled(d, dec, "scheduled")
-	return settled, nil
+	return settled, err
 }
 
 // again is the message of the next run.
@@ -257,21 +268,33 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	return nil
 }
 
-// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails.
+// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails. One that has no room for it is done
+// without where another has kept it.
 func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kept []bool) error {
-	var first error
+	var first, tooLarge error
 	for i, sink := range p.sinks {
 		if kept[i] {
 			continue
 		}
 		err := guarded(func() error { return sink.DeadLetter(ctx, letter) })
-		if err == nil {
+		switch {
+		case err == nil:
 			kept[i] = true
-		} else if first == nil {
+		case errors.Is(err, envelope.ErrTooLarge):
+			tooLarge = err
+		case first == nil:
 			first = err
 		}
 	}
-	return first
+	if first != nil || tooLarge == nil {
+		return first
+	}
+	if !slices.Contains(kept, true) {
+		return tooLarge
+	}
+	p.log(ctx, slog.LevelWarn, "a dead letter sink has no room for the message, others have kept it",
+		slog.String("sink_error", logText(errorText(tooLarge))))
+	return nil
 }
 
 func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, error) {

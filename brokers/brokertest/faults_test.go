@@ -107,6 +107,18 @@ var faults = map[string]struct {
 			}
 		},
 	},
+	"the largest message has no room for a retry": {
+		finder:    "Largest_PayloadIsRetriedAndDead",
+		configure: func(c *brokers.Config) { c.Params = brokers.Params{"max-message": "1MiB"} },
+		spoil: func(f *faulty) {
+			f.reschedule = func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+				if len(m.Payload)+len(m.Metadata.Get(envelope.KeyErrorTrace)) > 1<<20 {
+					return brokers.ErrTooLarge
+				}
+				return f.Broker.Reschedule(ctx, o, m, d)
+			}
+		},
+	},
 	"dead letters are lost": {
 		finder: "LargeBatch_IsProcessedOrDead",
 		spoil: func(f *faulty) {
@@ -156,7 +168,7 @@ func (u *undelayed) Publish(topic string, messages ...*message.Message) error {
 
 const faultVariable = "BROKERTEST_FAULT"
 
-// A suite that no broker can fail proves nothing. Each faulty broker is put through it in a separate process, and the
+// A suite that no broker can fail proves nothing. Each faulty broker is put through it in a process of its own, and the
 // case that is about its fault must fail.
 func TestRun_FindsFaults(t *testing.T) {
 	t.Parallel()

@@ -174,6 +174,7 @@ var cases = []testCase{
 	// largest.go
 	{"Largest_PayloadIsRetriedAndDead", largestPayload},
 	{"Largest_HeadersAreRetriedAndDead", largestHeaders},
+	{"Largest_WithoutRoomForARetryIsDead", largestWithoutRoom},
 	// operator.go
 	{"Operator_LocksOneMessageAndOthersGoOn", lockedMessage},
 	{"Operator_DeletesWhatRunsAndNothingStops", deletedMessage},

@@ -2,7 +2,9 @@ package brokertest
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -37,6 +39,31 @@ func largestHeaders(w *world) {
 		m.Metadata.Set("note", strings.Repeat("x", int(n)))
 		return m
 	})
+}
+
+// A foreign producer may have stored what the broker takes from it and not from us: the message cannot be retried, and is dead in
+// the first place that has room. Those behind it are handled.
+func largestWithoutRoom(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	tooLarge := fmt.Errorf("the message: %w", brokers.ErrTooLarge)
+	c := w.consume(b, topic, middleware.Config{
+		MaxAttempts: 3, Backoff: w.steps(0),
+		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+			return tooLarge
+		}),
+		DeadLetters: middleware.Sinks{middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return tooLarge }), b},
+	}, func(r run) error {
+		if string(r.Message.Payload) == "foreign" {
+			return errFails
+		}
+		return nil
+	})
+	w.publish(b, topic, newMessage("foreign"), newMessage("next"))
+	require.Equal(w, "foreign", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
+	c.waitRuns(2)
+	c.quiet()
+	require.Len(w, c.seen(), 2)
 }
 
 // largest publishes the largest message that the broker takes, to within 64 bytes, to a handler that panics with a long
