@@ -60,7 +60,7 @@ func (w *world) explain() {
 
 // ends leaves out the middle of a long text.
 func ends(s string) string {
-	const most = 10_000
+	const most = 4_000
 	if len(s) <= 2*most {
 		return s
 	}
