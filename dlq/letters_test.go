@@ -151,7 +151,7 @@ func files(t testing.TB, dir, pattern string) []string {
 // eventually waits for a condition that the background import brings about.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, 30*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, condition, 2*time.Minute, 2*time.Millisecond, what)
 }
 
 func TestLetters_Stored(t *testing.T) {

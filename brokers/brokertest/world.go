@@ -27,6 +27,7 @@ type world struct {
 	prefix  string // of topics, so that cases on one server do not meet
 
 	tolerance time.Duration // of the brokers' delays
+	late      string        // what was, or empty
 
 	began time.Time
 	logs  logbuffer.Buffer // warnings and worse, of brokers and pipelines

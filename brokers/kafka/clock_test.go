@@ -61,7 +61,7 @@ func TestDelay_ClocksAMinuteApart(t *testing.T) { //nolint:tparallel // the case
 			took, behind := time.Since(began), time.Since(stored)
 			require.Equal(t, title, string(m.Payload))
 			require.GreaterOrEqual(t, took, wait)
-			require.Less(t, behind, wait+500*time.Millisecond)
+			require.Less(t, behind, wait+time.Minute/2, "the other clock counts")
 		})
 	}
 }

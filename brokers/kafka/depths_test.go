@@ -16,7 +16,7 @@ import (
 // waitForDepths returns when a broker counts so many messages of a topic, by group and kind. Kinds that are not named have none.
 func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]int64) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		all, err := b.Depths(t.Context())
 		require.NoError(t, err)

@@ -261,7 +261,7 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 
 func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, changed <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(60 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		mu.Lock()
 		have := len(all)
@@ -271,6 +271,7 @@ func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, ch
 		}
 		select {
 		case <-changed:
+			deadline = time.After(time.Minute)
 		case <-deadline:
 			require.FailNow(t, "messages are lost", "%d of %d", have, want)
 		}

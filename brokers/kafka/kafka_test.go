@@ -59,7 +59,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	case m, ok := <-messages:
 		require.True(t, ok, "the subscription ended")
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "no message")
 		return nil
 	}

@@ -35,7 +35,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	case m := <-messages:
 		require.NotNil(t, m, "the subscription has ended")
 		return m
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "no message came")
 		return nil
 	}
@@ -129,7 +129,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	require.Equal(t, 1, next.DeliveryCount)
 	retry.Ack()
 	require.Eventually(t, func() bool { return rows(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 },
-		5*time.Second, 5*time.Millisecond)
+		2*time.Minute, 5*time.Millisecond)
 }
 
 // Another message than the one being handled is a separate message.
@@ -280,7 +280,7 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	go func() { done.Wait(); close(finished) }()
 	select {
 	case <-finished:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		mu.Lock()
 		require.FailNow(t, "messages are stuck", "%v", runs)
 	}

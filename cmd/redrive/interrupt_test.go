@@ -35,7 +35,7 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	require.Eventually(t, func() bool {
 		run, err := runner.Run(t.Context(), "slow")
 		return err == nil && run.Counts.Succeeded > 0
-	}, 10*time.Second, 5*time.Millisecond, stderr)
+	}, 2*time.Minute, 5*time.Millisecond, stderr)
 	require.Equal(t, exitInterrupted, stop(), stderr)
 	require.Contains(t, stderr.String(), "interrupted: run slow is paused; to continue: redrive runs resume slow")
 	run, err := runner.Run(t.Context(), "slow")
@@ -67,7 +67,7 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e, err := letters.Store().Get(t.Context(), 1)
 		return err == nil && e.Status == dlq.Retrying && e.Version == 3
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, exitInterrupted, stop())
 	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command continues with the rest, whose first is 2")
 }

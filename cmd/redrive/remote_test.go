@@ -31,7 +31,7 @@ log: {level: warn}
 	require.Eventually(t, func() bool {
 		status, _ := get(t, "http://"+address+"/livez")
 		return status == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond, stderr)
+	}, 2*time.Minute, 10*time.Millisecond, stderr)
 	return "http://" + address
 }
 

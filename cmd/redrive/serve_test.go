@@ -96,7 +96,7 @@ server: {address: %q}
 	require.Eventually(t, func() bool {
 		_, body := get(t, "http://"+address+"/readyz")
 		return strings.Contains(body, `"collected":1`)
-	}, 10*time.Second, 20*time.Millisecond, stderr)
+	}, 2*time.Minute, 20*time.Millisecond, stderr)
 	status, body := get(t, "http://"+address+"/readyz")
 	require.Equal(t, http.StatusOK, status)
 	var report dlqhttp.Health
@@ -124,7 +124,7 @@ server: {address: %q}
 		require.Equal(t, "order", string(m.Payload))
 		require.Equal(t, "m-1", m.Metadata[envelope.KeyMessageID])
 		m.Ack()
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.Fail(t, "not redriven", stderr)
 	}
 	out.Reset()
@@ -179,7 +179,7 @@ func TestDemo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body := get(t, "http://"+address+"/readyz")
 		return strings.Contains(body, `"collected"`)
-	}, 20*time.Second, 50*time.Millisecond, stderr)
+	}, 2*time.Minute, 50*time.Millisecond, stderr)
 	require.Contains(t, stdout.String(), "http://"+address+"/readyz")
 
 	// What it says to try is pasted into another terminal.
@@ -212,7 +212,7 @@ func TestDemo(t *testing.T) {
 			var shown bytes.Buffer
 			return run([]string{"runs", "show", id}, strings.NewReader(""), &shown, io.Discard) == exitOK &&
 				strings.HasPrefix(shown.String(), "run "+id+": "+want)
-		}, 30*time.Second, 50*time.Millisecond, "%s: %s", id, want)
+		}, 2*time.Minute, 50*time.Millisecond, "%s: %s", id, want)
 	}
 	state("without-a-card", "stopped")
 	t.Setenv("REDRIVE_SERVER", "")

@@ -58,7 +58,7 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	require.Eventually(t, func() bool {
 		status, err := ask("https://"+address+"/livez", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
 		return err == nil && status == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond, stderr)
+	}, 2*time.Minute, 10*time.Millisecond, stderr)
 	status, err := ask("https://"+address+"/", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status)

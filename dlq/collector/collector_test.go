@@ -78,7 +78,7 @@ func collected(t *testing.T, c *collector.Collector, n int64) {
 			sum += s.Collected
 		}
 		return sum >= n
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 func deadLetter(t *testing.T, b *memory.Broker, topic, group, id string) {

@@ -111,7 +111,7 @@ func driveUntil(t *testing.T, m *redrive.Runner, id string, want redrive.Counts)
 	require.Eventually(t, func() bool {
 		run, err := m.Run(t.Context(), id)
 		return err == nil && run.Counts == want
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-driven, context.Canceled)
 }

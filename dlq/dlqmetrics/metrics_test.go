@@ -303,7 +303,7 @@ func TestMetrics_Collector(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	require.Eventually(t, func() bool { return c.Stats()[0].Err != "" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.Stats()[0].Err != "" }, 2*time.Minute, time.Millisecond)
 	w.metrics.Watch(dlqmetrics.Sources{Letters: w.letters, Collector: c})
 	values := gather(t, w.registry)
 	require.InDelta(t, 1, values["redrive_collector_failing{main,orders_dlq}"], 0)

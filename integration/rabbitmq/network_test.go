@@ -43,7 +43,7 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	began := time.Now()
 	err := b.Publisher().Publish("orders", message.NewMessage("swallowed", nil))
 	require.Error(t, err)
-	require.Less(t, time.Since(began), 4*time.Second, "no publish outlives its timeout")
+	require.Less(t, time.Since(began), 2*time.Second+busy, "no publish outlives its timeout")
 
 	await.True(t, func() bool { return b.Stats().Connections == 0 }, "heartbeats notice")
 	require.NoError(t, proxy.Heal())
@@ -73,7 +73,7 @@ func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	err = b.Publisher().Publish("orders", newMessage("nobody knows"))
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorContains(t, err, `"orders"`)
-	require.Less(t, time.Since(began), 3*time.Second)
+	require.Less(t, time.Since(began), time.Second+busy)
 	require.Equal(t, 2, p.depth("orders"), "it was stored: unconfirmed is not refused")
 
 	require.NoError(t, proxy.Heal())

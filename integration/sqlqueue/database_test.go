@@ -136,7 +136,7 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 				got.Ack()
 				cancel()
 				require.GreaterOrEqual(t, took, 700*time.Millisecond, "early")
-				require.Less(t, took-stored, 1200*time.Millisecond)
+				require.Less(t, took-stored, time.Minute, "time zones are hours apart")
 			}
 		})
 	}

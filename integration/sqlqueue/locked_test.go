@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // An operator's transaction has the row of one message locked while it and its neighbours are handled, acked and, being slow, renewed: the
@@ -17,7 +19,7 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
 		const n = 16
-		queue, db := openQueue(t, with(url, "x-lease=1s&x-poll=20ms")), openDB(t, url)
+		queue, db := openQueue(t, with(url, "x-lease=3s&x-poll=20ms")), openDB(t, url)
 		var mu sync.Mutex
 		runs, quick, slow := map[string]int{}, make(chan struct{}), make(chan struct{})
 		messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "orders")
@@ -56,12 +58,12 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 			return count(t, db, "SELECT count(*) FROM redrive_queue_messages")
 		}
 		slows := 5 // 5 to 9; "10" ... "15" sort before "5"
-		require.Eventually(t, func() bool { return left() == slows+1 }, 3*time.Second, 10*time.Millisecond, "the neighbours are acked")
-		time.Sleep(3 * time.Second) // real time: three leases that must be renewed, by the database's clock
+		await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
+		time.Sleep(7 * time.Second) // real time: two leases that must be renewed, by the database's clock
 		close(slow)
-		require.Eventually(t, func() bool { return left() == 1 }, 3*time.Second, 10*time.Millisecond, "the slow neighbours are acked")
+		await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
 		unlock()
-		require.Eventually(t, func() bool { return left() == 0 }, 10*time.Second, 10*time.Millisecond, "nothing stays")
+		await.True(t, func() bool { return left() == 0 }, "nothing stays")
 		require.NoError(t, queue.Close())
 		handlers.Wait()
 		delete(runs, "0") // its own lease could not be renewed

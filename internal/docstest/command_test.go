@@ -120,7 +120,7 @@ func (s *service) run(t *testing.T, program, command string, more ...string) str
 		shown = "orders"
 	}
 	if shown != "" {
-		require.Eventually(t, func() bool { return strings.Contains(output.String(), shown) }, 30*time.Second, 10*time.Millisecond, &output)
+		require.Eventually(t, func() bool { return strings.Contains(output.String(), shown) }, 2*time.Minute, 10*time.Millisecond, &output)
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	}
 	err := cmd.Wait()

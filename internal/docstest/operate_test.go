@@ -175,7 +175,7 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 		require.Eventually(t, func() bool {
 			stats, err := manager.Stats(t.Context(), dlq.StatsQuery{})
 			return err == nil && stats.Counts == want
-		}, 10*time.Second, 5*time.Millisecond)
+		}, 2*time.Minute, 5*time.Millisecond)
 	}
 	reaches(dlq.Counts{Pending: 30})
 	groups, err := manager.Groups(t.Context(), dlq.GroupQuery{})
@@ -232,14 +232,14 @@ func TestOperate_AShift(t *testing.T) {
 		require.NoError(t, err)
 		return stats.Counts
 	}
-	require.Eventually(t, func() bool { return counts() == dlq.Counts{Pending: 2} }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return counts() == dlq.Counts{Pending: 2} }, 2*time.Minute, 5*time.Millisecond)
 	groups, err := manager.Groups(t.Context(), dlq.GroupQuery{})
 	require.NoError(t, err)
 	require.Len(t, groups, 1, "two accounts, one cause")
 
 	close(bankIsBack)
 	require.NoError(t, shift(t.Context(), letters, broker))
-	require.Eventually(t, func() bool { return counts() == dlq.Counts{Resolved: 2} }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return counts() == dlq.Counts{Resolved: 2} }, 2*time.Minute, 5*time.Millisecond)
 	removed, err := housekeeping(t.Context(), manager)
 	require.NoError(t, err)
 	require.Zero(t, removed, "nothing is that old")

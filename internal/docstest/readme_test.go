@@ -114,7 +114,7 @@ func TestGettingStarted(t *testing.T) {
 	shop.Dir, shop.Stdout, shop.Stderr = dir, &printed, &printed
 	require.NoError(t, shop.Start())
 	says := func(text string) {
-		require.Eventually(t, func() bool { return strings.Contains(printed.String(), text) }, time.Minute, 10*time.Millisecond, &printed)
+		require.Eventually(t, func() bool { return strings.Contains(printed.String(), text) }, 2*time.Minute, 10*time.Millisecond, &printed)
 	}
 	says("to ana@example.com: We have your order 4711")
 	says("no e-mail address")

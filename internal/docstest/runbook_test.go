@@ -116,11 +116,11 @@ func change(t *testing.T, program, command string) {
 		require.Eventually(t, func() bool {
 			r, err := s.letters.Store().(redrive.Store).Run(t.Context(), run)
 			return err == nil && r.State == want
-		}, 30*time.Second, 10*time.Millisecond, want)
+		}, 2*time.Minute, 10*time.Millisecond, want)
 	}
 	switch verb {
 	case "redrive":
-		require.Eventually(t, func() bool { return stats().Resolved == meant }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return stats().Resolved == meant }, 2*time.Minute, 10*time.Millisecond)
 		require.Equal(t, 8-meant, stats().Pending)
 	case "resolve":
 		require.Equal(t, dlq.Counts{Pending: 8 - meant, Resolved: meant}, stats())
@@ -174,6 +174,6 @@ func (s *service) start(t *testing.T, spec redrive.Spec, until redrive.State) st
 	require.Eventually(t, func() bool {
 		r, err := runner.Run(t.Context(), run.ID)
 		return err == nil && r.State == until
-	}, 30*time.Second, 10*time.Millisecond, until)
+	}, 2*time.Minute, 10*time.Millisecond, until)
 	return run.ID
 }

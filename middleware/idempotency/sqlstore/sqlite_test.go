@@ -132,7 +132,7 @@ func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
 		var n int
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM redrive_processed").Scan(&n))
 		return n == 1
-	}, 5*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 // The messages that a handler produces are kept for its duplicates, whether it has named them in its transaction or not.
