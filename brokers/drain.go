@@ -68,12 +68,12 @@ func (d *drainer) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	out := make(chan *message.Message)
 	go func() {
 		defer d.subscriptions.Done()
-		d.pump(ctx, in, out, cancel)
+		d.forward(ctx, in, out, cancel)
 	}()
 	return out, nil
 }
 
-func (d *drainer) pump(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message, cancel context.CancelFunc) {
+func (d *drainer) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message, cancel context.CancelFunc) {
 	var flying inFlight
 	defer func() {
 		// inner may be sending: what it still delivers is nacked until it has seen the end of its context.

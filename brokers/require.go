@@ -43,13 +43,13 @@ func Require(b Broker, n Needs) error {
 		"such as amqp://, kafka:// or postgres://, or do not ask for Durable")
 	lack(n.Ordered, c.Ordered, "it does not keep messages in order as it is configured: use concurrency 1, "+
 		"or a broker that keeps order per key such as kafka://, or do not ask for Ordered")
-	lack(n.Groups, c.Groups, "it has no consumer groups: give each service a topic of its own, or do not ask for Groups")
+	lack(n.Groups, c.Groups, "it has no consumer groups: give each service its own topic, or do not ask for Groups")
 	lack(n.Patterns, c.Patterns, "it has no topic patterns as it is configured: open it with naming=service-bus, "+
 		"or subscribe to each event by its name")
 	lack(n.Transactions, c.Transactions, "it cannot publish inside a database transaction: open the queue of your database "+
 		"(postgres://, mysql://, sqlite://), or do not ask for Transactions")
 	lack(n.CrashLimit, c.DeliveryCount, "it does not count deliveries, so a message that crashes its consumer comes back "+
-		"for ever: use quorum queues on RabbitMQ or a SQL queue, or do not ask for CrashLimit")
+		"forever: use quorum queues on RabbitMQ or a SQL queue, or do not ask for CrashLimit")
 
 	if len(n.Delays) > 0 {
 		longest := slices.Max(n.Delays)

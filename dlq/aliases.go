@@ -2,7 +2,7 @@ package dlq
 
 import "github.com/redrive-go/redrive/dlq/driver"
 
-// What a dead letter consists of, and what is asked of a store, is declared in package driver, where those who write stores find it.
+// What a dead letter consists of, and what a store has to do, is declared in package driver, where authors of stores find it.
 type (
 	Store         = driver.Store
 	Action        = driver.Action

@@ -14,7 +14,7 @@ import (
 // Approval bounds how many messages one person may send without a second one, whichever way: one by one, edited, or by runs. It is counted
 // in the store, by the name of the actor, for all processes.
 type Approval struct {
-	// Above is how many messages one person may send alone within Window. 0 is none: everything waits for a second person.
+	// Above is how many messages one person may send alone within Window. With 0 everything waits for a second person.
 	Above int64
 	// Window is for how long a message counts. Defaults to 24 h. A run counts until its end at least.
 	Window time.Duration
@@ -35,7 +35,7 @@ func (a Approval) Resolve() (Approval, error) {
 func (a Approval) Reserve(ctx context.Context, store Store, key, actor string, entries int64, open bool) (bool, error) {
 	ledger, ok := driver.As[driver.LedgerStore](store)
 	if !ok {
-		return false, fmt.Errorf("%w: %T does not count what a person sends, so nobody may send without approval", ErrInvalid, store)
+		return false, fmt.Errorf("%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid, store)
 	}
 	return ledger.Reserve(ctx, driver.Reservation{
 		Key: key, Actor: actor, Entries: entries, Limit: a.Above, At: time.Now(), Window: a.Window, Open: open,

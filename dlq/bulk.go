@@ -13,7 +13,7 @@ const bulkBatch = 500
 type Bulk struct {
 	// Changed were changed. Refused were in another state by then: somebody else was faster.
 	Changed, Refused int64
-	// Conflicts are the first of the refusals, at most 100, each an error that says who was faster.
+	// Conflicts are the first of the refusals, at most 100, each an error that names who was faster.
 	Conflicts []error
 }
 

@@ -224,7 +224,7 @@ func (s *forgetfulStore) Body(ctx context.Context, id int64, revision int) (*dlq
 	return s.Store.Body(ctx, id, revision)
 }
 
-// "Discard this group": what was closed before is not touched, and what somebody takes meanwhile is told.
+// "Discard this group": what was closed before is not touched, and what is taken meanwhile is reported.
 func TestManager_Bulk(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

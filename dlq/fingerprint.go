@@ -207,7 +207,7 @@ func isDuration(word string) bool {
 	return true
 }
 
-// isTimeWord reports whether a word is the name of a day, a month or a zone; beside a number it is part of a time.
+// isTimeWord reports whether a word is the name of a day, a month or a zone; next to a number it is part of a time.
 func isTimeWord(word string) bool {
 	switch word {
 	case "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun",

@@ -166,7 +166,7 @@ func (l *Letters) keep(
 	if l.closed {
 		return fmt.Errorf("dlq: %s: %w", what, ErrClosed)
 	}
-	// While the store is known to be down, nobody waits for it: the importer asks it now and then.
+	// While the store is known to be down, no caller waits for it: the importer polls it.
 	storeErr := errStoreDown
 	if l.importer == nil || !l.importer.down() {
 		storeErr = l.tryStore(ctx, write)

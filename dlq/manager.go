@@ -81,7 +81,7 @@ func (m *Manager) Count(ctx context.Context, f Filter, limit int64) (int64, erro
 	return m.cfg.Store.Count(ctx, f, limit)
 }
 
-// Get returns an entry with its body. The error wraps [ErrNotFound] when there is none.
+// Get returns an entry with its body. The error wraps [ErrNotFound] if it does not exist.
 func (m *Manager) Get(ctx context.Context, id int64) (*Entry, error) { return m.cfg.Store.Get(ctx, id) }
 
 // Groups returns the causes, those with the most entries first.

@@ -161,7 +161,7 @@ func TestManager_PublishFails(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The caller goes away while the message is published: the entry does not stay claimed by nobody.
+// The caller goes away while the message is published: the entry does not stay claimed.
 func TestManager_CallerGoesAway(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

@@ -11,12 +11,12 @@ import (
 // be fast, safe for concurrent use, and must not change or keep what they are given. What other processes do to the same store,
 // they tell their own observers.
 type Observer interface {
-	// Put is told of dead letters and what the store made of each. Those in a transaction of the caller's ([ContextWithTx]) are
+	// Put is notified of dead letters and what the store made of each. Those in a transaction of the caller's ([ContextWithTx]) are
 	// told of before it commits.
 	Put(letters []*Entry, receipts []Receipt)
-	// Changed is told of a change of entries; results with an error were refused.
+	// Changed is notified of a change of entries; results with an error were refused.
 	Changed(c Change, results []Result)
-	// Failed is told that the store did not answer; op is put or change.
+	// Failed is notified that the store did not answer; op is put or change.
 	Failed(op string, err error)
 }
 
@@ -33,7 +33,7 @@ type observedStore struct {
 	observer Observer
 }
 
-// Observer is who is told: what is next to [Store] may have something to tell too.
+// Observer is notified: wrappers of a [Store] may report too.
 func (s *observedStore) Observer() Observer { return s.observer }
 
 // Unwrap returns the store itself.

@@ -41,7 +41,7 @@ type Option func(*options)
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process takes a
-// subdirectory of its own. Defaults to the store's file name with "-spool" behind it for a SQLite file, else "redrive-spool" in
+// separate subdirectory. Defaults to the store's file name with "-spool" behind it for a SQLite file, else "redrive-spool" in
 // the working directory.
 func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
 

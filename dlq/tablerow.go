@@ -114,7 +114,7 @@ func (row *tableRow) entry(status Status) Entry {
 		e.Origin.Broker = "kafka"
 	}
 	if id := strings.Trim(string(row.ID), `"`); id != "" && id != "null" {
-		e.Origin.Position = "dlq_events/" + id // rows are told apart by it, whatever else they have in common
+		e.Origin.Position = "dlq_events/" + id // it identifies rows, whatever else they have in common
 	}
 	if row.MaxRetries != nil {
 		e.RedriveBudget = *row.MaxRetries

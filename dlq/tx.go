@@ -34,7 +34,7 @@ func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
 	defer cancel()
 	if err := putTx(ctx, l.store, tx, entry); err != nil {
-		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in one of its own",
+		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in a separate one",
 			"message_id", entry.EventID, "error", err)
 		return false
 	}

@@ -46,7 +46,7 @@ func (e Envelope) toBinary() (Envelope, error) {
 		}
 	}
 	if n := ownSize(out.headers); n > MaxHeaders {
-		return e, fmt.Errorf("%w: what the body holds beside the data takes %d bytes of headers, the limit is %d; keep the structured mode",
+		return e, fmt.Errorf("%w: what the body holds besides the data takes %d bytes of headers, the limit is %d; keep the structured mode",
 			ErrNotConvertible, n, MaxHeaders)
 	}
 	return out, nil

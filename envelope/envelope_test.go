@@ -78,7 +78,7 @@ func TestEnvelope_WithMethods(t *testing.T) {
 // A8, A9: the factory says everything that is wrong at once.
 func TestNew_Faults(t *testing.T) {
 	_, err := envelope.New("a\nb", "", make(chan int), map[string]string{envelope.KeyRetryCount: "0"}, envelope.ID(""), envelope.InMode(7))
-	for _, want := range []string{"queue is empty", "source cannot travel", "data: json", `"x-retry-count" belongs`, "the id is empty", "Mode(7) is no mode"} {
+	for _, want := range []string{"queue is empty", "source cannot travel", "data: json", `"x-retry-count" belongs`, "the id is empty", "Mode(7) is not a mode"} {
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -128,7 +128,7 @@ func (c *creation) validate(source, queue string) (faults []error) {
 		faults = append(faults, errors.New("envelope: new: the id is empty; leave the option out to get one"))
 	}
 	if c.mode != Binary && c.mode != Structured {
-		faults = append(faults, fmt.Errorf("envelope: new: %v is no mode; use Binary or Structured", c.mode))
+		faults = append(faults, fmt.Errorf("envelope: new: %v is not a mode; use Binary or Structured", c.mode))
 	}
 	return faults
 }

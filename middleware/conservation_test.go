@@ -100,7 +100,7 @@ func conserve(t *testing.T, seed uint64) {
 	time.Sleep(24 * time.Hour) // virtual
 	synctest.Wait()
 
-	require.Len(t, ends, messages, "none is lost and none goes round for ever")
+	require.Len(t, ends, messages, "none is lost and none loops forever")
 	for id, how := range ends {
 		require.Len(t, how, 1, "%s came to its end more than once", id)
 	}

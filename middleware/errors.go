@@ -17,7 +17,7 @@ var (
 	ErrCircuitOpen = errors.New("circuit open")
 	// ErrGivenBack is matched by the error that a pipeline returns when it gives a message back to the broker because
 	// the consumer is shutting down. It matches context.Canceled too, which keeps Watermill's router from logging it.
-	ErrGivenBack = errors.New("message given back")
+	ErrGivenBack = errors.New("message returned")
 	// ErrNotSettled is matched by the error that a pipeline returns when neither the retry nor the dead letter could
 	// be published: the message is nacked, after a pause, because losing it is worse than running it twice.
 	ErrNotSettled = errors.New("message could not be settled")

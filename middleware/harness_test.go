@@ -172,7 +172,7 @@ func (s *harness) deliver(m *message.Message) {
 			s.nacked++
 			s.mu.Unlock()
 		default:
-			s.t.Error("the message was neither acked nor nacked: it would hang for ever")
+			s.t.Error("the message was neither acked nor nacked: it would hang forever")
 			return
 		}
 	}

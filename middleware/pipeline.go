@@ -375,7 +375,7 @@ func isShutdown(parent context.Context) bool {
 
 //go:noinline
 func (p *Pipeline) giveBack(parent context.Context, err error) error {
-	p.log(parent, slog.LevelInfo, "message given back: this consumer is shutting down",
+	p.log(parent, slog.LevelInfo, "message returned: this consumer is shutting down",
 		slog.String("handler", p.handlerName(parent)), slog.String("error", logText(errorText(err))))
 	return fmt.Errorf("middleware: %w: %w", ErrGivenBack, context.Canceled)
 }

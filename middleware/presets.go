@@ -12,7 +12,7 @@ import (
 // like, and call [New]. The packages of the brokers have naming schemes of the same names.
 
 // Laravel runs a message maxRetries times in all, which is how that system counts, with no delay in between. No
-// error is told from another: only the handler's own marks and rules that you add make one permanent.
+// error is distinguished: only the handler's own marks and rules that you add make one permanent.
 func Laravel(maxRetries int) Config {
 	return Config{
 		MaxAttempts:  Tries(maxRetries),

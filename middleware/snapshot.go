@@ -48,7 +48,7 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 		}
 	}
 	if binary && !state && isPlain(id) {
-		// A new message of our own making carries no more than this, and it is by far the most frequent one.
+		// A new message that we made carries no more than this, and it is by far the most frequent one.
 		c.MessageID, c.RedriveID = id, redrive
 		return nil
 	}

@@ -42,7 +42,7 @@ func sqlStateKind(code string) (Kind, string) {
 		// The row that this one refers to is often the subject of an event that is still on its way.
 		return KindRetryable, "foreign key not there yet"
 	case "25006":
-		return KindRetryable, "read-only: failover under way"
+		return KindRetryable, "read-only: failover in progress"
 	case "26000":
 		return KindRetryable, "prepared statement gone with its connection"
 	}
@@ -134,7 +134,7 @@ func mysqlKind(number uint64) (Kind, string) {
 	case 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031, 2002, 2003, 2005, 2006, 2012, 2013:
 		return KindRetryable, "connection lost or server shutting down"
 	case 1290, 1792, 1836:
-		return KindRetryable, "read-only: failover under way"
+		return KindRetryable, "read-only: failover in progress"
 	case 1317, 3024, 1969, 1028:
 		return KindRetryable, "statement interrupted or timed out"
 	case 1021, 1037, 1041, 1114:

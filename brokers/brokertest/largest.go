@@ -92,7 +92,7 @@ func (w *world) largest(b brokers.Broker, limit int64, sized func(int64) *messag
 	large := sized(n)
 	for p.Publish(topic, large) != nil {
 		n -= 64
-		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs beside its own bytes")
+		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs besides its own bytes")
 		large = sized(n)
 	}
 	w.publish(b, topic, newMessage("next"))

@@ -53,7 +53,7 @@ var legalTopic = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
 func checkTopic(name string) error {
 	if !legalTopic.MatchString(name) || name == "." || name == ".." {
-		return fmt.Errorf("%q is no name for a Kafka topic: use 1 to 249 of the characters a-z, A-Z, 0-9, . _ and -", name)
+		return fmt.Errorf("%q is not a name for a Kafka topic: use 1 to 249 of the characters a-z, A-Z, 0-9, . _ and -", name)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	tr.settle(records[3])
 	at, moved := tr.position()
 	require.True(t, moved)
-	require.EqualValues(t, 7, at.offset, "still under way")
+	require.EqualValues(t, 7, at.offset, "still in progress")
 
 	// Whoever takes over skips what is settled behind that.
 	successor := newTracker(at, 10)

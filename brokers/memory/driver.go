@@ -39,7 +39,7 @@ func (Driver) Params() []brokers.Param {
 func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	rest, _, _ := strings.Cut(strings.TrimPrefix(cfg.URL, Scheme+"://"), "?")
 	if rest != "" {
-		return nil, fmt.Errorf("memory: %s: write %s:// and no host or path: every Open makes a broker of its own; "+
+		return nil, fmt.Errorf("memory: %s: write %s:// and no host or path: every Open makes a separate broker; "+
 			"share one *Broker, or Connect to it", brokers.Redact(cfg.URL), Scheme)
 	}
 	return open(newStore(cfg), cfg) //nolint:contextcheck // the broker outlives the context it was opened with

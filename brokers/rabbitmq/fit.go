@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those beside them, ways
+// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those next to them, ways
 // back that do not pass an exchange which would hand copies to others, and bindings that their exchange understands. have has
 // the types of the exchanges that are not of the type planned.
 func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
@@ -27,15 +27,15 @@ func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[str
 			args["x-dead-letter-exchange"] = ""
 		}
 		if !p.typed {
-			beside, known := types[q.consumer]
+			sibling, known := types[q.consumer]
 			if !known {
 				var err error
-				if beside, err = p.beside(ctx, d, missing, q.consumer); err != nil {
+				if sibling, err = p.sibling(ctx, d, missing, q.consumer); err != nil {
 					return err
 				}
-				types[q.consumer] = beside
+				types[q.consumer] = sibling
 			}
-			fitType(args, beside)
+			fitType(args, sibling)
 		}
 		missing.Queues[i].Args = args
 	}
@@ -50,9 +50,9 @@ func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[str
 	return nil
 }
 
-// beside returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else the first of
+// sibling returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else the first of
 // its queues that does; nil where none does, or its arguments cannot be found out.
-func (p *Plan) beside(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
+func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
 	names := []string{consumer}
 	for _, q := range p.Queues {
 		if q.consumer == consumer {
@@ -83,10 +83,10 @@ func (p *Plan) beside(ctx context.Context, d *declarer, missing *Plan, consumer 
 	return nil, nil
 }
 
-// fitType gives args the type of the queue with the arguments beside. Only quorum queues are planned where no type was asked for.
-func fitType(args, beside amqp.Table) {
-	kind := beside["x-queue-type"]
-	if beside == nil || kind == quorum {
+// fitType gives args the type of the queue with the arguments sibling. Only quorum queues are planned where no type was asked for.
+func fitType(args, sibling amqp.Table) {
+	kind := sibling["x-queue-type"]
+	if sibling == nil || kind == quorum {
 		return
 	}
 	for _, of := range []string{"x-queue-type", "x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {

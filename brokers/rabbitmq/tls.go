@@ -49,7 +49,7 @@ type handshake struct {
 }
 
 const certificateHint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, " +
-	"add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log says why"
+	"add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
 
 // explainHandshake adds what to do to the error of a connection that failed before it was open. A broker that is being
 // restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of RabbitMQ's

@@ -20,16 +20,16 @@ var errEnded = errors.New("the subscriber has ended the subscription")
 
 // stream merges the subscriptions of one consumer: those of its topic, and that of its parked messages.
 type stream struct {
-	t      *transport
-	cancel context.CancelFunc
-	ctx    context.Context
-	own    <-chan *message.Message // of the first subscription, read by Next itself
-	in     chan received           // what the others have
-	closed chan struct{}
-	failed chan struct{}
-	fail   sync.Once
-	pumps  sync.WaitGroup
-	subs   []func() // closes what was opened for this stream
+	t        *transport
+	cancel   context.CancelFunc
+	ctx      context.Context
+	own      <-chan *message.Message // of the first subscription, read by Next itself
+	in       chan received           // what the others have
+	closed   chan struct{}
+	failed   chan struct{}
+	fail     sync.Once
+	forwards sync.WaitGroup
+	subs     []func() // closes what was opened for this stream
 
 	mu       sync.Mutex
 	received map[*message.Message]struct{} // not settled
@@ -85,7 +85,7 @@ func (s *stream) open(q *driver.Queue) error {
 
 // forward passes messages on until their channel ends. What comes after Close is nacked, and never handed out.
 func (s *stream) forward(messages <-chan *message.Message, parked bool) {
-	s.pumps.Go(func() {
+	s.forwards.Go(func() {
 		for m := range messages {
 			select {
 			case <-s.closed:
@@ -242,7 +242,7 @@ func (s *stream) Close(ctx context.Context) error {
 		for _, done := range s.subs {
 			done()
 		}
-		s.pumps.Wait()
+		s.forwards.Wait()
 	}()
 	select {
 	case <-ended:

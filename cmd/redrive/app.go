@@ -128,7 +128,7 @@ func (a *app) close() error {
 	return errors.Join(errs...)
 }
 
-// by says who makes a change.
+// by is the author of a change.
 func (a *app) by() dlq.By {
 	actor := firstOf(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
 	if actor == "" {

@@ -32,7 +32,7 @@ func (a *app) verbCommands() []*cobra.Command {
 			operator.Discard, operator.DiscardAll,
 		},
 		{
-			"park", "Put dead letters aside for a person: neither a rule nor a run takes them by itself", "parked",
+			"park", "Put dead letters aside for a person: neither a rule nor a run takes them on its own", "parked",
 			[]dlq.Status{dlq.Pending},
 			operator.Park, operator.ParkAll,
 		},
@@ -56,7 +56,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: v.use + " [ID...]", Short: v.short,
-		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it says how many are meant and asks; --yes answers.",
+		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many match and asks; --yes answers.",
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.use),
 		ValidArgsFunction: a.completeIDs(v.from...),

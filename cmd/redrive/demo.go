@@ -58,7 +58,7 @@ letters are collected, a store, and the server. It prints what to try in another
 	cmd.Flags().StringVar(&dir, "dir", "", "directory for the store, which is kept (default a temporary one, which is removed)")
 	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
 	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "end by itself after this long")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "end automatically after this long")
 	return cmd
 }
 

@@ -23,7 +23,7 @@ func TestStore_ReadingMakesNone(t *testing.T) {
 	require.NoError(t, os.WriteFile(old, nil, 0o600))
 	code, _, stderr := command(t, "dlq", "list", "--store", old)
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "this is no dead letter store yet")
+	require.Contains(t, stderr, "this is not a dead letter store yet")
 	for given, want := range map[string]string{
 		"a.db": "a.db?migrate=false", "sqlite:a.db?synchronous=normal": "sqlite:a.db?synchronous=normal&migrate=false",
 		"postgres://db/app?x-migrate=true": "postgres://db/app?x-migrate=true",

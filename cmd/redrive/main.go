@@ -6,7 +6,7 @@
 //	redrive dlq redrive --topic orders --rate 50 --canary 1,10,100 --config redrive.yaml
 //	redrive serve --config redrive.yaml
 //
-// Data go to stdout and everything else to stderr; redrive help exit-codes says what the exit code means.
+// Data go to stdout and everything else to stderr; redrive help exit-codes explains the exit codes.
 package main
 
 import "os"

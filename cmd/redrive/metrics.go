@@ -22,7 +22,7 @@ type metrics struct {
 // newMetrics returns nil when the configuration wants none.
 func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	if cfg.Off {
-		return nil, nil //nolint:nilnil // none were asked for
+		return nil, nil //nolint:nilnil // none requested
 	}
 	letters, err := dlqmetrics.New(dlqmetrics.Config{LegacyNames: cfg.LegacyNames})
 	if err != nil {

@@ -38,7 +38,7 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	switch format {
 	case "table", "wide":
 		if len(items) == 0 {
-			return nil // a header alone says nothing, and whoever counts lines counts it
+			return nil // a header alone carries nothing, and a script that counts lines counts it
 		}
 		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide", a.columns(format))))
 		return err
@@ -57,7 +57,7 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	return a.printValue(items)
 }
 
-// cells are columns whose values no spreadsheet takes for a formula: what begins like one gets an apostrophe in front. Messages come from
+// cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front. Messages come from
 // anybody.
 func cells[T any](columns []column[T]) []column[T] {
 	safe := slices.Clone(columns)
@@ -74,7 +74,7 @@ func cells[T any](columns []column[T]) []column[T] {
 	return safe
 }
 
-// columns is what a table has to fit into: the terminal, unless everything is asked for or a program reads.
+// columns is what a table has to fit into: the terminal, unless everything is requested or a program reads.
 func (a *app) columns(format string) int {
 	if format == "wide" {
 		return 0

@@ -40,7 +40,7 @@ func profilesPath() (string, error) {
 	return filepath.Join(dir, "redrive", "profiles.yaml"), nil
 }
 
-// profile finds the server to work with; nil is none: the store itself. What a flag says wins over the environment.
+// profile finds the server to work with; nil means the store itself. A flag wins over the environment.
 func (a *app) profile() (*profile, error) {
 	server, name := a.flags.server, a.flags.profile
 	if local := a.flags.store != "" || a.flags.config != "" || len(a.flags.brokers) > 0; local {

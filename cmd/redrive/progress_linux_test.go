@@ -116,7 +116,7 @@ func TestTerminal_TablesFit(t *testing.T) {
 	require.Contains(t, out.String(), "2025-11-20 07:31:00Z")
 }
 
-// A person who redrives a filter is told what, why, where to and how fast before the question, and what happened after a no.
+// A person who redrives a filter sees what, why, where to and how fast before the question, and what happened after a no.
 func TestTerminal_RedriveAsks(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -130,7 +130,7 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	root.SetArgs([]string{"dlq", "redrive", "--handler", "pay", "--rate", "20", "--canary", "1,10", "--store", store, "--broker", "sqlite:" + queue})
 	answered := make(chan error, 1)
 	go func() { answered <- root.ExecuteContext(t.Context()) }()
-	_, err := keys.WriteString("n\n") // it is read when it is asked for
+	_, err := keys.WriteString("n\n") // it is read on request
 	require.NoError(t, err)
 	require.ErrorContains(t, <-answered, "nothing was done")
 	require.NoError(t, a.close())

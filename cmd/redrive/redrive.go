@@ -37,7 +37,7 @@ With ids (7 9 12-20) each is sent at once. A redriven entry is RETRYING until it
 PENDING again when it dies again. Entries that were collected from a broker are RESOLVED when the broker confirms.
 
 A filter makes a redrive run: what matches now is frozen, what dies later is not taken. Look at it with --dry-run. It asks before it
-begins (--yes answers), shows its progress, waits for the outcomes, and stops by itself when too many messages die again. Ctrl-C
+begins (--yes answers), shows its progress, waits for the outcomes, and stops on its own when too many messages die again. Ctrl-C
 pauses it; redrive runs resume continues it. --detach leaves the work to redrive serve.`,
 		Example: `  redrive dlq redrive 7 9 --config redrive.yaml
   redrive dlq redrive --topic orders --dry-run
@@ -61,7 +61,7 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
 	flags.IntSliceVar(&f.canary, "canary", nil, "with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 is no bound)")
+	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for no bound)")
 	flags.Float64Var(&f.stop, "stop-above", 0.1, "with a filter: stop when the share of failures is above this; 1 never stops")
 	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new UUID)")
 	flags.StringVar(&f.transform, "transform", "", "with a filter: jq expression that each payload goes through; the original is kept")

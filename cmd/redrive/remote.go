@@ -361,7 +361,7 @@ func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) i
 	}
 }
 
-// askEvery is how often a server is asked for a run at most.
+// askEvery is how often a server is polled for a run at most.
 const askEvery = 500 * time.Millisecond
 
 // Drive waits while the server carries the run on, until it ends or needs a person.

@@ -35,7 +35,7 @@ log: {level: warn}
 	return "http://" + address
 }
 
-// The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A session of its own is
+// The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate session is
 // for what only a server does.
 func TestGolden_ThroughServer(t *testing.T) {
 	for _, name := range []string{"look", "show", "change", "edit", "remote/runs"} {

@@ -52,7 +52,7 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	err = errors.Join(err, a.close())
 	code := exitCode(ctx, err)
 	if text := errorText(err); text != "" {
-		_, _ = fmt.Fprintln(stderr, "redrive: "+text) // nobody is left to be told of a closed stderr
+		_, _ = fmt.Fprintln(stderr, "redrive: "+text) // no reader is left for the error of a closed stderr
 	}
 	return code
 }

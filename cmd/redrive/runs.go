@@ -21,7 +21,7 @@ func (a *app) runsCommand() *cobra.Command {
 	}
 	cmd.AddCommand(
 		a.runsListCommand(),
-		a.runCommand("show ID", "Show a run and what became of its entries", nil, (*app).showRun),
+		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends", nil, (*app).watchRun),
 		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running}, steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
@@ -168,7 +168,7 @@ func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run, err
 			return err
 		}
 		if run.State == redrive.Running { // approved: nothing here sends it
-			a.hint("redrive serve carries it on; where there is none, redrive runs resume %s does", id)
+			a.hint("a running redrive serve continues it; without one, redrive runs resume %s does", id)
 		}
 		return a.printRun(run)
 	}

@@ -17,7 +17,7 @@ func (a *app) tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "token", Short: "Create, list and revoke the tokens of redrive serve that are kept in the store", Args: cobra.NoArgs,
 		Long: `Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
-server.auth.stored: true. A token that is revoked lets nobody in after five seconds.`,
+server.auth.stored: true. A token that is revoked is refused after five seconds.`,
 	}
 	cmd.AddCommand(a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 	return cmd
@@ -104,7 +104,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 	}
 }
 
-// day is a time in a list; never when there is none.
+// day is a time in a list; never if absent.
 func day(t time.Time) string {
 	if t.IsZero() {
 		return "never"

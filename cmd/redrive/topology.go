@@ -164,7 +164,7 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 		}
 	}
 	if len(left) > 0 {
-		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") + ", which are not changed by themselves"}
+		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") + ", which are not changed automatically"}
 	}
 	a.hint("applied")
 	return nil

@@ -130,7 +130,7 @@ func oneLine(text string, limit int) string {
 	return string(runes[:limit-1]) + "…"
 }
 
-// printable replaces what a terminal would obey: messages come from anybody.
+// printable replaces what a terminal would execute: anyone can write messages.
 func printable(text string, lines bool) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -124,7 +124,7 @@ func (s *server) url() string {
 	return scheme + s.listener.Addr().String() + s.cfg.Server.Prefix
 }
 
-// health is the state of each component; all are asked at once.
+// health is the state of each component; all are checked at once.
 func (s *server) health(ctx context.Context) dlqhttp.Health {
 	type answer struct {
 		name string
@@ -176,7 +176,7 @@ type brokerView struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// topology is what the brokers are, and the plan of what the configured topics need. Nothing is asked of the brokers.
+// topology is what the brokers are, and the plan of what the configured topics need. The brokers are not contacted.
 func (s *server) topology(context.Context) (any, error) {
 	views := make([]brokerView, 0, len(s.cfg.Brokers))
 	for _, name := range s.cfg.Names() {

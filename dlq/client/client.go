@@ -267,7 +267,7 @@ func refused(response *http.Response, reads bool) error {
 	}
 }
 
-// later is an [Error] that says when to try again.
+// later is an [Error] with the time of the next try.
 type later struct {
 	cause *Error
 	wait  *backoff.RetryAfterError

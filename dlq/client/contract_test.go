@@ -47,7 +47,7 @@ func (taker) Reschedule(context.Context, envelope.Origin, *message.Message, time
 	return nil
 }
 
-// server is a dlqhttp.Handler with some dead letters; what it was asked is noted.
+// server is a dlqhttp.Handler with some dead letters; requests are recorded.
 type server struct {
 	url    string
 	mu     sync.Mutex

@@ -40,7 +40,7 @@ type Config struct {
 	Sink Sink
 	// Sources are read side by side; one that fails does not stop the others. At least one is required.
 	Sources []Source
-	// Formats are asked before the built-in ones, see [Formats].
+	// Formats are tried before the built-in ones, see [Formats].
 	Formats []Format
 	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30 s.
 	RetryMin, RetryMax time.Duration

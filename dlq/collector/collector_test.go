@@ -207,7 +207,7 @@ func TestCollector_DiesAgain(t *testing.T) {
 	require.Equal(t, 1, all[0].RedriveCount)
 }
 
-// moody is a sink that fails until it is told not to, and counts.
+// moody is a sink that fails until it is healed, and counts.
 type moody struct {
 	mu    sync.Mutex
 	down  bool
@@ -232,7 +232,7 @@ func (s *moody) set(down bool) {
 	s.down = down
 }
 
-// C1: while the store is down nothing is acked and nobody spins; when it is back everything is stored, once.
+// C1: while the store is down nothing is acked and nothing spins; when it is back everything is stored, once.
 func TestCollector_StoreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -339,7 +339,7 @@ func (f *faulty) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return f.Subscriber.Subscribe(ctx, topic)
 }
 
-// A broker that is down does not keep the others from being read, and is asked again at growing pauses.
+// A broker that is down does not keep the others from being read, and is tried again at growing pauses.
 func TestCollector_BrokerDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -409,7 +409,7 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "at least one")
 }
 
-// What cannot be routed is refused with a sentence that says what to do, and its entry is PENDING again.
+// What cannot be routed is refused with a sentence that names the remedy, and its entry is PENDING again.
 func TestRouter_Refuses(t *testing.T) {
 	t.Parallel()
 	b := newMemory(t, brokers.Config{})

@@ -51,11 +51,11 @@
 // the broker made, and ours. All others are as they were, with x-redrive-id and x-redrive-count added, by which a second death finds
 // its entry.
 //
-// On RabbitMQ that is the queue itself, so nobody else sees it. On Kafka it is the topic, where every group reads it again, since a
+// On RabbitMQ that is the queue itself, so no other consumer sees it. On Kafka it is the topic, where every group reads it again, since a
 // foreign group reads nothing else; give a source another topic ([Source].Origin) when the service has a retry topic of its
 // own.
 //
-// A consumer that is not ours never tells how it went. A collected entry is therefore RESOLVED when the broker has confirmed its
+// A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has confirmed its
 // message, by "redrive" and with a note that says so, and PENDING again when its dead letter comes back. [OutcomeReported] is
 // for services whose pipeline has this store as its dead letter sink and reports: their entries wait for it.
 package collector

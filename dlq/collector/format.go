@@ -15,7 +15,7 @@ import (
 type Format struct {
 	// Name stands in envelope.Collected. Required.
 	Name string
-	// Read fills in what the message says of its death, and reports false when it is none of this system's. It must not change
+	// Read fills in what the message carries about its death, and reports false when it is not of this system. It must not change
 	// the message, and must not fail: what cannot be read is left out. Required.
 	Read func(m *message.Message, d *Death) bool
 	// Owns reports headers that belong to the dead letter and not to the message: a redrive leaves them out. May be nil.
@@ -92,7 +92,7 @@ func number(text string) (int64, bool) {
 	}
 }
 
-// partition reads a partition; nil when there is none. No cluster has a million, but four letters treated as a number do.
+// partition reads a partition; nil if absent. No cluster has a million, but four letters treated as a number do.
 func partition(text string) *int32 {
 	n, ok := number(text)
 	if !ok || n < 0 || n > 1_000_000 {
@@ -102,7 +102,7 @@ func partition(text string) *int32 {
 	return &p
 }
 
-// offset reads an offset; nil when there is none.
+// offset reads an offset; nil if absent.
 func offset(text string) *int64 {
 	n, ok := number(text)
 	if !ok || n < 0 {
@@ -111,7 +111,7 @@ func offset(text string) *int64 {
 	return &n
 }
 
-// millis reads a time in Unix milliseconds; zero when there is none.
+// millis reads a time in Unix milliseconds; zero if absent.
 func millis(text string) time.Time {
 	n, ok := number(text)
 	if !ok || n <= 0 || n > 253402300799999 { // the year 9999
@@ -120,7 +120,7 @@ func millis(text string) time.Time {
 	return time.UnixMilli(n)
 }
 
-// count reads a small natural number; 0 when there is none.
+// count reads a small natural number; 0 if absent.
 func count(text string) int {
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {

@@ -20,7 +20,7 @@ type xDeath struct {
 	Time        time.Time `json:"time"`
 }
 
-// readRabbitMQ reads what RabbitMQ itself says when it dead-letters: x-death, or where only these are there, x-first-death-* and
+// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or where only these are there, x-first-death-* and
 // x-last-death-*.
 func readRabbitMQ(m *message.Message, d *Death) bool {
 	h := m.Metadata
@@ -43,7 +43,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	if len(death.RoutingKeys) > 0 {
 		d.RoutingKey = death.RoutingKeys[0]
 	}
-	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and says where it was published first
+	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and shows where it was published first
 		d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	}
 	d.At = deaths[0].Time
@@ -78,7 +78,7 @@ func rejected(m *message.Message) bool {
 }
 
 // failure picks the event that tells whose message it is: the latest in which a consumer gave up. A message that waited in a retry
-// queue has expired there on its way, which is nobody's failure; only where there is nothing else, it is what happened.
+// queue has expired there on its way, which is not a failure; it counts only if there is nothing else.
 func failure(deaths []xDeath) xDeath {
 	for _, d := range deaths {
 		if d.Reason == "rejected" || d.Reason == "delivery_limit" {

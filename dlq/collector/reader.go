@@ -59,7 +59,7 @@ func (r *reader) run(ctx context.Context) {
 			break
 		}
 		if err == nil {
-			err = errors.New("the subscription ended by itself")
+			err = errors.New("the subscription ended on its own")
 		}
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
 		if time.Since(began) > r.collector.cfg.RetryMax { // it worked for a while
@@ -109,7 +109,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
 		if ctx.Err() != nil || time.Now().Add(pause).After(deadline) {
 			r.note(func(s *SourceStats) { s.GivenBack++ })
-			r.log.ErrorContext(ctx, "dead letter given back to the broker: it could not be stored", append(attrs, "error", err)...)
+			r.log.ErrorContext(ctx, "dead letter returned to the broker: it could not be stored", append(attrs, "error", err)...)
 			m.Nack()
 			return
 		}

@@ -39,7 +39,7 @@ type Target struct {
 	// Redriver puts a message in front of one consumer. A brokers.Broker is one. Required.
 	Redriver dlq.Redriver
 	// Publisher, if set, is for messages of foreign consumers: Redriver cannot reach them, as on Kafka, where a foreign group
-	// reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, whoever reads it.
+	// reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, independent of its reader.
 	Publisher message.Publisher
 	// Outcome closes the collected entries of this broker. Defaults to OutcomeConfirmed.
 	Outcome Outcome

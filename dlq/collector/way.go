@@ -32,7 +32,7 @@ func (r *Router) way(origin envelope.Origin, m *message.Message) (way, error) {
 		return way{}, err
 	}
 	if origin.Topic == "" && origin.Consumer == "" {
-		return way{}, errors.New("collector: redrive: nothing says where the message came from: set the origin of the source it was collected from")
+		return way{}, errors.New("collector: redrive: the origin of the message is unknown: set the origin of the source it was collected from")
 	}
 	foreign := collected.Format != "" && collected.Format != "redrive"
 	return way{target, foreign && target.Publisher != nil}, nil

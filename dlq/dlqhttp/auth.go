@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// How somebody says who they are.
+// Ways to authenticate.
 type (
 	// Token is a bearer token that is known by its digest; see [Bearer].
 	Token = access.Token
@@ -30,7 +30,7 @@ func Basic(users ...User) (Authenticator, error) { return access.Basic(users...)
 func Proxy(cfg ProxyConfig) (Authenticator, error) { return access.Proxy(cfg) }
 
 // Stored authenticates by the tokens that a store keeps, which redrive token creates and revokes. A token that was
-// revoked lets nobody in after five seconds. Give it before [Bearer], which refuses tokens that it does not know.
+// revoked is refused after five seconds. Give it before [Bearer], which refuses tokens that it does not know.
 func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	return access.Stored(store, logger)
 }
@@ -57,5 +57,5 @@ func CheckAddress(address string, auth []Authenticator) error {
 // ErrNoAuthentication means that a server would be open to everybody.
 var ErrNoAuthentication = errors.New("not a loopback address, and no authentication")
 
-// IsLoopback reports whether nobody but this machine reaches an address, host:port, to listen on.
+// IsLoopback reports whether only this machine reaches an address, host:port, to listen on.
 func IsLoopback(address string) (bool, error) { return access.IsLoopback(address) }

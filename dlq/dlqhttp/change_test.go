@@ -34,7 +34,7 @@ func problem(t *testing.T, err error, status int) wire.Problem {
 	return refused.Problem
 }
 
-// Two operators send the same group back in the same second: every message goes out once, and the one who comes second is told who
+// Two operators send the same group back in the same second: every message goes out once, and the second learns who was first
 // was first.
 func TestTwoOperators(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
@@ -156,7 +156,7 @@ func TestIdempotencyKey(t *testing.T) {
 	up := s.ask(t, http.MethodPost, "/api/v1/entries/3/redrive", "", append(as("ana"), "Idempotency-Key", "k3")...)
 	require.Equal(t, http.StatusAccepted, up.status, up.body)
 
-	// While the first request with a key is in flight, the second is told to wait.
+	// While the first request with a key is in flight, the second has to wait.
 	held, release := make(chan struct{}), make(chan struct{})
 	s.sent.mu.Lock()
 	s.sent.hold = func() { close(held); <-release }
@@ -169,7 +169,7 @@ func TestIdempotencyKey(t *testing.T) {
 	<-held
 	meanwhile := s.ask(t, http.MethodPost, "/api/v1/entries/4/redrive", "", append(as("ana"), "Idempotency-Key", "k4")...)
 	require.Equal(t, http.StatusConflict, meanwhile.status)
-	require.Contains(t, meanwhile.body, "still under way")
+	require.Contains(t, meanwhile.body, "still in progress")
 	close(release)
 	require.Equal(t, http.StatusAccepted, (<-slow).status)
 	require.Equal(t, 4, s.sent.count())

@@ -27,11 +27,11 @@ type Config struct {
 	Runner *redrive.Runner
 	// Prefix is the path below which everything is, such as /ops. Defaults to none.
 	Prefix string
-	// Auth are asked in their order who sends a request. None serves this machine only, whose users may do everything.
+	// Auth are consulted in their order for the sender of a request. Without one the server answers this machine only, whose users may do everything.
 	Auth []Authenticator
 	// Login lets people log in with an OpenID provider, alongside Auth. Nil is not a login.
 	Login *Login
-	// PublicURL is where people reach this server. With https, browsers are told to come by nothing else; so they are where the server itself
+	// PublicURL is where people reach this server. With https, browsers are instructed to use nothing else; so they are where the server itself
 	// speaks TLS.
 	PublicURL string
 	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback addresses are always
@@ -45,7 +45,7 @@ type Config struct {
 	Redaction *redact.Rules
 	// AuditReads records in the audit log who has looked at the message of which entry. What cannot be recorded is not shown.
 	AuditReads bool
-	// RevealTo is the least role that sees what Redaction hides. The zero Role is nobody.
+	// RevealTo is the least role that sees what Redaction hides. With the zero Role no one does.
 	RevealTo Role
 	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within its context.
 	Health func(context.Context) Health
@@ -66,7 +66,7 @@ type Config struct {
 	Metrics http.Handler
 	// Limits bound what a client may ask for.
 	Limits Limits
-	// Logger is told of changes, refusals and faults. Defaults to slog.Default().
+	// Logger receives changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -89,13 +89,13 @@ type Limits struct {
 // Depth is how many messages of one kind wait in a queue: a brokers.Depth, and the name of its broker.
 type Depth = dashboard.Depth
 
-// Who asks, and what they may do.
+// The caller, and what it may do.
 type (
 	// Role is what somebody may do: [Viewer] < [Operator] < [Approver] < [Admin].
 	Role = access.Role
-	// Principal is who asks: the name for the audit log, and the role.
+	// Principal is the caller: the name for the audit log, and the role.
 	Principal = access.Principal
-	// Authenticator says who sends a request; see [Config.Auth].
+	// Authenticator identifies the sender of a request; see [Config.Auth].
 	Authenticator = access.Authenticator
 	// AuthenticatorFunc makes an Authenticator of a function: for those who have a separate login in front of the handler.
 	AuthenticatorFunc = access.AuthenticatorFunc

@@ -145,5 +145,5 @@ func (h *Handler) health(ctx context.Context) Health {
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // the client has gone: nobody is left to be told
+	_ = json.NewEncoder(w).Encode(value) // the client has gone: no reader is left for the error
 }

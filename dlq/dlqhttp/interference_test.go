@@ -172,7 +172,7 @@ func TestNonInterference(t *testing.T) {
 					require.Greater(t, len(first), 100)
 					for asked := range first {
 						require.Equal(t, first[asked], second[asked], "%s: %s", role, asked)
-						if !secret.MatchString(asked) { // else the answer may say what it was asked
+						if !secret.MatchString(asked) { // else the answer may repeat the request
 							require.False(t, secret.MatchString(second[asked]), "%s: %s: %s", role, asked, second[asked])
 						}
 					}

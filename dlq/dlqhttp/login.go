@@ -16,14 +16,14 @@ import (
 // LoginConfig is how people log in with an OpenID provider: by the authorization code flow with PKCE. Their roles
 // follow from their groups when they log in, and hold until their session ends.
 type LoginConfig struct {
-	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is asked when the first person logs in.
+	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is contacted when the first person logs in.
 	Issuer string
 	// ClientID and ClientSecret are what this server is to the provider. The secret is empty for a public client.
 	ClientID, ClientSecret string
 	// PublicURL is where people reach this server, its prefix included. The provider must allow PublicURL + "/login/callback". Required. With
-	// https, cookies go by nothing else, and browsers are told to come by nothing else.
+	// https, cookies go by nothing else, and browsers are instructed to use nothing else.
 	PublicURL string
-	// Scopes are what is asked for. Defaults to openid, profile, email and groups.
+	// Scopes are the requested ones. Defaults to openid, profile, email and groups.
 	Scopes []string
 	// NameClaim is the claim that stands in the audit log, which must be the person's for good. Defaults to email, which must be verified.
 	NameClaim string

@@ -18,7 +18,7 @@ type credentials struct {
 	name   string
 	role   dlqhttp.Role
 	header []string
-	// wrong says that they are refused wherever credentials are asked for.
+	// wrong means that they are refused wherever credentials are required.
 	wrong bool
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// Without authentication nobody but this machine is answered: not for another name (DNS rebinding), not through a proxy, and not on
+// Without authentication only this machine is answered: not for another name (DNS rebinding), not through a proxy, and not on
 // another address, whatever the program listens on.
 func TestLocalOnly(t *testing.T) {
 	s := newServer(t)

@@ -53,7 +53,7 @@ func TestStoredTokens(t *testing.T) {
 	token, err := people.Token(t.Context(), dlqhttp.HashToken("rdt_ci"))
 	require.NoError(t, err)
 	require.False(t, token.UsedAt.IsZero())
-	// Whoever guesses does not ask the store forever, and keeps nobody out whose token was right before.
+	// Guesses do not reach the store forever, and keep out no caller whose token was right before.
 	for range 150 {
 		me("Authorization", "Bearer guess")
 	}

@@ -18,7 +18,7 @@ type trail struct {
 	manager *dlq.Manager
 	logger  *slog.Logger
 	reads   bool
-	// limit bounds the records of one caller, so that nobody fills the log; those beyond are counted in the next record.
+	// limit bounds the records of one caller, so that none fills the log; those beyond are counted in the next record.
 	limit *access.Limiter
 
 	mu   sync.Mutex

@@ -22,7 +22,7 @@ func (s *server) recorded(t *testing.T, action dlq.Action) []dlq.AuditRecord {
 	return records
 }
 
-// Who asks for what is hidden from them is in the audit log, with what they asked of what, and without what they guessed: on the API and on
+// A request for what is hidden from its caller is in the audit log, with what they asked of what, and without what they guessed: on the API and on
 // the pages.
 func TestGuesses_AreAudited(t *testing.T) {
 	rules, err := redact.New(redact.Config{
@@ -69,7 +69,7 @@ func TestGuesses_AreAudited(t *testing.T) {
 	}
 	log := s.ask(t, http.MethodGet, "/audit?action=refused", "", as("viewer")...)
 	require.Contains(t, log.body, "operator")
-	// Whoever guesses thousands of times does not fill the log, and how often is not lost.
+	// Thousands of guesses do not fill the log, and their number is not lost.
 	for range 150 {
 		s.ask(t, http.MethodGet, "/api/v1/entries?payload=x", "", as("viewer")...)
 	}

@@ -19,7 +19,7 @@ const Other = "other"
 type Config struct {
 	// MaxTopics is how many topics have their own series: those with the most entries. Defaults to 100.
 	MaxTopics int
-	// Refresh is how old what was asked of the store may be. Defaults to 15 s.
+	// Refresh is how old a reading of the store may be. Defaults to 15 s.
 	Refresh time.Duration
 	// Timeout bounds the questions to the store. Defaults to 5 s, which is within the timeout of a scrape.
 	Timeout time.Duration
@@ -55,7 +55,7 @@ type Metrics struct {
 	legacyResolv prometheus.Histogram // nil unless asked for
 	topics       topics
 
-	mu      sync.Mutex // guards what follows; held while the store is consulted, so that it is asked once
+	mu      sync.Mutex // guards what follows; held while the store is read, so that it is read once
 	sources Sources
 	asked   time.Time
 	answer  answer

@@ -234,7 +234,7 @@ func TestMetrics_OldestOfTopics(t *testing.T) {
 	require.NotContains(t, gather(t, w.registry), name+"{orders}")
 }
 
-// C14, C17: while the store is away, the spool shows it, and nobody is shown numbers of before.
+// C14, C17: while the store is away, the spool shows it, and old numbers are not shown.
 func TestMetrics_StoreAway(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
 	w.die(t, 0)

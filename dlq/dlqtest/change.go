@@ -21,7 +21,7 @@ var paths = map[dlq.Status][]dlq.Action{
 	dlq.Discarded: {dlq.ActionDiscard},
 }
 
-// Every action in every state: what is legal moves the entry, what is not changes nothing and says who was there before.
+// Every action in every state: what is legal moves the entry, what is not changes nothing and names who was there before.
 func testTransitions(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -144,7 +144,7 @@ func testVersion(t *testing.T, db Database) {
 	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
-// C45: one call, many entries; those that cannot are told apart.
+// C45: one call, many entries; those that cannot are listed.
 func testChangeMany(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Payloads is a corpus of payloads that a store must give back byte for byte. Many of them no JSON or text column takes.
+// Payloads is a corpus of payloads that a store must return byte for byte. Many of them no JSON or text column takes.
 func Payloads() map[string][]byte {
 	random := make([]byte, 4096)
 	for i := range random {
@@ -227,7 +227,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 	require.Len(t, all(t, stores[1], dlq.Filter{}), letters)
 }
 
-// C37 in small: n in, n stored, whoever comes at the same time.
+// C37 in small: n in, n stored, with any number of writers at the same time.
 func testConcurrentPuts(t *testing.T, db Database) {
 	t.Helper()
 	const callers, each = 32, 8

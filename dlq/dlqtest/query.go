@@ -177,7 +177,7 @@ func testPagingUnderInserts(t *testing.T, db Database) {
 	require.Equal(t, reversed(there), got)
 }
 
-// Letters that died in the same microsecond are told apart by their ids.
+// Letters that died in the same microsecond are ordered by their ids.
 func testPagingSameInstant(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -295,7 +295,7 @@ func testCancelled(t *testing.T, db Database) {
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = s.Change(ctx, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
 	require.ErrorIs(t, err, context.Canceled)
-	// Nobody else is harmed.
+	// Nothing else is harmed.
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
 	put(t, s, letter(3))
 }

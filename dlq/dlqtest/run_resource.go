@@ -147,7 +147,7 @@ func testRunLease(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// requireTaken requires that an error says who has the id of a run.
+// requireTaken requires that an error names the run that has an id.
 func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	t.Helper()
 	require.ErrorIs(t, err, dlq.ErrConflict)

@@ -35,7 +35,7 @@ const (
 	ActionEdit Action = "edit"
 	// ActionImport stored the entry from an export.
 	ActionImport Action = "import"
-	// ActionPurge removed the entry from the store, into the archive when one was asked for.
+	// ActionPurge removed the entry from the store, into the archive if one is configured.
 	ActionPurge Action = "purge"
 	// ActionUnarchive brought a purged entry back from the archive.
 	ActionUnarchive Action = "unarchive"
@@ -110,7 +110,7 @@ func (c Change) For(i int) Change {
 // Result is what happened to one entry of a [Change].
 type Result struct {
 	ID int64
-	// Entry is the entry after the change, without Body, or as it is when the change was refused. Zero when there is none.
+	// Entry is the entry after the change, without Body, or as it is when the change was refused. Zero without one.
 	Entry Entry
 	// Err is nil, or wraps ErrNotFound, ErrConflict or ErrInvalid.
 	Err error

@@ -22,7 +22,7 @@ func (b *Body) WhereCollected() envelope.Collected {
 
 type collectedKey struct{}
 
-// WithCollected returns a context, of a message that is redriven, that says where a collector found it.
+// WithCollected returns a context, of a message that is redriven, with where a collector found it.
 func WithCollected(ctx context.Context, c envelope.Collected) context.Context {
 	return context.WithValue(ctx, collectedKey{}, c)
 }

@@ -23,7 +23,7 @@ var (
 
 // ConflictError is the answer to the one who came second: the change was not made, because somebody else had made theirs.
 type ConflictError struct {
-	// ID is the entry and Action what was asked of it.
+	// ID is the entry and Action what was requested.
 	ID     int64
 	Action Action
 	// Status and Version are the entry's, now.
@@ -32,11 +32,11 @@ type ConflictError struct {
 	// By and At say who brought it there, and when.
 	By string
 	At time.Time
-	// LeaseUntil is when a redrive in flight is treated as lost; zero when there is none.
+	// LeaseUntil is when a redrive in flight is treated as lost; zero without one.
 	LeaseUntil time.Time
 }
 
-// Error reports what was asked, what the entry is, and who made it so.
+// Error reports the request, the entry's state, and who made it so.
 func (e *ConflictError) Error() string {
 	text := fmt.Sprintf("dlq: entry %d: cannot %s: it is %s since %s (version %d)",
 		e.ID, e.Action, e.Status, e.At.UTC().Format(time.RFC3339), e.Version)

@@ -45,7 +45,7 @@ func (r *Reservation) Validate() error {
 // maxPerson fits the columns of all databases.
 const maxPerson = 240
 
-// Person is who an actor is where persons are told apart: case and spaces around a name make no second person.
+// Person is an actor's identity where persons are compared: case and spaces around a name make no second person.
 func Person(actor string) string {
 	return text.Clean(strings.ToLower(strings.TrimSpace(actor)), maxPerson)
 }

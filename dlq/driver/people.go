@@ -14,15 +14,15 @@ type PeopleStore interface {
 	PutToken(ctx context.Context, t Token) error
 	// Tokens returns all tokens by name, those that were revoked or have expired among them.
 	Tokens(ctx context.Context) ([]Token, error)
-	// Token returns the token with a digest. The error wraps ErrNotFound when there is none.
+	// Token returns the token with a digest. The error wraps ErrNotFound if it does not exist.
 	Token(ctx context.Context, digest string) (*Token, error)
 	// UseToken notes that a token was used.
 	UseToken(ctx context.Context, digest string, at time.Time) error
-	// RevokeToken ends a token. The error wraps ErrNotFound when there is none of the name that is not revoked.
+	// RevokeToken ends a token. The error wraps ErrNotFound if no unrevoked one has the name.
 	RevokeToken(ctx context.Context, name string, by By, at time.Time) error
 	// PutSession stores a session, and removes those that have expired before it began.
 	PutSession(ctx context.Context, s Session) error
-	// Session returns the session with a digest. The error wraps ErrNotFound when there is none or it has expired.
+	// Session returns the session with a digest. The error wraps ErrNotFound if it does not exist or has expired.
 	Session(ctx context.Context, digest string, at time.Time) (*Session, error)
 	// EndSession removes a session. One that is not there is no error.
 	EndSession(ctx context.Context, digest string) error

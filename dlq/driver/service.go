@@ -38,7 +38,7 @@ type IntakePause struct {
 	At      time.Time
 }
 
-// ServiceReport is what one process of a service does now. It is that of the moment At: whoever reads it compares that with the clock.
+// ServiceReport is what one process of a service does now. It is that of the moment At: readers compare that with the clock.
 type ServiceReport struct {
 	Service string    `json:"service"`
 	Process string    `json:"process"`

@@ -16,9 +16,9 @@ type Store interface {
 	// On an error none, some or all may have been stored; the call is to be repeated. Concurrent calls may be joined into one
 	// write. The entries are not changed and not kept.
 	Put(ctx context.Context, letters ...*Entry) ([]Receipt, error)
-	// Get returns an entry with the body that a redrive would send. The error wraps ErrNotFound when there is none.
+	// Get returns an entry with the body that a redrive would send. The error wraps ErrNotFound if it does not exist.
 	Get(ctx context.Context, id int64) (*Entry, error)
-	// Body returns one revision of an entry's body. The error wraps ErrNotFound when there is none.
+	// Body returns one revision of an entry's body. The error wraps ErrNotFound if it does not exist.
 	Body(ctx context.Context, id int64, revision int) (*Body, error)
 	// List returns a page of the entries that the filter picks.
 	List(ctx context.Context, f Filter, p Page) (Listing, error)

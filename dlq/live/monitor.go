@@ -28,7 +28,7 @@ type Config struct {
 	Process string
 	// Interval is how often a report is made, and so how soon a pause works. Defaults to 5 s.
 	Interval time.Duration
-	// Logger is told of pauses and of reports that failed. Defaults to slog.Default().
+	// Logger receives pauses and of reports that failed. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 

@@ -10,7 +10,7 @@
 //
 // Paths are the part of JSONPath (RFC 9535) that names places: $, .name, ['name'], [0], [*] and .*, and .. for any depth. What is
 // found is replaced by the text "[redacted]", whatever its type; the bytes around it stay as they are. Where there are paths, a
-// payload that is not JSON is hidden as a whole, because nobody can say what is in it.
+// payload that is not JSON is hidden as a whole, because its content is unknown.
 //
 // Error messages, stack traces, notes and header values are free text: a path says nothing about them, Texts does.
 package redact

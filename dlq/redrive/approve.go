@@ -35,7 +35,7 @@ func looser(approved, spec *Spec) bool {
 		spec.Stop.Share > approved.Stop.Share || spec.Stop.MinSample > approved.Stop.MinSample
 }
 
-// faster compares bounds of which 0, and what is negative, is none.
+// faster compares bounds; 0 and less mean no bound.
 func faster(a, b float64) bool { return b > 0 && (a <= 0 || a > b) }
 
 // personal reports whether an entry waits because a person wants it to: they have edited it, or put it back. A rule

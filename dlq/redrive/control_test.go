@@ -195,7 +195,7 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	})
 }
 
-// C46: nobody approves their own run, however their name is written.
+// C46: no one approves their own run, however their name is written.
 func TestRun_Approval(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}
@@ -217,7 +217,7 @@ func TestRun_Approval(t *testing.T) {
 	}
 	_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "bob"})
 	require.ErrorIs(t, err, dlq.ErrConflict, "resume is no way around it")
-	// Approved where no approval is configured: what was asked for stands in the run.
+	// Approved where no approval is configured: the request stands in the run.
 	run, err = operate(t, store, nil).ApproveRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "looks right"})
 	require.NoError(t, err)
 	require.Equal(t, []any{redrive.Running, "bob"}, []any{run.State, run.ApprovedBy})
@@ -394,7 +394,7 @@ func TestRun_ManyWorkers(t *testing.T) {
 	}
 }
 
-// Whoever changed an entry since the set was frozen is named, and the entry left alone.
+// The actor of a change since the set was frozen is named, and the entry left alone.
 func TestRun_LeavesAloneWhatOthersChanged(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}

@@ -12,7 +12,7 @@
 //
 // A run is a pipeline: while the broker confirms up to two batches, one transaction claims the next and records the last, and what comes
 // behind is read. Batches grow up to 1,000 entries (Config.Batch) while the broker is fast; a pause, a cancel and a stop take effect
-// between two of them. A redriver that publishes whole batches ([BatchRedriver]; those of brokers/rabbitmq and dlq/collector do) is asked
+// between two of them. A redriver that publishes whole batches ([BatchRedriver]; those of brokers/rabbitmq and dlq/collector do) is called
 // once for each.
 //
 // The outcome of each message is what its consumer reports, not that it was published; Spec.CloseOnPublish is for consumers

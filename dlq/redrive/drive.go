@@ -115,7 +115,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 }
 
 // refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports whether it did; a store
-// that does not answer is asked until it does.
+// that does not answer is tried until it does.
 func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 	if d.runner.store.Ping(ctx) != nil {
 		return false

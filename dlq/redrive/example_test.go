@@ -96,7 +96,7 @@ func ExampleRunner_StartRun() {
 	// completed 5
 }
 
-// Where approval is configured, nobody approves their own run.
+// Where approval is configured, no one approves their own run.
 func ExampleConfig_approval() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)

@@ -215,7 +215,7 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	}
 }
 
-// What kills each process that carries a run on ends with the second: the run stops and says why, and a person may resume it. Processes
+// What kills each process that carries a run on ends with the second: the run stops with a cause, and a person may resume it. Processes
 // that die while the run gets on do not count.
 func TestRun_HoldersDie(t *testing.T) {
 	t.Parallel()
@@ -308,7 +308,7 @@ func TestRun_CanaryStepsAreJudgedAlone(t *testing.T) {
 	})
 }
 
-// countedRuns counts what is asked of a store.
+// countedRuns counts the calls of a store.
 type countedRuns struct {
 	faultyRuns
 }

@@ -9,9 +9,9 @@ import (
 
 // Observer is a [dlq.Observer] that is also told of redrive runs. A [Runner] finds it by the store that it is given.
 type Observer interface {
-	// Stepped is told of a step of a redrive run that is in the store.
+	// Stepped is notified of a step of a redrive run that is in the store.
 	Stepped(s Step)
-	// Failed is told that the store did not answer; op is step.
+	// Failed is notified that the store did not answer; op is step.
 	Failed(op string, err error)
 }
 

@@ -81,7 +81,7 @@ func (r *Run) canaryEnded() (step int, ended bool) {
 // maxPace is how long a rate is slept for at most before it is looked at again.
 const maxPace = time.Hour
 
-// paced is how many of n messages the rate allows now; when it allows none, until says when it will.
+// paced is how many of n messages the rate allows now; when it allows none, until is when it will.
 func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
 	limit := rate.Limit(d.run.Spec.Rate)
 	if limit == 0 || n <= 0 {

@@ -14,7 +14,7 @@ type Preview struct {
 	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the most first.
 	Count  int64
 	Topics []TopicCount
-	// NeedsApproval says that a second person would have to approve it, whoever starts it. Who has sent messages before may need one for less.
+	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent messages before may need one for less.
 	NeedsApproval bool
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
@@ -30,7 +30,7 @@ type Sample struct {
 	Before, After *dlq.Body
 }
 
-// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would become of the first few (10 when sample is
+// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would happen to the first few (10 when sample is
 // 0, at most 100).
 func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
 	spec, err := rn.checkSpec(spec)

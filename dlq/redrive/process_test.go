@@ -156,7 +156,7 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 			work <- [2]string{entry, id}
 			line, more = "", see(id)
 		case errors.Is(err, io.EOF):
-			// A file tells nobody that it has grown.
+			// A file does not report that it has grown.
 			select {
 			case err := <-errs:
 				require.NoError(t, err)

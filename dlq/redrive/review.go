@@ -9,7 +9,7 @@ import (
 
 // Review is what a second person looks at before they approve a run: what is frozen, and not what its filter would pick now.
 type Review struct {
-	// Run has the specification, and the note of who asks for it.
+	// Run has the specification, and the note of its author.
 	Run *Run
 	// Topics and Causes split its entries, the most first; at most 20 causes.
 	Topics []TopicCount

@@ -14,7 +14,7 @@ import (
 type Run struct {
 	// ID is a UUIDv7, or what the caller chose in Spec.ID.
 	ID string `json:"id"`
-	// Spec is what was asked for, its defaults filled in.
+	// Spec is the request, its defaults filled in.
 	Spec Spec `json:"spec"`
 	// State is where the run is. Cause explains why it stopped on its own, or was rejected.
 	State State  `json:"state"`
@@ -99,7 +99,7 @@ type Counts struct {
 	// Lost were published, and no outcome came within the spec's OutcomeTimeout. A late one still closes the entry.
 	Lost int64 `json:"lost"`
 	// Skipped were left alone: somebody else was faster, the payload could not be edited, or the broker refused the message.
-	// Item.Detail says which.
+	// Item.Detail names it.
 	Skipped int64 `json:"skipped"`
 }
 
@@ -267,7 +267,7 @@ func ItemStates() []ItemState {
 // [Store] calls it, so that all stores agree.
 //
 // The entry alone tells: a success sets SucceededAt, a death the number of the redrive that it belongs to. So an outcome is found
-// whoever recorded it, and whenever: while nobody carried the run on, or from the spool a day later.
+// recorded by any process at any time: while no process drove the run, or from the spool a day later.
 func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail string) {
 	switch {
 	case e == nil:

@@ -78,7 +78,7 @@ func TestRun_StopsOnFailures(t *testing.T) {
 	}
 }
 
-// Two operators, the same group, the same second: each entry is redriven once, and the loser's run says who won.
+// Two operators, the same group, the same second: each entry is redriven once, and the loser's run names the winner.
 func TestRun_TwoOperators(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}

@@ -112,7 +112,7 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 	return spec, nil
 }
 
-// Run returns a run. The error wraps [dlq.ErrNotFound] when there is none.
+// Run returns a run. The error wraps [dlq.ErrNotFound] if it does not exist.
 func (rn *Runner) Run(ctx context.Context, id string) (*Run, error) { return rn.runs.Run(ctx, id) }
 
 // Runs returns a page of the runs that the filter picks, newest first unless the page says otherwise, and the next page's cursor.

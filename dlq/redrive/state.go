@@ -26,7 +26,7 @@ const (
 
 // ConflictError is the answer to the one whose change of a run came second, or does not fit its state.
 type ConflictError struct {
-	// ID is the run and Action what was asked of it.
+	// ID is the run and Action what was requested.
 	ID     string
 	Action dlq.Action
 	// State and Version are the run's, now; By and At say who brought it there, and when.
@@ -36,7 +36,7 @@ type ConflictError struct {
 	At      time.Time
 }
 
-// Error reports what was asked, what the run is, and who made it so.
+// Error reports the request, the run's state, and who made it so.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d), by %s", e.ID, e.Action, e.State,
 		e.At.UTC().Format(time.RFC3339), e.Version, e.By)

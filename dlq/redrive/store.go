@@ -14,7 +14,7 @@ type Store interface {
 	// entry there is. The error is a [*ConflictError] with its state, and who started it
 	// when, when there is a run with its id.
 	CreateRun(ctx context.Context, r *Run, audit dlq.AuditRecord) error
-	// Run returns a run. The error wraps ErrNotFound when there is none.
+	// Run returns a run. The error wraps ErrNotFound if it does not exist.
 	Run(ctx context.Context, id string) (*Run, error)
 	// Runs returns a page of the runs that the filter picks, and the cursor of the next page.
 	Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, string, error)
@@ -43,7 +43,7 @@ type Store interface {
 	Split(ctx context.Context, f dlq.Filter) ([]TopicCount, error)
 }
 
-// Step is what one transaction does for a run, in this order: record what was published, give back what was not, skip, claim.
+// Step is what one transaction does for a run, in this order: record what was published, return what was not, skip, claim.
 type Step struct {
 	// Run and Holder name the run and the process whose lease it is. Required. Lease extends it from At.
 	Run, Holder string

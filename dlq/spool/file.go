@@ -24,7 +24,7 @@ const (
 
 func segmentName(n int) string { return fmt.Sprintf("%s%06d%s", segmentPrefix, n, segmentSuffix) }
 
-// segmentNumber reads the number in a segment's name, whatever became of the segment since.
+// segmentNumber reads the number in a segment's name, whatever happened to the segment since.
 func segmentNumber(name string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(name, segmentPrefix)
 	if !ok {

@@ -51,7 +51,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		if c.Audited() {
 			run := c.Run
 			if c.Action == dlq.ActionSucceed || c.Action == dlq.ActionReleaseByHand {
-				run = before.Run // the end of that run's redrive, whoever reports it
+				run = before.Run // the end of that run's redrive, from any reporter
 			}
 			audit = append(audit, dlq.AuditRecord{
 				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,

@@ -261,7 +261,7 @@ func (v keyValue) Scan(src any) error {
 	return nil
 }
 
-// bytesValue reads bytes into a text or a slice; NULL is none.
+// bytesValue reads bytes into a text or a slice; NULL becomes nil.
 type bytesValue[T ~string | ~[]byte] struct{ to *T }
 
 // Scan reads bytes or NULL.

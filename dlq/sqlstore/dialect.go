@@ -47,7 +47,7 @@ type dialect interface {
 	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON functions can read
 	// it, else what makes it NULL.
 	projection(payload []byte) any
-	// lockTables are statements after which nobody else changes these tables until the transaction ends.
+	// lockTables are statements after which no other transaction changes these tables until the transaction ends.
 	lockTables(tables []string) []string
 	// maxStatement is how long a statement for many bodies should be at most, in bytes.
 	maxStatement() int

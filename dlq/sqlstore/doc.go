@@ -41,7 +41,7 @@
 //
 // The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with the exact
 // payload and the rest alongside them: event_payload is JSON, or NULL for a payload that the database's JSON cannot hold; correlation_id on
-// PostgreSQL is a UUID, or NULL for one that is none, and correlation its text. Behind the view dlq_entries has what is searched and
+// PostgreSQL is a UUID, or NULL for an id of another form, and correlation its text. Behind the view dlq_entries has what is searched and
 // changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys has the ids by which entries are found, and on MySQL dlq_parts the
 // rest of payloads above 1 MiB. dlq_groups, dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no
 // dashboard ever scans the entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the
@@ -52,12 +52,12 @@
 //
 // On PostgreSQL partition=month makes dlq_entries and dlq_bodies partitioned, also of a store that is there, whose tables become the first
 // partition without a copy. The ranges are of ids, which then begin with a month, so both tables have the same, ids are unique, and
-// whoever knows an id finds its partition; dlq_keys, by which a delivery is one entry, stays whole. [Store.PurgeMonths], which
-// dlq.Manager.Purge calls, drops months. docs/operations.md says how to move over.
+// an id determines its partition; dlq_keys, by which a delivery is one entry, stays whole. [Store.PurgeMonths], which
+// dlq.Manager.Purge calls, drops months. docs/operations.md describes the migration.
 //
 // # Durability
 //
-// Put returns when the letters are committed. PostgreSQL is told to wait for the disk in each transaction (synchronous_commit = on),
+// Put returns when the letters are committed. PostgreSQL waits for the disk in each transaction (synchronous_commit = on),
 // whatever the database's default says; on MySQL that is the server's innodb_flush_log_at_trx_commit, whose default is right.
 //
 // # Concurrency
@@ -66,7 +66,7 @@
 // letters are stored by functions of the schema, dlq_put_letter and dlq_put_letters, which a role other than the tables' owner needs the right
 // to execute (by default everybody has it), and a Put of hundreds of letters may be several transactions. Any number of processes may share a server's
 // database, and processes of one machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a
-// transaction of the caller's, and holds nobody up until that is committed.
+// transaction of the caller's, and blocks no other writer until that is committed.
 //
 // # Limits
 //

@@ -21,7 +21,7 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write the golden files anew")
 
-// recorder is a driver that notes statements with their parameters, and answers what a statement is told to find.
+// recorder is a driver that records statements with their parameters, and returns prepared rows.
 type recorder struct {
 	log  strings.Builder
 	rows map[string][]sqldriver.Value // by the beginning of the query

@@ -40,7 +40,7 @@ func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
 func remedy(err error) error {
 	switch {
 	case errors.Is(err, sqldb.ErrSchemaMissing):
-		return fmt.Errorf("%w: this is no dead letter store yet; \"redrive migrate\" makes one, as does a service that opens it", err)
+		return fmt.Errorf("%w: this is not a dead letter store yet; \"redrive migrate\" makes one, as does a service that opens it", err)
 	case errors.Is(err, sqldb.ErrSchemaOlder):
 		return fmt.Errorf("%w: \"redrive migrate\" of this version brings them up to date, as does a service that opens the store", err)
 	}

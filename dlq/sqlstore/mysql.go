@@ -26,7 +26,7 @@ func (mysql) flavor() sqlbuilder.Flavor { return sqlbuilder.MySQL }
 func (mysql) name() sqldb.Dialect { return sqldb.MySQL }
 
 // ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators make triggers,
-// unless it is told to trust them: the store works without.
+// unless it is configured to trust them: the store works without.
 func (mysql) ready(ctx context.Context, db *sql.DB) error {
 	for _, event := range []string{"UPDATE", "DELETE"} {
 		name := "dlq_audit_no_" + strings.ToLower(event)

@@ -105,7 +105,7 @@ func (s *Store) suits(ctx context.Context) error {
 		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			return errors.New("the connections read times in a zone: remove loc from the DSN")
 		}
-	case SQLite: // nothing is asked of it
+	case SQLite: // it gets no statements
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func bounds(month int) (from, to int64) {
 	return int64(month) * idsPerMonth, int64(next) * idsPerMonth
 }
 
-// isPartitioned reports whether the store is, whoever made it so.
+// isPartitioned reports whether the store is partitioned.
 func isPartitioned(ctx context.Context, db *sql.DB) (yes bool, err error) {
 	err = db.QueryRowContext(ctx, "SELECT relkind = 'p' FROM pg_class WHERE oid = 'dlq_entries'::regclass").Scan(&yes)
 	return yes, err
@@ -68,7 +68,7 @@ func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 }
 
 // checkBounds lets the database look, while others work, that all ids are from before this month, so that it need not when it attaches
-// the tables and nobody works.
+// the tables without traffic.
 func checkBounds(ctx context.Context, db *sql.DB, now time.Time) error {
 	to, _ := bounds(monthOf(now))
 	for _, t := range partitioned {

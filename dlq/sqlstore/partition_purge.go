@@ -147,7 +147,7 @@ func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC333
 const sweepSize = 10_000
 
 // sweepKeys removes the keys of entries whose partitions are gone: those from before the oldest that is there. Until then a key without an
-// entry is in nobody's way: a letter that meets it takes its place.
+// entry blocks nothing: a letter that meets it takes its place.
 func (s *Store) sweepKeys(ctx context.Context) error {
 	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
 	if err != nil || len(left) == 0 || left[0] == beforeMonth {

@@ -45,7 +45,7 @@ func (mysql) hasField(f dlq.PayloadField, parameter func(any) string) (tables, w
 }
 
 // spellings are the ways in which the JSON encoders in use write a scalar: MariaDB 10.11 compares a string as it is written, and finds no
-// "4\u00e9" where "4é" is asked for. They are the plain one, PHP's with and without its flags, Python's and Go's.
+// "4\u00e9" where "4é" is wanted. They are the plain one, PHP's with and without its flags, Python's and Go's.
 func spellings(value string) []string {
 	var text string
 	if json.Unmarshal([]byte(value), &text) != nil || value[0] != '"' {

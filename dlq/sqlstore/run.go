@@ -85,7 +85,7 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRe
 	return err
 }
 
-// idTaken says who has the id of a run.
+// idTaken returns the owner of a run's id.
 func idTaken(there *redrive.Run) error {
 	return &redrive.ConflictError{
 		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,

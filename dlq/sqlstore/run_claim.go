@@ -131,7 +131,7 @@ func (p *stepping) claim(ctx context.Context) error {
 	return p.claimItems(ctx)
 }
 
-// claimable are the claims' items that wait. Nobody but the holder of the run's lease changes them, so that one who knows the entries,
+// claimable are the claims' items that wait. Only the holder of the run's lease changes them, so that one who knows the entries,
 // which came with their items, need not be asked for these again.
 func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
 	if p.step.Known == nil {

@@ -99,7 +99,7 @@ func (s *Store) closeDB() error {
 	return errors.Join(err, s.write.Close())
 }
 
-// inTx runs fn in a durable transaction, and says what was tried in the error.
+// inTx runs fn in a durable transaction, and names what was tried in the error.
 func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) error {
 	if err := s.open(what); err != nil {
 		return err

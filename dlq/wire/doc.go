@@ -1,5 +1,5 @@
 // Package wire is the JSON form of dead letters: entries and their bodies, filters, groups and statistics, redrive runs, audit records, and
-// what is asked of them. The REST API and its client, exports, the spool and the command read and write these types, and what not everybody
+// the requests about them. The REST API and its client, exports, the spool and the command read and write these types, and what not everybody
 // may see is hidden in them, before anything is encoded.
 //
 // Names and meanings only grow: a field may be added, none is renamed. Files carry the version of their form, see [Letter].

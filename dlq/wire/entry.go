@@ -163,7 +163,7 @@ type Count struct {
 	Count int64 `json:"count"`
 }
 
-// ValidationEvent is a dead letter under the column names of services that had a dead letter table of their own.
+// ValidationEvent is a dead letter under the column names of services that had their own dead letter table.
 type ValidationEvent struct {
 	ID             int64     `json:"id"`
 	EventID        Text      `json:"event_id"`

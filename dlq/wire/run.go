@@ -10,7 +10,7 @@ type RunSpec struct {
 	Filter                Filter   `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
 	Limit                 int64    `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
 	Rate                  float64  `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as it goes."`
-	MaxOut                int      `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative is no bound."`
+	MaxOut                int      `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
 	Canary                []int    `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
 	Stop                  StopRule `json:"stop,omitzero" doc:"When it stops on its own."`
 	JQ                    string   `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that each payload goes through; the original is kept."`
@@ -112,7 +112,7 @@ type RunPreview struct {
 
 // RunReview is what a second person looks at before they approve a run.
 type RunReview struct {
-	Run    Run           `json:"run" doc:"With the note of who asks for it."`
+	Run    Run           `json:"run" doc:"With the note of its author."`
 	Topics []TopicCount  `json:"topics" nullable:"false"`
 	Causes []CauseCount  `json:"causes" nullable:"false" doc:"The most frequent ones, at most 20."`
 	Sample []SampleEntry `json:"sample" nullable:"false" doc:"The first entries; diff is from what died to what would be sent."`

@@ -157,7 +157,7 @@ func TestToEnvelope_HostileExtensions(t *testing.T) {
 		if text == "PT" {
 			continue
 		}
-		require.ErrorContains(t, err, "no ISO 8601 duration", text)
+		require.ErrorContains(t, err, "not an ISO 8601 duration", text)
 	}
 	for text, want := range map[string]time.Duration{
 		"PT10S": 10 * time.Second, "PT1M0.5S": 60500 * time.Millisecond, "P1DT1H": 25 * time.Hour, "P999999999D": envelope.MaxDelay,

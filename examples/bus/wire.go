@@ -24,7 +24,7 @@ type service struct {
 	handle func(context.Context, Event) error
 }
 
-// services are the two on this bus. Neither knows of the other, and each has tries and backoff of its own (D9).
+// services are the two on this bus. Neither knows of the other, and each has its own tries and backoff (D9).
 func services() []service {
 	return []service{
 		{

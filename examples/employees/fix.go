@@ -39,7 +39,7 @@ func (c changes) Set(assignment string) error {
 func (c changes) apply(payload []byte) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &fields); err != nil {
-		return nil, fmt.Errorf("fields can only be set in a JSON object, and this payload is none: %w", err)
+		return nil, fmt.Errorf("fields can only be set in a JSON object, and this payload is not one: %w", err)
 	}
 	maps.Copy(fields, c)
 	return json.Marshal(fields)

@@ -1,5 +1,5 @@
 // Command employees is a payroll's consumer of employee events, after a system that keeps its dead letters in a table
-// of its own database: events are validated, what is invalid goes to the table dlq_events and is never retried,
+// with its own database: events are validated, what is invalid goes to the table dlq_events and is never retried,
 // technical errors are retried, and the consumer goes on in any case.
 //
 //	go run ./examples/employees                     # 3,000 events, 1,000 of them invalid

@@ -9,7 +9,7 @@ import (
 )
 
 // registry is the payroll's register of employees. The line to the unit in Manaus is bad: for each event the first call
-// times out, the second finds nobody listening, the third gets through. Safe for concurrent use.
+// times out, the second finds no listener, the third gets through. Safe for concurrent use.
 type registry struct {
 	mu        sync.Mutex
 	calls     map[string]int // to Manaus, by event

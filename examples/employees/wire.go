@@ -68,7 +68,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 	return sv, nil
 }
 
-// take is the handler: it says what is wrong, and leaves to the pipeline what to do about it.
+// take is the handler: it reports what is wrong, and leaves to the pipeline what to do about it.
 func (sv *service) take(ctx context.Context, e Employee) error {
 	if err := e.validate(); err != nil {
 		return err

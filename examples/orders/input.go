@@ -53,7 +53,7 @@ func (sh *shop) publishAll(ctx context.Context, input string, stdin io.Reader) e
 			return fmt.Errorf("publish orders: %w", err)
 		}
 		if ctx.Err() != nil {
-			return nil // interrupted: the ledger says what is waiting
+			return nil // interrupted: the ledger shows what is waiting
 		}
 	}
 	return nil

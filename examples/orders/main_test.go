@@ -113,7 +113,7 @@ func TestOrders_BadInput(t *testing.T) {
 	}
 }
 
-// Interrupted, the program stops reading, ends what runs, and says what is waiting.
+// Interrupted, the program stops reading, ends what runs, and prints what is waiting.
 func TestOrders_Interrupted(t *testing.T) {
 	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// progress is a line on a terminal that says how far the job is. Elsewhere it prints nothing.
+// progress is a line on a terminal with the state of the job. Elsewhere it prints nothing.
 type progress struct {
 	w      io.Writer
 	ledger *ledger

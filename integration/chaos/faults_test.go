@@ -15,7 +15,7 @@ import (
 )
 
 // fault is something that goes wrong and is put right again before do returns. While one with outage lasts, a standstill is
-// nobody's fault.
+// not a fault.
 type fault struct {
 	name   string
 	outage bool
@@ -27,7 +27,7 @@ type target struct {
 	workers []string // URLs of the workers, through what fails, in turns
 	direct  string   // URL of the publisher and of the reader of dead letters
 	faults  []fault
-	deep    func(id string) error // publishes a message that no handler can be given; nil where there is none
+	deep    func(id string) error // publishes a message that no handler can be given; nil without one
 	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
 	dead func(ctx context.Context, found func(id string)) error
 }

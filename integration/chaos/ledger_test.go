@@ -88,7 +88,7 @@ func (l *ledger) dead(id string) {
 	}
 }
 
-// unavailable notes that from now until the returned function is called a standstill is nobody's fault.
+// unavailable notes that from now until the returned function is called a standstill is not a fault.
 func (l *ledger) unavailable() (over func()) {
 	from := time.Now()
 	return func() {

@@ -77,7 +77,7 @@ func (s *service) depth(t *testing.T, queue string) int {
 }
 
 // A service in any language rejects a message. It is collected with what RabbitMQ says of it, goes back to that service's queue and to
-// nobody else, every header with its type; rejected again, it is the same entry.
+// no other consumer, every header with its type; rejected again, it is the same entry.
 func TestRabbitMQ_ForeignService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)

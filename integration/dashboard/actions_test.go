@@ -46,7 +46,7 @@ func TestEntry_Buttons(t *testing.T) {
 	require.Contains(t, b.text(), "Redriven")
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("form.actions button[value=redrive]").length`))
 
-	// The flash is told once.
+	// The flash is shown once.
 	b.visit(fmt.Sprintf("/entries/%d", ids[3]))
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".flash").length`))
 }
@@ -67,7 +67,7 @@ func TestEntry_DiesAgain(t *testing.T) {
 	require.Equal(t, 1, s.entry(t, id).RedriveCount)
 }
 
-// Somebody was faster: the page says who, and changes nothing.
+// Someone was faster: the page names them, and changes nothing.
 func TestEntry_Conflict(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]

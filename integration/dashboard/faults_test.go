@@ -59,7 +59,7 @@ func TestRefresh_ServerAway(t *testing.T) {
 	b.wait(`!document.querySelector("#away").checkVisibility() && getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// A fault says what is true: whether it was saved, whether it was sent, what the broker said, and the way back.
+// A fault states what is true: whether it was saved, whether it was sent, what the broker said, and the way back.
 func TestFaults_SayWhatIsTrue(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 2)
@@ -75,7 +75,7 @@ func TestFaults_SayWhatIsTrue(t *testing.T) {
 	require.NotContains(t, text, "The store does not answer")
 	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as the page says")
 	b.follow(`main a[href$="/entries/` + dlq.FormatID(ids[0]) + `"]`)
-	require.Contains(t, b.text(), "Not published: given back")
+	require.Contains(t, b.text(), "Not published: returned")
 
 	b.visit(fmt.Sprintf("/entries/%d/edit", ids[1]))
 	b.fill(`textarea[name=payload]`, `{"fixed":true}`)

@@ -73,7 +73,7 @@ func TestTools(t *testing.T) {
 	offset := eval[int](b, `(new Date(document.querySelector("time").innerText) - new Date(document.querySelector("time").dateTime)) / 1000 | 0`)
 	require.Zero(t, offset, "the same moment, as this machine's clock shows it")
 
-	// While it is paused nothing is asked; then the page catches up.
+	// While it is paused nothing is requested; then the page catches up.
 	b.click(`[data-do=pause]`)
 	b.wait(`document.querySelector("[data-do=pause]").getAttribute("aria-pressed") === "true"`)
 	b.visit("/entries?status=any")

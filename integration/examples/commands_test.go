@@ -171,7 +171,7 @@ func TestDocs_CommandsWithURLs(t *testing.T) {
 			defer tidy(t, dir)
 			err := cmd.Run()
 			if strings.Contains(c.line, "transport=plugin") && os.Getenv(pluginDir) == "" {
-				// RabbitMQ as it comes has no such exchange, and says what to do.
+				// RabbitMQ as it comes has no such exchange, and names the remedy.
 				require.Error(t, err, stdout.String())
 				require.Contains(t, stderr.String(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
 				return

@@ -85,7 +85,7 @@ func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
 
 func openDatabase(t *testing.T, url string) database {
 	t.Helper()
-	// Ten processes that start at once make one table. Whoever has to connect first would come too late.
+	// Ten processes that start at once make one table. A process that has to connect first would come too late.
 	dbs, stores, faults := make([]*sql.DB, 10), make([]*sqlstore.Store, 10), make([]error, 10)
 	var dialect sqlstore.Dialect
 	for i := range dbs {

@@ -16,7 +16,7 @@ import (
 )
 
 // TLS in both directions and a password over every mechanism: the whole life of a message works on such a listener, and
-// whoever lacks any of the three is turned away.
+// a client that lacks any of the three is refused.
 func TestSecured_TLSAndSASL(t *testing.T) {
 	k := services.Kafka(t, services.KafkaConfig{Secured: true})
 	s := k.Secured

@@ -116,7 +116,7 @@ func (m *move) start(who, ready string, command *exec.Cmd) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = command.Wait() // it was told to end
+		_ = command.Wait() // it was signaled to end
 		_ = write.Close()  // of a pipe
 	}()
 	stop = sync.OnceFunc(func() {

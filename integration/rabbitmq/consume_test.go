@@ -151,7 +151,7 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	require.Len(t, seen, total)
 }
 
-// A slow message at the head keeps nobody's ack back.
+// A slow message at the head keeps no other ack back.
 func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

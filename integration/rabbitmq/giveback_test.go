@@ -73,7 +73,7 @@ func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A queue that refuses is asked again: what filled up for a moment takes the message when there is room.
+// A queue that refuses is tried again: what filled up for a moment takes the message when there is room.
 func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -88,7 +88,7 @@ func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	}
 }
 
-// Where a dead letter queue or a delay queue is missing, because nobody has ever consumed there, it is declared.
+// Where a dead letter queue or a delay queue is missing, because no consumer was ever there, it is declared.
 func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -123,7 +123,7 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	require.Equal(t, "after", p.next("orders").MessageId)
 }
 
-// More returns than one channel may have publications in flight: each is told, none is treated as stored.
+// More returns than one channel may have publications in flight: each is reported, none is treated as stored.
 func TestPublish_EveryReturnIsTold(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

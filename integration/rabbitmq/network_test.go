@@ -55,7 +55,7 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	}
 }
 
-// The broker stores a publication and its confirm is lost: the caller is told that nobody knows, in time, and the next
+// The broker stores a publication and its confirm is lost: the caller learns in time that the result is unknown, and the next
 // publish works.
 func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	t.Parallel()

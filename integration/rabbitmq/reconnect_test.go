@@ -41,7 +41,7 @@ func restart(url string) int {
 // TestReconnect is Watermill's own reconnect test: 10,000 messages from 100 publishers, while the broker is killed
 // twice. It has a separate race: it compares when the last message is received, which may be before the publisher of
 // that message has noted it. So the last one is held back here; and because the race detector would still complain of
-// that test, it runs in a process without it: a detector that is told to be silent is
+// that test, it runs in a process without it: a detector that is configured to be silent is
 // as slow, and the suite's deadline is fixed.
 func TestReconnect(t *testing.T) {
 	t.Parallel()

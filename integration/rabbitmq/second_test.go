@@ -20,7 +20,7 @@ var second struct {
 	err    error
 }
 
-// borrowSecond lends the second broker until the test ends, with alone to nobody else meanwhile. A test that has killed it
+// borrowSecond lends the second broker until the test ends, with alone to no other test meanwhile. A test that has killed it
 // need not start it again.
 func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	t.Helper()

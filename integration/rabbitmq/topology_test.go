@@ -151,7 +151,7 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			require.True(t, found)
 			require.ErrorAs(t, b.Apply(t.Context(), plan), &fault)
 
-			// A refusal costs nobody else the connection.
+			// A refusal costs no other publisher the connection.
 			_, err = p.ch.QueueDeclare("elsewhere", true, false, false, false, nil)
 			require.NoError(t, err)
 			require.NoError(t, b.Publisher().Publish("elsewhere", newMessage("x")))

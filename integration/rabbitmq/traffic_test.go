@@ -16,7 +16,7 @@ import (
 )
 
 // The broker is killed twice while messages are published, fail, wait and come again: whatever Publish has confirmed is
-// handled, and a caller whose publish failed is told so.
+// handled, and a caller whose publish failed gets an error.
 func TestKill_UnderTraffic(t *testing.T) {
 	t.Parallel()
 	const kills, between, delay = 2, 1500, 200 * time.Millisecond

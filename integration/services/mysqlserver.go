@@ -197,7 +197,7 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	// Temporary files in a separate directory: a server that starts removes what it takes for an earlier one's temporary tables. So does
+	// Temporary files in a separate directory: a server that starts removes what looks like an earlier one's temporary tables. So does
 	// the one that mariadb-install-db runs, which takes no option for it.
 	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
@@ -223,7 +223,7 @@ func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 		case is == product:
 			return m, nil
 		case env == mariadbEnv && product == "mariadb":
-			return nil, fmt.Errorf("services: %s names a server of version %s, which is no MariaDB: name it in %s", env, version, mysqlEnv)
+			return nil, fmt.Errorf("services: %s names a server of version %s, which is not MariaDB: name it in %s", env, version, mysqlEnv)
 		}
 	}
 	return nil, nil //nolint:nilnil // no server and no fault

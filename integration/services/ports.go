@@ -30,7 +30,7 @@ type portSource struct {
 
 var ownPorts portSource
 
-// freePorts returns n ports that nothing on the loopback address listens on and that were given to nobody else.
+// freePorts returns n ports that nothing on the loopback address listens on and that no other test has.
 func freePorts(n int) ([]int, error) { return ownPorts.take(n) }
 
 func (s *portSource) take(n int) ([]int, error) {

@@ -109,7 +109,7 @@ func (p *Proxy) Freeze() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }
 
-// LoseAnswers lets requests through and throws the answers away: the upstream does the work and nobody learns of it.
+// LoseAnswers lets requests through and throws the answers away: the upstream does the work and no client learns of it.
 func (p *Proxy) LoseAnswers() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }

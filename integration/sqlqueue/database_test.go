@@ -182,7 +182,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 		dbs := make([]*sql.DB, 10)
 		for i := range dbs {
 			dbs[i] = openDB(t, url)
-			require.NoError(t, dbs[i].PingContext(t.Context())) // whoever has to connect first comes too late
+			require.NoError(t, dbs[i].PingContext(t.Context())) // a process that has to connect first comes too late
 		}
 		dialect := sqlqueue.PostgreSQL
 		if strings.HasPrefix(url, "mysql:") {

@@ -42,7 +42,7 @@ func TestPgBouncer_TransactionMode(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// A pool that the application has opened without regard to pgbouncer is told what to add to its DSN.
+// A pool that the application has opened without regard to pgbouncer gets an error with what to add to its DSN.
 func TestPgBouncer_Advice(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)

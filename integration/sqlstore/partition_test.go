@@ -324,7 +324,7 @@ func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test 
 	require.Contains(t, strings.Join(made, "\n"), "date_part")
 }
 
-// A key whose entry went with its month is in nobody's way until it is swept, alone and among others.
+// A key whose entry went with its month blocks nothing until it is swept, alone and among others.
 func TestPartition_KeyWithoutEntry(t *testing.T) {
 	t.Parallel()
 	url := with(servers["PostgreSQL"](t), byMonth)

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// TestPurge_Child is not a test: it is the process that TestPurge_Killed starts and kills. It purges in small transactions, and says when
+// TestPurge_Child is not a test: it is the process that TestPurge_Killed starts and kills. It purges in small transactions, and reports when
 // each begins.
 func TestPurge_Child(t *testing.T) {
 	url := os.Getenv("REDRIVE_PURGE_CHILD")

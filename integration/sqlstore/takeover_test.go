@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What consumers with a dead letter table of their own have: the table, its indexes, its archive.
+// What consumers with their own dead letter table have: the table, its indexes, its archive.
 const theirTables = `
 CREATE TABLE dlq_events (
     id BIGSERIAL PRIMARY KEY,

@@ -50,7 +50,7 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(0)))
 		require.Zero(t, count(), "not committed yet")
-		// The open transaction is in nobody's way, although its letter is of the same group.
+		// The open transaction blocks nothing, although its letter is of the same group.
 		require.NoError(t, letters.DeadLetter(t.Context(), death(1)))
 		require.Equal(t, int64(1), count())
 		require.NoError(t, tx.Commit())

@@ -91,10 +91,10 @@ type Redrive struct {
 	// ApprovalWindow is for how long what was sent counts. Defaults to 24 h.
 	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=For how long what was sent counts; 24h if not given."`
 	// Rules redrive dead letters of technical causes on their own, while redrive serve runs.
-	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives by itself."`
+	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
 
-// Rule is a redrive.Rule: at least one of Reason to Cause says which dead letters.
+// Rule is a redrive.Rule: at least one of Reason to Cause selects the dead letters.
 type Rule struct {
 	Name           string        `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
 	Reason         string        `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
@@ -120,7 +120,7 @@ func (r *Rule) Rule() redrive.Rule {
 	}
 }
 
-// checkRules reports what a rule lacks. What only the engine knows, it says when serve starts.
+// checkRules reports what a rule lacks. What only the engine knows, it reports when serve starts.
 func (r *Redrive) checkRules() error {
 	var errs []error
 	names := map[string]bool{}

@@ -1,5 +1,5 @@
 // Package config is the one YAML file that the redrive command reads: the dead letter store, the brokers, what is collected from
-// them, and the server. It is read strictly: a key that nobody knows, or a value that makes no sense, is an error with its line, and
+// them, and the server. It is read strictly: an unknown key or an invalid value is an error with its line, and
 // all faults are reported at once. Secrets come from elsewhere, as ${NAME}, ${NAME:-default} or ${file:/run/secrets/broker}.
 //
 //	store:

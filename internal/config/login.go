@@ -12,7 +12,7 @@ type OIDC struct {
 	Issuer       string            `yaml:"issuer" jsonschema:"required,description=The provider: https://login.example."`
 	ClientID     string            `yaml:"client_id" jsonschema:"required,description=What this server is to the provider."`
 	ClientSecret string            `yaml:"client_secret" jsonschema:"description=Its secret; none for a public client."`
-	Scopes       []string          `yaml:"scopes" jsonschema:"description=What is asked for; openid profile email groups if not given."`
+	Scopes       []string          `yaml:"scopes" jsonschema:"description=The requested scopes; openid profile email groups if not given."`
 	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that stands in the audit log; email if not given."`
 	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
@@ -25,7 +25,7 @@ type OIDC struct {
 func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
 	o := s.Auth.OIDC
 	if o == nil {
-		return nil, nil //nolint:nilnil // nobody logs in
+		return nil, nil //nolint:nilnil // no login is configured
 	}
 	users, err := rolesOf(o.Users)
 	if err != nil {

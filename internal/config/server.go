@@ -30,7 +30,7 @@ type Server struct {
 	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who has looked at which message."`
 	// TLS makes it HTTPS.
 	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
-	// Auth says who may come.
+	// Auth configures the callers.
 	Auth Auth `yaml:"auth" jsonschema:"description=Who may come and what they may do; without it only this machine is answered."`
 	// Limits bound what a client may ask for.
 	Limits Limits `yaml:"limits" jsonschema:"description=What a client may ask for."`
@@ -42,7 +42,7 @@ type TLS struct {
 	Key         string `yaml:"key" jsonschema:"description=PEM file with its private key."`
 }
 
-// Auth says who may come and what they may do.
+// Auth configures the callers and their roles.
 type Auth struct {
 	Tokens []Token `yaml:"tokens" jsonschema:"description=Bearer tokens; redrive config hash-token makes one."`
 	Users  []User  `yaml:"users" jsonschema:"description=Users with a password; redrive config hash-password hashes one."`
@@ -50,7 +50,7 @@ type Auth struct {
 	OIDC *OIDC `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
 	// Stored takes the tokens that the store keeps.
 	Stored bool   `yaml:"stored" jsonschema:"description=Take the tokens that the store keeps; redrive token creates them."`
-	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that says who somebody is."`
+	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that authenticates people."`
 }
 
 // Token is a bearer token.
@@ -81,7 +81,7 @@ type Proxy struct {
 type Limits struct {
 	Body    int64         `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
 	Import  int64         `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
-	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; negative is no bound."`
+	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; negative for no bound."`
 	Burst   int           `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
 	Streams int           `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
 	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, but for exports\\, imports and purges; 30s if not given."`
@@ -92,14 +92,14 @@ type Redaction struct {
 	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
 	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * stands for any characters."`
 	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
-	// RevealTo is the least role that sees everything. Defaults to nobody.
-	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=The least role that sees what is hidden; nobody if not given."`
+	// RevealTo is the least role that sees everything. Defaults to no role.
+	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=The least role that sees what is hidden; no role if not given."`
 }
 
 // Retention says for how long closed dead letters are kept.
 type Retention struct {
-	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept; for ever if not given.,example=2160h"`
-	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; for ever if not given."`
+	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept; forever if not given.,example=2160h"`
+	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
 	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove without a copy to the archive."`
 }
 

@@ -80,7 +80,7 @@ func shipped() []composition {
 		{"DelayOnError", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return (&theirs.DelayOnError{InitialInterval: time.Second, Multiplier: 2}).Middleware
 		}, "outside it sees no failures; inside it has no effect: the backoff is the pipeline's"},
-		{"Duplicator", plain(theirs.Duplicator), "outside each run has a retry of its own, so that they double; for tests"},
+		{"Duplicator", plain(theirs.Duplicator), "outside each run has its own retry, so that they double; for tests"},
 		{"IgnoreErrors", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return theirs.NewIgnoreErrors([]error{errAlways}).Middleware
 		}, "inside, the errors that it names are successes, as asked for; a `Rule` that skips logs and counts them"},
@@ -161,7 +161,7 @@ func TestComposition_Table(t *testing.T) {
 	for _, c := range shipped() {
 		outside, inside := c.live(t, false), c.live(t, true)
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", c.name, outside, inside, c.note)
-		if c.name != "IgnoreErrors" { // which is asked to
+		if c.name != "IgnoreErrors" { // which is expected to
 			require.NotContains(t, outside.String()+inside.String(), "lost", c.name)
 		}
 	}

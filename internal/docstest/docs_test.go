@@ -139,7 +139,7 @@ func flat(text string) string {
 }
 
 // A command names a program, a make target or a profile that is there, and only flags that it knows. What the programs
-// do is tested beside them.
+// do is tested next to them.
 func TestDocs_CommandsExist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)

@@ -160,7 +160,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	}
 }
 
-// Settle is told how deliveries ended. An acked one is off the shelf already.
+// Settle is called with how deliveries ended. An acked one is off the shelf already.
 func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
 	s.shelf.mu.Lock()
 	defer s.shelf.mu.Unlock()

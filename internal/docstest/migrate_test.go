@@ -117,7 +117,7 @@ func seconds(s ...float64) (all []time.Duration) {
 	return all
 }
 
-// A(5): five runs, no delay, then orders_dlq, where the body says what failed (A13, A18).
+// A(5): five runs, no delay, then orders_dlq, where the body has what failed (A13, A18).
 func TestMigrate_Laravel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, broker := run(t, laravel, "orders", func(p message.Publisher) error {

@@ -60,7 +60,7 @@ func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Ro
 
 var errNoStock = errors.New("no stock")
 
-// marks are how a handler says what an error means; whatever has no mark is understood by rules.
+// marks are how a handler declares what an error means; whatever has no mark is understood by rules.
 func marks(kind string, err error) error {
 	switch kind {
 	case "wrong":
@@ -103,7 +103,7 @@ func housekeeping(ctx context.Context, manager *dlq.Manager) (removed int, err e
 	return manager.Purge(ctx, dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), Actor: "nightly"})
 }
 
-// letGo closes entries by hand: resolved where somebody has done the work, discarded where nobody will, and back again.
+// letGo closes entries by hand: resolved where someone has done the work, discarded where no one will, and back again.
 func letGo(ctx context.Context, manager *dlq.Manager, id int64) error {
 	by := dlq.By{Actor: "ana", Note: "refunded by hand"}
 	if _, err := manager.Resolve(ctx, id, by); err != nil {

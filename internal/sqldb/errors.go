@@ -12,7 +12,7 @@ import (
 )
 
 // Code is what the database calls an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result code of SQLite;
-// empty for an error that is none of the database's. It goes by the shapes that the drivers' errors have, because naming their
+// empty for an error that is not from the database. It goes by the shapes that the drivers' errors have, because naming their
 // types would make every program link the drivers:
 //
 //	SQLState() string    pgx and lib/pq
@@ -68,7 +68,7 @@ func IsCode(err error, codes ...string) bool {
 }
 
 // conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which the
-// database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took too long is none:
+// database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took too long is not one:
 // it would take as long again.
 var conflicts = map[Dialect][]string{
 	PostgreSQL: {"40P01", "40001"},
@@ -78,7 +78,7 @@ var conflicts = map[Dialect][]string{
 // Conflict reports whether a transaction failed only because of another one, and is to be repeated.
 func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
 
-// locked are the codes of a statement that met a lock, and was told not to wait for it, or not any longer.
+// locked are the codes of a statement that met a lock, and may not wait for it, or not any longer.
 var locked = map[Dialect][]string{
 	PostgreSQL: {"55P03"},
 	MySQL:      {"1205", "3572"},
@@ -112,7 +112,7 @@ var away = map[Dialect][]string{
 	MySQL:      {"1040", "1053", "1077", "1079", "2002", "2003", "2006", "2013"},
 }
 
-// Away reports whether a server cannot be reached, or takes nobody now, which may be otherwise later. A file is never away.
+// Away reports whether a server cannot be reached, or accepts no connection now and may do so later. A file is never away.
 func (d Dialect) Away(err error) bool {
 	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...))
 }

@@ -37,7 +37,7 @@ func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	return s.Open(p)
 }
 
-// behindPooler reports whether the server's process that answers is another one than the one that a connection of pgx was told at its start:
+// behindPooler reports whether the server's process that answers is another one than the one that a connection of pgx learned at its start:
 // a pooler tells one that it has made up. The query has no parameters, so that nothing is prepared for it.
 func behindPooler(ctx context.Context, db *sql.DB) bool {
 	conn, err := db.Conn(ctx)

@@ -19,7 +19,7 @@ const (
 	SQLite     Dialect = "sqlite"   // 3.42 and later
 )
 
-// Validate refuses a dialect that is none of the three.
+// Validate refuses a dialect other than the three.
 func (d Dialect) Validate() error {
 	switch d {
 	case PostgreSQL, MySQL, SQLite:

@@ -149,7 +149,7 @@ func TestSource_FilesAreTheOwners(t *testing.T) {
 	}
 }
 
-// Checking a schema says what there is and makes nothing; a newer one is refused.
+// Checking a schema reports what there is and makes nothing; a newer one is refused.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	u := &url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "q.db")}

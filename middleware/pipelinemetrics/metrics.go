@@ -45,7 +45,7 @@ func New(cfg Config) (*Metrics, error) {
 		started: prometheus.NewCounterVec(cfg.counter("redrive_attempts_started_total",
 			"Runs of a handler that were begun. The attempt is first, retry or last."), []string{"topic", "handler", "event", "attempt"}),
 		deliveries: prometheus.NewCounterVec(cfg.counter("redrive_deliveries_total",
-			"Deliveries by what became of them: success, retry, dead_letter, skip, defer, give_back or not_settled."),
+			"Deliveries by what happened to them: success, retry, dead_letter, skip, defer, give_back or not_settled."),
 			[]string{"topic", "handler", "event", "attempt", "outcome"}),
 		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
 			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), []string{"handler", "attempt", "result"}),

@@ -61,7 +61,7 @@ func open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
 		return nil, err
 	}
 	if name != "" && cfg.PubSub != nil {
-		return nil, errors.New("gochannel: the URL has a name, and PubSub is given: one of them says what is shared")
+		return nil, errors.New("gochannel: the URL has a name, and PubSub is given: only one of them can name what is shared")
 	}
 	h, err := enter(name, cfg)
 	if err != nil {

@@ -52,7 +52,7 @@ func (Driver) Params() []brokers.Param {
 		},
 		brokers.Param{
 			Name: "ack-deadline", Kind: brokers.Duration, Default: "24h", Min: int64(time.Second),
-			Doc: "how long a handler may take; a slower one is started again beside itself",
+			Doc: "how long a handler may take; a slower one is started again while it still runs",
 		},
 		brokers.Param{
 			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),

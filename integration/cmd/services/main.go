@@ -138,7 +138,7 @@ func run(ctx context.Context, names, command []string) (status int, err error) {
 	return 0, nil
 }
 
-// runCommand runs the command with our standard streams until it ends; if ctx is done, it is asked to end.
+// runCommand runs the command with our standard streams until it ends; if ctx is done, it is signaled to end.
 func runCommand(ctx context.Context, command, env []string) (int, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// Authenticator says who sends a request. It is safe for concurrent use.
+// Authenticator identifies the sender of a request. It is safe for concurrent use.
 type Authenticator interface {
 	// Authenticate returns who it is. The error is [ErrNoCredentials] when the request has nothing that this authenticator reads: then
 	// the next one is asked. Any other error refuses the request.

@@ -17,11 +17,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
 
-// ActorHeader says who somebody is where nobody is asked for credentials.
+// ActorHeader names the actor where no credentials are required.
 const ActorHeader = "X-Redrive-Actor"
 
 const (
-	// localName is who nobody has asked.
+	// localName is the actor of unauthenticated requests.
 	localName = "local"
 	maxActor  = 100
 	// maxHeaders is how many bytes the headers of a request may have in all.
@@ -40,7 +40,7 @@ type GuardConfig struct {
 	Unauthorized func(http.ResponseWriter, *http.Request) bool
 }
 
-// Guard stands in front of everything: it finds out who asks, and refuses what is not for us.
+// Guard stands in front of everything: it identifies the caller, and refuses what is not for us.
 type Guard struct {
 	cfg      GuardConfig
 	origins  *http.CrossOriginProtection
@@ -319,7 +319,7 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 	problem.Write(w, http.StatusTooManyRequests, fmt.Sprintf("too many requests: try again in %d s", seconds))
 }
 
-// IsLoopback reports whether nobody but this machine reaches an address to listen on. A name counts when all of its addresses do.
+// IsLoopback reports whether only this machine reaches an address to listen on. A name counts when all of its addresses do.
 func IsLoopback(address string) (bool, error) {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {

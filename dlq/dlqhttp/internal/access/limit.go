@@ -33,7 +33,7 @@ func NewLimiter(perSecond float64, burst int) *Limiter {
 	return &Limiter{every: rate.Limit(perSecond), burst: burst, of: map[string]*bucket{}}
 }
 
-// Allow takes one from what name may do, or says how long to wait. A nil Limiter allows everything.
+// Allow takes one from what name may do, or returns how long to wait. A nil Limiter allows everything.
 func (l *Limiter) Allow(name string) (wait time.Duration, ok bool) {
 	if l == nil {
 		return 0, true

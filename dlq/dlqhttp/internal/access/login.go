@@ -55,7 +55,7 @@ const (
 	providerTimeout = 10 * time.Second
 )
 
-// NewLogin makes a Login. The provider is asked when the first person logs in, so that a server starts without it.
+// NewLogin makes a Login. The provider is contacted when the first person logs in, so that a server starts without it.
 func NewLogin(cfg LoginConfig) (*Login, error) {
 	var errs []error
 	public, err := url.Parse(cfg.PublicURL)
@@ -67,7 +67,7 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 		errs = append(errs, errors.New("login: an issuer and a client id are required"))
 	}
 	if len(cfg.Users)+len(cfg.Groups) == 0 && cfg.Default <= None {
-		errs = append(errs, errors.New("login: nobody has a role: give users, groups or default_role"))
+		errs = append(errs, errors.New("login: no one has a role: give users, groups or default_role"))
 	}
 	store, ok := driver.As[driver.PeopleStore](cfg.Store)
 	if !ok {
@@ -205,7 +205,7 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 	return claims, nil
 }
 
-// principal is who the claims are of. An address that its provider has not verified names nobody: anybody could have typed it.
+// principal is the person of the claims. An address that its provider has not verified is ignored: anyone could have typed it.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if name = clean(name); name == "" {

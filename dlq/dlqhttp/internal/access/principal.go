@@ -8,12 +8,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
 
-// Principal is who asks.
+// Principal is the caller.
 type Principal struct {
 	// Name stands in the audit log. Role is what they may do.
 	Name string
 	Role Role
-	// Unproven says that nobody was asked for credentials: the name is what the client says.
+	// Unproven means that no credentials were required: the name is the client's claim.
 	Unproven bool
 }
 
@@ -24,12 +24,12 @@ func (p *Principal) Identity() string {
 
 type principalKey struct{}
 
-// WithPrincipal puts who asks into a context.
+// WithPrincipal puts the caller into a context.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// From is who asks; nobody, with role None, when the context does not say.
+// From returns the caller; a principal with role None if the context has none.
 func From(ctx context.Context) Principal {
 	p, _ := ctx.Value(principalKey{}).(Principal)
 	return p

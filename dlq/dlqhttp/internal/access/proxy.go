@@ -54,7 +54,7 @@ func Proxy(cfg ProxyConfig) (Authenticator, error) {
 		}
 	}
 	if len(cfg.Users)+len(cfg.Groups) == 0 && cfg.Default <= None {
-		errs = append(errs, errors.New("proxy: nobody has a role: give users, groups or default_role"))
+		errs = append(errs, errors.New("proxy: no one has a role: give users, groups or default_role"))
 	}
 	return p, errors.Join(errs...)
 }
@@ -67,7 +67,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// Authenticate believes the headers of the proxy, and nobody else's.
+// Authenticate believes the headers of the proxy, and of no other sender.
 func (p *proxy) Authenticate(r *http.Request) (Principal, error) {
 	addr, ok := remote(r)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package access says who asks and what they may do: roles, principals, authenticators, and what stands in front of every request.
+// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what stands in front of every request.
 package access
 
 import (
@@ -41,7 +41,7 @@ func (r Role) String() string {
 	return names[r]
 }
 
-// Allows reports whether the role may do what asks for the least role. Nobody may do what asks for none: it was forgotten to say.
+// Allows reports whether the role may do what asks for the least role. No one may do what requires none: its role was forgotten.
 func (r Role) Allows(least Role) bool { return least > None && r >= least }
 
 // MarshalText is String.

@@ -53,7 +53,7 @@ func (s *Sessions) cookie() string {
 	return "redrive_session"
 }
 
-// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and nobody guesses 26 random letters.
+// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and 26 random letters cannot be guessed.
 func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	c, err := r.Cookie(s.cookie())
 	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {
@@ -123,7 +123,7 @@ func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Princip
 func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 	c, err := r.Cookie(s.cookie())
 	if err != nil {
-		return nil //nolint:nilerr // nobody is logged in
+		return nil //nolint:nilerr // no one is logged in
 	}
 	digest := HashToken(c.Value)
 	if err := s.store.EndSession(r.Context(), digest); err != nil {

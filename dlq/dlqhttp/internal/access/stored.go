@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// stored are the tokens that a store keeps. Each is asked for again after a few seconds, so that one that was revoked soon lets nobody in.
+// stored are the tokens that a store keeps. Each is read again after a few seconds, so that a revoked one is soon refused.
 type stored struct {
 	store   driver.PeopleStore
 	logger  *slog.Logger
@@ -101,7 +101,7 @@ func (s *stored) find(r *http.Request, digest string, now time.Time) (*driver.To
 	return token, nil
 }
 
-// use notes that a token was used, once a minute. What fails is logged: it keeps nobody out.
+// use notes that a token was used, once a minute. What fails is logged, and refuses no caller.
 func (s *stored) use(ctx context.Context, digest string, now time.Time) {
 	s.mu.Lock()
 	k := s.known[digest]

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// by is who asks, and why, from the form.
+// by is the caller, and the note from the form.
 func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 	by := dlq.By{Actor: access.From(r.Context()).Name, Note: strings.TrimSpace(r.PostForm.Get("note"))}
 	if text := r.PostForm.Get("version"); text != "" {

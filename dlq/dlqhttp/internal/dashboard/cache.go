@@ -20,7 +20,7 @@ type cache struct {
 	kept       map[string]kept
 }
 
-// kept is an answer, and when it was asked for.
+// kept is an answer, and when it was requested.
 type kept struct {
 	value any
 	err   error
@@ -28,7 +28,7 @@ type kept struct {
 }
 
 const (
-	// loadTimeout bounds a question to the store. It is nobody's request alone, so it does not end with one.
+	// loadTimeout bounds a question to the store. It belongs to no single request, so it does not end with one.
 	loadTimeout = 20 * time.Second
 	// errorInterval is how long an error is kept, so that a store that is down is not asked by every viewer.
 	errorInterval = time.Second
@@ -40,7 +40,7 @@ func newCache(interval time.Duration) *cache {
 	return &cache{interval: interval, now: time.Now, kept: map[string]kept{}}
 }
 
-// forget drops everything: something was changed. What is being loaded was asked for before and is not kept.
+// forget drops everything: something was changed. What is being loaded was requested before and is not kept.
 func (c *cache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,7 @@ type Config struct {
 	Body int64
 	// Timeout is how long a page may take. Defaults to 30 s.
 	Timeout time.Duration
-	// Logger is told of faults. Defaults to slog.Default().
+	// Logger receives faults. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -65,7 +65,7 @@ const (
 	defaultTimeout  = 30 * time.Second
 )
 
-// New makes the dashboard's handler. Who asks is in the context of the request (see the access package); whoever wraps it has refused
+// New makes the dashboard's handler. The caller is in the context of the request (see the access package); the wrapping handler has refused
 // those who are not known and requests of other sites.
 func New(cfg Config) *access.Mux {
 	if cfg.Interval <= 0 {

@@ -25,7 +25,7 @@ type editData struct {
 	// Added are the names and values of new headers, as they were typed.
 	Added []headerView
 	Note  string
-	// Diff is what the edit changes, when it was asked for; Problem why it cannot be made.
+	// Diff is what the edit changes, if requested; Problem why it cannot be made.
 	Diff    *payload.Diff
 	Problem string
 }

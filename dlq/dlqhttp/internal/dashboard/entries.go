@@ -106,7 +106,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	}
 	var l listing
 	at := time.Now()
-	if slow { // it reads payloads: it ends when the browser stops it, and is nobody else's
+	if slow { // it reads payloads: it ends when the browser stops it, and is not shared
 		l, err = load(r.Context())
 	} else {
 		l, at, err = cached(r.Context(), d.cache, key, load)

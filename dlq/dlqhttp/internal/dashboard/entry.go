@@ -80,7 +80,7 @@ func viewPayload(payload []byte) payloadView {
 	return v
 }
 
-// readEntry reads an entry as who asks may see it, with the audit records.
+// readEntry reads an entry as the caller may see it, with the audit records.
 func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
 	id, err := dlq.ParseID(r.PathValue("id"))
 	if err != nil {
@@ -203,7 +203,7 @@ func legal(e *dlq.Entry, now time.Time) []string {
 	}
 }
 
-// change does one action on one entry, as it was seen: who pressed a button on an old page is told who was faster.
+// change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was faster.
 func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	id, err := dlq.ParseID(r.PathValue("id"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// fault is an answer that says what went wrong, what was done before, and the way back.
+// fault is an answer with what went wrong, what was done before, and the way back.
 type fault struct {
 	status        int
 	title, detail string
@@ -108,7 +108,7 @@ func (d *dashboard) explain(r *http.Request, f *fault) {
 	case down != nil:
 		f.title, f.detail = "The store does not answer", unsure
 	case f.status == http.StatusGatewayTimeout && looks:
-		f.detail = "The store was asked for too much at once. Filter by a topic, a cause or a time as well."
+		f.detail = "The query was too large for the store. Filter by a topic, a cause or a time as well."
 	case looks:
 		f.detail = "Nothing was changed. The store answers, but this page could not be made. It is tried again automatically."
 	default:

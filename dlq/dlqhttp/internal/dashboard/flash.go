@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What a change did is told on the next page, once: the text travels in a cookie that lives until then. It is shown as text like
+// What a change did is shown on the next page, once: the text travels in a cookie that lives until then. It is shown as text like
 // anything else.
 const flashCookie = "redrive_said"
 

@@ -96,7 +96,7 @@ func readable(r *http.Request) error {
 	return nil
 }
 
-// guard stands in front of every page: who may see it, and what a browser may do with it.
+// guard wraps every page: it checks who sees it, and what a browser does with it.
 func (d *dashboard) guard(least access.Role, changes bool, next action) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -109,7 +109,7 @@ func (d *dashboard) guard(least access.Role, changes bool, next action) http.Han
 		var err error
 		switch p := access.From(r.Context()); {
 		case !p.Role.Allows(least):
-			err = &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, least) + ". Ask whoever runs this server."}
+			err = &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, least) + ". Ask the people who run this server."}
 		case changes && d.cfg.ReadOnly:
 			err = &fault{status: http.StatusForbidden, title: "This dashboard is read-only", detail: "Nothing was changed. Somebody has switched changes off in the server's configuration."}
 		default:

@@ -78,7 +78,7 @@ type liveData struct {
 	NoDepths, NoReporting bool
 }
 
-// nowData is what is asked for, once for all who look.
+// nowData is read once for all viewers.
 type nowData struct {
 	depths   []Depth
 	problem  string

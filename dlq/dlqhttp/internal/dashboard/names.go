@@ -50,7 +50,7 @@ type namedRun struct {
 	Name string
 }
 
-// named gives runs their names, as who asks may see them.
+// named gives runs their names, as the caller may see them.
 func (d *dashboard) named(r *http.Request, runs []redrive.Run) []namedRun {
 	list := make([]namedRun, 0, len(runs))
 	for i := range runs {

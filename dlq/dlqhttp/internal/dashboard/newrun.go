@@ -31,7 +31,7 @@ type newRunData struct {
 	Targets []string
 	// RunID makes a second press of the button the same run.
 	RunID string
-	// Label is the button's: it says what a press sends.
+	// Label is the button's: it names what a press sends.
 	Label string
 }
 
@@ -160,7 +160,7 @@ func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status in
 	return d.render(w, r, status, "newrun", view{Title: "New redrive run", Nav: "runs", Data: &data})
 }
 
-// samples are the entries of a preview as who asks may see them.
+// samples are the entries of a preview as the caller may see them.
 func samples(p *redrive.Preview, sees visible.View) []sampleView {
 	views := make([]sampleView, 0, len(p.Sample))
 	for i := range p.Sample {

@@ -30,7 +30,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// counted is a store that counts the questions it is asked.
+// counted is a store that counts its calls.
 type counted struct {
 	*sqlstore.Store
 	asked atomic.Int64
@@ -347,7 +347,7 @@ func TestPages_Redaction(t *testing.T) {
 	require.JSONEq(t, `{"order":2,"card":"visa-2"}`, string(e.Body.Payload))
 }
 
-// A store that is down, an entry that is gone, a question that makes no sense: each page says what to do.
+// A store that is down, an entry that is gone, a question that makes no sense: each page names the remedy.
 func TestPages_Faults(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
 	s.put(t, 1)
@@ -387,7 +387,7 @@ func TestPages_Faults(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
 }
 
-// Only a store that is down is called so; what a store that answers could not do is told with its reason.
+// Only a store that is down is called so; what a store that answers could not do is shown with its reason.
 func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
 	s.store.broken.Store(true)
@@ -428,7 +428,7 @@ func TestPages_ActOnNothing(t *testing.T) {
 	require.Equal(t, dlq.Pending, e.Status)
 }
 
-// Who presses a button on an old page is told who was faster.
+// A person who presses a button on an old page learns who was faster.
 func TestPages_Conflict(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)

@@ -51,7 +51,7 @@ func TestSearch_Nonsense(t *testing.T) {
 	}
 }
 
-// What is ticked and what matches are told apart: all of a filter is never more than the filter.
+// What is ticked and what matches are distinct: all of a filter is never more than the filter.
 func TestChosen(t *testing.T) {
 	all, err := chosen(url.Values{"scope": {"all"}, "id": {"3", "4"}, "pick": {"9"}, "topic": {"orders"}}, noon)
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 		data = zip(data, gzip.BestSpeed)
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // the client has gone: nobody is left to be told
+	_, _ = w.Write(data) // the client has gone: no reader is left for the error
 	return nil
 }
 

@@ -46,7 +46,7 @@ func (d *reportData) Length() time.Duration { return d.To.Sub(d.From) }
 // Empty reports whether no dead letter came, neither now nor before.
 func (d *reportData) Empty() bool { return d.Now == 0 && d.Before == 0 }
 
-// recurrence is the report that a request asks for, with what who asks may see, and the period as it was written.
+// recurrence is the requested report, with what the caller may see, and the period as it was written.
 func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since string, at time.Time, err error) {
 	if since = r.URL.Query().Get("since"); since == "" {
 		since = defaultPeriod

@@ -59,7 +59,7 @@ type runData struct {
 	Name     string
 	Progress redrive.Progress
 	Chips    []chip
-	// Items are the first entries that did not make it, or a page of those in the state that is asked for.
+	// Items are the first entries that did not make it, or a page of those in the requested state.
 	Items   []redrive.Item
 	Show    redrive.ItemState
 	Next    int64
@@ -194,7 +194,7 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	id, m, do := r.PathValue("id"), d.cfg.Runner, r.PostForm.Get("do")
 	if p := access.From(r.Context()); (do == "approve" || do == "reject") && !p.Role.Allows(access.Approver) {
-		return &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, access.Approver) + ". Ask whoever approves runs."}
+		return &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, access.Approver) + ". Ask the people who approve runs."}
 	}
 	changes := map[string]func(context.Context, string, dlq.By) (*redrive.Run, error){
 		"approve": m.ApproveRun, "reject": m.RejectRun, "pause": m.PauseRun, "resume": m.ResumeRun, "cancel": m.CancelRun,

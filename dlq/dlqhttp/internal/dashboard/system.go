@@ -29,7 +29,7 @@ type systemData struct {
 type node struct {
 	// Name is the member's, empty for an element of a list.
 	Name string
-	// Text is a value; Children are the members or elements of what is none.
+	// Text is a value; Children are the members of an object or the elements of a list.
 	Text     string
 	Children []node
 	List     bool
@@ -138,7 +138,7 @@ func (d *dashboard) system(w http.ResponseWriter, r *http.Request) error {
 	m := d.cfg.Manager
 	data := systemData{Health: s.Health, Rules: d.cfg.Rules, Retention: d.cfg.Retention, Targets: d.cfg.Runner.Targets(), CanSend: m.CanRedrive()}
 	if d.cfg.Topology == nil {
-		data.NoPlan = "This server has no brokers of its own, or its program does not report them."
+		data.NoPlan = "This server has no brokers, or its program does not report them."
 	} else {
 		plan, _, err := cached(r.Context(), d.cache, "topology", d.cfg.Topology)
 		if err != nil {

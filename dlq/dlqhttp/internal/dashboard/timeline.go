@@ -65,7 +65,7 @@ func momentOf(r dlq.AuditRecord) moment {
 	case dlq.ActionSucceed:
 		m.Kind, m.Title = "good", "The consumer handled it"
 	case dlq.ActionRelease:
-		m.Kind, m.Title = "bad", "Not published: given back"
+		m.Kind, m.Title = "bad", "Not published: returned"
 	case dlq.ActionReleaseByHand:
 		m.Kind, m.Title = "bad", "Released: its outcome is not waited for"
 	case dlq.ActionResolve:

@@ -42,7 +42,7 @@ func Get(next http.Handler) http.Handler {
 	})
 }
 
-// discard takes an answer that nobody is to see.
+// discard takes an answer that is not shown.
 type discard struct {
 	header http.Header
 	status int

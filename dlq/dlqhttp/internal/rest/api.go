@@ -67,20 +67,20 @@ const (
 	Base    = "/api/v1"
 )
 
-const description = `Look at dead letters, group them, fix them, send them back to where they came from, and watch what becomes of them.
+const description = `Look at dead letters, group them, fix them, send them back to where they came from, and watch what happens to them.
 
 x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes says that it changes something, which a
 read-only server refuses.
 
 Errors are application/problem+json; what was refused has changed nothing:
 
-- 400, 422: the request makes no sense; detail says what and where
+- 400, 422: the request is invalid; detail names what and where
 - 401: credentials are missing or wrong; 403: the role, or the server, does not allow it
 - 404: there is no such entry, run or route; 405: not with this method
-- 409: somebody else was faster; conflict says who, and when
-- 412: If-Match names a version that is not the latest; conflict says who changed it
+- 409: someone else was faster; conflict has who, and when
+- 412: If-Match names a version that is not the latest; conflict names who changed it
 - 413: the body is too large; 415: it is not of a type that the route takes
-- 429: too many requests; 503: the store or the broker does not answer. Retry-After says when to try again
+- 429: too many requests; 503: the store or the broker does not answer. Retry-After is when to try again
 `
 
 // New makes the API and registers its routes with mux, below cfg.Path.
@@ -137,7 +137,7 @@ var tags = []*huma.Tag{
 	{Name: "runs", Description: "Redrive runs: bulk redrives that can be watched and steered."},
 	{Name: "maintenance", Description: "Export, import, purge, archive."},
 	{Name: "about", Description: "The server: health, rules, topology, settings."},
-	{Name: "validation", Description: "The four routes of services that had a dead letter table of their own."},
+	{Name: "validation", Description: "The four routes of services that had their own dead letter table."},
 }
 
 // Document is the API's OpenAPI document.
@@ -235,7 +235,7 @@ func operationOf(p *huma.PathItem, method string) *huma.Operation {
 // allowed refuses who may not, and what a read-only server does not do.
 func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
 	op := ctx.Operation()
-	least, _ := op.Metadata["role"].(access.Role) // none, which nobody has, where it was forgotten
+	least, _ := op.Metadata["role"].(access.Role) // none, which no caller has, where it was forgotten
 	who := access.From(ctx.Context())
 	changes, _ := op.Metadata["changes"].(bool)
 	switch {
@@ -281,7 +281,7 @@ func identity(ctx context.Context) string {
 	return who.Identity()
 }
 
-// by says who makes a change.
+// by is the author of a change.
 func by(ctx context.Context, note string) dlq.By {
 	return dlq.By{Actor: access.From(ctx).Name, Note: note}
 }

@@ -102,12 +102,12 @@ func (a *API) docsRoutes(mux *access.Mux) {
 		data, err := page()
 		if err != nil {
 			a.cfg.Logger.ErrorContext(r.Context(), "the page of the API could not be made", "error", err)
-			http.Error(w, "the page could not be made; the server's log says why", http.StatusInternalServerError)
+			http.Error(w, "the page could not be made; the server's log has the reason", http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", docsPolicy)
-		_, _ = w.Write(data) // the client has gone: nobody is left to be told
+		_, _ = w.Write(data) // the client has gone: no reader is left for the error
 	})
 }
 

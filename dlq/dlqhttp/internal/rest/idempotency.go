@@ -60,7 +60,7 @@ type callers struct {
 
 func newCallers() *callers { return &callers{of: map[string]*idempotency{}} }
 
-// keys are those of a caller. Callers that were asked for no credentials choose their names, so they share one.
+// keys are those of a caller. Unauthenticated callers choose their names, so they share one.
 func (c *callers) keys(who *access.Principal) *idempotency {
 	identity := who.Identity()
 	if who.Unproven {
@@ -114,13 +114,13 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 			return
 		case !found.done:
 			w.Header().Set("Retry-After", "1")
-			problem.Write(w, http.StatusConflict, "the first request with this "+KeyHeader+" is still under way: ask again")
+			problem.Write(w, http.StatusConflict, "the first request with this "+KeyHeader+" is still in progress: ask again")
 			return
 		default:
 			maps.Copy(w.Header(), found.header)
 			w.Header().Set("Idempotent-Replayed", "true")
 			w.WriteHeader(found.status)
-			_, _ = w.Write(found.body) // the client has gone: nobody is left to be told
+			_, _ = w.Write(found.body) // the client has gone: no reader is left for the error
 			return
 		}
 		kept := &recorder{ResponseWriter: w, status: http.StatusOK}

@@ -21,7 +21,7 @@ const problemType = "application/problem+json"
 // Problem is what went wrong, and what to do about it.
 type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel
-	// Conflict says who won, for the one who came second.
+	// Conflict names who won, for the one who came second.
 	Conflict *wire.Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`
 }
 

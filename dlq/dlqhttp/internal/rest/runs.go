@@ -95,7 +95,7 @@ func (a *API) runRoutes() {
 	}, a.reviewRun)
 	handle(a, route{
 		id: "list-run-items", method: http.MethodGet, path: "/runs/{id}/items", tag: "runs", role: access.Viewer,
-		summary: "List a run's entries and what became of each",
+		summary: "List a run's entries and what happened to each",
 	}, a.runItems)
 	for _, c := range []struct {
 		verb, summary string
@@ -103,7 +103,7 @@ func (a *API) runRoutes() {
 		do            func(context.Context, string, dlq.By) (*redrive.Run, error)
 	}{
 		{"pause", "Pause a run; what is out goes on", access.Operator, m.PauseRun},
-		{"resume", "Carry on a run that was paused or has stopped by itself", access.Operator, m.ResumeRun},
+		{"resume", "Resume a run that was paused or has stopped on its own", access.Operator, m.ResumeRun},
 		{"cancel", "End a run; what waits stays as it was", access.Operator, m.CancelRun},
 		{"approve", "Let a run begin that somebody else has asked for", access.Approver, m.ApproveRun},
 		{"reject", "Cancel a run that waits for approval", access.Approver, m.RejectRun},
@@ -121,7 +121,7 @@ func (a *API) runRoutes() {
 	}
 	handle(a, route{
 		id: "adjust-run", method: http.MethodPatch, path: "/runs/{id}", tag: "runs", role: access.Operator, changes: true,
-		summary: "Change the speed and the bounds of a run under way",
+		summary: "Change the rate and the bounds of a run in progress",
 	}, a.adjustRun)
 }
 

@@ -87,7 +87,7 @@ func (a *API) stream(hc huma.Context, id string) {
 		case run, more := <-runs:
 			if !more {
 				if last != nil && last.State.Ended() {
-					_ = events.send("end", a.visible(ctx).Run(last)) // the last word; nobody is left to be told
+					_ = events.send("end", a.visible(ctx).Run(last)) // the last event; no reader is left for the error
 				}
 				return
 			}

@@ -35,7 +35,7 @@ type resolveInput struct {
 	ResolvedBy string `query:"resolvedBy" maxLength:"100" doc:"Who took care of it."`
 }
 
-// validationRoutes are the four routes of requirements C22 to C25, for whoever calls them already.
+// validationRoutes are the four routes of requirements C22 to C25, for existing callers.
 func (a *API) validationRoutes() {
 	handle(a, route{
 		id: "validation-list", method: http.MethodGet, path: "/validation/dlq", tag: "validation", role: access.Viewer,
@@ -81,7 +81,7 @@ func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[
 	}
 	if in.ResolvedBy != "" && in.ResolvedBy != who.Actor {
 		switch {
-		case access.From(ctx).Unproven: // nobody has proved anything here, so this is as good
+		case access.From(ctx).Unproven: // no caller is authenticated here, so this is as good
 			who.Actor = in.ResolvedBy
 		default:
 			who.Actor = in.ResolvedBy + " (as told by " + who.Actor + ")"

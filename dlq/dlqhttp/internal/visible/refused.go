@@ -16,7 +16,7 @@ type RefusedError struct {
 	// Invalid says that the request is wrong for any caller from whom something is hidden, not that another role may make it.
 	Invalid bool
 	Detail  string
-	// Field is what was asked for, never the value that was looked for. Entry is the entry that it was asked of; 0 is none.
+	// Field is what was requested, never the value that was looked for. Entry is the entry, 0 without one.
 	Field string
 	Entry int64
 }
