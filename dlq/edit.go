@@ -32,7 +32,7 @@ func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (payload
 	if err != nil {
 		return payload.Diff{}, err
 	}
-	after, err := edit.Apply(ctx, e.Body)
+	after, err := edit.apply(ctx, m.cfg.JQ, e.Body)
 	if err != nil {
 		return payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
@@ -47,7 +47,7 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	if err != nil {
 		return nil, payload.Diff{}, err
 	}
-	after, err := edit.Apply(ctx, e.Body)
+	after, err := edit.apply(ctx, m.cfg.JQ, e.Body)
 	if err != nil {
 		return nil, payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
@@ -99,17 +99,17 @@ func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Dif
 	return payload.Compare(before, after), nil
 }
 
-// Apply makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not possible.
-func (e Edit) Apply(ctx context.Context, b *Body) (*Body, error) {
+// ApplyEdit makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not possible.
+func (m *Manager) ApplyEdit(ctx context.Context, edit Edit, b *Body) (*Body, error) {
+	return edit.apply(ctx, m.cfg.JQ, b)
+}
+
+func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, error) {
 	if e.JQ != "" {
 		if e.Payload != nil {
 			return nil, fmt.Errorf("%w: give a payload or a jq expression, not both", ErrInvalid)
 		}
-		program, err := payload.Compile(e.JQ)
-		if err != nil {
-			return nil, err
-		}
-		edited, err := program.Edit(ctx, b)
+		edited, err := payload.Edit(ctx, jq, e.JQ, b)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/dlq/payload"
 )
 
 // ManagerConfig is what a [Manager] works with.
@@ -26,6 +27,8 @@ type ManagerConfig struct {
 	// OutcomeTimeout is how long a redriven message may take until its consumer reports how it went, retries and their delays included.
 	// After that the entry may be redriven, resolved or discarded again, and the late outcome still counts. Defaults to 1 h.
 	OutcomeTimeout time.Duration
+	// JQ runs the expressions of edits. Defaults to [payload.InProcess], which does not bound their memory; a server takes a [payload.Child].
+	JQ payload.Evaluator
 	// Approval bounds what one person sends alone; give the same to redrive.Config. Nil is not a bound.
 	Approval *Approval
 }
@@ -59,6 +62,9 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.JQ == nil {
+		cfg.JQ = &payload.InProcess{}
 	}
 	cfg.PublishTimeout = cmp.Or(cfg.PublishTimeout, defaultPublishTimeout)
 	cfg.OutcomeTimeout = cmp.Or(cfg.OutcomeTimeout, defaultOutcomeTimeout)

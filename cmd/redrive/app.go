@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/internal/config"
 )
 
@@ -28,9 +29,10 @@ type app struct {
 		noColor, yes, quiet        bool
 	}
 
-	cfg     *config.Config // once read
-	letters *dlq.Letters   // once opened
-	metrics *metrics       // of a server; nil without
+	cfg     *config.Config    // once read
+	letters *dlq.Letters      // once opened
+	jq      payload.Evaluator // of a server; nil evaluates here
+	metrics *metrics          // of a server; nil without
 
 	makesStore bool           // a store that is not there is made
 	closers    []func() error // of what was opened, in that order
@@ -56,8 +58,10 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&a.flags.config, "config", "", "YAML file with store, brokers, sources and server ($REDRIVE_CONFIG)")
-	f.StringVar(&a.flags.server, "server", "", "work through the API of a redrive server at this URL ($REDRIVE_SERVER; token from $REDRIVE_TOKEN)")
-	f.StringVar(&a.flags.profile, "profile", "", "server and token by name, from redrive/profiles.yaml in the user's configuration ($REDRIVE_PROFILE)")
+	f.StringVar(&a.flags.server, "server", "",
+		"work through the API of a redrive server at this URL ($REDRIVE_SERVER; token from $REDRIVE_TOKEN)")
+	f.StringVar(&a.flags.profile, "profile", "",
+		"server and token by name, from redrive/profiles.yaml in the user's configuration ($REDRIVE_PROFILE)")
 	f.StringVar(&a.flags.tokenFile, "token-file", "", "file with the token for the server ($REDRIVE_TOKEN has the token itself)")
 	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file ($REDRIVE_STORE)")
 	f.StringArrayVar(&a.flags.brokers, "broker", nil, "broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
@@ -71,7 +75,8 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
 	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
-		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic())
+		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic(),
+		a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
 	return root
 }

@@ -204,14 +204,14 @@ func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error)
 	r, log := &a.cfg.Redrive, a.logger()
 	manager, err := dlq.NewManager(dlq.ManagerConfig{
 		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
-		Approval: r.Approval(),
+		Approval: r.Approval(), JQ: a.jq,
 	})
 	if err != nil {
 		return nil, err
 	}
 	runner, err := redrive.NewRunner(redrive.Config{
 		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
-		Lease: r.RunLease, Approval: r.Approval(),
+		Lease: r.RunLease, Approval: r.Approval(), JQ: a.jq,
 	})
 	if err != nil {
 		return nil, err

@@ -67,7 +67,8 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.StringVar(&f.transform, "transform", "", "with a filter: jq expression that each payload goes through; the original is kept")
 	flags.StringVar(&f.target, "target", "", "with a filter: name of another destination than where the message came from")
 	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0, "with a filter: how long a consumer may take to report (default 1h)")
-	flags.BoolVar(&f.onPublish, "close-on-publish", false, "with a filter: the broker's confirm is outcome enough, for consumers that do not report")
+	flags.BoolVar(&f.onPublish, "close-on-publish", false,
+		"with a filter: the broker's confirm is outcome enough, for consumers that do not report")
 	flags.BoolVar(&f.detach, "detach", false, "with a filter: start the run and leave it to redrive serve")
 	return cmd
 }
@@ -123,7 +124,8 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	spec := redrive.Spec{
 		ID:     f.id,
-		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary, Stop: redrive.StopRule{Share: f.stop}, JQ: f.transform,
+		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary,
+		Stop: redrive.StopRule{Share: f.stop}, JQ: f.transform,
 		Target: f.target, CloseOnPublish: f.onPublish, OutcomeTimeout: f.outcomeTimeout,
 	}
 	preview, err := looker.PreviewRun(ctx, spec, 0)

@@ -23,8 +23,8 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
 		Long: `Collect the dead letters that the configuration names into the store, carry redrive runs on, apply the rules, remove what the
-retention no longer keeps, and answer over HTTP: the dashboard at /, the REST API below /api/v1, /livez and /readyz. Without server.auth only this machine is
-answered. Ctrl-C, or SIGTERM, drains: what was read is stored or returned, and what was sent is recorded.`,
+retention no longer keeps, and answer over HTTP: the dashboard at /, the REST API below /api/v1, /livez and /readyz. Without
+server.auth only this machine is answered. Ctrl-C, or SIGTERM, drains: what was read is stored or returned, and what was sent is recorded.`,
 		Example: `  redrive serve --config redrive.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.server(cmd.Context())
@@ -87,7 +87,12 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 		}
 		redriver = router
 	}
-	var err error
+	child, err := newEvaluator()
+	if err != nil {
+		return nil, err
+	}
+	a.jq = child
+	a.onClose(child.Close)
 	if s.local, err = a.local(letters, redriver); err != nil {
 		return nil, err
 	}

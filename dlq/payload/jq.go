@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/itchyny/gojq"
@@ -15,17 +16,81 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Bounds of a jq expression on one payload.
+// Bounds of a jq expression, and of its work on one payload.
 const (
-	jqTimeout   = time.Second
-	maxJQOutput = 16 << 20
+	jqTimeout     = time.Second
+	maxJQOutput   = 16 << 20
+	maxExpression = 16 << 10 // nesting of this depth takes tens of megabytes of stack
 )
 
-// Program is a compiled jq expression. It is safe for concurrent use.
-type Program struct{ code *gojq.Code }
+// Evaluator runs jq expressions over payloads. It is safe for concurrent use.
+type Evaluator interface {
+	// Evaluate returns what the expression makes of a JSON payload. What it did not touch keeps its bytes: the order of the keys, the white
+	// space, and numbers that no float64 can hold.
+	Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error)
+}
 
-// Compile compiles an expression. It sees the payload and nothing else: no environment, no files, no further input.
-func Compile(expression string) (*Program, error) {
+// Check reports whether an expression is one.
+func Check(expression string) error {
+	_, err := compile(expression)
+	return err
+}
+
+// Edit runs an expression over the payload of a body and returns a new body, or nil when nothing changed.
+func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body) (*driver.Body, error) {
+	payload, err := with.Evaluate(ctx, expression, b.Payload)
+	if err != nil {
+		return nil, err
+	}
+	if len(payload) > maxJQOutput && len(payload) > len(b.Payload) {
+		return nil, fmt.Errorf("the result has %d bytes, more than %d", len(payload), maxJQOutput)
+	}
+	if bytes.Equal(payload, b.Payload) {
+		return nil, nil //nolint:nilnil // no change is no body
+	}
+	after := *b
+	after.Headers, after.Payload = maps.Clone(b.Headers), payload
+	after.Rehash()
+	return &after, nil
+}
+
+// InProcess evaluates in the calling process. Its time is bounded where the expression can be interrupted, its memory is not: it is for
+// expressions of people who could end the process anyway. [Child] is for the others.
+type InProcess struct{ last atomic.Pointer[program] }
+
+var _ Evaluator = (*InProcess)(nil)
+
+// Evaluate implements [Evaluator].
+func (e *InProcess) Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error) {
+	p := e.last.Load()
+	if p == nil || p.expression != expression {
+		var err error
+		if p, err = compile(expression); err != nil {
+			return nil, err
+		}
+		e.last.Store(p)
+	}
+	input, err := decodeJSON(payload)
+	if err != nil {
+		return nil, fmt.Errorf("the payload is not JSON: %w", err)
+	}
+	output, err := p.run(ctx, input)
+	if err != nil {
+		return nil, err
+	}
+	return spliceJSON(payload, output)
+}
+
+// program is a compiled expression. It sees the payload and nothing else: no environment, no files, no further input.
+type program struct {
+	expression string
+	code       *gojq.Code
+}
+
+func compile(expression string) (*program, error) {
+	if len(expression) > maxExpression {
+		return nil, fmt.Errorf("jq expression: %w: it has %d bytes, more than %d", driver.ErrInvalid, len(expression), maxExpression)
+	}
 	query, err := gojq.Parse(expression)
 	if err != nil {
 		return nil, fmt.Errorf("jq expression: %w: %w", driver.ErrInvalid, err)
@@ -34,38 +99,11 @@ func Compile(expression string) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jq expression: %w: %w", driver.ErrInvalid, err)
 	}
-	return &Program{code: code}, nil
-}
-
-// Edit runs the expression over the payload of a body and returns a new body, or nil when nothing changed. What the expression did
-// not touch keeps its bytes: the order of the keys, the white space, and numbers that no float64 can hold.
-func (p *Program) Edit(ctx context.Context, b *driver.Body) (*driver.Body, error) {
-	input, err := decodeJSON(b.Payload)
-	if err != nil {
-		return nil, fmt.Errorf("the payload is not JSON: %w", err)
-	}
-	output, err := p.run(ctx, input)
-	if err != nil {
-		return nil, err
-	}
-	payload, err := spliceJSON(b.Payload, output)
-	if err != nil {
-		return nil, err
-	}
-	if len(payload) > maxJQOutput && len(payload) > len(b.Payload) {
-		return nil, fmt.Errorf("the result has %d bytes, more than %d", len(payload), maxJQOutput)
-	}
-	if bytes.Equal(payload, b.Payload) {
-		return nil, nil //nolint:nilnil // no change is not a body
-	}
-	after := *b
-	after.Headers, after.Payload = maps.Clone(b.Headers), payload
-	after.Rehash()
-	return &after, nil
+	return &program{expression, code}, nil
 }
 
 // run returns the one result of the expression.
-func (p *Program) run(ctx context.Context, input any) (any, error) {
+func (p *program) run(ctx context.Context, input any) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, jqTimeout)
 	defer cancel()
 	results := p.code.RunWithContext(ctx, input)
@@ -75,7 +113,7 @@ func (p *Program) run(ctx context.Context, input any) (any, error) {
 	}
 	if err, failed := output.(error); failed {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return nil, fmt.Errorf("jq: the expression did not end within %s", jqTimeout)
+			return nil, errTooLong
 		}
 		return nil, fmt.Errorf("jq: %w", err)
 	}
@@ -87,6 +125,8 @@ func (p *Program) run(ctx context.Context, input any) (any, error) {
 	}
 	return output, nil
 }
+
+var errTooLong = fmt.Errorf("jq: the expression did not end within %s", jqTimeout)
 
 // decodeJSON reads one JSON value, its numbers as they are written.
 func decodeJSON(data []byte) (any, error) {

@@ -43,7 +43,7 @@ type runDriver struct {
 	linger bool
 
 	run     *Run
-	program *payload.Program
+	jq      string // of its spec, for those who read ahead
 	limiter *rate.Limiter
 
 	ahead   []readItem     // read, not claimed yet
@@ -70,11 +70,10 @@ type runDriver struct {
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
 	d := &runDriver{
 		runner: rn, holder: holder, linger: linger, run: run, out: make(chan published, publishing), size: min(rn.batch, firstBatch),
-		refused: map[int64]int{}, settleIn: settleFast,
+		refused: map[int64]int{}, settleIn: settleFast, jq: run.Spec.JQ,
 	}
 	if run.Spec.JQ != "" {
-		var err error
-		if d.program, err = payload.Compile(run.Spec.JQ); err != nil {
+		if err := payload.Check(run.Spec.JQ); err != nil {
 			return nil, err
 		}
 	}

@@ -14,7 +14,8 @@ type Preview struct {
 	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the most first.
 	Count  int64
 	Topics []TopicCount
-	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent messages before may need one for less.
+	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent messages before may
+	// need one for less.
 	NeedsApproval bool
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
@@ -55,7 +56,8 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		run.ApprovalAbove = rn.approval.Above
 	}
 	p.NeedsApproval = run.needsApproval()
-	listing, err := rn.store.List(ctx, spec.Filter, dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: dlq.OldestFirst})
+	page := dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: dlq.OldestFirst}
+	listing, err := rn.store.List(ctx, spec.Filter, page)
 	if err != nil {
 		return nil, err
 	}
@@ -63,13 +65,6 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 }
 
 func (rn *Runner) sample(ctx context.Context, p *Preview, entries []dlq.Entry) error {
-	var program *payload.Program
-	if p.Spec.JQ != "" {
-		var err error
-		if program, err = payload.Compile(p.Spec.JQ); err != nil {
-			return err
-		}
-	}
 	for i := range entries {
 		s := Sample{Entry: entries[i]}
 		body, err := rn.store.Body(ctx, s.Entry.ID, s.Entry.Revision)
@@ -77,8 +72,8 @@ func (rn *Runner) sample(ctx context.Context, p *Preview, entries []dlq.Entry) e
 			return err
 		}
 		s.Entry.Body = body
-		if program != nil {
-			after, err := program.Edit(ctx, body)
+		if p.Spec.JQ != "" {
+			after, err := payload.Edit(ctx, rn.jq, p.Spec.JQ, body)
 			switch {
 			case err != nil:
 				s.Problem = err.Error()

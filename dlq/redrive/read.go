@@ -6,6 +6,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/dlq/payload"
 )
 
 // readItem is a waiting item, and what the run's jq expression made of its body where that changed something.
@@ -100,10 +101,10 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 
 // edit runs the jq expression, if there is one. An item that the run has claimed before has its edited body already.
 func (d *runDriver) edit(ctx context.Context, item *Item) (*dlq.Body, error) {
-	if d.program == nil || item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
+	if d.jq == "" || item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
 		return nil, nil //nolint:nilnil // nothing is to be edited
 	}
-	return d.program.Edit(ctx, item.Entry.Body)
+	return payload.Edit(ctx, d.runner.jq, d.jq, item.Entry.Body)
 }
 
 // endReading ends the read in flight, and waits for it.

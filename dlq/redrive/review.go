@@ -41,19 +41,13 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 	if r.Topics, r.Causes, err = rn.runs.SplitRun(ctx, id, reviewCauses); err != nil {
 		return nil, err
 	}
-	var program *payload.Program
-	if run.Spec.JQ != "" {
-		if program, err = payload.Compile(run.Spec.JQ); err != nil {
-			return nil, err
-		}
-	}
 	items, err := rn.runs.NextItems(ctx, id, 0, min(sample, 100), batchBytes)
 	if err != nil {
 		return nil, err
 	}
 	for i := range items {
 		if e := items[i].Entry; e != nil && e.Body != nil {
-			s, err := rn.reviewed(ctx, e, program)
+			s, err := rn.reviewed(ctx, e, run.Spec.JQ)
 			if err != nil {
 				return nil, err
 			}
@@ -64,11 +58,11 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 }
 
 // reviewed is an entry as it would be sent.
-func (rn *Runner) reviewed(ctx context.Context, e *dlq.Entry, program *payload.Program) (*Sample, error) {
+func (rn *Runner) reviewed(ctx context.Context, e *dlq.Entry, jq string) (*Sample, error) {
 	s := &Sample{Entry: *e}
 	after := e.Body
-	if program != nil {
-		edited, err := program.Edit(ctx, e.Body)
+	if jq != "" {
+		edited, err := payload.Edit(ctx, rn.jq, jq, e.Body)
 		switch {
 		case err != nil:
 			s.Problem = err.Error()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	// Batch is how many entries a run claims in one transaction at most. Defaults to 1,000, which is [dlq.MaxPage] and the most. A run
 	// begins with 250, takes more while the broker confirms a batch within 250 ms, and fewer when that takes more than a second.
 	Batch int
+	// JQ runs the expressions of runs. Defaults to [payload.InProcess], which does not bound their memory; a server takes a [payload.Child].
+	JQ payload.Evaluator
 	// Publishers is how many entries are published at once when the Redriver is not a [BatchRedriver]. Defaults to 256.
 	Publishers int
 }
@@ -60,6 +63,7 @@ type Runner struct {
 	workEvery  time.Duration
 	batch      int
 	publishers int
+	jq         payload.Evaluator
 	wake       chan struct{}
 }
 
@@ -95,6 +99,9 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}
 	// A transaction of a thousand items, or of ten thousand to freeze, may take its time; a lease that is lost meanwhile is noticed.
 	rn.runs = &boundedRuns{rn.runs, max(time.Minute, 2*rn.runLease)}
+	if rn.jq = cfg.JQ; rn.jq == nil {
+		rn.jq = &payload.InProcess{}
+	}
 	if rn.logger == nil {
 		rn.logger = slog.Default()
 	}

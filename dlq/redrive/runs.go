@@ -105,7 +105,7 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 		return spec, fmt.Errorf("dlq: run: %w: target %.80q is not among the configured ones", dlq.ErrInvalid, spec.Target)
 	}
 	if spec.JQ != "" {
-		if _, err := payload.Compile(spec.JQ); err != nil {
+		if err := payload.Check(spec.JQ); err != nil {
 			return spec, err
 		}
 	}

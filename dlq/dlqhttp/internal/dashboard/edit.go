@@ -191,7 +191,7 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	}
 	again := func(problem string) error { //nolint:contextcheck // it is the request's
 		data.Problem = problem
-		after, err := edit.Apply(r.Context(), full.Body)
+		after, err := d.cfg.Manager.ApplyEdit(r.Context(), edit, full.Body)
 		if err == nil {
 			diff := sees.Diff(full.Body, after)
 			data.Diff = &diff

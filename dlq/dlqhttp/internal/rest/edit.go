@@ -56,7 +56,8 @@ func (a *API) editOf(ctx context.Context, id int64, w *wire.Edit, of *dlq.Body) 
 		return edit, huma.NewError(http.StatusUnprocessableEntity, "body: give one of payload, payload_base64 and jq")
 	}
 	if ways == 0 && len(w.SetHeaders)+len(w.RemoveHeaders) == 0 {
-		return edit, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give payload, payload_base64, jq, set_headers or remove_headers")
+		return edit, huma.NewError(http.StatusUnprocessableEntity,
+			"body: nothing to change: give payload, payload_base64, jq, set_headers or remove_headers")
 	}
 	if err := a.visible(ctx).Edit(&edit, of); err != nil {
 		if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
@@ -79,7 +80,7 @@ func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[wire.D
 	if err != nil {
 		return nil, err
 	}
-	after, err := edit.Apply(ctx, e.Body)
+	after, err := a.cfg.Manager.ApplyEdit(ctx, edit, e.Body)
 	if err != nil {
 		return nil, a.fail(ctx, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err), 0)
 	}

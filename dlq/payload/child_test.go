@@ -1,0 +1,108 @@
+package payload_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
+)
+
+const serving = "serve-expressions"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == serving {
+		if err := payload.Serve(os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func newChild(t *testing.T) *payload.Child {
+	t.Helper()
+	child, err := payload.NewChild(os.Args[0], serving)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, child.Close()) })
+	return child
+}
+
+// A child answers what the process itself does, to the byte and to the word.
+func TestChild_AsInProcess(t *testing.T) {
+	t.Parallel()
+	child, here := newChild(t), &payload.InProcess{}
+	for _, c := range [][2]string{
+		{`.a = 2`, `{ "id": 9007199254740993, "a": 1 }`},
+		{`.`, "{}\n"},
+		{`.a.b`, `{"a":1}`},
+		{`empty`, `{}`},
+		{`.[]`, `[1,2]`},
+		{`.a =`, `{}`},
+		{`.a = 1`, `no JSON`},
+		{strings.Repeat("(", 70_000), `{}`},
+		{strings.Repeat("(", 2_000) + "." + strings.Repeat(")", 2_000), `{}`},
+	} {
+		want, fault := here.Evaluate(t.Context(), c[0], []byte(c[1]))
+		got, err := child.Evaluate(t.Context(), c[0], []byte(c[1]))
+		require.Equal(t, want, got, "%.20s", c[0])
+		if fault == nil {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, fault.Error(), "%.20s", c[0])
+		require.Equal(t, errors.Is(fault, driver.ErrInvalid), errors.Is(err, driver.ErrInvalid), "%.20s", c[0])
+	}
+}
+
+// Expressions that would take all memory, or never end, end their process and nothing else, and the next one is answered.
+func TestChild_Bounded(t *testing.T) {
+	t.Parallel()
+	child := newChild(t)
+	for _, expression := range []string{
+		`"x" * 1e9`,
+		`[range(1e9)]`,
+		`reduce range(1e9) as $i (.; .)`,
+		`def f: [f]; f`,
+		`[limit(1e8; repeat("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"))] | add`,
+	} {
+		_, err := child.Evaluate(t.Context(), expression, []byte(`{}`))
+		require.Error(t, err, expression)
+		t.Log(expression, err)
+		got, err := child.Evaluate(t.Context(), ".x = 1", []byte(`{}`))
+		require.NoError(t, err)
+		require.JSONEq(t, `{"x":1}`, string(got))
+	}
+}
+
+// Many callers share the processes; one that gives up and the end of all hold nobody up.
+func TestChild_Shared(t *testing.T) {
+	t.Parallel()
+	child := newChild(t)
+	var callers sync.WaitGroup
+	for n := range 16 {
+		callers.Go(func() {
+			got, err := child.Evaluate(t.Context(), fmt.Sprintf(".x = %d", n), []byte(`{}`))
+			assert.NoError(t, err)
+			assert.JSONEq(t, fmt.Sprintf(`{"x":%d}`, n), string(got))
+		})
+	}
+	callers.Wait()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := child.Evaluate(gone, ".x = 1", []byte(`{}`))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, child.Close())
+	_, err = child.Evaluate(t.Context(), ".x = 1", []byte(`{}`))
+	require.ErrorIs(t, err, driver.ErrClosed)
+	_, err = payload.NewChild()
+	require.ErrorIs(t, err, driver.ErrInvalid)
+}

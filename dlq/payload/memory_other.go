@@ -1,0 +1,24 @@
+//go:build !linux
+
+package payload
+
+import (
+	"os"
+	"runtime"
+	"time"
+)
+
+// limitMemory ends the process soon after it has taken more than the limit: no limit of the system counts what Go has taken and not only
+// reserved.
+func limitMemory(bytes uint64) {
+	go func() {
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			if m.HeapSys-m.HeapReleased > bytes {
+				os.Exit(1)
+			}
+			time.Sleep(10 * time.Millisecond) // the process has nothing else to wait for
+		}
+	}()
+}
