@@ -68,6 +68,9 @@ type Config struct {
 	Limits Limits
 	// Logger receives changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger
+
+	// interval is how old what a page shows may be; tests change it.
+	interval time.Duration
 }
 
 // Limits bound what a client may ask for. A zero field has its default.

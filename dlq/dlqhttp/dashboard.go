@@ -17,7 +17,7 @@ func (h *Handler) dashboard() *access.Mux {
 		Refused: h.trail.refused, Read: h.trail.read, Health: h.components,
 		Topology: h.cfg.Topology, Depths: h.cfg.Depths, Settings: h.cfg.Settings, Rules: h.cfg.Rules,
 		Retention: h.cfg.Retention, Rate: h.cfg.Rate,
-		Body: h.cfg.Limits.Body, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
+		Body: h.cfg.Limits.Body, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger, Interval: h.cfg.interval,
 	})
 }
 

@@ -34,6 +34,7 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	require.NoError(t, err)
 	log := &logbuffer.Buffer{}
 	s := newServer(t, func(c *dlqhttp.Config) {
+		c.ReadAlways()
 		c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: rules.LogAttr}))
 	})
