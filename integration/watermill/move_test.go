@@ -25,20 +25,33 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// service is one process of a consumer, with what all of them have handled.
+// service is one process of a consumer.
 type service struct {
-	broker brokers.Broker
-	router *message.Router
-	ended  chan struct{}
+	broker  brokers.Broker
+	retries brokers.Broker // where they wait: broker, or another one
+	router  *message.Router
+	ended   chan struct{}
 }
 
-// serve starts a process of the service on the broker of a URL. Every third message fails at its first attempt, and waits.
-func serve(t *testing.T, url, topic string, handled *ledger, dead *atomic.Int32) *service {
+// serve starts a process of the service on the broker of a URL. Every tenth message fails at its first attempt, and waits.
+func (m *mover) serve(t *testing.T, url string) *service {
+	t.Helper()
+	return m.serveVia(t, url, url)
+}
+
+// serveVia is serve with a Rescheduler of its own.
+func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), url)
 	require.NoError(t, err)
+	s := &service{broker: b, retries: b, ended: make(chan struct{})}
+	if retries != url {
+		s.retries, err = brokers.Open(t.Context(), retries)
+		require.NoError(t, err)
+	}
+	topic, handled, dead := m.topic, m.handled, &m.dead
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: b,
+		Rescheduler: s.retries,
 		DeadLetters: middleware.Sinks{countDead(dead), b},
 		MaxAttempts: 10, Backoff: middleware.Constant(2 * time.Second),
 	})
@@ -54,7 +67,7 @@ func serve(t *testing.T, url, topic string, handled *ledger, dead *atomic.Int32)
 		handled.note(m.UUID)
 		return nil
 	})
-	s := &service{broker: b, router: router, ended: make(chan struct{})}
+	s.router = router
 	go func() {
 		defer close(s.ended)
 		_ = router.Run(context.WithoutCancel(t.Context()))
@@ -72,6 +85,9 @@ func (s *service) stop(t *testing.T) {
 	require.NoError(t, s.router.Close())
 	<-s.ended
 	require.NoError(t, s.broker.Close())
+	if s.retries != s.broker {
+		require.NoError(t, s.retries.Close())
+	}
 }
 
 // docs/brokers/watermill.md: a service moves to the native driver by one word of its URL, rolling, with messages and retries
@@ -112,37 +128,30 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 			}
 			consumer := strings.ReplaceAll(c.to, "TOPIC", m.topic)
 
-			old := serve(t, adapter, m.topic, m.handled, &m.dead)
+			old := m.serve(t, adapter)
 			m.publish(t, old.broker, 30)
-			next := serve(t, native, m.topic, m.handled, &m.dead) // rolling: both run
+			next := m.serve(t, native) // rolling: both run
 			m.publish(t, old.broker, 10)
 			m.publish(t, next.broker, 10)
 			old.stop(t)
 			end := m.move(t, adapter, native, consumer)
 			m.publish(t, next.broker, 10)
-			if c.group {
+			if c.group { // Move has partitions, whose retries are read when it has ended
 				await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
-				end() // with the partitions that it has, whose retries come after that
+				for end(); waiting(t, delays) > 0; end() { // what it had in hand has returned
+					end = m.move(t, adapter, native, consumer)
+					await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
+				}
 				m.complete(t)
-			} else {
-				m.complete(t)
-				end()
-			}
-
-			m.publish(t, next.broker, 30)
-			if c.group { // what waits in the topics of the native driver's retries, only it reads
-				m.complete(t)
-				next.stop(t)
-				source := open(t, native)
-				m.publish(t, source, 20) // these wait on the topic
-				back := serve(t, adapter, m.topic, m.handled, &m.dead)
-				m.publish(t, back.broker, 10)
-				m.complete(t)
-				back.stop(t)
-				require.Zero(t, m.dead.Load(), "nothing healthy is dead")
+				m.publish(t, next.broker, 30)
+				m.backByRescheduler(t, next, native, adapter, delays)
 				return
 			}
-			back := serve(t, adapter, m.topic, m.handled, &m.dead)
+			m.complete(t)
+			end()
+
+			m.publish(t, next.broker, 30)
+			back := m.serve(t, adapter)
 			m.publish(t, next.broker, 10)
 			m.publish(t, back.broker, 10)
 			next.stop(t)
@@ -154,6 +163,26 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 			require.Zero(t, m.dead.Load(), "nothing healthy is dead")
 		})
 	}
+}
+
+// backByRescheduler is the way back where only members on the native driver read its retries: new ones wait in the adapter's Delays
+// first, until the native driver has none, and then the members are replaced. The topic is consumed all the time.
+func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, delays string) {
+	t.Helper()
+	through := m.serveVia(t, native, adapter)
+	m.publish(t, next.broker, 10)
+	m.publish(t, through.broker, 10)
+	next.stop(t)
+	m.publish(t, through.broker, 10)
+	await.True(t, func() bool { return m.handled.distinct()+waiting(t, delays) == m.sent }, "nothing waits but in Delays")
+	back := m.serve(t, adapter)
+	m.publish(t, through.broker, 10)
+	m.publish(t, back.broker, 10)
+	through.stop(t)
+	m.publish(t, back.broker, 10)
+	m.complete(t)
+	back.stop(t)
+	require.Zero(t, m.dead.Load(), "nothing healthy is dead")
 }
 
 // waiting counts what the broker of a URL keeps.
