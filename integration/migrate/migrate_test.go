@@ -21,6 +21,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -65,6 +66,7 @@ type move struct {
 	name   string // of the page, the program and the seed
 	python string
 	vhost  string // URL
+	binary string // of the page's program, once it is built
 
 	mu      sync.Mutex
 	handled map[int]string // by which consumer
@@ -167,12 +169,14 @@ func (m *move) program() (stop func()) {
 	require.NoError(m.t, err)
 	query := pageURL.FindSubmatch(page)
 	require.NotNil(m.t, query, "the page names no URL")
-	binary := filepath.Join(m.t.TempDir(), m.name)
-	build := exec.CommandContext(m.t.Context(), "go", "build", "-o", binary, "./examples/migrate/"+m.name)
-	build.Dir = "../.."
-	out, err := build.CombinedOutput()
-	require.NoError(m.t, err, string(out))
-	command := exec.CommandContext(context.Background(), binary)
+	if m.binary == "" {
+		m.binary = filepath.Join(m.t.TempDir(), m.name)
+		build := exec.CommandContext(m.t.Context(), "go", "build", "-o", m.binary, "./examples/migrate/"+m.name)
+		build.Dir = "../.."
+		out, err := build.CombinedOutput()
+		require.NoError(m.t, err, string(out))
+	}
+	command := exec.CommandContext(context.Background(), m.binary)
 	command.Env = append(os.Environ(), "BROKER_URL="+m.vhost+string(query[1]), "AMQP_MICROSERVICE_NAME=invoice-service")
 	return m.start("new", "Starting handler", command)
 }
@@ -267,7 +271,35 @@ func (m *move) sideBySide(dead string, empty ...string) {
 func TestMove_Laravel(t *testing.T) {
 	t.Parallel()
 	m := begin(t, "laravel")
+	m.jobs()
 	m.sideBySide("orders_dlq", "orders", "orders_retry", "orders_wait")
+}
+
+// jobs has the program read what Laravel's own queue driver has put on the queue: plain data are handled, a serialized object is a
+// dead letter with that reason and its bytes as they were, for a worker that can read it.
+func (m *move) jobs() {
+	m.t.Helper()
+	m.seed("jobs")
+	stop := m.program()
+	conn, err := amqp.Dial(m.vhost)
+	require.NoError(m.t, err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	require.NoError(m.t, err)
+	var dead amqp.Delivery
+	await.True(m.t, func() (ok bool) {
+		dead, ok, err = ch.Get("orders_dlq", true)
+		require.NoError(m.t, err)
+		return ok
+	}, "%s", m.said())
+	require.Contains(m.t, string(dead.Body), `"command": "O:18:`)
+	require.Contains(m.t, dead.Headers[envelope.KeyErrorMessage], "malformed structured body: a job of Laravel's own queue")
+	await.True(m.t, func() bool { return m.by("new") == 1 }, "%s", m.said())
+	stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	require.Equal(m.t, "new", m.handled[901])
+	delete(m.handled, 901)
 }
 
 func TestMove_TTLCycle(t *testing.T) {

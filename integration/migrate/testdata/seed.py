@@ -34,6 +34,16 @@ class Laravel:
             "message_id": "m-%d" % i, "timestamp": "2026-02-28T22:53:42+00:00", "version": "1.0", "source": "checkout", "queue": "orders",
             "data": {"order_id": str(i), "stock": 0 if bad else 1}, "metadata": [], "error": None, "retry_count": 0}))
 
+    def jobs(self):
+        """What Laravel's own queue driver puts there: a queued class, and Queue::push with plain data."""
+        command = {"commandName": "App\\Jobs\\ShipOrder", "command": 'O:18:"App\\Jobs\\ShipOrder":1:{s:8:"order_id";s:3:"900";}'}
+        plain = {"order_id": "901", "stock": 1}
+        for name, job, data in (
+                ("App\\Jobs\\ShipOrder", "Illuminate\\Queue\\CallQueuedHandler@call", command), ("ShipOrder", "ShipOrder@handle", plain)):
+            body = {"uuid": "9b0c" + name, "displayName": name, "job": job, "maxTries": 1, "maxExceptions": 1, "failOnTimeout": False,
+                    "backoff": None, "timeout": None, "data": data, "id": "k3Jq"}
+            send("", "orders", json.dumps(body), {"laravel": {"attempts": 1}}, content_type="application/json", correlation_id="k3Jq")
+
     def handle(self, method, properties, body):
         message = json.loads(body)
         if message["data"]["stock"]:
@@ -135,8 +145,8 @@ class ServiceBus:
 
 
 original = {"laravel": Laravel, "ttl-cycle": TTLCycle, "delayed-backoff": DelayedBackoff, "service-bus": ServiceBus}[system]()
-if command == "declare":
-    original.declare()
+if command in ("declare", "jobs"):
+    getattr(original, command)()
 elif command == "publish":
     for i in range(int(sys.argv[4]), int(sys.argv[5])):
         original.publish(i, bad=i % 5 == 0)
