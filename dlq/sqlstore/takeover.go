@@ -31,7 +31,8 @@ const keptSuffix = "_before_redrive"
 // source_table, source_id, event_payload, error_message, stack_trace, retry_count, max_retries, status, created_at, last_retry_at,
 // resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic and correlation_id, and copies its rows. A table, an archive and
 // indexes that have names of ours get others, and nothing of them is changed or removed. Times without a zone are read in that of the
-// session. It may be repeated: rows that are there already stay as they are.
+// session. It may be repeated: rows that are there already stay as they are. What is inserted into dlq_events later goes to the table that
+// was there, and a repetition takes it over.
 func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -74,6 +75,11 @@ func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeov
 	defer s.Close()
 	if done.Before, err = countByStatus(ctx, bare.write, done.Kept); err != nil {
 		return nil, err
+	}
+	if strings.HasSuffix(done.Kept, keptSuffix) {
+		if err := divert(ctx, bare.write, done.Kept); err != nil {
+			return nil, err
+		}
 	}
 	if err := done.copy(ctx, bare.write, s, by); err != nil {
 		return nil, err
@@ -154,6 +160,30 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// divert leads what is still inserted into dlq_events, which is a view from now on, to the table that was there: consumers that have
+// not moved in yet notice nothing, and the next call takes their rows over.
+func divert(ctx context.Context, db *sql.DB, kept string) error {
+	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, last_retry_at, resolved_at," +
+		" resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
+	for _, statement := range []string{
+		`CREATE OR REPLACE FUNCTION dlq_events` + keptSuffix + `_insert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO ` + quoteTable(kept) + ` (` + columns + `, retry_count, max_retries, status, created_at)
+		VALUES (NEW.` + strings.ReplaceAll(columns, ", ", ", NEW.") + `, COALESCE(NEW.retry_count, 0), COALESCE(NEW.max_retries, 3),
+			COALESCE(NEW.status, 'PENDING'), COALESCE(NEW.created_at, CURRENT_TIMESTAMP))
+		RETURNING id INTO NEW.id;
+		RETURN NEW;
+		END $$`,
+		"DROP TRIGGER IF EXISTS dlq_events" + keptSuffix + "_insert ON dlq_events",
+		"CREATE TRIGGER dlq_events" + keptSuffix + "_insert INSTEAD OF INSERT ON dlq_events" +
+			" FOR EACH ROW EXECUTE FUNCTION dlq_events" + keptSuffix + "_insert()",
+	} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("lead what is inserted into dlq_events to %s: %w", kept, err)
 		}
 	}
 	return nil

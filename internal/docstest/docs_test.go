@@ -234,6 +234,9 @@ func TestDocs_QueriesRun(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	for _, p := range pages(t) {
+		if p.path == "docs/migrate/dead-letter-table.md" {
+			continue // of PostgreSQL: TestMove_DeadLetterTable
+		}
 		for _, block := range p.blocks("sql") {
 			for statement := range strings.SplitSeq(strings.TrimSpace(block), ";\n") {
 				_, err := db.ExecContext(t.Context(), statement)
