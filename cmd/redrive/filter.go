@@ -46,6 +46,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.filter.Fingerprint, "fingerprint", "", "group, as dlq groups shows it")
 	flags.StringVar(&f.filter.EventID, "message-id", "", "id of the message")
 	flags.StringVar(&f.filter.CorrelationID, "correlation-id", "", "correlation id")
+	flags.StringVar(&f.filter.TraceID, "trace-id", "", "W3C trace of the message (reads the headers of all that the others leave)")
 	flags.StringVar(&f.filter.SourceTable, "source-table", "", "table of the business record")
 	flags.StringVar(&f.filter.SourceID, "source-id", "", "id of the business record")
 	flags.StringVar(&f.filter.ErrorText, "error", "", "text that occurs in the error")

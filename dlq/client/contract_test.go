@@ -171,7 +171,8 @@ func TestContract_EveryMethod(t *testing.T) {
 	now, two := time.Now(), 2
 	filter := wire.Filter{
 		IDs: []int64{1, 2}, Statuses: []string{"PENDING", "PARKED"}, Topic: "x", Consumer: "x", EventType: "x", Handler: "x", Reason: "exhausted", ErrorClass: "x",
-		ErrorCode: "x", Fingerprint: "x", EventID: "x", SourceTable: "x", SourceID: "x", CorrelationID: "x", Error: "x", Payload: "x",
+		ErrorCode: "x", Fingerprint: "x", EventID: "x", SourceTable: "x", SourceID: "x", CorrelationID: "x",
+		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", Error: "x", Payload: "x",
 		PayloadFields: []string{"a=1", "b=2,3"}, Cause: "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now, DiedBefore: now, Redrives: &two, Run: "x",
 	}
 	page, spec := Page{Limit: 2, Order: "oldest"}, wire.RunSpec{ID: "run-1", Filter: wire.Filter{Topic: "orders"}, JQ: ".x = 1"}

@@ -36,8 +36,14 @@ func testFilters(t *testing.T, db Database) {
 		"source table":   {func(d *envelope.DeadLetter) { d.Message.Metadata["source_table"] = "employee" }, dlq.Filter{SourceTable: "employee"}},
 		"source id":      {func(d *envelope.DeadLetter) { d.Message.Metadata["source_id"] = "E-17" }, dlq.Filter{SourceID: "E-17"}},
 		"correlation id": {func(d *envelope.DeadLetter) { d.Message.Metadata["correlation_id"] = "c-9" }, dlq.Filter{CorrelationID: "c-9"}},
-		"error text":     {func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" }, dlq.Filter{ErrorText: "cpf 100%_SURE"}},
-		"cause text":     {func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" }, dlq.Filter{CauseText: "such CUSTOMER"}},
+		"trace id": {
+			func(d *envelope.DeadLetter) {
+				d.Message.Metadata[envelope.KeyTraceParent] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+			},
+			dlq.Filter{TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"},
+		},
+		"error text": {func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" }, dlq.Filter{ErrorText: "cpf 100%_SURE"}},
+		"cause text": {func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" }, dlq.Filter{CauseText: "such CUSTOMER"}},
 		"payload text": {
 			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") }, dlq.Filter{PayloadText: "\x00needle\xff"},
 		},

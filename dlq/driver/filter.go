@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -30,6 +31,9 @@ type Filter struct {
 	SourceTable   string `json:"source_table,omitzero"`
 	SourceID      string `json:"source_id,omitzero"`
 	CorrelationID string `json:"correlation_id,omitzero"`
+	// TraceID picks entries whose message travelled in this W3C trace: 32 hexadecimal digits. It reads the headers of every entry that
+	// the other fields leave.
+	TraceID string `json:"trace_id,omitzero"`
 	// ErrorText must occur in the error message, PayloadText in the payload. Letter case counts in the payload, and does not
 	// in the error (ASCII letters at least; the database decides about others). PayloadText reads every payload that the other
 	// fields leave: give it company.
@@ -79,6 +83,12 @@ func (f *Filter) Validate() error {
 	return nil
 }
 
+// traceID is how W3C writes the id of a trace.
+var traceID = regexp.MustCompile("^[0-9a-f]{32}$")
+
+// ReadsBodies reports whether what the filter picks is found by reading bodies, one by one: such a search takes long.
+func (f *Filter) ReadsBodies() bool { return f.LooksIntoPayloads() || f.TraceID != "" }
+
 // validateValues refuses what no store holds: text with NUL or that is not UTF-8, a number beyond 32 bits. A payload is bytes, and holds
 // anything.
 func (f *Filter) validateValues() error {
@@ -91,6 +101,9 @@ func (f *Filter) validateValues() error {
 		if strings.ContainsRune(value, 0) || !utf8.ValidString(value) {
 			return fmt.Errorf("%w: %s: expected text in UTF-8 without NUL", ErrInvalid, name)
 		}
+	}
+	if f.TraceID != "" && !traceID.MatchString(f.TraceID) {
+		return fmt.Errorf("%w: trace_id %.80q: 32 hexadecimal digits", ErrInvalid, f.TraceID)
 	}
 	if f.Redrives != nil && (*f.Redrives < 0 || *f.Redrives > math.MaxInt32) {
 		return fmt.Errorf("%w: redrives: a number from 0 to %d", ErrInvalid, math.MaxInt32)

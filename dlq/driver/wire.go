@@ -121,7 +121,7 @@ func (f *Filter) Wire() wire.Filter {
 	w := wire.Filter{
 		IDs: f.IDs, Topic: f.Topic, Consumer: f.Consumer, EventType: f.EventType, Handler: f.Handler, Reason: string(f.Reason),
 		ErrorClass: f.ErrorClass, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, EventID: f.EventID, SourceTable: f.SourceTable,
-		SourceID: f.SourceID, CorrelationID: f.CorrelationID, Error: f.ErrorText, Payload: f.PayloadText, Cause: f.CauseText,
+		SourceID: f.SourceID, CorrelationID: f.CorrelationID, TraceID: f.TraceID, Error: f.ErrorText, Payload: f.PayloadText, Cause: f.CauseText,
 		From: f.From, To: f.To, ResolvedBefore: f.ResolvedBefore, DiedBefore: f.DiedBefore, Redrives: f.Redrives, Run: f.Run,
 	}
 	for _, s := range f.Statuses {
@@ -138,7 +138,7 @@ func (f *Filter) SetWire(w *wire.Filter) error {
 	*f = Filter{
 		IDs: w.IDs, Topic: w.Topic, Consumer: w.Consumer, EventType: w.EventType, Handler: w.Handler, Reason: envelope.Reason(w.Reason),
 		ErrorClass: w.ErrorClass, ErrorCode: w.ErrorCode, Fingerprint: w.Fingerprint, EventID: w.EventID, SourceTable: w.SourceTable,
-		SourceID: w.SourceID, CorrelationID: w.CorrelationID, ErrorText: w.Error, PayloadText: w.Payload, CauseText: w.Cause,
+		SourceID: w.SourceID, CorrelationID: w.CorrelationID, TraceID: w.TraceID, ErrorText: w.Error, PayloadText: w.Payload, CauseText: w.Cause,
 		From: w.From, To: w.To, ResolvedBefore: w.ResolvedBefore, DiedBefore: w.DiedBefore, Redrives: w.Redrives, Run: w.Run,
 	}
 	for _, s := range w.Statuses {

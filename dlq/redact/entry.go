@@ -81,7 +81,8 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	}
 	f := &spec.Filter
 	for _, text := range []*string{
-		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID, &f.CorrelationID,
+		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID,
+		&f.CorrelationID, &f.TraceID,
 		&f.Error, &f.Cause,
 	} {
 		*text = r.Text(*text)

@@ -10,6 +10,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Get returns an entry with the body that a redrive would send.
@@ -115,6 +116,11 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	if f.PayloadText != "" {
 		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
 			s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))) + ")")
+	}
+	if f.TraceID != "" {
+		header := `"` + envelope.KeyTraceParent + `":"00-` + f.TraceID + `-`
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
+			s.dialect.contains("b.headers", b.Var(s.dialect.containsArg(header))) + ")")
 	}
 	for _, field := range f.PayloadFields {
 		tables, where := s.dialect.hasField(field, func(v any) string { return b.Var(v) })

@@ -20,6 +20,7 @@ type Filter struct {
 	SourceTable    string    `json:"source_table,omitempty"`
 	SourceID       string    `json:"source_id,omitempty"`
 	CorrelationID  string    `json:"correlation_id,omitempty"`
+	TraceID        string    `json:"trace_id,omitempty" pattern:"^[0-9a-f]{32}$" doc:"W3C trace of the message. Reads all headers."`
 	Error          string    `json:"error,omitempty" doc:"Text that occurs in the error."`
 	Payload        string    `json:"payload,omitempty" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
 	PayloadFields  []string  `json:"payload_fields,omitempty" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`

@@ -280,6 +280,25 @@ func TestEntries_PayloadField(t *testing.T) {
 	require.Contains(t, b.text(), "customer.id=42", "what a field looks like")
 }
 
+// What belongs to an entry is a link: the others of its flow by their correlation id, those of its trace by the headers.
+func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 6) // three of a flow each
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-"
+	travelled := s.put(t, 2, messageIDs("traced"), func(d *envelope.DeadLetter) {
+		d.Message.Metadata[envelope.KeyTraceParent] = trace + d.Message.UUID[len(d.Message.UUID)-12:] + "0001-01"
+	})
+	b := s.open(t, "ana:viewer")
+	shown := `[...document.querySelectorAll("td a.id")].map((a) => a.innerText).sort()`
+	b.visit(fmt.Sprintf("/entries/%d", ids[4]))
+	b.follow(`a[href*="correlation="]`)
+	require.Equal(t, []string{dlq.FormatID(ids[3]), dlq.FormatID(ids[4]), dlq.FormatID(ids[5])}, eval[[]string](b, shown))
+	b.visit(fmt.Sprintf("/entries/%d", travelled[0]))
+	b.follow(`a[href*="trace="]`)
+	require.Equal(t, []string{dlq.FormatID(travelled[0]), dlq.FormatID(travelled[1])}, eval[[]string](b, shown))
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`), "it reads headers one by one: it does not refresh")
+}
+
 // A whole cause is given up from its page.
 func TestGroup_Discard(t *testing.T) {
 	s := newSite(t)

@@ -122,7 +122,7 @@ func TestEntries_SlowSearch(t *testing.T) {
 	}, 1500)), document.querySelector(".filters button[type=submit]").click(), true)`)
 	<-slow.began
 	b.wait(`window.said && !document.querySelector("#searching").checkVisibility()`)
-	require.Regexp(t, `Searching payloads for \d s`, eval[string](b, `window.said`))
+	require.Regexp(t, `Searching messages for \d s`, eval[string](b, `window.said`))
 	require.Contains(t, eval[string](b, `location.search`), "payload=order", "the page that was there stays")
 	await.True(t, slow.stopped.Load, "the server has stopped")
 }

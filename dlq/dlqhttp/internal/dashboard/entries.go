@@ -28,7 +28,7 @@ type entriesData struct {
 	In string
 	// Suggest are names for the fields of the filter.
 	Suggest suggestions
-	// Slow lists read payloads: they are not read again automatically.
+	// Slow lists read bodies: they are not read again automatically.
 	Slow bool
 }
 
@@ -92,7 +92,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		page.Limit = min(n, maxSize)
 	}
 	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
-	slow := s.Filter.PayloadText != "" || len(s.Filter.PayloadFields) > 0
+	slow := s.Filter.ReadsBodies()
 	load := func(ctx context.Context) (l listing, err error) {
 		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
 			return l, err
@@ -106,7 +106,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	}
 	var l listing
 	at := time.Now()
-	if slow { // it reads payloads: it ends when the browser stops it, and is not shared
+	if slow { // it reads bodies: it ends when the browser stops it, and is not shared
 		l, err = load(r.Context())
 	} else {
 		l, at, err = cached(r.Context(), d.cache, key, load)

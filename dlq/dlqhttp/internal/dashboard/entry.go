@@ -151,8 +151,8 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 	if err != nil {
 		return err
 	}
-	if s.Filter.PayloadText != "" || len(s.Filter.PayloadFields) > 0 {
-		return nil // to find the next one would read payloads
+	if s.Filter.ReadsBodies() {
+		return nil // to find the next one would read them one by one
 	}
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err
@@ -182,7 +182,8 @@ func (e *entryData) show(body *dlq.Body, sees visible.View) {
 		e.Headers = append(e.Headers, headerView{name, value, !dlq.EditableHeader(name)})
 	}
 	slices.SortFunc(e.Headers, func(a, b headerView) int { return strings.Compare(a.Name, b.Name) })
-	if parts := strings.Split(shown.Headers[envelope.KeyTraceParent], "-"); len(parts) == 4 && len(parts[1]) == 32 {
+	parts := strings.Split(shown.Headers[envelope.KeyTraceParent], "-")
+	if len(parts) == 4 && len(parts[1]) == 32 && (&dlq.Filter{TraceID: parts[1]}).Validate() == nil {
 		e.Trace = traceView{parts[1], parts[2]}
 	}
 }

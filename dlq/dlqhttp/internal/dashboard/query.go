@@ -42,6 +42,7 @@ func textFields(f *dlq.Filter) []struct {
 		{"code", "error code", &f.ErrorCode},
 		{"event", "message id", &f.EventID},
 		{"correlation", "correlation id", &f.CorrelationID},
+		{"trace", "trace", &f.TraceID},
 		{"source_table", "source table", &f.SourceTable},
 		{"source", "source id", &f.SourceID},
 		{"run", "redrive run", &f.Run},

@@ -22,6 +22,7 @@ func TestSearch_RoundTrip(t *testing.T) {
 		IDs: []int64{3, 5}, Statuses: []dlq.Status{dlq.Pending, dlq.Parked}, Topic: "orders & more", Consumer: "billing", EventType: "order.placed",
 		Handler: "charge", Reason: "permanent", ErrorClass: "*bank.Error", ErrorCode: "504", Fingerprint: "df200c5f5f239a94", EventID: "m-1",
 		SourceTable: "orders", SourceID: "17", CorrelationID: "c", ErrorText: `"><script>`, PayloadText: "a=b&c", CauseText: "bank",
+		TraceID:       "4bf92f3577b34da6a3ce929d0e0e4736",
 		PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"a.b"}, Value: `"x & y"`}},
 		From:          noon.Add(-time.Hour), To: noon, Redrives: &two, Run: "r-1",
 	}}

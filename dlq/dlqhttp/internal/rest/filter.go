@@ -28,6 +28,7 @@ type Query struct {
 	SourceTable    string        `query:"source_table"`
 	SourceID       string        `query:"source_id"`
 	CorrelationID  string        `query:"correlation_id"`
+	TraceID        string        `query:"trace_id" pattern:"^[0-9a-f]{32}$" doc:"W3C trace of the message. Reads all headers."`
 	Error          string        `query:"error" doc:"Text that occurs in the error."`
 	Payload        string        `query:"payload" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
 	PayloadFields  []string      `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves."`
@@ -45,7 +46,8 @@ func (q *Query) filter() *wire.Filter {
 	f := &wire.Filter{
 		IDs: q.IDs, Statuses: q.Statuses, Topic: q.Topic, Consumer: q.Consumer, EventType: q.EventType, Handler: q.Handler, Reason: q.Reason,
 		ErrorClass: q.ErrorClass, ErrorCode: q.ErrorCode, Fingerprint: q.Fingerprint, EventID: q.EventID, SourceTable: q.SourceTable,
-		SourceID: q.SourceID, CorrelationID: q.CorrelationID, Error: q.Error, Payload: q.Payload, PayloadFields: q.PayloadFields, Cause: q.Cause,
+		SourceID: q.SourceID, CorrelationID: q.CorrelationID, TraceID: q.TraceID, Error: q.Error, Payload: q.Payload,
+		PayloadFields: q.PayloadFields, Cause: q.Cause,
 		From: q.From, To: q.To, ResolvedBefore: q.ResolvedBefore, DiedBefore: q.DiedBefore, Run: q.Run,
 	}
 	if q.Redrives.set {

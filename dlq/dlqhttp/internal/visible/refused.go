@@ -43,7 +43,7 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 		}
 	}
 	if err := v.Values(
-		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID, f.CorrelationID,
+		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID, f.CorrelationID, f.TraceID,
 	); err != nil {
 		return err
 	}

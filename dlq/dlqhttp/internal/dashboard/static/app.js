@@ -344,7 +344,7 @@
     const said = $("#searching");
     said.hidden = false;
     clearInterval(searchTimer);
-    searchTimer = setInterval(() => { $("span", said).textContent = `Searching payloads for ${Math.round((Date.now() - began) / 1000)} s…`; }, 1000);
+    searchTimer = setInterval(() => { $("span", said).textContent = `Searching messages for ${Math.round((Date.now() - began) / 1000)} s…`; }, 1000);
   });
   function stopSearch() {
     window.stop();
