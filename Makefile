@@ -45,7 +45,7 @@ CHAOS_SEED   ?= 0
 .PHONY: chaos
 chaos: ## break everything around a service, CHAOS_ROUNDS times on each broker, and balance the books (CHAOS_SEED repeats a run)
 	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -v -timeout 6h -run TestChaos ./chaos \
-	  -chaos.rounds $(CHAOS_ROUNDS) -chaos.seed $(CHAOS_SEED) -chaos.clusters
+	  -chaos.rounds $(CHAOS_ROUNDS) -chaos.seed $(CHAOS_SEED) -chaos.delete -chaos.clusters
 
 .PHONY: lint
 lint: ## run go vet and golangci-lint in every module (the first run builds the linter, 1 to 3 minutes)

@@ -22,6 +22,7 @@ var (
 	rounds   = flag.Int("chaos.rounds", 1, "how often each fault happens, on each broker")
 	seed     = flag.Uint64("chaos.seed", 0, "of the faults and messages; 0 draws one, and prints it")
 	rate     = flag.Int("chaos.rate", 50, "messages published a second")
+	deletes  = flag.Bool("chaos.delete", false, "delete the service's queues, topics and rows while it runs, too")
 	clusters = flag.Bool("chaos.clusters", false, "run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
 )
 
@@ -173,6 +174,12 @@ func readTopic(ctx context.Context, broker brokers.Broker, found func(id string)
 func (c *chaos) spoil() {
 	random := rand.New(rand.NewPCG(*seed, 2))
 	faults := append(c.workerFaults(random), c.target.faults...)
+	if remove := c.target.remove; *deletes && remove != nil {
+		faults = append(faults, fault{"everything deleted", false, func(ctx context.Context) error {
+			defer c.ledger.deleted()
+			return remove(ctx)
+		}})
+	}
 	for range *rounds {
 		for _, i := range random.Perm(len(faults)) {
 			c.traffic(20 + random.IntN(60))

@@ -3,12 +3,16 @@ package chaos_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	_ "modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/integration/services"
@@ -27,7 +31,9 @@ type target struct {
 	workers []string // URLs of the workers, through what fails, in turns
 	direct  string   // URL of the publisher and of the reader of dead letters
 	faults  []fault
-	deep    func(id string) error // publishes a message that no handler can be given; nil without one
+	// remove deletes what the service has on its broker, with all messages in it; nil where the server keeps none of it apart.
+	remove func(ctx context.Context) error
+	deep   func(id string) error // publishes a message that no handler can be given; nil without one
 	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
 	dead func(ctx context.Context, found func(id string)) error
 }
@@ -120,6 +126,7 @@ func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
 		return target{
 			workers: []string{p.URL(t, r.URL)}, direct: r.URL,
 			faults: append(append(cuts(p), crashes(r)...), alarm),
+			remove: func(context.Context) error { return deleteQueues(r.URL) },
 			deep:   func(id string) error { return publishDeep(r.URL, id) },
 			dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, r.URL, found) },
 		}
@@ -150,6 +157,25 @@ func readQueue(ctx context.Context, url string, found func(id string)) error {
 	return nil
 }
 
+// deleteQueues deletes the queues of the service.
+func deleteQueues(url string) error {
+	connection, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	for _, queue := range []string{topic, deadTopic, topic + "_retry." + strconv.FormatInt(backoff.Milliseconds(), 10)} {
+		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // rabbitCluster loses one node of three at a time. Each worker is connected to another node.
 func rabbitCluster(t *testing.T) target {
 	t.Helper()
@@ -157,6 +183,7 @@ func rabbitCluster(t *testing.T) target {
 	to := target{
 		direct: c.Nodes[2].URL,
 		dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, c.Nodes[2].URL, found) },
+		remove: func(context.Context) error { return deleteQueues(c.Nodes[2].URL) },
 	}
 	for _, r := range c.Nodes {
 		p := services.NewProxy(t, r.URL)
@@ -201,7 +228,30 @@ func kafka(t *testing.T) target {
 	return target{
 		workers: []string{"kafka://" + strings.Join(k.ProxiedBrokers, ",")}, direct: k.URL(),
 		faults: append(cuts(k.Proxy), crashes(k)...),
+		remove: func(ctx context.Context) error { return deleteTopics(ctx, k.Brokers) },
 	}
+}
+
+// deleteTopics deletes the topics of the service.
+func deleteTopics(ctx context.Context, seeds []string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(seeds...))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	topics, err := admin.ListTopics(ctx)
+	if err != nil {
+		return err
+	}
+	var ours []string
+	for _, name := range topics.Names() {
+		if strings.HasPrefix(name, topic) {
+			ours = append(ours, name)
+		}
+	}
+	deleted, err := admin.DeleteTopics(ctx, ours...)
+	return errors.Join(err, deleted.Error())
 }
 
 // kafkaCluster loses one node of three at a time.
@@ -220,25 +270,53 @@ func postgres(t *testing.T) target {
 	server := services.Postgres(t, services.PostgresConfig{Durable: true})
 	url := server.Database(t)
 	p := services.NewProxy(t, url)
-	return target{workers: []string{p.URL(t, url)}, direct: url, faults: append(cuts(p), crashes(server)...)}
+	return target{
+		workers: []string{p.URL(t, url)}, direct: url, remove: deleteRows(open(t, "pgx", url)),
+		faults: append(cuts(p), crashes(server)...),
+	}
 }
 
 func mariaDB(t *testing.T) target {
 	t.Helper()
 	server := services.MariaDB(t, services.MySQLConfig{Durable: true})
 	url := server.Database(t)
+	dsn, err := services.MySQLDSN(url)
+	require.NoError(t, err)
 	p := services.NewProxy(t, url)
-	return target{workers: []string{p.URL(t, url)}, direct: url, faults: append(cuts(p), crashes(server)...)}
+	return target{
+		workers: []string{p.URL(t, url)}, direct: url, remove: deleteRows(open(t, "mysql", dsn)),
+		faults: append(cuts(p), crashes(server)...),
+	}
+}
+
+func open(t *testing.T, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// deleteRows deletes the messages of every queue, one statement after the other: some are locked, and the server may choose ours to
+// end a deadlock.
+func deleteRows(db *sql.DB) func(ctx context.Context) error {
+	return func(ctx context.Context) (err error) {
+		for range 20 {
+			if _, err = db.ExecContext(ctx, "DELETE FROM redrive_queue_messages"); err == nil {
+				return nil
+			}
+			wait(ctx, 50*time.Millisecond)
+		}
+		return err
+	}
 }
 
 // sqlite has no server and no network: only its lock can be held by somebody else.
 func sqlite(t *testing.T) target {
 	t.Helper()
 	path := t.TempDir() + "/chaos.db"
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return target{workers: []string{"sqlite:" + path}, direct: "sqlite:" + path, faults: []fault{
+	db := open(t, "sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+	return target{workers: []string{"sqlite:" + path}, direct: "sqlite:" + path, remove: deleteRows(db), faults: []fault{
 		{"database locked", true, func(ctx context.Context) error {
 			c, err := db.Conn(ctx)
 			if err != nil {

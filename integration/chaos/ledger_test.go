@@ -35,6 +35,7 @@ type account struct {
 	plan      plan
 	published time.Time // just before
 	confirmed bool      // Publish returned nil
+	deleted   bool      // an operator may have deleted it before it was settled
 
 	runs    int
 	handled int
@@ -69,6 +70,15 @@ func (l *ledger) publishing(p plan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.accounts[p.ID] = &account{plan: p, published: time.Now(), failed: map[int]time.Time{}}
+}
+
+// deleted excuses every message that is not settled: an operator may just have deleted it.
+func (l *ledger) deleted() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.accounts {
+		a.deleted = a.deleted || !a.settled()
+	}
 }
 
 func (l *ledger) confirmed(id string) {
@@ -193,7 +203,7 @@ func (l *ledger) open() int {
 	defer l.mu.Unlock()
 	n := 0
 	for _, a := range l.accounts {
-		if a.confirmed && !a.settled() {
+		if a.confirmed && !a.deleted && !a.settled() {
 			n++
 		}
 	}
@@ -208,6 +218,7 @@ type verdict struct {
 	wronglyHandled           []string // handled, and dead too
 	early                    []string // called before it was due
 	duplicates               int      // handled again
+	deleted                  int      // by an operator, at most
 	standstill               time.Duration
 }
 
@@ -224,6 +235,8 @@ func (l *ledger) verdict() verdict {
 		v.duplicates += max(a.handled-1, 0)
 		name := fmt.Sprintf("%s (%s, %d runs, handled %d times, dead %d times)", id, a.plan.Kind, a.runs, a.handled, a.dead)
 		switch {
+		case a.deleted && !a.settled():
+			v.deleted++
 		case a.confirmed && !a.settled():
 			v.lost = append(v.lost, name)
 		case a.dead > 0 && !a.plan.dies():
@@ -241,7 +254,7 @@ func (l *ledger) verdict() verdict {
 
 func (v verdict) String() string {
 	return fmt.Sprintf("%d published, %d handled, %d dead; %d lost, %d wrongly dead, %d handled and dead, %d early; "+
-		"%d handled again, longest standstill %s",
-		v.published, v.handled, v.dead, len(v.lost), len(v.wronglyDead), len(v.wronglyHandled), len(v.early), v.duplicates,
+		"%d deleted, %d handled again, longest standstill %s",
+		v.published, v.handled, v.dead, len(v.lost), len(v.wronglyDead), len(v.wronglyHandled), len(v.early), v.deleted, v.duplicates,
 		v.standstill.Round(time.Millisecond))
 }
