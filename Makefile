@@ -28,7 +28,7 @@ test: ## run the tests of the library; needs nothing but Go (some 2 minutes, the
 
 .PHONY: race
 race: ## run them shuffled under the race detector, COUNT times; needs a C compiler
-	$(GOTEST) -race -shuffle=on -count=$(COUNT) ./...
+	$(GOTEST) -race -shuffle=on -timeout 30m -count=$(COUNT) ./...
 
 .PHONY: plain
 plain: ## run the few tests that the race detector skips: allocations, stack frames, and a race of watermill-amqp's own
