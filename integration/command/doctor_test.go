@@ -64,3 +64,29 @@ func TestDoctor_Broken(t *testing.T) {
 		require.NotContains(t, f.Finding, "s3cret")
 	}
 }
+
+// Watermill's own adapters are examined as the others are: what answers and can delay nothing is a warning that says how it can.
+func TestDoctor_WatermillsAdapters(t *testing.T) {
+	t.Parallel()
+	database := services.SharedPostgres(t).Database(t)
+	code, found := diagnose(t, configOf(database, map[string]string{
+		"amqp":     "watermill+" + services.SharedRabbitMQ(t).VHost(t),
+		"kafka":    "watermill+" + services.SharedKafka(t).URL(),
+		"postgres": "watermill+" + database,
+		"none":     "watermill+sqlite://dead.db",
+		"mine":     "gochannel://shop",
+	}))
+	require.Equal(t, 1, code)
+	cannotDelay := finding{Severity: "warning", Finding: "it cannot delay", Remedy: "set REDRIVE_DELAYS_URL"}
+	for what, want := range map[string]finding{
+		"broker amqp":     cannotDelay,
+		"broker kafka":    cannotDelay,
+		"broker postgres": cannotDelay,
+		"broker none":     {Severity: "problem", Finding: "open sqlite://, the native queue", Remedy: "check the broker's entry"},
+		"broker mine":     {Severity: "warning", Finding: "holds nothing that another process has sent", Remedy: "name a broker"},
+	} {
+		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
+		require.Contains(t, found[what].Finding, want.Finding, what)
+		require.Contains(t, found[what].Remedy, want.Remedy, what)
+	}
+}
