@@ -81,7 +81,9 @@ func TestRule_SurvivesTheOutage(t *testing.T) {
 		defer synctest.Wait()
 		defer stop()
 		go func() { _ = m.Work(ctx) }()
-		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "all", Topic: "orders", Rate: 5, Redrives: 2}) }()
+		go func() {
+			_ = m.Automate(ctx, redrive.Rule{Name: "all", Topic: "orders", Rate: 5, Redrives: 2, MaxAfter: 20 * time.Minute})
+		}()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		early := c.total()
@@ -96,7 +98,7 @@ func TestRule_SurvivesTheOutage(t *testing.T) {
 		require.Positive(t, parked, "what it could not help waits for a person")
 
 		outage.Store(false)
-		time.Sleep(12 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		left, err := store.Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Retrying}}, 0)
 		require.NoError(t, err)
