@@ -71,12 +71,17 @@ it passes. Nothing is opened and nothing is changed.`,
 			return a.printOne(x, x.write)
 		},
 	}
-	cmd.Flags().StringVar(&policy.preset, "preset", "", "laravel, delayed-backoff, store-only, service-bus or ttl-cycle")
+	cmd.Flags().StringVar(&policy.preset, "preset", "", presetNames)
+	must(cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(
+		strings.FieldsFunc(strings.Replace(presetNames, " or ", ", ", 1), func(r rune) bool { return r == ',' || r == ' ' }),
+		cobra.ShellCompDirectiveNoFileComp)))
 	cmd.Flags().IntVar(&policy.attempts, "attempts", 0, "runs including the first (default 4, or the preset's)")
 	cmd.Flags().DurationSliceVar(&policy.steps, "steps", nil, "delays before the retries, the last one repeated (default exponential)")
 	cmd.Flags().DurationVar(&policy.original, "original", time.Second, "first-delivery delay, the base of an exponential backoff")
 	return cmd
 }
+
+const presetNames = "laravel, delayed-backoff, store-only, service-bus or ttl-cycle"
 
 // explain computes the timeline with the pipeline's own code.
 func (p *policyFlags) explain() (explained, error) {
@@ -94,7 +99,7 @@ func (p *policyFlags) explain() (explained, error) {
 	case "ttl-cycle":
 		cfg = middleware.TTLCycle(3, 5*time.Second)
 	default:
-		return explained{}, usagef("--preset %s: laravel, delayed-backoff, store-only, service-bus or ttl-cycle", p.preset)
+		return explained{}, usagef("--preset %s: %s", p.preset, presetNames)
 	}
 	if p.attempts < 0 || p.original < 0 {
 		return explained{}, usagef("--attempts %d, --original %s: must not be negative", p.attempts, p.original)

@@ -72,6 +72,28 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command continues with the rest, whose first is 2")
 }
 
+// A watched run that goes on only when somebody says so is not watched forever, and who leaves is told that it goes on.
+func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
+	hermetic(t)
+	store := filepath.Join(t.TempDir(), "dead.db")
+	seed(t, store)
+	var out, faults bytes.Buffer
+	typed := func(args ...string) string {
+		out.Reset()
+		faults.Reset()
+		require.Equal(t, exitOK, play1(t, append(args, "--store", store), &out, &faults), faults.String())
+		return out.String() + faults.String()
+	}
+	typed("dlq", "redrive", "--handler", "pay", "--detach", "--yes", "--id", "night")
+	_, stderr, stop := start(t, "runs", "watch", "night", "--store", store)
+	require.Equal(t, exitInterrupted, stop())
+	require.Contains(t, stderr.String(), "interrupted: run night is not, and continues without you; redrive runs watch night shows it again")
+	typed("runs", "pause", "night")
+	said := typed("runs", "watch", "night")
+	require.Contains(t, said, "run night: paused")
+	require.Contains(t, said, "to continue: redrive runs resume night")
+}
+
 func play1(t *testing.T, args []string, out, faults *bytes.Buffer) int {
 	t.Helper()
 	return runContext(t.Context(), args, strings.NewReader(""), out, faults)
@@ -91,6 +113,7 @@ func TestCompletion(t *testing.T) {
 		"dlq show ":                 "4\tinvoices: bank: timeout after 30s",
 		"dlq list --output ":        "table\nwide\njson\n",
 		"dlq redrive --reason ":     "exhausted\n",
+		"explain --preset ":         "laravel\ndelayed-backoff\nstore-only\nservice-bus\nttl-cycle\n",
 		"dlq restore ":              ":", // nothing to restore: only the directive
 		"completion ":               "bash\t",
 		"dlq list --config x --to ": ":",

@@ -371,7 +371,7 @@ func (r *remote) Drive(ctx context.Context, id string) (*redrive.Run, error) {
 		if err != nil {
 			return last, err
 		}
-		if last = run; run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0 {
+		if last = run; atRest(run) {
 			break
 		}
 	}

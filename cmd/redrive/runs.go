@@ -22,7 +22,7 @@ func (a *app) runsCommand() *cobra.Command {
 	cmd.AddCommand(
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
-		a.runCommand("watch ID", "Watch a run until it ends", nil, (*app).watchRun),
+		a.runCommand("watch ID", "Watch a run until it ends or needs somebody", nil, (*app).watchRun),
 		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running}, steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
@@ -192,6 +192,11 @@ func (a *app) resumeRun(ctx context.Context, id string) error {
 }
 
 func (a *app) watchRun(ctx context.Context, id string) error {
+	defer func() {
+		if ctx.Err() != nil {
+			a.hint("interrupted: run %s is not, and continues without you; redrive runs watch %s shows it again", id, id)
+		}
+	}()
 	manager, err := a.manager(ctx)
 	if err != nil {
 		return err
@@ -249,12 +254,20 @@ func (a *app) finish(run *redrive.Run) error {
 		return nil
 	case run.State == redrive.Completed:
 		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(), run.ID)}
-	default:
-		return nil
+	case run.State == redrive.Paused:
+		a.hint("to continue: redrive runs resume %s", run.ID)
+	case run.State == redrive.AwaitingApproval:
+		a.hint("it waits for somebody else than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
 	}
+	return nil
 }
 
-// follow shows the progress of a run, to people only, until it ends or ctx does. It returns the run as it was last.
+// atRest reports whether a run has ended, or goes on only when somebody says so.
+func atRest(run *redrive.Run) bool {
+	return run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
+}
+
+// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the run as it was last.
 func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, error) {
 	var last *redrive.Run
 	b := a.startBar("redriving", 0)
@@ -272,7 +285,9 @@ func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, 
 			}
 			return last, err
 		}
-		show(run)
+		if show(run); atRest(run) || run.State == redrive.Stopped { // what is out of it may report in an hour
+			break
+		}
 	}
 	return last, nil
 }

@@ -215,6 +215,9 @@ func TestDemo(t *testing.T) {
 		}, 2*time.Minute, 50*time.Millisecond, "%s: %s", id, want)
 	}
 	state("without-a-card", "stopped")
+	faults.Reset()
+	require.Equal(t, exitPartial, run([]string{"runs", "watch", "without-a-card"}, strings.NewReader(""), &out, &faults))
+	require.Contains(t, faults.String(), "to continue:     redrive runs resume without-a-card")
 	t.Setenv("REDRIVE_SERVER", "")
 	faults.Reset()
 	require.Equal(t, exitOK, run([]string{

@@ -121,7 +121,8 @@ change entries never do: a store that is not there, or of another version, is an
 
 With --from-table it also takes over the rows of a dead letter table that services have kept themselves in the same PostgreSQL database
 (id, event_id, event_type, event_payload, error_message, status, created_at, ...). A table, an archive and indexes that have names of ours
-are renamed; nothing of them is changed or removed. It may be repeated. Stop what inserts into the table first.`,
+are renamed; nothing of them is changed or removed. Stop what inserts into the table while it runs. Rows that are inserted afterwards go
+to the table as it was, and the same command takes them over.`,
 		Example: `  redrive migrate --store postgres://redrive@db/app
   redrive migrate --store postgres://redrive@db/app --from-table dlq_events`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
