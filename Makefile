@@ -33,7 +33,7 @@ race: ## run them shuffled under the race detector, COUNT times; needs a C compi
 .PHONY: plain
 plain: ## run the few tests that the race detector skips: allocations, stack frames, and a race of watermill-amqp's own
 	$(GOTEST) -count=1 -run 'Frames|Allocat' ./middleware
-	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -run 'TestNetwork_CutsLoseNothing/RabbitMQ' ./watermill
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -run 'TestNetwork_CutsAndKillsLoseNothing/RabbitMQ' ./watermill
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
