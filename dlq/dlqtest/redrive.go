@@ -101,6 +101,23 @@ func testSecondDeath(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
 }
 
+// A late death moves the last of its cause, though the entry is in the state that it was in: an operator had given up waiting for it.
+func testLateDeath(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	for round, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
+		sent := claim(t, s, id, at)
+		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, Note: "the consumer is gone", At: at.Add(time.Minute)})
+		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "still closed" })
+		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, put(t, s, late)[0])
+		require.Equal(t, dlq.Pending, get(t, s, id).Status)
+		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint})
+		require.NoError(t, err)
+		require.Equal(t, at.Add(5*time.Minute), groups[0].LastSeen, "round %d", round)
+	}
+}
+
 // Without a position the same message may be sent once more after its entry was closed; that death is not to be lost.
 func testResent(t *testing.T, db Database) {
 	t.Helper()

@@ -68,6 +68,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"GroupNewest", testGroupNewest},
 		{"Stats", testStats},
 		{"Trend", testTrend},
+		{"LateDeath", testLateDeath},
 		{"Recent", testRecent},
 		{"StatsEqualRecount", testRecount},
 		{"Services", testServices},

@@ -23,6 +23,7 @@ type groupDelta struct {
 	entry       *dlq.Entry // for the texts of a group that is new
 	first, last time.Time
 	counts      dlq.Counts
+	died        bool // an entry of it died again, though it may be in the state that it was in
 }
 
 type countKey struct{ eventType, topic string }
@@ -50,6 +51,9 @@ func (d *deltas) remove(e *dlq.Entry) { d.count(e, -1) }
 func (d *deltas) change(before, after *dlq.Entry) {
 	d.remove(before)
 	d.add(after)
+	if g := d.groups[after.Fingerprint]; !after.DiedAt.Equal(before.DiedAt) {
+		g.died = true
+	}
 }
 
 func (d *deltas) init() {
@@ -138,7 +142,7 @@ func (d *deltas) groupWrite(dialect dialect) counterWrite {
 			[]string{"first_seen", "last_seen", "last_entry_id"}),
 	}
 	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
-		if g := d.groups[key]; g.counts != (dlq.Counts{}) {
+		if g := d.groups[key]; g.counts != (dlq.Counts{}) || g.died {
 			w.rows = append(w.rows, slices.Concat(
 				[]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
 				statusValues(g.counts), []any{dialect.time(g.first), dialect.time(g.last), g.entry.ID}))

@@ -32,6 +32,7 @@ type storedGroup struct {
 	First       time.Time  `json:"first"`
 	Last        time.Time  `json:"last"`
 	Counts      dlq.Counts `json:"counts"`
+	Died        bool       `json:"died,omitzero"`
 }
 
 type storedCount struct {
@@ -54,6 +55,7 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 		stored.Groups = append(stored.Groups, storedGroup{
 			Fingerprint: key, Cause: g.entry.Cause, Sample: g.entry.ErrorMessage, ErrorClass: g.entry.ErrorClass,
 			Handler: g.entry.Handler, LastEntry: g.entry.ID, First: g.first, Last: g.last, Counts: g.counts,
+			Died: g.died,
 		})
 	}
 	for key, c := range d.counts {
@@ -80,7 +82,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 		entry := &dlq.Entry{ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler}
 		there := d.groups[g.Fingerprint]
 		if there == nil {
-			d.groups[g.Fingerprint] = &groupDelta{entry: entry, first: g.First, last: g.Last, counts: g.Counts}
+			d.groups[g.Fingerprint] = &groupDelta{entry: entry, first: g.First, last: g.Last, counts: g.Counts, died: g.Died}
 			continue
 		}
 		if !g.Last.Before(there.last) {
@@ -89,7 +91,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 		if g.First.Before(there.first) {
 			there.first = g.First
 		}
-		there.counts = sum(there.counts, g.Counts)
+		there.counts, there.died = sum(there.counts, g.Counts), there.died || g.Died
 	}
 	for _, c := range stored.Counts {
 		key := countKey{c.EventType, c.Topic}
@@ -123,7 +125,8 @@ func (s *Store) fold(ctx context.Context) error {
 }
 
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate()))
+	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate())
+	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
 		return err
 	}
