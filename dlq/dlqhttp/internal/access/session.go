@@ -60,15 +60,18 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrNoCredentials
 	}
 	digest, now := HashToken(c.Value), time.Now()
-	if who, ok := s.remembered(digest, now); ok {
-		return who, nil
+	known, ok := s.remembered(digest)
+	if ok && now.Before(known.until) {
+		return known.who, nil
 	}
-	if s.lookups.Spent(host(r.RemoteAddr)) {
+	// A cookie that was right before is looked up whatever others at its address, which may be a proxy's, have guessed.
+	if !ok && s.lookups.Spent(host(r.RemoteAddr)) {
 		return Principal{}, ErrNoCredentials
 	}
 	session, err := s.store.Session(r.Context(), digest, now)
 	if errors.Is(err, driver.ErrNotFound) {
 		s.lookups.Allow(host(r.RemoteAddr))
+		s.forget(digest)
 		return Principal{}, ErrNoCredentials
 	}
 	if err != nil {
@@ -90,11 +93,17 @@ func minTime(a, b time.Time) time.Time {
 	return b
 }
 
-func (s *Sessions) remembered(digest string, now time.Time) (Principal, bool) {
+func (s *Sessions) remembered(digest string) (knownSession, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.known[digest]
-	return k.who, ok && now.Before(k.until)
+	return k, ok
+}
+
+func (s *Sessions) forget(digest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, digest)
 }
 
 func (s *Sessions) remember(digest string, who Principal, until time.Time) {
@@ -115,8 +124,15 @@ func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Princip
 	if err := s.store.PutSession(ctx, session); err != nil {
 		return err
 	}
+	s.remember(session.Digest, who, minTime(now.Add(knownFor), session.ExpiresAt))
 	s.set(w, s.cookie(), secret, s.life)
 	return nil
+}
+
+// HasSession reports whether a caller comes with a session.
+func (s *Sessions) HasSession(r *http.Request) bool {
+	c, err := r.Cookie(s.cookie())
+	return err == nil && c.Value != "" && r.Header.Get("Authorization") == ""
 }
 
 // End logs out.
@@ -129,9 +145,7 @@ func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 	if err := s.store.EndSession(r.Context(), digest); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	delete(s.known, digest)
-	s.mu.Unlock()
+	s.forget(digest)
 	s.set(w, s.cookie(), "", -time.Second)
 	return nil
 }
