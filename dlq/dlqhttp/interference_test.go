@@ -76,7 +76,7 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 
 // when are the times of what was done during the test, and what else differs between any two servers.
 var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|time=\S+|\d\d:\d\d(:\d\d)?Z?` +
-	`|"mean_resolution_seconds":[\d.e+]+|\d+ (seconds?|s)( ago)?|just now|127\.0\.0\.1:\d+` +
+	`|"mean_resolution_seconds":[\d.e+]+|\d+ (seconds?|s|min|h)( ago)?|just now|127\.0\.0\.1:\d+` +
 	`|\d{4}-\d\d-\d\dT\d\d%3A\d\d%3A\d\dZ|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}` +
 	`|/audit\?[^"> ]*(after|cursor)=[\w-]+|,"next":"AW4ABmD[\w-]+"`) // a place in the audit log is a time
 
