@@ -44,10 +44,11 @@ type server struct {
 	letters *dlq.Letters
 	brokers map[string]brokers.Broker
 	*local
-	collector *collector.Collector // nil without sources
-	handler   *dlqhttp.Handler
-	listener  net.Listener
-	logger    *slog.Logger
+	collector     *collector.Collector // nil without sources
+	notifications *notifications       // nil without receivers
+	handler       *dlqhttp.Handler
+	listener      net.Listener
+	logger        *slog.Logger
 }
 
 // server opens everything, so that what is wrong is found before anything runs.
@@ -97,6 +98,9 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 		return nil, err
 	}
 	if err := s.makeCollector(); err != nil {
+		return nil, err
+	}
+	if err := s.makeNotifications(); err != nil {
 		return nil, err
 	}
 	if a.metrics != nil {
@@ -158,6 +162,9 @@ func (s *server) run(ctx context.Context) error {
 	}
 	if rules := rulesOf(s.cfg); len(rules) > 0 {
 		running.Go(func() error { return ended(ctx, s.Automate(ctx, rules...)) })
+	}
+	if s.notifications != nil {
+		running.Go(func() error { return s.notifications.run(ctx) })
 	}
 	if s.cfg.Retention != (config.Retention{}) {
 		running.Go(func() error { return s.retain(ctx) })

@@ -97,6 +97,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Record", testRecord},
 		{"Tokens", testTokens},
 		{"Sessions", testSessions},
+		{"Notices", testNotices},
+		{"Mutes", testMutes},
 		{"Ledger", testLedger},
 		{"LedgerConcurrent", testLedgerConcurrent},
 		{"LedgerRun", testLedgerRun},

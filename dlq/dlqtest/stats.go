@@ -67,6 +67,12 @@ func testGroupNewest(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Equal(t, int64(6), groups[0].Counts.Pending)
 	require.Equal(t, []time.Time{noon.Add(time.Hour), noon.Add(9 * time.Hour)}, []time.Time{groups[0].FirstSeen, groups[0].LastSeen})
+
+	put(t, s, letter(7, at(7, "late")), letter(8, at(8, "later")), letter(9, at(8, "later")))
+	groups, err = s.Groups(t.Context(), dlq.GroupQuery{SeenSince: noon.Add(8 * time.Hour)})
+	require.NoError(t, err)
+	require.Len(t, groups, 2, "that of which nothing has died since is left out")
+	require.Equal(t, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending}, "the newest cause in front")
 }
 
 // C28-C30, C40 from the kept statistics.

@@ -68,6 +68,8 @@ type GroupQuery struct {
 	Handler, ErrorClass, CauseText string
 	// Fingerprint, unless empty, asks for this group alone.
 	Fingerprint string
+	// SeenSince, unless zero, asks for the groups of which an entry died since then, those that were first seen last in front.
+	SeenSince time.Time
 	// TrendSince, unless zero, asks for each group's hours since then.
 	TrendSince time.Time
 	// Limit is at most how many groups. Defaults to 10; at most [MaxPage].

@@ -208,6 +208,16 @@ func (r *AuditRecord) SetWire(w *wire.AuditRecord) {
 	}
 }
 
+// Wire is the JSON form of the mute.
+func (m *Mute) Wire() wire.Mute {
+	return wire.Mute{Fingerprint: m.Fingerprint, By: m.By, Note: m.Note, At: m.At, Until: m.Until}
+}
+
+// SetWire makes the mute what its JSON form says.
+func (m *Mute) SetWire(w *wire.Mute) {
+	*m = Mute{Fingerprint: w.Fingerprint, By: w.By, Note: w.Note, At: w.At, Until: w.Until}
+}
+
 // Wire is the JSON form of the conflict.
 func (e *ConflictError) Wire() wire.Conflict {
 	return wire.Conflict{

@@ -63,6 +63,51 @@ func (r *Rules) Group(g wire.Group) wire.Group {
 	return g
 }
 
+// Groups are what may be shown of groups, never nil. Those that look the same are one: they differ in what is hidden.
+func (r *Rules) Groups(groups []wire.Group) []wire.Group {
+	shown, at := make([]wire.Group, 0, len(groups)), map[string]int{}
+	for i := range groups {
+		g := r.Group(groups[i])
+		if j, there := at[g.Fingerprint]; there && !r.Empty() {
+			join(&shown[j], &g)
+			continue
+		}
+		at[g.Fingerprint] = len(shown)
+		shown = append(shown, g)
+	}
+	return shown
+}
+
+// join makes one group of two that look the same.
+func join(into, g *wire.Group) {
+	into.Counts.Add(g.Counts)
+	if g.FirstSeen.Before(into.FirstSeen) {
+		into.FirstSeen = g.FirstSeen
+	}
+	if g.LastSeen.After(into.LastSeen) {
+		into.LastSeen, into.LastEntry, into.Sample = g.LastSeen, g.LastEntry, g.Sample
+	}
+	for _, hour := range g.Trend {
+		at := slices.IndexFunc(into.Trend, func(h wire.HourCount) bool { return h.Hour.Equal(hour.Hour) })
+		if at < 0 {
+			into.Trend = append(into.Trend, hour)
+			continue
+		}
+		into.Trend[at].Count += hour.Count
+		into.Trend[at].Closed += hour.Closed
+	}
+	slices.SortFunc(into.Trend, func(a, b wire.HourCount) int { return a.Hour.Compare(b.Hour) })
+}
+
+// Mute is what may be shown of a muted cause: not by which fingerprint a hidden one could be tried.
+func (r *Rules) Mute(m wire.Mute) wire.Mute {
+	if r.HidesText() {
+		m.Fingerprint = Mask
+	}
+	m.By, m.Note = r.Text(m.By), r.Text(m.Note)
+	return m
+}
+
 // Run is what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them, come from a caller
 // that sees payloads, and are hidden.
 func (r *Rules) Run(run wire.Run) wire.Run {
@@ -133,7 +178,7 @@ func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	}
 	a.Note, a.Actor, a.Detail = r.Text(a.Note), r.Text(a.Actor), maps.Clone(a.Detail)
 	for name, value := range a.Detail {
-		if name == "diff" || name == "payload_bytes" {
+		if name == "diff" || name == "payload_bytes" || name == "fingerprint" && r.HidesText() {
 			a.Detail[name] = Mask
 			continue
 		}

@@ -50,6 +50,9 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 	if q.CauseText != "" {
 		b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(q.CauseText))))
 	}
+	if !q.SeenSince.IsZero() {
+		b.Where(b.GE("last_seen", s.dialect.time(q.SeenSince))).OrderBy("first_seen DESC")
+	}
 	b.OrderBy(rank+" DESC", "fingerprint").Limit(q.Limit)
 	query, args := b.Build()
 	rows, err := s.read.QueryContext(ctx, query, args...)

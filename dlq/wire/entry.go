@@ -125,6 +125,34 @@ type AuditRecord struct {
 	To      string            `json:"to,omitempty" doc:"The status after."`
 	Version int64             `json:"version,omitempty" doc:"The version after."`
 	Detail  map[string]string `json:"detail,omitempty"`
+
+	Entries []int64   `json:"entries,omitempty" doc:"With fold: the entries of the records that are one here."`
+	Since   time.Time `json:"since,omitzero" doc:"With fold: when the first of them was made; at is the last one."`
+}
+
+// FoldAudit makes one record of those of a run that say the same, where the newest of them stands. Outcomes are reported by
+// consumers, which do not know the run: those that follow each other are one record.
+func FoldAudit(records []AuditRecord) []AuditRecord {
+	type key struct{ run, actor, action, to string }
+	rows, at := make([]AuditRecord, 0, len(records)), map[key]int{}
+	for i := range records {
+		r := records[i]
+		k := key{r.Run, r.Actor, r.Action, r.To}
+		n, there := at[k]
+		if there && r.EntryID != 0 && (r.Run != "" || n == len(rows)-1 && (r.Action == "succeed" || r.Action == "die")) {
+			row := &rows[n]
+			if len(row.Entries) == 0 {
+				row.Entries = []int64{row.EntryID}
+			}
+			row.Entries, row.Since = append(row.Entries, r.EntryID), r.At
+			continue
+		}
+		if r.EntryID != 0 {
+			at[k] = len(rows)
+		}
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // AuditList is a page of the audit log.

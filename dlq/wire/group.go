@@ -13,6 +13,15 @@ type Counts struct {
 	Discarded int64 `json:"discarded"`
 }
 
+// Add adds others.
+func (c *Counts) Add(others Counts) {
+	c.Pending += others.Pending
+	c.Retrying += others.Retrying
+	c.Parked += others.Parked
+	c.Resolved += others.Resolved
+	c.Discarded += others.Discarded
+}
+
 // Group is a cause: all entries with the same fingerprint.
 type Group struct {
 	Fingerprint string    `json:"fingerprint"`

@@ -56,6 +56,11 @@ redaction:
   texts: ['\d{3}\.\d{3}\.\d{3}-\d{2}']
   reveal_to: admin
 retention: {resolved: 2160h}
+notifications:
+  quiet: 48h
+  receivers:
+    - {name: ops, url: "https://hooks.example/s3cret", secret: s3cret, on: [new_cause, store_down], per_hour: 5}
+    - {name: chat, url: "https://hooks.slack.com/services/s3cret", format: slack}
 log: {level: debug, format: json}
 `
 
@@ -130,6 +135,11 @@ func TestParse_Faults(t *testing.T) {
 		"redaction":           {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
 		"reveal":              {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
 		"retention":           {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
+		"clear text":          {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
+		"not signed":          {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example'}]}", "a secret is required"},
+		"receiver twice":      {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example', format: slack}, {name: a, url: 'https://h.example', format: slack}]}", "the name a is there twice"},
+		"another format":      {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
+		"quiet minutes":       {"store: {url: x.db}\nnotifications: {quiet: 90m}", "whole hours"},
 		"approval":            {"store: {url: x.db}\nredrive: {approval_above: -1}", "redrive.approval_above"},
 		"several at once (1)": {"log: {format: xml}", "store.url"},
 		"several at once (2)": {"log: {format: xml}", "log.format"},
@@ -165,6 +175,7 @@ func TestConfig_Redacted(t *testing.T) {
 	require.NotContains(t, string(shown), "9f86d081")
 	require.NotContains(t, string(shown), "$2a$10$")
 	require.Contains(t, string(shown), "shop.invoices.failed")
+	require.Contains(t, string(shown), "https://hooks.example/xxxxx")
 	require.Equal(t, "s3cret", c.Brokers["rabbit"].Password, "a copy")
 }
 

@@ -30,6 +30,7 @@ func (c *Config) Redacted() *Config {
 		}
 		out.Brokers[name] = b
 	}
+	out.Notifications = c.Notifications.redacted()
 	out.Server.Auth.Tokens, out.Server.Auth.Users = slices.Clone(c.Server.Auth.Tokens), slices.Clone(c.Server.Auth.Users)
 	for i := range out.Server.Auth.Tokens {
 		out.Server.Auth.Tokens[i].Hash = hidden

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
@@ -69,47 +70,11 @@ func (v View) Diff(before, after *dlq.Body) payload.Diff {
 
 // Groups are what may be shown of groups, never nil.
 func (v View) Groups(groups []dlq.Group) []wire.Group {
-	shown := make([]wire.Group, 0, len(groups))
-	at := map[string]int{}
+	wires := make([]wire.Group, len(groups))
 	for i := range groups {
-		g := v.rules.Group(groups[i].Wire())
-		if j, there := at[g.Fingerprint]; there && v.Hides() { // they differ in what is hidden
-			join(&shown[j], &g)
-			continue
-		}
-		at[g.Fingerprint] = len(shown)
-		shown = append(shown, g)
+		wires[i] = groups[i].Wire()
 	}
-	return shown
-}
-
-// join makes one group of two that look the same.
-func join(into, g *wire.Group) {
-	add(&into.Counts, &g.Counts)
-	if g.FirstSeen.Before(into.FirstSeen) {
-		into.FirstSeen = g.FirstSeen
-	}
-	if g.LastSeen.After(into.LastSeen) {
-		into.LastSeen, into.LastEntry, into.Sample = g.LastSeen, g.LastEntry, g.Sample
-	}
-	for _, hour := range g.Trend {
-		at := slices.IndexFunc(into.Trend, func(h wire.HourCount) bool { return h.Hour.Equal(hour.Hour) })
-		if at < 0 {
-			into.Trend = append(into.Trend, hour)
-			continue
-		}
-		into.Trend[at].Count += hour.Count
-		into.Trend[at].Closed += hour.Closed
-	}
-	slices.SortFunc(into.Trend, func(a, b wire.HourCount) int { return a.Hour.Compare(b.Hour) })
-}
-
-func add(into, c *wire.Counts) {
-	into.Pending += c.Pending
-	into.Retrying += c.Retrying
-	into.Parked += c.Parked
-	into.Resolved += c.Resolved
-	into.Discarded += c.Discarded
+	return v.rules.Groups(wires)
 }
 
 // named are counts under what may be shown of their names.
@@ -118,7 +83,7 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 	for _, c := range counts {
 		c.Name = v.Text(c.Name)
 		if at := slices.IndexFunc(shown, func(n wire.NamedCounts) bool { return n.Name == c.Name }); at >= 0 {
-			add(&shown[at].Counts, &c.Counts)
+			shown[at].Counts.Add(c.Counts)
 			continue
 		}
 		shown = append(shown, c)
@@ -207,6 +172,15 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 
 // Recurrence is what may be shown of a report.
 func (v View) Recurrence(r *dlq.Recurrence) wire.Recurrence { return v.rules.Recurrence(r.Wire()) }
+
+// Mutes are what may be shown of muted causes, never nil.
+func (v View) Mutes(mutes []driver.Mute) []wire.Mute {
+	shown := make([]wire.Mute, 0, len(mutes))
+	for i := range mutes {
+		shown = append(shown, v.rules.Mute(mutes[i].Wire()))
+	}
+	return shown
+}
 
 // Audit is what may be shown of audit records, never nil.
 func (v View) Audit(records []dlq.AuditRecord) []wire.AuditRecord {

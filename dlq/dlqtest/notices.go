@@ -1,0 +1,86 @@
+package dlqtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+func noticeStore(t *testing.T, db Database) driver.NoticeStore {
+	t.Helper()
+	s, ok := driver.As[driver.NoticeStore](db.open(t))
+	if !ok {
+		t.Skip("the store remembers no notices")
+	}
+	return s
+}
+
+// One process notifies at a time, and what a receiver has had is known to all.
+func testNotices(t *testing.T, db Database) {
+	t.Helper()
+	s, other := noticeStore(t, db), noticeStore(t, db)
+	hold := func(s driver.NoticeStore, process string, at time.Time) bool {
+		holds, err := s.HoldNotices(t.Context(), process, at, at.Add(time.Minute))
+		require.NoError(t, err)
+		return holds
+	}
+	require.True(t, hold(s, "a", noon))
+	require.True(t, hold(s, "a", noon), "it holds them already")
+	require.False(t, hold(other, "b", noon.Add(59*time.Second)))
+	require.True(t, hold(s, "a", noon.Add(30*time.Second)))
+	require.False(t, hold(other, "b", noon.Add(89*time.Second)), "it was renewed")
+	require.True(t, hold(other, "b", noon.Add(90*time.Second)))
+	require.False(t, hold(s, "a", noon.Add(91*time.Second)))
+
+	begun, first := driver.Notice{Receiver: "ops é", At: noon}, driver.Notice{Receiver: "ops é", ID: "1", At: noon.Add(time.Second)}
+	for _, n := range []driver.Notice{begun, first} {
+		require.NoError(t, s.PutNotice(t.Context(), n))
+		n.At = n.At.Add(time.Hour)
+		require.NoError(t, other.PutNotice(t.Context(), n), "the first one stays")
+	}
+	all, err := other.Notices(t.Context(), noon)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Notice{begun, first}, all)
+	all, err = other.Notices(t.Context(), noon.Add(time.Minute))
+	require.NoError(t, err)
+	require.Equal(t, []driver.Notice{begun}, all, "the beginning is known whenever it was")
+	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "other", ID: "2", At: noon.Add(31 * 24 * time.Hour)}))
+	all, err = s.Notices(t.Context(), noon)
+	require.NoError(t, err)
+	require.Len(t, all, 2, "what is older than a month is forgotten, and the beginning is not")
+	require.Equal(t, begun, all[0])
+	require.ErrorIs(t, s.PutNotice(t.Context(), driver.Notice{ID: "x", At: noon}), dlq.ErrInvalid)
+}
+
+// A cause is muted until its time comes or somebody ends it, for every process, and the audit log says who did it.
+func testMutes(t *testing.T, db Database) {
+	t.Helper()
+	s, other := noticeStore(t, db), noticeStore(t, db)
+	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
+	require.NoError(t, s.Mute(t.Context(), driver.Mute{Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute)}))
+	require.NoError(t, s.Mute(t.Context(), good), "in place of the first one")
+	hour := driver.Mute{Fingerprint: "f2", By: "ana", At: noon.Add(time.Second), Until: noon.Add(time.Hour)}
+	require.NoError(t, s.Mute(t.Context(), hour))
+	found, err := other.Mutes(t.Context(), noon)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Mute{hour, good}, found)
+	found, err = other.Mutes(t.Context(), noon.Add(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, []driver.Mute{good}, found)
+	require.NoError(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob", Note: "fixed"}, noon.Add(time.Minute)))
+	require.ErrorIs(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
+	for _, m := range []driver.Mute{{By: "ana", At: noon}, {Fingerprint: "f", At: noon}, {Fingerprint: "f", By: "ana", At: noon, Until: noon}} {
+		require.ErrorIs(t, s.Mute(t.Context(), m), dlq.ErrInvalid)
+	}
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	require.Equal(t, []any{"bob", "fixed", "f1"}, []any{records[0].Actor, records[0].Note, records[0].Detail[driver.DetailFingerprint]})
+	records, _, err = s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
+	require.NoError(t, err)
+	require.Len(t, records, 3)
+}

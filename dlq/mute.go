@@ -1,0 +1,66 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// ErrNoNotices means that the store does not remember who was notified.
+var ErrNoNotices = errors.New("this store keeps no notifications")
+
+func (m *Manager) notices() (driver.NoticeStore, error) {
+	store, ok := driver.As[driver.NoticeStore](m.cfg.Store)
+	if !ok {
+		return nil, fmt.Errorf("dlq: %w", ErrNoNotices)
+	}
+	return store, nil
+}
+
+// Mute makes notifications leave a cause out for a time, 0 is for good, in place of what was said of it before. The error wraps
+// [ErrNotFound] when there is no such cause.
+func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Duration, by By) (*driver.Mute, error) {
+	store, err := m.notices()
+	if err != nil {
+		return nil, err
+	}
+	if period < 0 {
+		return nil, fmt.Errorf("dlq: mute: %w: %s is negative", ErrInvalid, period)
+	}
+	groups, err := m.Groups(ctx, GroupQuery{Fingerprint: fingerprint, Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	if fingerprint == "" || len(groups) == 0 {
+		return nil, fmt.Errorf("group %.64q: %w", fingerprint, ErrNotFound)
+	}
+	mute := driver.Mute{Fingerprint: fingerprint, By: by.Actor, Note: by.Note, At: time.Now().UTC().Truncate(time.Microsecond)}
+	if period > 0 {
+		mute.Until = mute.At.Add(period)
+	}
+	if err := store.Mute(ctx, mute); err != nil {
+		return nil, err
+	}
+	return &mute, nil
+}
+
+// Unmute lets notifications have a cause again. The error wraps [ErrNotFound] when it is not muted.
+func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
+	store, err := m.notices()
+	if err != nil {
+		return err
+	}
+	return store.Unmute(ctx, fingerprint, by, time.Now())
+}
+
+// Mutes returns the causes that are muted now, the latest first.
+func (m *Manager) Mutes(ctx context.Context) ([]driver.Mute, error) {
+	store, err := m.notices()
+	if err != nil {
+		return nil, err
+	}
+	return store.Mutes(ctx, time.Now())
+}

@@ -1,0 +1,191 @@
+package notify
+
+import (
+	"cmp"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redact"
+)
+
+// Kind is what a notice is about.
+type Kind string
+
+// The kinds of notices.
+const (
+	// NewCause is the first dead letter of a cause.
+	NewCause Kind = "new_cause"
+	// RegressedCause is a cause that comes again after [Config.Quiet].
+	RegressedCause Kind = "regressed_cause"
+	// RunStopped is a redrive run that stopped by itself.
+	RunStopped Kind = "run_stopped"
+	// RunAwaitsApproval is a redrive run that waits for a second person.
+	RunAwaitsApproval Kind = "run_awaits_approval"
+	// StoreDown is a store that does not answer.
+	StoreDown Kind = "store_down"
+)
+
+// Kinds are all of them.
+var Kinds = []Kind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval, StoreDown}
+
+// Config configures a [Notifier].
+type Config struct {
+	// Store is what is looked at, and where it is kept what receivers have had. Required.
+	Store dlq.Store
+	// Publisher takes the notices of each receiver, for [Topic]. Required.
+	Publisher message.Publisher
+	// Receivers are required.
+	Receivers []Receiver
+	// Redaction is what viewers may not see; nil hides nothing.
+	Redaction *redact.Rules
+	// PublicURL is where people reach the dashboard, for links. Empty makes none.
+	PublicURL string
+	// Quiet is for how long nothing has died of a cause that is said to have come back. Whole hours. Defaults to 24 h.
+	Quiet time.Duration
+	// Interval is how often the store is looked at. Defaults to 15 s.
+	Interval time.Duration
+	// Client posts. Defaults to one that waits 10 s. Redirects are not followed.
+	Client *http.Client
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Receiver is whom to tell.
+type Receiver struct {
+	// Name is required, unique, and stays: the store knows by it what the receiver has had.
+	Name string
+	// URL is posted to: https, or http on this machine. Required.
+	URL string
+	// Slack posts the text as Slack's incoming webhooks take it. Otherwise the notice is posted, signed with Secret, which is required then.
+	Slack  bool
+	Secret string
+	// On is what about. Defaults to all [Kinds].
+	On []Kind
+	// PerHour is how many at most. Defaults to 30.
+	PerHour int
+}
+
+const (
+	defaultQuiet    = 24 * time.Hour
+	defaultInterval = 15 * time.Second
+	defaultPerHour  = 30
+	defaultTimeout  = 10 * time.Second
+	maxName         = 100
+)
+
+func (c *Config) setDefaults() {
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Quiet, c.Interval = cmp.Or(c.Quiet, defaultQuiet), cmp.Or(c.Interval, defaultInterval)
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	client := http.Client{Timeout: defaultTimeout}
+	if c.Client != nil {
+		client = *c.Client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.Client = &client
+	c.Receivers = slices.Clone(c.Receivers)
+	for i := range c.Receivers {
+		r := &c.Receivers[i]
+		r.PerHour = cmp.Or(r.PerHour, defaultPerHour)
+		if len(r.On) == 0 {
+			r.On = Kinds
+		}
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Store == nil {
+		bad("Store: required")
+	}
+	if c.Publisher == nil {
+		bad("Publisher: required")
+	}
+	if c.Quiet < time.Hour || c.Quiet%time.Hour != 0 {
+		bad("Quiet %s: whole hours, one at least", c.Quiet)
+	}
+	if c.Interval < 0 {
+		bad("Interval %s: must not be negative", c.Interval)
+	}
+	if len(c.Receivers) == 0 {
+		bad("Receivers: required")
+	}
+	names := map[string]bool{}
+	for i := range c.Receivers {
+		r := &c.Receivers[i]
+		if names[r.Name] {
+			bad("there are two receivers %q", r.Name)
+		}
+		names[r.Name] = true
+		if err := r.Validate(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Validate reports what is wrong with the receiver. The error does not show its URL, which is a secret with Slack.
+func (r *Receiver) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("receiver %q: "+format, append([]any{r.Name}, args...)...))
+	}
+	if r.Name == "" || len(r.Name) > maxName {
+		bad("a name of 1 to %d bytes is required", maxName)
+	}
+	if err := checkURL(r.URL); err != nil {
+		bad("%w", err)
+	}
+	switch _, err := key(r.Secret); {
+	case !r.Slack && r.Secret == "":
+		bad("a secret is required, with which the webhook is signed")
+	case err != nil:
+		bad("the secret is not base64 after whsec_")
+	}
+	for _, kind := range r.On {
+		if !slices.Contains(Kinds, kind) {
+			bad("on %q: one of %v", kind, Kinds)
+		}
+	}
+	if r.PerHour < 0 {
+		bad("%d an hour: must not be negative", r.PerHour)
+	}
+	return errors.Join(errs...)
+}
+
+// checkURL refuses what would send a notice in the clear over a network.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return errors.New("the URL cannot be read")
+	}
+	if u.User != nil {
+		return errors.New("a URL with a user name or password: sign with a secret")
+	}
+	ip := net.ParseIP(u.Hostname())
+	here := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	if u.Scheme != "https" && (u.Scheme != "http" || !here) {
+		return errors.New("the URL must be https, or http to this machine")
+	}
+	return nil
+}
+
+// key is what a webhook is signed with.
+func key(secret string) ([]byte, error) {
+	if encoded, ok := strings.CutPrefix(secret, "whsec_"); ok {
+		return base64.StdEncoding.DecodeString(encoded)
+	}
+	return []byte(secret), nil
+}

@@ -1,0 +1,7 @@
+package notify
+
+// For tests.
+var (
+	Sign = sign
+	Key  = key
+)

@@ -1,0 +1,275 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
+)
+
+const (
+	// turn is how long a process notifies that does not answer any more.
+	turn = time.Minute
+	// downLooks in a row that fail are a store that is down.
+	downLooks = 3
+)
+
+// Notifier finds what people are to know, publishes it, and delivers it. It is safe for concurrent use.
+type Notifier struct {
+	cfg     Config
+	store   driver.NoticeStore
+	runs    redrive.Store // nil when the store has none
+	process string
+
+	mu sync.Mutex
+	// out is what was published, until it is read from the store that the receiver has had it: what was read before would have it sent again.
+	out map[driver.Notice]state
+	// sent is when each receiver was sent something, within the last hour.
+	sent map[string][]time.Time
+	// mine says that this process notifies; failed counts the looks in a row that could not be made, since when.
+	mine   bool
+	failed int
+	since  time.Time
+}
+
+// state is how far a notice is.
+type state int
+
+const (
+	published state = iota + 1
+	delivered       // and not noted in the store yet
+	noted
+)
+
+// New makes a Notifier. The error names everything that is wrong with the configuration.
+func New(cfg Config) (*Notifier, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	store, ok := driver.As[driver.NoticeStore](cfg.Store)
+	if !ok {
+		return nil, errors.New("notify: this store does not remember who was notified")
+	}
+	n := &Notifier{
+		cfg: cfg, store: store, process: uuid.NewString(),
+		out: map[driver.Notice]state{}, sent: map[string][]time.Time{},
+	}
+	n.runs, _ = driver.As[redrive.Store](cfg.Store)
+	return n, nil
+}
+
+// Topic is where the notices of a receiver are published.
+func Topic(receiver string) string { return topicPrefix + receiver }
+
+const topicPrefix = "notifications."
+
+// Receivers are the names of the receivers.
+func (n *Notifier) Receivers() []string {
+	names := make([]string, len(n.cfg.Receivers))
+	for i := range names {
+		names[i] = n.cfg.Receivers[i].Name
+	}
+	return names
+}
+
+// Run looks at the store until the context ends, whose error it returns.
+func (n *Notifier) Run(ctx context.Context) error {
+	for {
+		if err := n.look(ctx); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.WarnContext(ctx, "what people are to be notified of could not be read; it is tried again", "error", err)
+			n.down(ctx)
+		}
+		if err := wait.For(ctx, n.cfg.Interval); err != nil {
+			return err
+		}
+	}
+}
+
+// look publishes what receivers have not had, if it is this process's turn.
+func (n *Notifier) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, turn/2)
+	defer cancel()
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	mine, err := n.store.HoldNotices(ctx, n.process, now, now.Add(turn))
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.mine, n.failed = mine, 0
+	n.mu.Unlock()
+	if err := n.note(ctx); err != nil || !mine {
+		return err
+	}
+	told, err := n.store.Notices(ctx, now.Add(-2*window))
+	if err != nil {
+		return err
+	}
+	found, err := n.find(ctx, now)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	for _, t := range told {
+		if id := (driver.Notice{Receiver: t.Receiver, ID: t.ID}); n.out[id] == noted {
+			delete(n.out, id)
+		}
+	}
+	n.mu.Unlock()
+	for i := range n.cfg.Receivers {
+		if err := n.tell(ctx, &n.cfg.Receivers[i], told, found, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell publishes what a receiver has not had. One that is served for the first time is told of what happens from now on.
+func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice, now time.Time) error {
+	var begun time.Time
+	had, lately := map[string]bool{}, 0
+	for _, t := range told {
+		switch {
+		case t.Receiver != to.Name:
+		case t.ID == "":
+			begun = t.At
+		default:
+			had[t.ID] = true
+			if t.At.After(now.Add(-time.Hour)) {
+				lately++
+			}
+		}
+	}
+	if begun.IsZero() {
+		return n.store.PutNotice(ctx, driver.Notice{Receiver: to.Name, At: now})
+	}
+	for i := range found {
+		if notice := &found[i]; !had[notice.ID] && !notice.At.Before(begun) && slices.Contains(to.On, Kind(notice.Kind)) {
+			sent, err := n.publish(to, notice, lately, now)
+			if err != nil {
+				return err
+			}
+			if sent {
+				lately++
+			}
+		}
+	}
+	return nil
+}
+
+// publish hands a notice over to be delivered, unless it is out already or the receiver has had too many in this hour.
+func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now time.Time) (bool, error) {
+	id := driver.Notice{Receiver: to.Name, ID: notice.ID}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sent := slices.DeleteFunc(n.sent[to.Name], func(at time.Time) bool { return !at.After(now.Add(-time.Hour)) })
+	n.sent[to.Name] = sent
+	if n.out[id] != 0 || max(lately, len(sent)) >= to.PerHour {
+		return false, nil
+	}
+	body, err := json.Marshal(notice)
+	if err != nil {
+		return false, fmt.Errorf("notify: %w", err)
+	}
+	if err := n.cfg.Publisher.Publish(Topic(to.Name), message.NewMessage(uuid.NewString(), body)); err != nil {
+		return false, fmt.Errorf("notify: %w", err)
+	}
+	n.out[id], n.sent[to.Name] = published, append(sent, now)
+	return true, nil
+}
+
+// down tells that the store does not answer, once for each time that it does not, if this process notified when it last did.
+func (n *Notifier) down(ctx context.Context) {
+	now := time.Now().UTC()
+	n.mu.Lock()
+	n.failed++
+	if n.failed == 1 {
+		n.since = now
+	}
+	tell := n.failed == downLooks && n.mine
+	since := n.since
+	n.mu.Unlock()
+	if !tell {
+		return
+	}
+	notice := n.noticeOf(StoreDown, n.process+since.String(), since, "The dead letter store does not answer since "+since.Format(time.RFC3339), "system")
+	for i := range n.cfg.Receivers {
+		if to := &n.cfg.Receivers[i]; slices.Contains(to.On, StoreDown) {
+			if _, err := n.publish(to, &notice, 0, now); err != nil {
+				n.cfg.Logger.ErrorContext(ctx, "nobody could be notified of a store that is down", "receiver", to.Name, "error", err)
+			}
+		}
+	}
+}
+
+// Deliver posts a notice that was published for a receiver. What it returns is for a pipeline to retry.
+func (n *Notifier) Deliver(ctx context.Context, receiver string, payload []byte) error {
+	at := slices.IndexFunc(n.cfg.Receivers, func(r Receiver) bool { return r.Name == receiver })
+	if at < 0 {
+		return fmt.Errorf("notify: there is no receiver %q", receiver)
+	}
+	var notice wire.Notice
+	if err := json.Unmarshal(payload, &notice); err != nil {
+		return fmt.Errorf("notify: %w", err)
+	}
+	if err := n.post(ctx, &n.cfg.Receivers[at], &notice, payload); err != nil {
+		return err
+	}
+	n.settle(ctx, receiver, notice.ID)
+	return nil
+}
+
+// GaveUp notes that a notice has become a dead letter: it is not published again. It is for the hook of the pipeline.
+func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
+	var notice wire.Notice
+	receiver, ours := strings.CutPrefix(d.Origin.Topic, topicPrefix)
+	if err := json.Unmarshal(d.Message.Payload, &notice); err == nil && ours {
+		n.settle(ctx, receiver, notice.ID)
+	}
+}
+
+// settle notes that a receiver has had a notice, or will not have it any more. While the store does not take that, it is kept here.
+func (n *Notifier) settle(ctx context.Context, receiver, id string) {
+	n.mu.Lock()
+	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered
+	n.mu.Unlock()
+	if err := n.note(ctx); err != nil {
+		n.cfg.Logger.WarnContext(ctx, "that somebody was notified could not be noted; it is tried again", "receiver", receiver, "error", err)
+	}
+}
+
+// note writes into the store what receivers have had.
+func (n *Notifier) note(ctx context.Context) error {
+	n.mu.Lock()
+	var ids []driver.Notice
+	for id, at := range n.out {
+		if at == delivered {
+			ids = append(ids, id)
+		}
+	}
+	n.mu.Unlock()
+	for _, id := range ids {
+		had := id
+		had.At = time.Now()
+		if err := n.store.PutNotice(ctx, had); err != nil {
+			return err
+		}
+		n.mu.Lock()
+		n.out[id] = noted
+		n.mu.Unlock()
+	}
+	return nil
+}

@@ -1,0 +1,452 @@
+package notify_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/notify"
+	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+	"github.com/redrive-go/redrive/middleware"
+	_ "modernc.org/sqlite"
+)
+
+const patience = time.Minute
+
+// post is a request that a receiver has had.
+type post struct {
+	header http.Header
+	body   []byte
+	notice wire.Notice
+}
+
+// receiver is an HTTP server that answers as it is told, and with 200 after that.
+type receiver struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	statuses []int
+	posts    []post
+}
+
+func newReceiver(t *testing.T, statuses ...int) *receiver {
+	t.Helper()
+	r := &receiver{statuses: statuses}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		p := post{header: q.Header, body: body}
+		_ = json.Unmarshal(body, &p.notice)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.posts = append(r.posts, p)
+		if len(r.statuses) > 0 {
+			w.Header().Set("Location", "http://127.0.0.1:1/elsewhere")
+			w.WriteHeader(r.statuses[0])
+			r.statuses = r.statuses[1:]
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) all() []post {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.posts)
+}
+
+// await waits until the receiver has had so many posts.
+func (r *receiver) await(t *testing.T, n int) []post {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(r.all()) >= n }, patience, 2*time.Millisecond)
+	return r.all()
+}
+
+func (r *receiver) texts() []string {
+	var texts []string
+	for _, p := range r.all() {
+		texts = append(texts, p.notice.Text)
+	}
+	return texts
+}
+
+func (r *receiver) hook(name string) notify.Receiver {
+	return notify.Receiver{Name: name, URL: r.URL + "/hook", Secret: "a secret"}
+}
+
+// open opens the store of a test; each server has its own connection to it.
+func open(t *testing.T, path string) *dlq.Letters {
+	t.Helper()
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	return letters
+}
+
+// serve runs a notifier with the pipeline that retries what it delivers, and returns what ends it.
+func serve(t *testing.T, cfg notify.Config, dead middleware.DeadLetterSink) (stop func()) {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	broker, err := memory.New(brokers.Config{Logger: quiet})
+	require.NoError(t, err)
+	cfg.Publisher, cfg.Interval = broker.Publisher(), 5*time.Millisecond
+	if cfg.Logger == nil {
+		cfg.Logger = quiet
+	}
+	notifier, err := notify.New(cfg)
+	require.NoError(t, err)
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: broker, DeadLetters: dead, Backoff: middleware.Constant(time.Millisecond), MaxAttempts: 4, Logger: quiet,
+		Hooks: middleware.Hooks{OnDeadLetter: func(ctx context.Context, p middleware.DeadLetterParams) error {
+			notifier.GaveUp(ctx, p.DeadLetter)
+			return nil
+		}},
+	})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(pipeline.Middleware)
+	for _, name := range notifier.Receivers() {
+		router.AddConsumerHandler("notify "+name, notify.Topic(name), broker.Subscriber(), func(m *message.Message) error {
+			return notifier.Deliver(m.Context(), name, m.Payload)
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = router.Run(ctx) })
+	running.Go(func() { _ = notifier.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		_ = broker.Close()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// begun waits until the receivers are served: they are told of what happens from then on.
+func begun(t *testing.T, letters *dlq.Letters, receivers int) {
+	t.Helper()
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.Eventually(t, func() bool {
+		had, err := s.Notices(t.Context(), time.Now())
+		return err == nil && len(had) >= receivers
+	}, patience, 2*time.Millisecond)
+}
+
+var number atomic.Int64
+
+// die puts a dead letter into the store, and returns its fingerprint.
+func die(t *testing.T, letters *dlq.Letters, text string, at time.Time) string {
+	t.Helper()
+	m := message.NewMessage(fmt.Sprint("m-", number.Add(1)), []byte(`{"card":"4111"}`))
+	e := dlq.NewEntry(&envelope.DeadLetter{
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Handler: "charge", Attempts: 4, At: at,
+		Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+	})
+	_, err := letters.Store().Put(t.Context(), e)
+	require.NoError(t, err)
+	return e.Fingerprint
+}
+
+// Of two servers one tells of a new cause, signed, and after a restart nobody does it again.
+func TestNotifier_Once(t *testing.T) {
+	t.Parallel()
+	path, ops := filepath.Join(t.TempDir(), "dead.db"), newReceiver(t)
+	first, second := open(t, path), open(t, path)
+	die(t, first, "old news", time.Now().Add(-time.Minute))
+	var stops []func()
+	for _, letters := range []*dlq.Letters{first, second} {
+		stops = append(stops, serve(t, notify.Config{
+			Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}, PublicURL: "https://ops.example/redrive/",
+		}, letters))
+	}
+	begun(t, first, 1)
+	fingerprint := die(t, first, "no such account", time.Now())
+	p := ops.await(t, 1)[0]
+	require.Equal(t, []string{"New cause of dead letters: no such account (in charge)", "new_cause", fingerprint},
+		[]string{p.notice.Text, p.notice.Kind, p.notice.Cause.Fingerprint})
+	require.Equal(t, "https://ops.example/redrive/groups/"+fingerprint, p.notice.Link)
+	require.Equal(t, p.notice.ID, p.header.Get(notify.HeaderID))
+	require.Equal(t, notify.Sign([]byte("a secret"), p.notice.ID, p.header.Get(notify.HeaderTimestamp), p.body), p.header.Get(notify.HeaderSignature))
+
+	for _, stop := range stops {
+		stop()
+	}
+	s, _ := driver.As[driver.NoticeStore](first.Store())
+	held, err := s.HoldNotices(t.Context(), "nobody", time.Now().Add(2*time.Minute), time.Now().Add(-time.Hour))
+	require.NoError(t, err)
+	require.True(t, held, "the turn of a server that has gone ends")
+	serve(t, notify.Config{Store: second.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, second)
+	die(t, second, "another one", time.Now())
+	ops.await(t, 2)
+	require.Equal(t, []string{"New cause of dead letters: no such account (in charge)", "New cause of dead letters: another one (in charge)"}, ops.texts())
+}
+
+// The signature is the one of the specification's example.
+func TestSign(t *testing.T) {
+	t.Parallel()
+	secret, err := notify.Key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	require.NoError(t, err)
+	require.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+		notify.Sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`)))
+}
+
+// A cause that comes again after a quiet day, and runs that need a person, are told of.
+func TestNotifier_Kinds(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	now := time.Now()
+	die(t, letters, "bank is closed", now.Add(-72*time.Hour))
+	die(t, letters, "always there", now.Add(-26*time.Hour))
+	die(t, letters, "always there", now.Add(-3*time.Hour))
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: now.Add(-time.Minute)}))
+	runs, _ := driver.As[redrive.Store](letters.Store())
+	start := func(id string, state redrive.State, cause string) {
+		run := &redrive.Run{ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now, ChangedBy: "ana"}
+		record := dlq.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
+		require.NoError(t, runs.CreateRun(t.Context(), run, record))
+		run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()
+		require.NoError(t, runs.ChangeRun(t.Context(), run, record))
+	}
+	die(t, letters, "bank is closed", now)
+	die(t, letters, "always there", now)
+	start("stops", redrive.Stopped, "60 % died again")
+	start("waits", redrive.AwaitingApproval, "")
+	start("goes", redrive.Paused, "")
+	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
+	ops.await(t, 3)
+	die(t, letters, "the end", time.Now())
+	ops.await(t, 4)
+	require.ElementsMatch(t, []string{
+		"A cause has come back: bank is closed (in charge)", "Redrive run stops of ana has stopped: 60 % died again",
+		"Redrive run waits of ana, 0 messages, waits for approval by a second person", "New cause of dead letters: the end (in charge)",
+	}, ops.texts())
+}
+
+// What a receiver does not take is tried again by the pipeline, and a dead letter in the end; another receiver does not wait for it.
+func TestNotifier_Retried(t *testing.T) {
+	t.Parallel()
+	letters := open(t, filepath.Join(t.TempDir(), "dead.db"))
+	flaky, refusing, hanging, fine := newReceiver(t, 503, 429, 500), newReceiver(t, 400), make(chan struct{}), newReceiver(t)
+	var hung atomic.Int64
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if hung.Add(1) == 1 {
+			<-hanging
+		}
+	}))
+	t.Cleanup(slow.Close)
+	t.Cleanup(func() { close(hanging) })
+	logs := &logbuffer.Buffer{}
+	serve(t, notify.Config{
+		Store: letters.Store(), Client: &http.Client{Timeout: time.Second}, Logger: slog.New(slog.NewTextHandler(logs, nil)),
+		Receivers: []notify.Receiver{
+			{Name: "slow", URL: slow.URL, Secret: "x", On: []notify.Kind{notify.NewCause}}, flaky.hook("flaky"), refusing.hook("refusing"), fine.hook("fine"),
+		},
+	}, letters)
+	begun(t, letters, 4)
+	die(t, letters, "no such account", time.Now())
+	posts := flaky.await(t, 4)
+	same := slices.DeleteFunc(posts, func(p post) bool { return p.notice.ID != posts[0].notice.ID })
+	require.GreaterOrEqual(t, len(same), 3, "the same notice with the same id; one may be of the receiver that refuses")
+	fine.await(t, 1)
+	require.Eventually(t, func() bool { return hung.Load() >= 2 }, patience, 2*time.Millisecond, "a try that hangs ends")
+	var dead []dlq.Entry
+	require.Eventually(t, func() bool {
+		list, err := letters.Store().List(t.Context(), dlq.Filter{Topic: notify.Topic("refusing")}, dlq.Page{})
+		dead = list.Entries
+		return err == nil && len(dead) == 1
+	}, patience, 5*time.Millisecond, "a refusal is permanent")
+	require.Contains(t, dead[0].ErrorMessage, "status 400")
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.Eventually(t, func() bool {
+		had, err := s.Notices(t.Context(), time.Now().Add(-time.Hour))
+		return err == nil && slices.ContainsFunc(had, func(n driver.Notice) bool {
+			return n.Receiver == "refusing" && n.ID == posts[0].notice.ID
+		})
+	}, patience, 5*time.Millisecond, "it is not sent again after a restart")
+	require.NotContains(t, dead[0].ErrorMessage+logs.String(), "/hook", "the URL may be a secret")
+}
+
+// A cause that is muted is told to nobody until that ends.
+func TestNotifier_Muted(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
+	begun(t, letters, 1)
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: letters.Store(), Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	known := driver.Mute{Fingerprint: dlq.Fingerprint("charge", "", "", "known"), By: "ana", At: time.Now()}
+	require.NoError(t, s.Mute(t.Context(), known)) // before its first one: nothing can be told in between
+	die(t, letters, "known", time.Now())
+	die(t, letters, "unknown", time.Now())
+	ops.await(t, 1)
+	require.NoError(t, manager.Unmute(t.Context(), known.Fingerprint, dlq.By{Actor: "ana"}))
+	ops.await(t, 2)
+	require.Equal(t, []string{"New cause of dead letters: unknown (in charge)", "New cause of dead letters: known (in charge)"}, ops.texts())
+}
+
+// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack gets no markup of a message.
+func TestNotifier_TellsWhatViewersSee(t *testing.T) {
+	t.Parallel()
+	letters, ops, slack := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
+	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})
+	require.NoError(t, err)
+	serve(t, notify.Config{
+		Store: letters.Store(), Redaction: rules, PublicURL: "https://ops.example",
+		Receivers: []notify.Receiver{ops.hook("ops"), {Name: "chat", URL: slack.URL + "/services/T0/B0/key", Slack: true}},
+	}, letters)
+	begun(t, letters, 2)
+	real := die(t, letters, "<!channel> no account of ana@example", time.Now())
+	first := ops.await(t, 1)[0]
+	require.Contains(t, first.notice.Text, redact.Mask)
+	require.NotContains(t, string(first.body), "ana@")
+	require.NotContains(t, string(first.body), real, "the fingerprint of a hidden cause could be tried")
+	chat := slack.await(t, 1)[0]
+	require.Contains(t, string(chat.body), `{"text":`)
+	var said struct{ Text string }
+	require.NoError(t, json.Unmarshal(chat.body, &said))
+	require.Contains(t, said.Text, "&lt;!channel&gt;")
+	require.NotContains(t, said.Text, "<!")
+	require.NotContains(t, said.Text, "ana@")
+	require.Empty(t, chat.header.Get(notify.HeaderSignature))
+	die(t, letters, "<!channel> no account of bob@example", time.Now()) // looks the same
+	die(t, letters, "something else", time.Now())
+	posts := ops.await(t, 2)
+	require.Contains(t, posts[1].notice.Text, "something else")
+}
+
+// A receiver gets at most so many an hour.
+func TestNotifier_Rate(t *testing.T) {
+	t.Parallel()
+	letters, few, all := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
+	bounded := few.hook("few")
+	bounded.PerHour = 2
+	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{bounded, all.hook("all")}}, letters)
+	begun(t, letters, 2)
+	for _, text := range []string{"one", "two", "three", "four"} {
+		die(t, letters, text, time.Now())
+	}
+	few.await(t, 2)
+	all.await(t, 4) // the few are served before them in each round
+	die(t, letters, "five", time.Now())
+	all.await(t, 5)
+	require.Len(t, few.all(), 2)
+}
+
+// store is a store that answers unless it is away.
+type store struct {
+	driver.NoticeStore
+
+	away atomic.Bool
+	held atomic.Int64
+}
+
+func (s *store) HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error) {
+	if s.away.Load() {
+		return false, errors.New("the database is away: dial tcp 10.0.0.7:5432")
+	}
+	defer s.held.Add(1)
+	return s.NoticeStore.HoldNotices(ctx, process, at, until)
+}
+
+// A store that does not answer is told of by the server whose turn it was, each time once, without the words of its driver.
+func TestNotifier_StoreDown(t *testing.T) {
+	t.Parallel()
+	path, ops := filepath.Join(t.TempDir(), "dead.db"), newReceiver(t)
+	var stores []*store
+	for range 2 {
+		letters := open(t, path)
+		kept, _ := driver.As[driver.NoticeStore](letters.Store())
+		s := &store{NoticeStore: kept}
+		stores = append(stores, s)
+		serve(t, notify.Config{Store: s, Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
+		begun(t, letters, 1)
+	}
+	for n := 1; n <= 2; n++ {
+		for _, s := range stores {
+			s.away.Store(true)
+		}
+		posts := ops.await(t, n)
+		require.Equal(t, "store_down", posts[n-1].notice.Kind)
+		require.NotContains(t, string(posts[n-1].body), "10.0.0.7")
+		for _, s := range stores {
+			s.held.Store(0)
+			s.away.Store(false)
+		}
+		require.Eventually(t, func() bool { return stores[0].held.Load() > 0 && stores[1].held.Load() > 0 }, patience, 2*time.Millisecond)
+	}
+	require.Len(t, ops.all(), 2)
+	require.NotEqual(t, ops.all()[0].notice.ID, ops.all()[1].notice.ID)
+}
+
+// Where notices may go is said, and an error shows neither URL nor secret.
+func TestReceiver_Validate(t *testing.T) {
+	t.Parallel()
+	for url, fine := range map[string]bool{
+		"https://hooks.example/s3cret": true, "http://127.0.0.1:8080/s3cret": true, "http://localhost/s3cret": true, "http://[::1]:1/s3cret": true,
+		"http://hooks.example/s3cret": false, "http://10.0.0.7/s3cret": false, "http://169.254.169.254/s3cret": false, "file:///s3cret": false,
+		"https:///s3cret": false, "gopher://127.0.0.1/s3cret": false, "https://u:s3cret@hooks.example": false, "http://127.0.0.1.evil.example/s3cret": false,
+		"https://hooks.example/%zz s3cret": false, "": false,
+	} {
+		err := (&notify.Receiver{Name: "ops", URL: url, Slack: true}).Validate()
+		require.Equal(t, fine, err == nil, "%s: %v", url, err)
+		if err != nil {
+			require.NotContains(t, err.Error(), "s3cret")
+		}
+	}
+	for _, r := range []notify.Receiver{
+		{URL: "https://a.example", Slack: true}, {Name: "a", URL: "https://a.example"}, {Name: "a", URL: "https://a.example", Secret: "whsec_%"},
+		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.Kind{"x"}}, {Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
+		{Name: strings.Repeat("a", 101), URL: "https://a.example", Slack: true},
+	} {
+		require.Error(t, r.Validate(), "%+v", r)
+	}
+	_, err := notify.New(notify.Config{})
+	for _, missing := range []string{"Store", "Publisher", "Receivers"} {
+		require.ErrorContains(t, err, missing)
+	}
+}
+
+// A redirect is not followed: it is an answer that is no success.
+func TestNotifier_NoRedirects(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t, http.StatusTemporaryRedirect)
+	broker, err := memory.New(brokers.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = broker.Close() })
+	n, err := notify.New(notify.Config{Store: letters.Store(), Publisher: broker.Publisher(), Receivers: []notify.Receiver{ops.hook("ops")}})
+	require.NoError(t, err)
+	err = n.Deliver(t.Context(), "ops", []byte(`{"id":"1"}`))
+	status, ok := errors.AsType[*notify.StatusError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, http.StatusTemporaryRedirect, status.HTTPStatusCode())
+}

@@ -1,0 +1,145 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	fit "github.com/redrive-go/redrive/dlq/internal/text"
+)
+
+var _ driver.NoticeStore = (*Store)(nil)
+
+// noticesKept is how long what a receiver has had is remembered: long after it could be notified of it again.
+const noticesKept = 30 * 24 * time.Hour
+
+// HoldNotices makes a process the one that notifies.
+func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error) {
+	var holder string
+	err := s.inTx(ctx, "hold notices", func(tx *sql.Tx) error {
+		_, err := s.statements.exec(ctx, tx,
+			"UPDATE dlq_notices SET holder = ?, at = ? WHERE receiver = '' AND id = '' AND (holder = ? OR at <= ?)",
+			process, s.dialect.time(until), process, s.dialect.time(at))
+		if err != nil {
+			return err
+		}
+		// MySQL counts rows that change, and a holder that holds already changes none.
+		return s.queryRow(ctx, tx, "SELECT holder FROM dlq_notices WHERE receiver = '' AND id = ''").Scan(&holder)
+	})
+	return holder == process, err
+}
+
+// Notices returns what receivers have had.
+func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, error) {
+	if err := s.open("notices"); err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
+		" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since))
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: notices: %w", err)
+	}
+	defer rows.Close()
+	var found []driver.Notice
+	for rows.Next() {
+		var n driver.Notice
+		if err := rows.Scan(&n.Receiver, &n.ID, timeValue{&n.At}); err != nil {
+			return nil, fmt.Errorf("sqlstore: notices: %w", err)
+		}
+		found = append(found, n)
+	}
+	return found, rows.Err()
+}
+
+// PutNotice notes what a receiver has had.
+func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
+	if n.Receiver == "" || n.At.IsZero() {
+		return fmt.Errorf("sqlstore: put notice: %w: no receiver or no time", dlq.ErrInvalid)
+	}
+	there := func(row *sql.Row) error { return row.Scan(new(string)) }
+	const query = "SELECT id FROM dlq_notices WHERE receiver = ? AND id = ?"
+	err := s.inTx(ctx, "put notice", func(tx *sql.Tx) error {
+		if err := there(s.queryRow(ctx, tx, query, n.Receiver, n.ID)); !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		_, err := s.statements.exec(ctx, tx, insertInto("dlq_notices", []string{"receiver", "id", "at", "holder"}, 1),
+			n.Receiver, n.ID, s.dialect.time(n.At), "")
+		if err != nil {
+			return err
+		}
+		_, err = s.statements.exec(ctx, tx, "DELETE FROM dlq_notices WHERE receiver <> '' AND id <> '' AND at < ?",
+			s.dialect.time(n.At.Add(-noticesKept)))
+		return err
+	})
+	if err != nil && there(s.read.QueryRowContext(ctx, s.bind(query), n.Receiver, n.ID)) == nil {
+		return nil // another process was faster
+	}
+	return err
+}
+
+// Mute makes notifications leave a cause out.
+func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
+	if err := m.Validate(); err != nil {
+		return fmt.Errorf("sqlstore: mute: %w", err)
+	}
+	detail := map[string]string{driver.DetailFingerprint: m.Fingerprint}
+	if !m.Until.IsZero() {
+		detail["until"] = m.Until.UTC().Format(time.RFC3339)
+	}
+	return s.inTx(ctx, "mute", func(tx *sql.Tx) error {
+		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", m.Fingerprint); err != nil {
+			return err
+		}
+		_, err := s.statements.exec(ctx, tx, insertInto("dlq_mutes", []string{"fingerprint", "muted_at", "until", "muted_by", "note"}, 1),
+			m.Fingerprint, s.dialect.time(m.At), s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName), fit.Clean(m.Note, fit.MaxName))
+		if err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note, Detail: detail}})
+	})
+}
+
+// Unmute lets notifications have a cause again.
+func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at time.Time) error {
+	if by.Actor == "" || at.IsZero() {
+		return fmt.Errorf("sqlstore: unmute: %w: no actor or no time", dlq.ErrInvalid)
+	}
+	return s.inTx(ctx, "unmute", func(tx *sql.Tx) error {
+		done, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint)
+		if err != nil {
+			return err
+		}
+		if n, err := done.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("cause %.64q is not muted: %w", fingerprint, dlq.ErrNotFound))
+		}
+		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+			At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note, Detail: map[string]string{driver.DetailFingerprint: fingerprint},
+		}})
+	})
+}
+
+// Mutes returns the mutes that have not ended.
+func (s *Store) Mutes(ctx context.Context, at time.Time) ([]driver.Mute, error) {
+	if err := s.open("mutes"); err != nil {
+		return nil, err
+	}
+	rows, err := s.read.QueryContext(ctx, s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes"+
+		" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint"), s.dialect.time(at))
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: mutes: %w", err)
+	}
+	defer rows.Close()
+	var found []driver.Mute
+	for rows.Next() {
+		var m driver.Mute
+		if err := rows.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note); err != nil {
+			return nil, fmt.Errorf("sqlstore: mutes: %w", err)
+		}
+		found = append(found, m)
+	}
+	return found, rows.Err()
+}

@@ -1,0 +1,34 @@
+package wire
+
+import "time"
+
+// Notice is what people are notified of: the body of a webhook.
+type Notice struct {
+	ID    string    `json:"id" doc:"The same each time that it is sent."`
+	Kind  string    `json:"kind" enum:"new_cause,regressed_cause,run_stopped,run_awaits_approval,store_down"`
+	At    time.Time `json:"at" doc:"When it happened."`
+	Text  string    `json:"text" doc:"For people."`
+	Link  string    `json:"link,omitempty" doc:"The page of the dashboard, where server.public_url is known."`
+	Cause *Group    `json:"cause,omitempty"`
+	Run   *Run      `json:"run,omitempty"`
+}
+
+// Mute is a cause of which nobody is notified.
+type Mute struct {
+	Fingerprint string    `json:"fingerprint"`
+	By          string    `json:"by"`
+	Note        string    `json:"note,omitempty"`
+	At          time.Time `json:"at"`
+	Until       time.Time `json:"until,omitzero" doc:"Absent when it is for good."`
+}
+
+// MuteRequest mutes a cause.
+type MuteRequest struct {
+	Seconds float64 `json:"seconds,omitempty" minimum:"0" maximum:"31536000" doc:"For how long; 0 is for good."`
+	Note
+}
+
+// MuteList are the causes that are muted, the latest first.
+type MuteList struct {
+	Mutes []Mute `json:"mutes" nullable:"false"`
+}

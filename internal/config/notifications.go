@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/notify"
+)
+
+// Notifications are what people are told of, and how.
+type Notifications struct {
+	Receivers []NotificationReceiver `yaml:"receivers"`
+	// Quiet is for how long nothing has died of a cause that has come back. Defaults to 24 h.
+	Quiet time.Duration `yaml:"quiet" jsonschema:"description=For how long nothing has died of a cause that is said to have come back; whole hours; 24h if not given."`
+	// Interval is how often the store is looked at. Defaults to 15 s.
+	Interval time.Duration `yaml:"interval" jsonschema:"description=How often the store is looked at; 15s if not given."`
+}
+
+// NotificationReceiver is a webhook.
+type NotificationReceiver struct {
+	Name    string   `yaml:"name" jsonschema:"required,description=Its name; the store knows by it what it has had."`
+	URL     string   `yaml:"url" jsonschema:"required,description=Where notices are posted: https\\, or http to this machine. That of Slack is a secret: ${NAME} or ${file:/path}."`
+	Format  string   `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default) posts the notice as JSON\\, signed; slack posts its text as Slack's incoming webhooks take it."`
+	Secret  string   `yaml:"secret" jsonschema:"description=With which a webhook is signed; required for it."`
+	On      []string `yaml:"on" jsonschema:"enum=new_cause,enum=regressed_cause,enum=run_stopped,enum=run_awaits_approval,enum=store_down,description=What about: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
+	PerHour int      `yaml:"per_hour" jsonschema:"minimum=1,description=At most so many an hour; 30 if not given."`
+}
+
+// formatSlack is the other format than the webhook's.
+const formatSlack = "slack"
+
+// NotificationReceivers are the receivers as the notifier takes them.
+func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
+	var receivers []notify.Receiver
+	names := map[string]bool{}
+	for i := range n.Receivers {
+		r := &n.Receivers[i]
+		at := fmt.Sprintf("notifications.receivers[%d]", i)
+		if r.Format != "" && r.Format != "webhook" && r.Format != formatSlack {
+			return nil, fmt.Errorf("%s.format: %q: webhook or slack", at, r.Format)
+		}
+		if names[r.Name] {
+			return nil, fmt.Errorf("%s: the name %s is there twice", at, r.Name)
+		}
+		names[r.Name] = true
+		receiver := notify.Receiver{Name: r.Name, URL: r.URL, Slack: r.Format == formatSlack, Secret: r.Secret, PerHour: r.PerHour}
+		for _, kind := range r.On {
+			receiver.On = append(receiver.On, notify.Kind(kind))
+		}
+		if err := receiver.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		receivers = append(receivers, receiver)
+	}
+	if n.Quiet < 0 || n.Quiet%time.Hour != 0 || n.Interval < 0 {
+		return nil, fmt.Errorf("notifications: quiet %s: whole hours; interval %s: must not be negative", n.Quiet, n.Interval)
+	}
+	return receivers, nil
+}
+
+// redacted is a copy that shows where notices go, and no secret: the path of a URL is one with Slack.
+func (n Notifications) redacted() Notifications {
+	if len(n.Receivers) == 0 {
+		return n
+	}
+	receivers := make([]NotificationReceiver, len(n.Receivers))
+	for i, r := range n.Receivers {
+		if u, err := url.Parse(r.URL); err == nil && u.Host != "" {
+			r.URL = u.Scheme + "://" + u.Host + "/" + hidden
+		} else {
+			r.URL = hidden
+		}
+		if r.Secret != "" {
+			r.Secret = hidden
+		}
+		receivers[i] = r
+	}
+	n.Receivers = receivers
+	return n
+}
