@@ -74,7 +74,7 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
-	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
+	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.auditCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
 		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic(),
 		a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)

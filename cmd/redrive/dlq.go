@@ -16,7 +16,8 @@ func (a *app) dlqCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(), a.redriveCommand(),
-		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand())
+		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand(),
+		a.muteCommand(), a.unmuteCommand(), a.mutesCommand())
 	cmd.AddCommand(a.verbCommands()...)
 	return cmd
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 func (a *app) editCommand() *cobra.Command {
@@ -63,14 +66,17 @@ message's own id, its retries and the like cannot be changed.`,
 				a.hint("dry run: nothing is changed")
 				return a.printDiff(diff)
 			}
-			_, diff, err := manager.Edit(cmd.Context(), id, edit, a.by())
+			edited, diff, err := manager.Edit(cmd.Context(), id, edit, a.by())
 			if err != nil {
 				return err
 			}
 			if err := a.printDiff(diff); err != nil || !revive {
 				return err
 			}
-			if _, err := manager.Redrive(cmd.Context(), id, a.by()); err != nil {
+			if _, err = manager.Redrive(cmd.Context(), id, a.by()); errors.Is(err, redrive.ErrForbidden) {
+				return a.askSecond(cmd.Context(), manager, id, edited.Version, err)
+			}
+			if err != nil {
 				return fmt.Errorf("edited, but not redriven: %w", err)
 			}
 			a.hint("1 redriven")
@@ -83,6 +89,16 @@ message's own id, its retries and the like cannot be changed.`,
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the difference, and change nothing")
 	cmd.Flags().BoolVar(&revive, "redrive", false, "send it back at once")
 	return cmd
+}
+
+// askSecond starts a run of one entry that waits for a second person, where one may not send it alone.
+func (a *app) askSecond(ctx context.Context, m operator, id, version int64, refused error) error {
+	run, err := m.StartRun(ctx, redrive.Spec{ID: fmt.Sprintf("edit-%d-%d", id, version), Filter: dlq.Filter{IDs: []int64{id}}}, a.by())
+	if err != nil {
+		return fmt.Errorf("edited, but not redriven: %w", errors.Join(refused, err))
+	}
+	a.hint("edited; run %s sends it once a second person has approved it: redrive runs approve %s", run.ID, run.ID)
+	return nil
 }
 
 // bytesOf reads an argument that may name a file.

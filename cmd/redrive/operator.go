@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
@@ -20,6 +21,11 @@ type operator interface {
 	Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error)
 	Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error)
 	Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error)
+	AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error)
+
+	Mute(ctx context.Context, fingerprint string, period time.Duration, by dlq.By) (*driver.Mute, error)
+	Unmute(ctx context.Context, fingerprint string, by dlq.By) error
+	Mutes(ctx context.Context) ([]driver.Mute, error)
 
 	Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	Resolve(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)

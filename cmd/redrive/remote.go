@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/client"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -169,6 +170,35 @@ func (r *remote) Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error)
 		return nil, refused(err)
 	}
 	return list(records.Records, always((*dlq.AuditRecord).SetWire))
+}
+
+func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+	page, err := r.api.ListAudit(ctx, client.AuditQuery{
+		EntryID: f.EntryID, Run: f.Run, Actor: f.Actor, Action: string(f.Action), From: f.From, To: f.To,
+	}, pageOf(p))
+	if err != nil {
+		return nil, "", refused(err)
+	}
+	records, err := list(page.Records, always((*dlq.AuditRecord).SetWire))
+	return records, page.Next, err
+}
+
+func (r *remote) Mute(ctx context.Context, fingerprint string, period time.Duration, by dlq.By) (*driver.Mute, error) {
+	mute, err := r.api.MuteGroup(ctx, fingerprint, period, as(by))
+	return read(mute, err, always((*driver.Mute).SetWire))
+}
+
+func (r *remote) Unmute(ctx context.Context, fingerprint string, by dlq.By) error {
+	_, err := r.api.UnmuteGroup(ctx, fingerprint, as(by))
+	return refused(err)
+}
+
+func (r *remote) Mutes(ctx context.Context) ([]driver.Mute, error) {
+	mutes, err := r.api.ListMutes(ctx)
+	if err != nil {
+		return nil, refused(err)
+	}
+	return list(mutes.Mutes, always((*driver.Mute).SetWire))
 }
 
 func (r *remote) Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {

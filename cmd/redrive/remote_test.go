@@ -38,7 +38,7 @@ log: {level: warn}
 // The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate session is
 // for what only a server does.
 func TestGolden_ThroughServer(t *testing.T) {
-	for _, name := range []string{"look", "show", "change", "edit", "remote/runs"} {
+	for _, name := range []string{"look", "show", "change", "edit", "audit", "remote/runs"} {
 		path, err := filepath.Abs(filepath.Join("testdata", name+".txt"))
 		require.NoError(t, err)
 		t.Run(name, func(t *testing.T) {

@@ -178,6 +178,8 @@ func TestContract_EveryMethod(t *testing.T) {
 	page, spec := Page{Limit: 2, Order: "oldest"}, wire.RunSpec{ID: "run-1", Filter: wire.Filter{Topic: "orders"}, JQ: ".x = 1"}
 	edit := wire.Edit{SetHeaders: map[string]string{"tenant": "acme"}}
 	var exported bytes.Buffer
+	causes, err := c.ListGroups(ctx, GroupQuery{})
+	require.NoError(t, err)
 	sent := map[string][]*http.Request{}
 	for _, call := range []struct {
 		id string
@@ -215,9 +217,12 @@ func TestContract_EveryMethod(t *testing.T) {
 		{"list-groups", func() (any, error) { return c.ListGroups(ctx, GroupQuery{TrendSince: now.Add(-time.Hour)}) }},
 		{"get-stats", func() (any, error) { return c.GetStats(ctx, StatsQuery{now.Add(-time.Hour), 3}) }},
 		{"list-audit", func() (any, error) {
-			return c.ListAudit(ctx, AuditQuery{1, "run-1", "ana", "edit", now.Add(-time.Hour), now}, page)
+			return c.ListAudit(ctx, AuditQuery{1, "run-1", "ana", "edit", now.Add(-time.Hour), now, true}, page)
 		}},
 		{"list-audit", func() (any, error) { return c.ListAudit(ctx, AuditQuery{}, Page{}) }},
+		{"mute-group", func() (any, error) { return c.MuteGroup(ctx, causes.Groups[0].Fingerprint, time.Hour, by) }},
+		{"list-mutes", func() (any, error) { return c.ListMutes(ctx) }},
+		{"unmute-group", func() (any, error) { return c.UnmuteGroup(ctx, causes.Groups[0].Fingerprint, by) }},
 		{"get-report", func() (any, error) { return c.GetReport(ctx, 24) }},
 		{"preview-run", func() (any, error) { return c.PreviewRun(ctx, spec, 3) }},
 		{"start-run", func() (any, error) {
@@ -286,7 +291,7 @@ func TestContract_EveryMethod(t *testing.T) {
 		}
 		for _, r := range sent[id] {
 			require.Equal(t, op.method, r.Method, id)
-			require.Regexp(t, "^/api/v1"+strings.NewReplacer("{id}", "[^/]+", "{revision}", "[^/]+").Replace(op.path)+"$", r.URL.Path, id)
+			require.Regexp(t, "^/api/v1"+strings.NewReplacer("{id}", "[^/]+", "{revision}", "[^/]+", "{fingerprint}", "[^/]+").Replace(op.path)+"$", r.URL.Path, id)
 			for name := range r.URL.Query() {
 				did[name] = true
 			}

@@ -42,6 +42,7 @@ type AuditQuery struct {
 	Action  string    `query:"action"`
 	From    time.Time `query:"from"`
 	To      time.Time `query:"to"`
+	Fold    bool      `query:"fold"` // one record of those that say the same of entries of a run
 }
 
 // RunQuery asks for runs; a zero field does not filter.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -20,6 +21,22 @@ func (c *Client) GetStats(ctx context.Context, q StatsQuery) (*wire.Stats, error
 // ListAudit returns a page of the audit log.
 func (c *Client) ListAudit(ctx context.Context, q AuditQuery, p Page) (*wire.AuditList, error) {
 	return ask[wire.AuditList](ctx, c, get(values(q, p), "audit"))
+}
+
+// ListMutes returns the causes of which nobody is notified.
+func (c *Client) ListMutes(ctx context.Context) (*wire.MuteList, error) {
+	return ask[wire.MuteList](ctx, c, get(nil, "mutes"))
+}
+
+// MuteGroup makes the server notify nobody of a cause, for a time; 0 is for good.
+func (c *Client) MuteGroup(ctx context.Context, fingerprint string, period time.Duration, by By) (*wire.Mute, error) {
+	body := wire.MuteRequest{Seconds: period.Seconds(), Note: wire.Note{Note: by.Note}}
+	return ask[wire.Mute](ctx, c, post(by, body, "groups", fingerprint, "mute"))
+}
+
+// UnmuteGroup ends that, and returns what is still muted.
+func (c *Client) UnmuteGroup(ctx context.Context, fingerprint string, by By) (*wire.MuteList, error) {
+	return ask[wire.MuteList](ctx, c, post(by, wire.Note{Note: by.Note}, "groups", fingerprint, "unmute"))
 }
 
 // GetReport returns which causes are new, grow, return or are fixed, over some hours; 0 is a week.

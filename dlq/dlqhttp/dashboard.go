@@ -2,6 +2,7 @@ package dlqhttp
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -12,11 +13,15 @@ import (
 
 // dashboard is everything that is not an API.
 func (h *Handler) dashboard() *access.Mux {
+	var session func(*http.Request) bool
+	if h.cfg.Login != nil {
+		session = h.cfg.Login.HasSession
+	}
 	return dashboard.New(dashboard.Config{
 		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Prefix: h.cfg.Prefix, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,
 		Refused: h.trail.refused, Read: h.trail.read, Health: h.components,
 		Topology: h.cfg.Topology, Depths: h.cfg.Depths, Settings: h.cfg.Settings, Rules: h.cfg.Rules,
-		Retention: h.cfg.Retention, Rate: h.cfg.Rate,
+		Retention: h.cfg.Retention, Rate: h.cfg.Rate, Session: session,
 		Body: h.cfg.Limits.Body, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger, Interval: h.cfg.interval,
 	})
 }

@@ -4,13 +4,16 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // credentials are the headers of a caller, and the role that they have.
@@ -57,6 +60,33 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 	return append(auth, byPassword, byProxy), all
 }
 
+// sessions makes people log in to a server that has been made, one of each role, and one whose session has expired.
+func sessions(t *testing.T, s *server) []credentials {
+	t.Helper()
+	login, err := dlqhttp.NewLogin(dlqhttp.LoginConfig{
+		Issuer: "http://127.0.0.1:1", ClientID: "redrive", PublicURL: "http://localhost", Default: dlqhttp.Viewer, Store: s.letters.Store(),
+	})
+	require.NoError(t, err)
+	s.cfg.Login = login
+	people, ok := driver.As[driver.PeopleStore](s.letters.Store())
+	require.True(t, ok)
+	now := time.Now()
+	put := func(cookie string, role dlqhttp.Role, from, to time.Time) []string {
+		require.NoError(t, people.PutSession(t.Context(), driver.Session{
+			Digest: dlqhttp.HashToken(cookie), Name: cookie, Role: role.String(), CreatedAt: from, ExpiresAt: to,
+		}))
+		return []string{"Cookie", "redrive_session=" + cookie}
+	}
+	all := []credentials{{
+		name: "an expired session", wrong: true, header: put("expired", dlqhttp.Admin, now.Add(-2*time.Hour), now.Add(-time.Hour)),
+	}}
+	for _, role := range []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin} {
+		cookie := "session-of-" + role.String()
+		all = append(all, credentials{name: cookie, role: role, header: put(cookie, role, now, now.Add(time.Hour))})
+	}
+	return all
+}
+
 func basic(user, password string) string {
 	r := http.Request{Header: http.Header{}}
 	r.SetBasicAuth(user, password)
@@ -72,7 +102,12 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	})
 	s.seed(t, 1)
+	all = append(all, sessions(t, s)...)
+	s = s.restarted(t)
 	routes := s.handler.Routes()
+	sort.SliceStable(routes, func(i, j int) bool { // logging out is the last that a session does
+		return routes[i].Path != "/logout" && routes[j].Path == "/logout"
+	})
 	require.Greater(t, len(routes), 70, "the API, the pages and the rest")
 	tried := 0
 	for _, route := range routes {
@@ -92,6 +127,8 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 				a := s.ask(t, method, path, "", append(slices.Clone(c.header), "Content-Type", "application/json")...)
 				what := c.name + " on " + method + " " + route.Path + ": " + a.body[:min(len(a.body), 300)]
 				switch {
+				case strings.HasPrefix(route.Path, "/login"): // whoever comes: the provider says who they are, and there is none here
+					require.Contains(t, []int{http.StatusUnauthorized, http.StatusServiceUnavailable}, a.status, what)
 				case a.status == http.StatusTooManyRequests:
 					require.True(t, c.wrong && c.header != nil, what)
 				case c.wrong && route.Least == 0:

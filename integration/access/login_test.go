@@ -156,6 +156,7 @@ func TestLogin(t *testing.T) {
 	response, body := ana.logIn(base, "/entries?status=any", "test-user@localhost", p)
 	require.Equal(t, http.StatusOK, response.StatusCode, body)
 	require.Equal(t, "/entries?status=any", response.Request.URL.RequestURI())
+	require.Contains(t, body, `<form method="post" action="/logout">`, "the button")
 	for _, server := range []string{base, other} { // cookies are of a host, whatever the port
 		_, me := ana.send(http.MethodGet, server+"/api/v1/me", nil)
 		require.Contains(t, me, "test-user@zitadel.ch")

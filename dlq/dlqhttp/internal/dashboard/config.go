@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -41,6 +42,8 @@ type Config struct {
 	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
+	// Session reports whether a caller has logged in, and can log out. Nil is nobody.
+	Session func(*http.Request) bool
 	// Interval is how often a page refreshes, and how old what it shows may be. Defaults to 5 s.
 	Interval time.Duration
 	// Body is the largest form in bytes. Defaults to 4 MiB.

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // cause is a group with its curve.
@@ -220,6 +222,8 @@ type groupData struct {
 	Cause   cause
 	Week    curve
 	Entries []dlq.Entry
+	// Muted is who wants nobody to be notified of it; nil is nobody.
+	Muted *driver.Mute
 	// Search is the group's entries, as a link.
 	Search search
 }
@@ -235,6 +239,7 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 	type answer struct {
 		group   dlq.Group
 		entries []dlq.Entry
+		muted   *driver.Mute
 	}
 	a, at, err := cached(r.Context(), d.cache, "group "+fingerprint, func(ctx context.Context) (a answer, err error) {
 		groups, err := d.cfg.Manager.Groups(ctx, dlq.GroupQuery{
@@ -247,7 +252,18 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 			return a, fmt.Errorf("group %q: %w", fingerprint, dlq.ErrNotFound)
 		}
 		l, err := d.cfg.Manager.List(ctx, dlq.Filter{Fingerprint: fingerprint}, dlq.Page{Limit: groupSample})
-		return answer{groups[0], l.Entries}, err
+		if err != nil {
+			return a, err
+		}
+		a.group, a.entries = groups[0], l.Entries
+		mutes, err := d.cfg.Manager.Mutes(ctx)
+		if at := slices.IndexFunc(mutes, func(m driver.Mute) bool { return m.Fingerprint == fingerprint }); at >= 0 {
+			a.muted = &mutes[at]
+		}
+		if errors.Is(err, dlq.ErrNoNotices) {
+			err = nil
+		}
+		return a, err
 	})
 	if err != nil {
 		return err
@@ -257,7 +273,38 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 		Cause: causesOf([]dlq.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
 		Entries: sees.ShownEntries(a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
 	}
+	if a.muted != nil {
+		data.Muted = &driver.Mute{By: sees.Text(a.muted.By)}
+	}
 	return d.page(w, r, "group", view{Title: oneLine(60, data.Cause.Cause), Nav: "groups", Live: true, At: at, Charts: true, Data: &data})
+}
+
+// changeMute makes nobody be notified of a cause, or lets them again.
+func (d *dashboard) changeMute(w http.ResponseWriter, r *http.Request) error {
+	fingerprint, do := r.PathValue("fingerprint"), r.PostForm.Get("do")
+	if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
+		return err
+	}
+	by, err := d.by(r)
+	if err != nil {
+		return err
+	}
+	said := "Nobody is notified of this cause any more."
+	switch do {
+	case "mute":
+		_, err = d.cfg.Manager.Mute(r.Context(), fingerprint, 0, by)
+	case "unmute":
+		said = "Notifications have this cause again."
+		err = d.cfg.Manager.Unmute(r.Context(), fingerprint, by)
+	default:
+		err = invalid("action %q", do)
+	}
+	if err != nil {
+		return err
+	}
+	d.forget()
+	d.see(w, r, "/groups/"+url.PathEscape(fingerprint), said)
+	return nil
 }
 
 // Act is the confirmation page of an action on the whole group.

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // takes names a run by what it takes: an id says nothing to a person.
@@ -82,28 +83,18 @@ type auditRow struct {
 	Name string
 }
 
-// folded makes one row of the records of a run that say the same, where the newest of them stands. Outcomes are reported by consumers,
-// which do not know the run: those that follow each other are one row.
+// folded makes one row of the records of a run that say the same.
 func folded(records []dlq.AuditRecord) []auditRow {
-	type key struct {
-		run, actor string
-		action     dlq.Action
-		to         dlq.Status
-	}
-	rows, at := make([]auditRow, 0, len(records)), map[key]int{}
+	wires := make([]wire.AuditRecord, len(records))
 	for i := range records {
-		r := &records[i]
-		k := key{r.Run, r.Actor, r.Action, r.To}
-		n, there := at[k]
-		if there && r.EntryID != 0 && (r.Run != "" || n == len(rows)-1 && (r.Action == dlq.ActionSucceed || r.Action == dlq.ActionDie)) {
-			row := &rows[n]
-			row.IDs, row.Since = append(row.IDs, r.EntryID), r.At
-			continue
-		}
-		row := auditRow{AuditRecord: *r, Since: r.At}
-		if r.EntryID != 0 {
-			row.IDs = []int64{r.EntryID}
-			at[k] = len(rows)
+		wires[i] = records[i].Wire()
+	}
+	var rows []auditRow
+	for _, w := range wire.FoldAudit(wires) {
+		row := auditRow{IDs: w.Entries, Since: w.Since}
+		row.SetWire(&w)
+		if row.IDs == nil && w.EntryID != 0 {
+			row.IDs = []int64{w.EntryID}
 		}
 		rows = append(rows, row)
 	}

@@ -35,6 +35,8 @@ type view struct {
 	User              access.Principal
 	May               may
 	ReadOnly          bool
+	// Session says that who looks can log out.
+	Session bool
 	// Hides says that something is hidden from who looks.
 	Hides bool
 	Now   time.Time
@@ -81,6 +83,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
 		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) && d.cfg.Manager.CanRedrive(),
 	}
+	v.Session = d.cfg.Session != nil && d.cfg.Session(r)
 	if v.Every == 0 {
 		v.Every = int(max(d.cfg.Interval, time.Second) / time.Second)
 	}

@@ -34,6 +34,7 @@ type auditInput struct {
 	Action  string    `query:"action" doc:"redrive, resolve, edit, run start, ..."`
 	From    time.Time `query:"from" doc:"At or after."`
 	To      time.Time `query:"to" doc:"Before."`
+	Fold    bool      `query:"fold" doc:"Make one record of those of a page that say the same of entries of a run."`
 	Page
 	Self
 }
@@ -56,6 +57,70 @@ func (a *API) groupRoutes() {
 		id: "list-audit", method: http.MethodGet, path: "/audit", tag: "groups", role: access.Viewer,
 		summary: "List what was done, by whom and why",
 	}, a.auditLog)
+	handle(a, route{
+		id: "list-mutes", method: http.MethodGet, path: "/mutes", tag: "groups", role: access.Viewer,
+		summary: "List the causes of which nobody is notified",
+	}, a.mutes)
+	handle(a, route{
+		id: "mute-group", method: http.MethodPost, path: "/groups/{fingerprint}/mute", tag: "groups", role: access.Operator, changes: true,
+		summary: "Notify nobody of a cause, for a time or for good",
+	}, a.mute)
+	handle(a, route{
+		id: "unmute-group", method: http.MethodPost, path: "/groups/{fingerprint}/unmute", tag: "groups", role: access.Operator, changes: true,
+		summary: "Notify of a cause again; the answer is what is still muted",
+	}, a.unmute)
+}
+
+// GroupID is the fingerprint of a cause in a path.
+type GroupID struct {
+	Fingerprint string `path:"fingerprint" maxLength:"64" doc:"The cause."`
+}
+
+type muteInput struct {
+	GroupID
+	Body *wire.MuteRequest
+}
+
+type unmuteInput struct {
+	GroupID
+	Body *wire.Note
+}
+
+func (a *API) mutes(ctx context.Context, _ *struct{}) (*output[wire.MuteList], error) {
+	mutes, err := a.cfg.Manager.Mutes(ctx)
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[wire.MuteList]{wire.MuteList{Mutes: a.visible(ctx).Mutes(mutes)}}, nil
+}
+
+func (a *API) mute(ctx context.Context, in *muteInput) (*output[wire.Mute], error) {
+	var body wire.MuteRequest
+	if in.Body != nil {
+		body = *in.Body
+	}
+	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	mute, err := a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)), by(ctx, body.Note.Note))
+	if err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return &output[wire.Mute]{mute.Wire()}, nil
+}
+
+func (a *API) unmute(ctx context.Context, in *unmuteInput) (*output[wire.MuteList], error) {
+	note := ""
+	if in.Body != nil {
+		note = in.Body.Note
+	}
+	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	if err := a.cfg.Manager.Unmute(ctx, in.Fingerprint, by(ctx, note)); err != nil {
+		return nil, a.fail(ctx, err, 0)
+	}
+	return a.mutes(ctx, nil)
 }
 
 func (a *API) groups(ctx context.Context, in *groupsInput) (*output[wire.GroupList], error) {
@@ -91,5 +156,9 @@ func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &auditOutput{Link: in.next(next), Body: wire.AuditList{Records: a.visible(ctx).Audit(records), Next: next}}, nil
+	shown := a.visible(ctx).Audit(records)
+	if in.Fold {
+		shown = wire.FoldAudit(shown)
+	}
+	return &auditOutput{Link: in.next(next), Body: wire.AuditList{Records: shown, Next: next}}, nil
 }

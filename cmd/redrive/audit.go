@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+func (a *app) auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit", Short: "Look at who changed what, when and why", Args: knownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.auditListCommand())
+	return cmd
+}
+
+func (a *app) auditListCommand() *cobra.Command {
+	var (
+		f           dlq.AuditFilter
+		entry       string
+		since       time.Duration
+		limit       int
+		all, single bool
+	)
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the audit log, the newest first", Args: cobra.NoArgs,
+		Long: "List the audit log, the newest first. What a run did to many entries is one row, unless --single.",
+		Example: `  redrive audit list --actor ana --since 24h
+  redrive audit list --run last-evening --single -o csv --all`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if entry != "" {
+				id, err := dlq.ParseID(entry)
+				if err != nil {
+					return usagef("--entry: %v", err)
+				}
+				f.EntryID = id
+			}
+			if since > 0 {
+				f.From = time.Now().Add(-since)
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var records []wire.AuditRecord
+			page := dlq.Page{Limit: limit}
+			for {
+				found, next, err := manager.AuditLog(cmd.Context(), f, page)
+				if err != nil {
+					return err
+				}
+				for i := range found {
+					records = append(records, found[i].Wire())
+				}
+				if page.After = next; next == "" || !all {
+					break
+				}
+			}
+			if !single {
+				records = wire.FoldAudit(records)
+			}
+			switch {
+			case len(records) == 0:
+				a.hint("nothing is recorded")
+			case page.After != "":
+				a.hint("there is more: --all")
+			}
+			return printList(a, records, auditColumns)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.Actor, "actor", "", "who did it")
+	flags.StringVar((*string)(&f.Action), "action", "", "what was done: redrive, resolve, edit, run start, login, mute, ...")
+	flags.StringVar(&entry, "entry", "", "id of an entry")
+	flags.StringVar(&f.Run, "run", "", "id of a redrive run")
+	flags.DurationVar(&since, "since", 0, "not before so long ago")
+	flags.IntVar(&limit, "limit", 50, "at most so many records, up to 1000")
+	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
+	flags.BoolVar(&single, "single", false, "a row for each entry of a run")
+	return cmd
+}
+
+var auditColumns = []column[wire.AuditRecord]{
+	{title: "When", value: func(r wire.AuditRecord) string { return stampOf(r.At) }},
+	{title: "Since", wide: true, value: func(r wire.AuditRecord) string { return stampOf(r.Since) }},
+	{title: "Who", value: func(r wire.AuditRecord) string { return oneLine(r.Actor, 30) }},
+	{title: "What", value: func(r wire.AuditRecord) string { return r.Action }},
+	{title: "Of", value: func(r wire.AuditRecord) string {
+		switch {
+		case len(r.Entries) > 1:
+			return fmt.Sprintf("%d entries", len(r.Entries))
+		case r.EntryID != 0:
+			return dlq.FormatID(r.EntryID)
+		default:
+			return ""
+		}
+	}},
+	{title: "To", value: func(r wire.AuditRecord) string { return r.To }},
+	{title: "Run", value: func(r wire.AuditRecord) string { return r.Run }},
+	{title: "Why", value: func(r wire.AuditRecord) string { return oneLine(r.Note, 60) }},
+}

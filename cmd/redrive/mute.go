@@ -1,0 +1,83 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+func (a *app) muteCommand() *cobra.Command {
+	var period time.Duration
+	cmd := &cobra.Command{
+		Use: "mute GROUP", Short: "Notify nobody of a cause", Args: cobra.ExactArgs(1),
+		Example: `  redrive dlq mute 1f0c9f7a1b2c3d4e --for 24h --note 'the bank knows'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if period < 0 {
+				return usagef("--for %s: must not be negative", period)
+			}
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			mute, err := manager.Mute(cmd.Context(), args[0], period, a.by())
+			if err != nil {
+				return err
+			}
+			until := "for good"
+			if !mute.Until.IsZero() {
+				until = "until " + stampOf(mute.Until)
+			}
+			a.hint("muted %s; redrive dlq unmute %s ends it", until, args[0])
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&period, "for", 0, "for how long; for good if not given")
+	return cmd
+}
+
+func (a *app) unmuteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "unmute GROUP", Short: "Notify of a cause again", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return manager.Unmute(cmd.Context(), args[0], a.by())
+		},
+	}
+}
+
+func (a *app) mutesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "mutes", Short: "List the causes of which nobody is notified", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			manager, err := a.manager(cmd.Context())
+			if err != nil {
+				return err
+			}
+			mutes, err := manager.Mutes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			views := make([]wire.Mute, 0, len(mutes))
+			for i := range mutes {
+				views = append(views, mutes[i].Wire())
+			}
+			if len(views) == 0 {
+				a.hint("no cause is muted")
+			}
+			return printList(a, views, muteColumns)
+		},
+	}
+}
+
+var muteColumns = []column[wire.Mute]{
+	{title: "Group", value: func(m wire.Mute) string { return m.Fingerprint }},
+	{title: "Since", value: func(m wire.Mute) string { return stampOf(m.At) }},
+	{title: "Until", value: func(m wire.Mute) string { return firstOf(stampOf(m.Until), "for good") }},
+	{title: "By", value: func(m wire.Mute) string { return oneLine(m.By, 30) }},
+	{title: "Why", value: func(m wire.Mute) string { return oneLine(m.Note, 60) }},
+}
