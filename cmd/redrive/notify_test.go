@@ -52,7 +52,8 @@ notifications:
 	_, stderr, stop := start(t, "serve", "--config", file)
 	die := func(n int) {
 		_, err := letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
-			Message: message.NewMessage(fmt.Sprint("m-", n), []byte("order")), Reason: envelope.ReasonExhausted, Handler: "pay", Attempts: 4, At: time.Now(),
+			Message: message.NewMessage(fmt.Sprint("m-", n), []byte("order")), Reason: envelope.ReasonExhausted,
+			Handler: "pay", Attempts: 4, At: time.Now(),
 			Err:    envelope.Error{Message: "b" + strings.Repeat("a", n) + "nk: card 1234-5678 refused"},
 			Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
 		}))

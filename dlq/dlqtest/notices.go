@@ -73,7 +73,9 @@ func testMutes(t *testing.T, db Database) {
 	require.Equal(t, []driver.Mute{good}, found)
 	require.NoError(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob", Note: "fixed"}, noon.Add(time.Minute)))
 	require.ErrorIs(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
-	for _, m := range []driver.Mute{{By: "ana", At: noon}, {Fingerprint: "f", At: noon}, {Fingerprint: "f", By: "ana", At: noon, Until: noon}} {
+	for _, m := range []driver.Mute{
+		{By: "ana", At: noon}, {Fingerprint: "f", At: noon}, {Fingerprint: "f", By: "ana", At: noon, Until: noon},
+	} {
 		require.ErrorIs(t, s.Mute(t.Context(), m), dlq.ErrInvalid)
 	}
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})

@@ -127,7 +127,8 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 	if n.runs == nil {
 		return nil, nil
 	}
-	runs, _, err := n.runs.Runs(ctx, redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval}}, dlq.Page{Limit: dlq.MaxPage})
+	filter := redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval}}
+	runs, _, err := n.runs.Runs(ctx, filter, dlq.Page{Limit: dlq.MaxPage})
 	if err != nil {
 		return nil, err
 	}
