@@ -205,7 +205,8 @@ func (n *Notifier) down(ctx context.Context) {
 	if !tell {
 		return
 	}
-	notice := n.noticeOf(StoreDown, n.process+since.String(), since, "The dead letter store does not answer since "+since.Format(time.RFC3339), "system")
+	text := "The dead letter store does not answer since " + since.Format(time.RFC3339)
+	notice := n.noticeOf(StoreDown, n.process+since.String(), since, text, "system")
 	for i := range n.cfg.Receivers {
 		if to := &n.cfg.Receivers[i]; slices.Contains(to.On, StoreDown) {
 			if _, err := n.publish(to, &notice, 0, now); err != nil {

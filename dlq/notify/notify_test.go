@@ -102,7 +102,8 @@ func (r *receiver) hook(name string) notify.Receiver {
 // open opens the store of a test; each server has its own connection to it.
 func open(t *testing.T, path string) *dlq.Letters {
 	t.Helper()
-	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	quiet := dlq.WithLogger(slog.New(slog.DiscardHandler))
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), quiet)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	return letters
@@ -193,7 +194,8 @@ func TestNotifier_Once(t *testing.T) {
 		[]string{p.notice.Text, p.notice.Kind, p.notice.Cause.Fingerprint})
 	require.Equal(t, "https://ops.example/redrive/groups/"+fingerprint, p.notice.Link)
 	require.Equal(t, p.notice.ID, p.header.Get(notify.HeaderID))
-	require.Equal(t, notify.Sign([]byte("a secret"), p.notice.ID, p.header.Get(notify.HeaderTimestamp), p.body), p.header.Get(notify.HeaderSignature))
+	signature := notify.Sign([]byte("a secret"), p.notice.ID, p.header.Get(notify.HeaderTimestamp), p.body)
+	require.Equal(t, signature, p.header.Get(notify.HeaderSignature))
 
 	for _, stop := range stops {
 		stop()
@@ -205,7 +207,9 @@ func TestNotifier_Once(t *testing.T) {
 	serve(t, notify.Config{Store: second.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, second)
 	die(t, second, "another one", time.Now())
 	ops.await(t, 2)
-	require.Equal(t, []string{"New cause of dead letters: no such account (in charge)", "New cause of dead letters: another one (in charge)"}, ops.texts())
+	require.Equal(t, []string{
+		"New cause of dead letters: no such account (in charge)", "New cause of dead letters: another one (in charge)",
+	}, ops.texts())
 }
 
 // The signature is the one of the specification's example.
@@ -268,7 +272,8 @@ func TestNotifier_Retried(t *testing.T) {
 	serve(t, notify.Config{
 		Store: letters.Store(), Client: &http.Client{Timeout: time.Second}, Logger: slog.New(slog.NewTextHandler(logs, nil)),
 		Receivers: []notify.Receiver{
-			{Name: "slow", URL: slow.URL, Secret: "x", On: []notify.Kind{notify.NewCause}}, flaky.hook("flaky"), refusing.hook("refusing"), fine.hook("fine"),
+			{Name: "slow", URL: slow.URL, Secret: "x", On: []notify.Kind{notify.NewCause}},
+			flaky.hook("flaky"), refusing.hook("refusing"), fine.hook("fine"),
 		},
 	}, letters)
 	begun(t, letters, 4)
@@ -314,7 +319,8 @@ func TestNotifier_Muted(t *testing.T) {
 	require.Equal(t, []string{"New cause of dead letters: unknown (in charge)", "New cause of dead letters: known (in charge)"}, ops.texts())
 }
 
-// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack gets no markup of a message.
+// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack gets no markup
+// of a message.
 func TestNotifier_TellsWhatViewersSee(t *testing.T) {
 	t.Parallel()
 	letters, ops, slack := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
@@ -412,9 +418,11 @@ func TestNotifier_StoreDown(t *testing.T) {
 func TestReceiver_Validate(t *testing.T) {
 	t.Parallel()
 	for url, fine := range map[string]bool{
-		"https://hooks.example/s3cret": true, "http://127.0.0.1:8080/s3cret": true, "http://localhost/s3cret": true, "http://[::1]:1/s3cret": true,
+		"https://hooks.example/s3cret": true, "http://127.0.0.1:8080/s3cret": true, "http://localhost/s3cret": true,
+		"http://[::1]:1/s3cret":       true,
 		"http://hooks.example/s3cret": false, "http://10.0.0.7/s3cret": false, "http://169.254.169.254/s3cret": false, "file:///s3cret": false,
-		"https:///s3cret": false, "gopher://127.0.0.1/s3cret": false, "https://u:s3cret@hooks.example": false, "http://127.0.0.1.evil.example/s3cret": false,
+		"https:///s3cret": false, "gopher://127.0.0.1/s3cret": false,
+		"https://u:s3cret@hooks.example": false, "http://127.0.0.1.evil.example/s3cret": false,
 		"https://hooks.example/%zz s3cret": false, "": false,
 	} {
 		err := (&notify.Receiver{Name: "ops", URL: url, Slack: true}).Validate()
@@ -425,7 +433,8 @@ func TestReceiver_Validate(t *testing.T) {
 	}
 	for _, r := range []notify.Receiver{
 		{URL: "https://a.example", Slack: true}, {Name: "a", URL: "https://a.example"}, {Name: "a", URL: "https://a.example", Secret: "whsec_%"},
-		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.Kind{"x"}}, {Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
+		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.Kind{"x"}},
+		{Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
 		{Name: strings.Repeat("a", 101), URL: "https://a.example", Slack: true},
 	} {
 		require.Error(t, r.Validate(), "%+v", r)

@@ -33,7 +33,8 @@ func TestMigrate_ClosedByHour(t *testing.T) {
 		db := openDB(t, url)
 		down := []string{
 			"ALTER TABLE dlq_hours DROP COLUMN closed", "DELETE FROM dlq_schema_version WHERE version_id >= 3",
-			"DROP TABLE dlq_mutes", "DROP TABLE dlq_notices", "DROP TABLE dlq_services", "DROP TABLE dlq_sessions", "DROP TABLE dlq_tokens", "DROP TABLE dlq_sends",
+			"DROP TABLE dlq_mutes", "DROP TABLE dlq_notices",
+			"DROP TABLE dlq_services", "DROP TABLE dlq_sessions", "DROP TABLE dlq_tokens", "DROP TABLE dlq_sends",
 		}
 		if strings.HasPrefix(url, "mysql:") {
 			down[0] += ", DROP INDEX idx_dlq_hours_fingerprint"

@@ -16,16 +16,18 @@ import (
 
 // Config is the file.
 type Config struct {
-	Store         Store             `yaml:"store"     jsonschema:"description=Where dead letters are kept."`
-	Brokers       map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to\\, by a name of your choice."`
-	Collector     Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
-	Redrive       Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
-	Server        Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
-	Redaction     Redaction         `yaml:"redaction" jsonschema:"description=What not everybody may see."`
-	Retention     Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
-	Notifications Notifications     `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies of what needs a person."`
-	Metrics       Metrics           `yaml:"metrics"   jsonschema:"description=What redrive serve shows to Prometheus at /metrics."`
-	Log           Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
+	Store     Store             `yaml:"store"     jsonschema:"description=Where dead letters are kept."`
+	Brokers   map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to\\, by a name of your choice."`
+	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
+	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
+	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
+	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What not everybody may see."`
+	Retention Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
+	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=What redrive serve shows to Prometheus at /metrics."`
+	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
+
+	// Notifications are for redrive serve.
+	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies of what needs a person."`
 }
 
 // Metrics is what is shown to Prometheus.

@@ -18,6 +18,8 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
+const receivers = "store: {url: x.db}\nnotifications: {receivers: "
+
 const full = `
 store:
   url: postgres://redrive:${TEST_CONFIG_PASSWORD}@db.internal/ops
@@ -135,10 +137,10 @@ func TestParse_Faults(t *testing.T) {
 		"redaction":           {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
 		"reveal":              {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
 		"retention":           {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
-		"clear text":          {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
-		"not signed":          {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example'}]}", "a secret is required"},
-		"receiver twice":      {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example', format: slack}, {name: a, url: 'https://h.example', format: slack}]}", "the name a is there twice"},
-		"another format":      {"store: {url: x.db}\nnotifications: {receivers: [{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
+		"clear text":          {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
+		"not signed":          {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
+		"receiver twice":      {receivers + "[&a {name: a, url: 'https://h.example', format: slack}, *a]}", "the name a is there twice"},
+		"another format":      {receivers + "[{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
 		"quiet minutes":       {"store: {url: x.db}\nnotifications: {quiet: 90m}", "whole hours"},
 		"approval":            {"store: {url: x.db}\nredrive: {approval_above: -1}", "redrive.approval_above"},
 		"several at once (1)": {"log: {format: xml}", "store.url"},
