@@ -26,7 +26,7 @@ type NotificationReceiver struct {
 	Format string `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default): JSON\\, signed; slack: its text."`
 	Secret string `yaml:"secret" jsonschema:"description=With which a webhook is signed; required for it."`
 	// On are notify.Kinds. Defaults to all.
-	On []string `yaml:"on" jsonschema:"description=new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
+	On []string `yaml:"on" jsonschema:"description=new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down (all)."`
 	// PerHour defaults to 30.
 	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=At most so many an hour; 30 if not given."`
 }
