@@ -75,6 +75,7 @@ func TestLife(t *testing.T) {
 		}), 10**lifeLetters, 10**lifeLetters).Example(*lifeSeed)
 		for n, s := range steps {
 			time.Sleep(time.Minute) // virtual
+			synctest.Wait()
 			l.do(s)
 			if n%(len(steps)/16) == 0 {
 				l.do(step{What: "purge"})
