@@ -92,6 +92,17 @@ func TestPipeline_DeferCannotGoRoundForEver(t *testing.T) {
 	})
 }
 
+// A time in the future, forged or of a clock that is ahead, counts as now: the deferrals end all the same.
+func TestPipeline_DeferredSinceTheFutureEndsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, middleware.Config{MaxDeferAge: time.Minute}, failing(middleware.Defer(middleware.ErrNotYet, 25*s)))
+		m := order(t)
+		m.Metadata.Set(envelope.KeyDeferredSince, time.Now().AddDate(100, 0, 0).Format(time.RFC3339Nano))
+		h.send(m, time.Hour)
+		require.Equal(t, envelope.ReasonExpired, h.letter().Reason)
+	})
+}
+
 func TestPipeline_OnUnknown(t *testing.T) {
 	for outcome, check := range map[middleware.Outcome]func(*harness){
 		middleware.OutcomeRetry:      func(h *harness) { require.Len(t, h.rescheduled, 1) },
