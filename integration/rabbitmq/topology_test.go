@@ -468,8 +468,8 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	require.Eventually(t, func() bool { return len(texts()) == 2 }, patience, 200*time.Millisecond)
 	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=60000`)
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
-	require.Eventually(t, func() bool {
-		return strings.Contains(strings.Join(texts(), "\n"), `queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
+	require.Eventually(t, func() bool { // RabbitMQ takes a policy off some queues after it has put it on others
+		found := texts()
+		return len(found) == 2 && strings.Contains(strings.Join(found, "\n"), `queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
 	}, patience, 200*time.Millisecond)
-	require.Len(t, texts(), 2)
 }
