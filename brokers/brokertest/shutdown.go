@@ -55,7 +55,7 @@ func (w *world) drain(stop func(c *consumer)) {
 		defer close(stopped)
 		stop(c)
 	}()
-	<-time.After(300 * time.Millisecond) // real time: well within the drain timeout
+	pause(300 * time.Millisecond) // well within the drain timeout
 	handled := c.seen()
 	for _, r := range handled {
 		require.NoError(w, r.Context.Err(), "a running handler keeps its context")

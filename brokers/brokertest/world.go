@@ -272,6 +272,10 @@ func (w *world) pass(d time.Duration) {
 	if w.h.Virtual {
 		d = time.Hour
 	}
+	pause(d)
+}
+
+func pause(d time.Duration) {
 	<-time.After(d) // real time: for brokers that have no other
 }
 
