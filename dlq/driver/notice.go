@@ -29,6 +29,7 @@ type NoticeStore interface {
 const (
 	ActionMute        Action = "mute"
 	ActionUnmute      Action = "unmute"
+	ActionNote        Action = "note" // what a person said of it
 	DetailFingerprint        = "fingerprint"
 )
 

@@ -299,6 +299,38 @@ func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`), "it reads headers one by one: it does not refresh")
 }
 
+// What somebody knows of a cause stands on its page; a cause that is known is muted, for a time, and says so in the list.
+func TestGroup_NoteAndMute(t *testing.T) {
+	s := newSite(t)
+	fingerprint := s.entry(t, s.put(t, 1)[0]).Fingerprint
+	b := s.open(t, "ana:operator")
+	b.visit("/groups/" + fingerprint)
+	b.fill(`#about input[name=note]`, "the bank knows, ticket 4711")
+	b.follow(`#about button[value=note]`)
+	b.wait(`document.querySelector("#about .samples").innerText.includes("ticket 4711")`)
+	b.fill(`#about input[name=note]`, "until Monday")
+	eval[bool](b, `(document.querySelector("#about select").value = "168h0m0s", true)`)
+	b.follow(`#about button[value=mute]`)
+	b.wait(`document.querySelector("#about .banner").innerText.includes("until Monday")`)
+	mutes, err := s.manager.Mutes(t.Context())
+	require.NoError(t, err)
+	require.Len(t, mutes, 1)
+	require.Equal(t, []any{fingerprint, "ana", 7 * 24 * time.Hour}, []any{mutes[0].Fingerprint, mutes[0].By, mutes[0].Until.Sub(mutes[0].At)})
+	b.visit("/groups")
+	require.Contains(t, eval[string](b, `document.querySelector("tbody tr").innerText`), "muted")
+	b.visit("/groups/" + fingerprint)
+	b.follow(`#about button[value=unmute]`)
+	b.wait(`!document.querySelector("#about .banner")`)
+	mutes, err = s.manager.Mutes(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, mutes)
+
+	b = s.open(t, "eve:viewer")
+	b.visit("/groups/" + fingerprint)
+	require.Contains(t, b.text(), "ticket 4711")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("#about form").length`))
+}
+
 // A whole cause is given up from its page.
 func TestGroup_Discard(t *testing.T) {
 	s := newSite(t)

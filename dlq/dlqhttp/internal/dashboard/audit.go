@@ -30,7 +30,7 @@ var auditActions = []dlq.Action{
 	dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionPark, dlq.ActionRestore,
 	dlq.ActionEdit, dlq.ActionImport, dlq.ActionPurge, dlq.ActionUnarchive, redrive.ActionStart, redrive.ActionApprove, redrive.ActionReject,
 	redrive.ActionPause, redrive.ActionResume, redrive.ActionCancel, redrive.ActionStop, redrive.ActionComplete, redrive.ActionAdjust,
-	driver.ActionPauseIntake, driver.ActionResumeIntake, driver.ActionMute, driver.ActionUnmute,
+	driver.ActionPauseIntake, driver.ActionResumeIntake, driver.ActionMute, driver.ActionUnmute, driver.ActionNote,
 	driver.ActionLogin, driver.ActionLogout, driver.ActionCreateToken, driver.ActionRevokeToken,
 	dlq.ActionRefused, dlq.ActionRead,
 }

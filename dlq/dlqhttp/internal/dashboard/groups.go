@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -14,13 +13,13 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
-	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // cause is a group with its curve.
 type cause struct {
 	dlq.Group
 	Spark spark
+	Muted bool
 	// Most is the greatest count among those alongside it, for bars.
 	Most int64
 }
@@ -88,6 +87,13 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 		AllSeen: query.Status == "" && query.CauseText == "" && query.Handler == "" && query.ErrorClass == "",
 	}
 	data.Default = query == dlq.GroupQuery{Status: dlq.Pending, Limit: maxGroups}
+	said, err := d.said(r.Context())
+	if err != nil {
+		return err
+	}
+	for i := range data.Causes {
+		_, data.Causes[i].Muted = said.muted(data.Causes[i].Fingerprint)
+	}
 	data.Sort, data.now = q.Get("sort"), q
 	if err := sortCauses(data.Causes, data.Sort); err != nil {
 		return err
@@ -222,10 +228,9 @@ type groupData struct {
 	Cause   cause
 	Week    curve
 	Entries []dlq.Entry
-	// Muted is who wants nobody to be notified of it; nil is nobody.
-	Muted *driver.Mute
 	// Search is the group's entries, as a link.
 	Search search
+	aboutCause
 }
 
 // groupSample is how many of a group's entries its page shows.
@@ -239,7 +244,6 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 	type answer struct {
 		group   dlq.Group
 		entries []dlq.Entry
-		muted   *driver.Mute
 	}
 	a, at, err := cached(r.Context(), d.cache, "group "+fingerprint, func(ctx context.Context) (a answer, err error) {
 		groups, err := d.cfg.Manager.Groups(ctx, dlq.GroupQuery{
@@ -252,18 +256,7 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 			return a, fmt.Errorf("group %q: %w", fingerprint, dlq.ErrNotFound)
 		}
 		l, err := d.cfg.Manager.List(ctx, dlq.Filter{Fingerprint: fingerprint}, dlq.Page{Limit: groupSample})
-		if err != nil {
-			return a, err
-		}
-		a.group, a.entries = groups[0], l.Entries
-		mutes, err := d.cfg.Manager.Mutes(ctx)
-		if at := slices.IndexFunc(mutes, func(m driver.Mute) bool { return m.Fingerprint == fingerprint }); at >= 0 {
-			a.muted = &mutes[at]
-		}
-		if errors.Is(err, dlq.ErrNoNotices) {
-			err = nil
-		}
-		return a, err
+		return answer{groups[0], l.Entries}, err
 	})
 	if err != nil {
 		return err
@@ -273,38 +266,12 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 		Cause: causesOf([]dlq.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
 		Entries: sees.ShownEntries(a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
 	}
-	if a.muted != nil {
-		data.Muted = &driver.Mute{By: sees.Text(a.muted.By)}
+	said, err := d.said(r.Context())
+	if err != nil {
+		return err
 	}
+	data.about(d, r, &said)
 	return d.page(w, r, "group", view{Title: oneLine(60, data.Cause.Cause), Nav: "groups", Live: true, At: at, Charts: true, Data: &data})
-}
-
-// changeMute makes nobody be notified of a cause, or lets them again.
-func (d *dashboard) changeMute(w http.ResponseWriter, r *http.Request) error {
-	fingerprint, do := r.PathValue("fingerprint"), r.PostForm.Get("do")
-	if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
-		return err
-	}
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
-	said := "Nobody is notified of this cause any more."
-	switch do {
-	case "mute":
-		_, err = d.cfg.Manager.Mute(r.Context(), fingerprint, 0, by)
-	case "unmute":
-		said = "Notifications have this cause again."
-		err = d.cfg.Manager.Unmute(r.Context(), fingerprint, by)
-	default:
-		err = invalid("action %q", do)
-	}
-	if err != nil {
-		return err
-	}
-	d.forget()
-	d.see(w, r, "/groups/"+url.PathEscape(fingerprint), said)
-	return nil
 }
 
 // Act is the confirmation page of an action on the whole group.

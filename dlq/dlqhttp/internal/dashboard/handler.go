@@ -39,7 +39,7 @@ func (d *dashboard) routes() *access.Mux {
 	get("/groups/act", access.Operator, d.confirmCauses)
 	post("/groups/act", access.Operator, d.actCauses)
 	get("/groups/{fingerprint}", access.Viewer, d.group)
-	post("/groups/{fingerprint}", access.Operator, d.changeMute)
+	post("/groups/{fingerprint}", access.Operator, d.changeCause)
 	get("/report", access.Viewer, d.report)
 	get("/report.md", access.Viewer, d.reportMarkdown)
 	get("/report.json", access.Viewer, d.reportJSON)
