@@ -31,31 +31,32 @@ type Config struct {
 	Password string `yaml:"password"`
 	// Name is how the broker's own tools show this client: connection name, client id. Defaults to the program's name.
 	Name string `yaml:"name"`
-	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one. With the
-	// service-bus names it is the environment's [EnvService].
+	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one.
+	// With the service-bus names it is the environment's [EnvService].
 	Group string `yaml:"group"`
 	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
 	Concurrency int `yaml:"concurrency"`
 	// DrainTimeout bounds how long Close waits for running handlers. It must be shorter than the router's CloseTimeout.
 	// Defaults to 25 s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
-	// PublishTimeout bounds the wait for the broker's confirm of one Publish, Reschedule or DeadLetter. Defaults to 10 s.
+	// PublishTimeout bounds the wait for the broker's confirm of one Publish, Reschedule or DeadLetter. Defaults to 10
+	// s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// Delays that are known beforehand, such as the steps of a backoff. Brokers that wait in queues prepare one for
 	// each, so that the first failure declares nothing. Other delays work too.
 	Delays []time.Duration `yaml:"delays"`
 	// Naming makes the names of queues. The zero value means [DefaultNames].
 	Naming NameScheme `yaml:"naming"`
-	// RefuseUnrouted makes Publish fail with [ErrUnroutable] for an event that no service has subscribed to. By default it is
-	// no error, as on any bus. Without patterns a topic that nothing reads follows the broker.
+	// RefuseUnrouted makes Publish fail with [ErrUnroutable] for an event that no service has subscribed to. By default
+	// it is no error, as on any bus. Without patterns a topic that nothing reads follows the broker.
 	RefuseUnrouted bool `yaml:"refuse_unrouted"`
 	// Params are the driver's own parameters, by their names without x-.
 	Params Params `yaml:"params"`
-	// DeadLetters keeps the dead letters that the broker itself makes, before a handler or a middleware sees the message:
-	// on RabbitMQ, messages that end the process of their consumer. Give it what the pipeline's DeadLetters is given, so
-	// that all dead letters are found in one place: letters.DeadLetter. It returns nil when the dead letter is durable, and
-	// may be called again with the same one. When it is nil, fails or takes longer than PublishTimeout, the broker's own
-	// DeadLetter takes over.
+	// DeadLetters keeps the dead letters that the broker itself makes, before a handler or a middleware sees the
+	// message: on RabbitMQ, messages that end the process of their consumer. Give it what the pipeline's DeadLetters is
+	// given, so that all dead letters are found in one place: letters.DeadLetter. It returns nil when the dead letter
+	// is durable, and may be called again with the same one. When it is nil, fails or takes longer than PublishTimeout,
+	// the broker's own DeadLetter takes over.
 	DeadLetters func(ctx context.Context, d *envelope.DeadLetter) error `yaml:"-"`
 	// Logger receives what has no caller to return to. Defaults to slog.Default().
 	Logger *slog.Logger `yaml:"-"`

@@ -44,8 +44,9 @@
 //
 // # Writing a driver
 //
-// Implement the Transport of package driver, make a [Broker] of it with package portable, register a [Driver] that does so, and
-// run package brokertest against it. What users are promised is kept above the transport, the same for every broker.
+// Implement the Transport of package driver, make a [Broker] of it with package portable, register a [Driver] that does
+// so, and run package brokertest against it. What users are promised is kept above the transport, the same for every
+// broker.
 //
 // Four methods are optional, and found by the packages that need them, the last two by brokermetrics:
 //

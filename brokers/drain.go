@@ -128,7 +128,8 @@ type inFlight struct {
 	sweepAt  int
 }
 
-// add remembers m. Settled messages are swept out when their number may have doubled, which costs a constant per message.
+// add remembers m. Settled messages are swept out when their number may have doubled, which costs a constant per
+// message.
 func (f *inFlight) add(m *message.Message) {
 	if len(f.messages) >= f.sweepAt {
 		kept := f.messages[:0]

@@ -43,13 +43,13 @@ type Param struct {
 	OneOf []string
 	// Min and Max bound an Int, a Duration (in nanoseconds) or a Size (in bytes). Max 0 means no bound.
 	Min, Max int64
-	// Secret keeps the value out of errors and logs. The name must say so too, with password, secret, token or credential
-	// in it, for those who see only the URL.
+	// Secret keeps the value out of errors and logs. The name must say so too, with password, secret, token or
+	// credential in it, for those who see only the URL.
 	Secret bool
 	// Native marks a parameter of the backend's own URI: it stays in the URL, is written without x-, and is not parsed
 	// here. The Name "*" stands for every parameter; then ours need their x-, so that neither hides the other.
 	//
-	// Without Native, the Name "*" stands for the parameters of other drivers: those of a [Config] are left out instead of
-	// refused. That is for a driver that stands in for others in tests.
+	// Without Native, the Name "*" stands for the parameters of other drivers: those of a [Config] are left out instead
+	// of refused. That is for a driver that stands in for others in tests.
 	Native bool
 }

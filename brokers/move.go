@@ -27,12 +27,12 @@ type MoveConfig struct {
 	Moved func(m *message.Message)
 }
 
-// Move hands what waits for a consumer on one broker to the same consumer on another one, and to no other group, until ctx
-// ends. What waits for a retry or for its first delivery moves when it is due, with its count of attempts. A message is
-// acked on the old broker when the new one has confirmed it, so that a crash between them delivers it twice.
+// Move hands what waits for a consumer on one broker to the same consumer on another one, and to no other group, until
+// ctx ends. What waits for a retry or for its first delivery moves when it is due, with its count of attempts. A
+// message is acked on the old broker when the new one has confirmed it, so that a crash between them delivers it twice.
 //
-// It reads as a member of the consumer's group, so that the consumer itself may run on both brokers meanwhile. End it when
-// nothing is published to the old broker any more and nothing waits there: see DepthReporter.
+// It reads as a member of the consumer's group, so that the consumer itself may run on both brokers meanwhile. End it
+// when nothing is published to the old broker any more and nothing waits there: see DepthReporter.
 func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.From == nil || cfg.To == nil || cfg.Topic == "" || cfg.Consumer == "" {
 		return errors.New("brokers: move: From, To, Topic and Consumer are required")

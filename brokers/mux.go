@@ -70,8 +70,8 @@ func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 }
 
 // Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, scheme is not
-// lower-case, or the name of a secret parameter does not show that it is secret: these are mistakes of the program, found at
-// its first start.
+// lower-case, or the name of a secret parameter does not show that it is secret: these are mistakes of the program,
+// found at its first start.
 func (m *Mux) Register(scheme string, d Driver) {
 	if d == nil || scheme == "" || scheme != strings.ToLower(scheme) {
 		panic(fmt.Sprintf("brokers: Register(%q, %T): want a lower-case scheme and a driver", scheme, d))

@@ -26,8 +26,8 @@ type NameScheme struct {
 	Preset string `yaml:"preset"`
 	// Project is {project}: what keeps the names of several projects or tenants on one broker apart.
 	Project string `yaml:"project"`
-	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange, where a topic is a queue's name;
-	// with the default preset, whose topics several groups may read, it means the direct exchange "redrive".
+	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange, where a topic is a queue's
+	// name; with the default preset, whose topics several groups may read, it means the direct exchange "redrive".
 	Exchange string `yaml:"exchange"`
 	// Queue is what one consumer reads: a queue on RabbitMQ, the topic itself on the others.
 	Queue string `yaml:"queue"`
@@ -117,8 +117,8 @@ func (s NameScheme) names(topic, group, queue string) Names {
 	}
 }
 
-// PerDelay reports whether every delay has a retry queue with its number in the name: whether {delay} stands in Retry outside
-// of square brackets.
+// PerDelay reports whether every delay has a retry queue with its number in the name: whether {delay} stands in Retry
+// outside of square brackets.
 func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires("delay") }
 
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.

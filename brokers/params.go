@@ -69,7 +69,8 @@ func mustParse[T any](name, text string, parse func(string) (T, error)) T {
 	return v
 }
 
-// resolve checks p against the declared parameters and fills in their defaults. where names the source of the values, for errors.
+// resolve checks p against the declared parameters and fills in their defaults. where names the source of the values,
+// for errors.
 func (p Params) resolve(declared []Param, where string) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(p)) {
@@ -100,7 +101,8 @@ const inConfig = "params"
 // anyParam is the name that stands for every parameter.
 const anyParam = "*"
 
-// passes reports whether a driver takes parameters that it does not know, and name is not a slip of one that it does know.
+// passes reports whether a driver takes parameters that it does not know, and name is not a slip of one that it does
+// know.
 func passes(name string, declared []Param) bool {
 	lenient := slices.ContainsFunc(declared, func(d Param) bool { return d.Name == anyParam && !d.Native })
 	return lenient && nearest(name, declaredNames(declared)) == ""

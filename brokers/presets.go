@@ -88,8 +88,8 @@ func ServiceBus(project string) NameScheme {
 }
 
 // TTLCycle is the cycle in which a rejected message waits in the queue's .deadletter, and comes back when its time to
-// live ends; there .deadletter is the wait for a retry, and .limbu, as that system spells it, is final. exchange is the main
-// exchange, such as sme.sgp.workers; empty means the default exchange.
+// live ends; there .deadletter is the wait for a retry, and .limbu, as that system spells it, is final. exchange is the
+// main exchange, such as sme.sgp.workers; empty means the default exchange.
 func TTLCycle(exchange string) NameScheme {
 	return NameScheme{
 		Preset:        "ttl-cycle",

@@ -2,7 +2,8 @@ package dlq
 
 import "github.com/redrive-go/redrive/dlq/driver"
 
-// What a dead letter consists of, and what a store has to do, is declared in package driver, where authors of stores find it.
+// What a dead letter consists of, and what a store has to do, is declared in package driver, where authors of stores
+// find it.
 type (
 	Store         = driver.Store
 	Action        = driver.Action

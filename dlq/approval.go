@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Approval bounds how many messages one person may send without a second one, whichever way: one by one, edited, or by runs. It is counted
-// in the store, by the name of the actor, for all processes.
+// Approval bounds how many messages one person may send without a second one, whichever way: one by one, edited, or by
+// runs. It is counted in the store, by the name of the actor, for all processes.
 type Approval struct {
 	// Above is how many messages one person may send alone within Window. With 0 everything waits for a second person.
 	Above int64
@@ -78,8 +78,8 @@ func (m *Manager) reserve(ctx context.Context, id int64, by By) (undo func(), er
 	}, nil
 }
 
-// MaySend reports whether somebody may send an entry alone, as an error that wraps [ErrForbidden] when not: for callers that would do
-// something else first, such as an edit.
+// MaySend reports whether somebody may send an entry alone, as an error that wraps [ErrForbidden] when not: for callers
+// that would do something else first, such as an edit.
 func (m *Manager) MaySend(ctx context.Context, id int64, by By) error {
 	undo, err := m.reserve(ctx, id, by)
 	if err == nil {

@@ -19,8 +19,8 @@ type Bulk struct {
 
 const maxConflicts = 100
 
-// ResolveAll resolves every entry that the filter picks; see [Manager.Resolve]. By.Version is not looked at. On an error those before
-// are changed: to repeat the call is safe.
+// ResolveAll resolves every entry that the filter picks; see [Manager.Resolve]. By.Version is not looked at. On an
+// error those before are changed: to repeat the call is safe.
 func (m *Manager) ResolveAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, ActionResolve, by)
 }
@@ -40,8 +40,8 @@ func (m *Manager) ParkAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, ActionPark, by)
 }
 
-// changeAll takes entries that are in a state for the action when the filter names no states, so that "discard this group" does not
-// count what was resolved long ago as refused.
+// changeAll takes entries that are in a state for the action when the filter names no states, so that "discard this
+// group" does not count what was resolved long ago as refused.
 func (m *Manager) changeAll(ctx context.Context, f Filter, action Action, by By) (Bulk, error) {
 	if len(f.Statuses) == 0 {
 		f.Statuses = []Status{Pending, Parked}

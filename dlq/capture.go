@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: whatever cannot be read is left out of the
-// columns and is still in the body, which has the payload and the headers as they are.
+// NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: whatever cannot be read is left out
+// of the columns and is still in the body, which has the payload and the headers as they are.
 func NewEntry(d *envelope.DeadLetter) *Entry {
 	o := defaultOptions()
 	return o.capture(d)
@@ -76,8 +76,8 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	return e
 }
 
-// redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Headers that make no sense mean
-// that it was not redriven: a separate dead letter is the safe side.
+// redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Headers that make no
+// sense mean that it was not redriven: a separate dead letter is the safe side.
 func redriveOf(headers map[string]string) (entry int64, redrive int) {
 	entry, err := ParseID(headers[envelope.KeyRedriveID])
 	if err != nil {
@@ -98,8 +98,8 @@ func stamp(t time.Time) time.Time {
 	return t.UTC().Truncate(time.Microsecond)
 }
 
-// withoutForged copies the headers without those that claim to say where a collector found the message: a redrive would have gone where its
-// producer wants. What the collector knows is in Body.Collected.
+// withoutForged copies the headers without those that claim to say where a collector found the message: a redrive would
+// have gone where its producer wants. What the collector knows is in Body.Collected.
 func withoutForged(headers map[string]string) map[string]string {
 	kept := maps.Clone(headers)
 	for _, key := range driver.CollectedHeaders {

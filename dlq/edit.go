@@ -15,13 +15,14 @@ import (
 
 // Edit changes the message of an entry before it is redriven. The zero Edit changes nothing.
 type Edit struct {
-	// Payload, unless nil, replaces the payload. A structured message (JSON envelope) is replaced as a whole, envelope included.
+	// Payload, unless nil, replaces the payload. A structured message (JSON envelope) is replaced as a whole, envelope
+	// included.
 	Payload []byte
-	// JQ, unless empty, is a jq expression that the payload, which must be JSON, goes through. Not together with Payload. What it does
-	// not touch keeps its bytes.
+	// JQ, unless empty, is a jq expression that the payload, which must be JSON, goes through. Not together with
+	// Payload. What it does not touch keeps its bytes.
 	JQ string
-	// SetHeaders and RemoveHeaders change the headers. Those that this project writes itself (x-message-id, x-retry-count, ...) say
-	// who the message is and how far it got: they cannot be changed.
+	// SetHeaders and RemoveHeaders change the headers. Those that this project writes itself (x-message-id,
+	// x-retry-count, ...) say who the message is and how far it got: they cannot be changed.
 	SetHeaders    map[string]string
 	RemoveHeaders []string
 }
@@ -39,9 +40,9 @@ func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (payload
 	return payload.Compare(e.Body, after), nil
 }
 
-// Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and every
-// revision stay, for [Manager.Body]; what changed is in the audit log. By.Version should be the version that was looked at. An edit
-// that changes nothing makes no revision.
+// Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and
+// every revision stay, for [Manager.Body]; what changed is in the audit log. By.Version should be the version that was
+// looked at. An edit that changes nothing makes no revision.
 func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, payload.Diff, error) {
 	e, err := m.cfg.Store.Get(ctx, id)
 	if err != nil {
@@ -67,8 +68,8 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	return revised, diff, nil
 }
 
-// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays; when the actor may not send another message alone
-// (see [Approval]) nothing is changed.
+// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays; when the actor may not send
+// another message alone (see [Approval]) nothing is changed.
 func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By) (*Entry, error) {
 	if err := m.MaySend(ctx, id, by); err != nil {
 		return nil, err
@@ -99,7 +100,8 @@ func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Dif
 	return payload.Compare(before, after), nil
 }
 
-// ApplyEdit makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not possible.
+// ApplyEdit makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not
+// possible.
 func (m *Manager) ApplyEdit(ctx context.Context, edit Edit, b *Body) (*Body, error) {
 	return edit.apply(ctx, m.cfg.JQ, b)
 }
@@ -141,7 +143,8 @@ func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, 
 	return &after, nil
 }
 
-// EditableHeader reports whether an [Edit] may change the header: those that say who the message is and how far it got stay.
+// EditableHeader reports whether an [Edit] may change the header: those that say who the message is and how far it got
+// stay.
 func EditableHeader(name string) bool { return name != "" && !locked(name) }
 
 // locked reports whether a header is not for editing. The content type and the correlation are the producer's.

@@ -21,15 +21,15 @@ const (
 	maxExportLine = 1 << 30
 )
 
-// Export writes the entries that the filter picks, oldest first, as JSON lines: each with its state and every revision of its body, byte
-// for byte, whatever the bytes are. It returns how many it wrote. Entries that die meanwhile may or may not be among them. The audit
-// log is not part of an export.
+// Export writes the entries that the filter picks, oldest first, as JSON lines: each with its state and every revision
+// of its body, byte for byte, whatever the bytes are. It returns how many it wrote. Entries that die meanwhile may or
+// may not be among them. The audit log is not part of an export.
 func (m *Manager) Export(ctx context.Context, w io.Writer, f Filter) (int64, error) {
 	return m.ExportRedacted(ctx, w, f, nil)
 }
 
-// ExportRedacted is Export for a caller that may not see everything: hide takes out of each entry what it may not. The lines say so, and
-// Import refuses them, because what was hidden would be lost. A nil hide hides nothing.
+// ExportRedacted is Export for a caller that may not see everything: hide takes out of each entry what it may not. The
+// lines say so, and Import refuses them, because what was hidden would be lost. A nil hide hides nothing.
 func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hide func(*wire.Letter)) (int64, error) {
 	out := bufio.NewWriterSize(w, 64<<10)
 	encoder := json.NewEncoder(out)
@@ -74,8 +74,8 @@ func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hid
 // errPurged means that an entry was purged between the listing and the reading.
 var errPurged = errors.New("purged meanwhile")
 
-// exported reads the bodies. The entry is read again, so that it fits them. A revision that is missing from an entry which is there is an
-// error: an export that lacks something must not look like one that lacks nothing.
+// exported reads the bodies. The entry is read again, so that it fits them. A revision that is missing from an entry
+// which is there is an error: an export that lacks something must not look like one that lacks nothing.
 func (m *Manager) exported(ctx context.Context, listed *Entry) (*Exported, error) {
 	e, err := m.cfg.Store.Get(ctx, listed.ID)
 	if errors.Is(err, ErrNotFound) {
@@ -138,9 +138,9 @@ type Imported struct {
 	Stored, Seen int64
 }
 
-// Import stores what Export wrote, in the state it had there. An entry that is there already, by its Key, stays as it is: an import may
-// be repeated, and a broken one is finished by repeating it. On an error the lines before it may have been stored; the error names the
-// line, and wraps [ErrInvalid] when that is not an entry.
+// Import stores what Export wrote, in the state it had there. An entry that is there already, by its Key, stays as it
+// is: an import may be repeated, and a broken one is finished by repeating it. On an error the lines before it may have
+// been stored; the error names the line, and wraps [ErrInvalid] when that is not an entry.
 func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, error) {
 	var total Imported
 	if by.Actor == "" {
@@ -189,7 +189,8 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 	return total, flush()
 }
 
-// importBatch stores a batch. When the store does not take it, the lines are stored one by one up to the one that it does not take.
+// importBatch stores a batch. When the store does not take it, the lines are stored one by one up to the one that it
+// does not take.
 func (m *Manager) importBatch(ctx context.Context, by By, batch []Exported, numbers []int) ([]Receipt, error) {
 	receipts, err := m.cfg.Store.Import(ctx, by, time.Now(), batch...)
 	if err == nil || ctx.Err() != nil {

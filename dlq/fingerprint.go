@@ -12,8 +12,8 @@ const (
 	maxCause      = 512
 )
 
-// Fingerprint puts errors into groups: two errors with the same class (a Go type), code, handler and normalized text have the
-// same fingerprint. It is 16 hex digits and the same in every process and version of this library.
+// Fingerprint puts errors into groups: two errors with the same class (a Go type), code, handler and normalized text
+// have the same fingerprint. It is 16 hex digits and the same in every process and version of this library.
 func Fingerprint(handler, class, code, message string) string {
 	h := sha256.New()
 	for _, part := range []string{"1", handler, class, code, Normalize(message)} {
@@ -22,8 +22,8 @@ func Fingerprint(handler, class, code, message string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// Normalize takes out of an error's text what differs from one message to the next - numbers, ids, UUIDs, hex, quoted values,
-// times, addresses - and puts a ? in its place. What is left is the cause, at most 512 bytes of valid UTF-8.
+// Normalize takes out of an error's text what differs from one message to the next - numbers, ids, UUIDs, hex, quoted
+// values, times, addresses - and puts a ? in its place. What is left is the cause, at most 512 bytes of valid UTF-8.
 func Normalize(message string) string {
 	if len(message) > maxCauseInput {
 		message = message[:maxCauseInput]

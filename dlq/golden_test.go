@@ -63,7 +63,8 @@ func goldenLetter() *Entry {
 	return &e
 }
 
-// The files of version 1, as they were written before the form of version 2, are read to the last byte. Never write them anew.
+// The files of version 1, as they were written before the form of version 2, are read to the last byte. Never write
+// them anew.
 func TestWire_ReadsVersion1(t *testing.T) {
 	t.Parallel()
 	line, err := os.ReadFile("testdata/export-v1.jsonl")

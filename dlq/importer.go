@@ -32,8 +32,8 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is treated as down; nil while it is not
 
-	// Of the goroutine alone: when the spools of processes that are gone are looked at next, whether those could be imported, and the
-	// record that the store refuses.
+	// Of the goroutine alone: when the spools of processes that are gone are looked at next, whether those could be
+	// imported, and the record that the store refuses.
 	adoptAt  time.Time
 	refused  string
 	refusals int
@@ -137,7 +137,8 @@ func (i *importer) round(ctx context.Context) error {
 	return errors.Join(err, adopted)
 }
 
-// sleep waits for d; when d is negative, until something is spooled or the spools alongside ours are due. It reports false at the end.
+// sleep waits for d; when d is negative, until something is spooled or the spools alongside ours are due. It reports
+// false at the end.
 func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	var woken <-chan struct{}
 	if d < 0 {

@@ -13,10 +13,11 @@ import (
 
 // keyOf digests where the delivery came from, which message it is, and what is in it.
 //
-// The position alone would do on Kafka, and the message id alone elsewhere, if producers and drivers made no mistakes: a
-// producer that gives every message the id "1", or two topics whose positions look alike, would then make one entry of many
-// messages, which loses all but one. So everything that is stable over redeliveries goes in. The number of the redrive is part
-// of it for the redriven message whose entry is gone (purged, or in another store): it must not meet the key of the first death.
+// The position alone would do on Kafka, and the message id alone elsewhere, if producers and drivers made no mistakes:
+// a producer that gives every message the id "1", or two topics whose positions look alike, would then make one entry
+// of many messages, which loses all but one. So everything that is stable over redeliveries goes in. The number of the
+// redrive is part of it for the redriven message whose entry is gone (purged, or in another store): it must not meet
+// the key of the first death.
 func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive int) Key {
 	h := sha256.New()
 	for _, part := range []string{"1", o.Broker, o.Topic, o.Consumer, o.Position, handler, messageID} {
@@ -37,9 +38,10 @@ func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive i
 	return key
 }
 
-// streamPlace are the first bytes of the key of a delivery that has a place in a stream, in the order of the stream, as those of a UUIDv7
-// are in the order of time: keys that come together are neighbours in the index of a store, and share its pages. Those of a digest alone are all
-// over it, which reads a page and, after each checkpoint, writes a whole one to the log for every letter. The other 24 bytes keep keys apart.
+// streamPlace are the first bytes of the key of a delivery that has a place in a stream, in the order of the stream, as
+// those of a UUIDv7 are in the order of time: keys that come together are neighbours in the index of a store, and share
+// its pages. Those of a digest alone are all over it, which reads a page and, after each checkpoint, writes a whole one
+// to the log for every letter. The other 24 bytes keep keys apart.
 func streamPlace(o *envelope.Origin) uint64 {
 	h := fnv.New64a()
 	for _, part := range []string{o.Broker, o.Topic, o.Consumer} {

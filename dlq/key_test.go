@@ -26,7 +26,8 @@ func delivered(id string, partition int32, offset int64, payload string) dlq.Key
 	return dlq.NewEntry(&envelope.DeadLetter{Message: m, Reason: envelope.ReasonPermanent, Origin: origin, At: time.Now()}).Key
 }
 
-// Keys that come together are neighbours in an index: those of a partition in its order, those of UUIDv7 in the order of time.
+// Keys that come together are neighbours in an index: those of a partition in its order, those of UUIDv7 in the order
+// of time.
 func TestKey_Neighbours(t *testing.T) {
 	t.Parallel()
 	var partition, ids []dlq.Key
@@ -43,7 +44,8 @@ func TestKey_Neighbours(t *testing.T) {
 	require.NotEqual(t, partition[0][:2], delivered("id", 4, 1<<20, "{}"), "another for the next")
 }
 
-// The place is never all there is of a key: what differs in anything else is another delivery, and the same one has the same key.
+// The place is never all there is of a key: what differs in anything else is another delivery, and the same one has the
+// same key.
 func TestKey_SamePlace(t *testing.T) {
 	t.Parallel()
 	id := uuid.Must(uuid.NewV7()).String()

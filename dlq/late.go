@@ -11,8 +11,8 @@ import (
 // errNotOpen means that a store that was away at the start has not been opened yet.
 var errNotOpen = errors.New("the store has not answered since the start, and is not open yet")
 
-// lateStore is a store that did not answer when it was to be opened. Every call tries to open it, one at a time; once it is open, the
-// calls go to it.
+// lateStore is a store that did not answer when it was to be opened. Every call tries to open it, one at a time; once
+// it is open, the calls go to it.
 type lateStore struct {
 	open   func(ctx context.Context) (Store, error)
 	ctx    context.Context //nolint:containedctx // of the attempts to open, which outlive the calls that wait for them
@@ -32,8 +32,8 @@ func newLateStore(open func(ctx context.Context) (Store, error)) *lateStore {
 	return &lateStore{open: open, ctx: ctx, cancel: cancel}
 }
 
-// get returns the store, after an attempt to open it where that has not succeeded yet. A context that ends does not end the attempt,
-// which may be migrating.
+// get returns the store, after an attempt to open it where that has not succeeded yet. A context that ends does not end
+// the attempt, which may be migrating.
 func (s *lateStore) get(ctx context.Context) (Store, error) {
 	s.mu.Lock()
 	if s.store != nil || s.closed {

@@ -54,7 +54,8 @@ func openLate(t *testing.T, d *lateDriver, opts ...dlq.Option) (*dlq.Letters, *l
 
 var errDown = fmt.Errorf("%w: connection refused", driver.ErrUnavailable)
 
-// A service starts while its database is down: everything goes to the spool, an alarm says so, and all is stored when it is back.
+// A service starts while its database is down: everything goes to the spool, an alarm says so, and all is stored when
+// it is back.
 func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	d := &lateDriver{store: newStore(t), cause: errDown}

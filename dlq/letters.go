@@ -15,8 +15,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Letters takes the dead letters of a pipeline and the outcomes of redriven messages: into the store, or into the spool while
-// the store does not answer. It is safe for concurrent use. The one who opened it closes it, after the router has stopped.
+// Letters takes the dead letters of a pipeline and the outcomes of redriven messages: into the store, or into the spool
+// while the store does not answer. It is safe for concurrent use. The one who opened it closes it, after the router has
+// stopped.
 type Letters struct {
 	store Store
 	opts  options
@@ -28,11 +29,13 @@ type Letters struct {
 	outcomes outcomes
 }
 
-// Open opens the store that the URL names and the spool alongside it. An empty URL is [DefaultURL], a text without a scheme the path
-// of a SQLite file. Dead letters that an earlier process left in the spool are imported in the background.
+// Open opens the store that the URL names and the spool alongside it. An empty URL is [DefaultURL], a text without a
+// scheme the path of a SQLite file. Dead letters that an earlier process left in the spool are imported in the
+// background.
 //
-// A database that does not answer is not a reason for a service not to start: its dead letters go to the spool, as they do when the
-// database goes away later, and Open logs so at level CRITICAL. It is tried again in the background. [WithStoreRequired] makes it an error.
+// A database that does not answer is not a reason for a service not to start: its dead letters go to the spool, as they
+// do when the database goes away later, and Open logs so at level CRITICAL. It is tried again in the background.
+// [WithStoreRequired] makes it an error.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -115,10 +118,10 @@ func defaultSpoolDir(store Store) string {
 	return "redrive-spool"
 }
 
-// DeadLetter keeps a dead letter. It returns nil when the letter is durable, in the store or in the spool, and then the message
-// may be acked. On an error it is in neither for certain and the message must go back to the broker. A context that ends while
-// the store works does not stop the spool from taking over. With a transaction in the context (see [ContextWithTx]) nil says that the
-// letter is in that, and durable when it commits.
+// DeadLetter keeps a dead letter. It returns nil when the letter is durable, in the store or in the spool, and then the
+// message may be acked. On an error it is in neither for certain and the message must go back to the broker. A context
+// that ends while the store works does not stop the spool from taking over. With a transaction in the context (see
+// [ContextWithTx]) nil says that the letter is in that, and durable when it commits.
 func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
@@ -137,9 +140,9 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	})
 }
 
-// Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It returns nil
-// when that is durable, in the store or in the spool, and also when it is old news or the entry is not ours: a success must
-// not become a failure because of its record.
+// Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It
+// returns nil when that is durable, in the store or in the spool, and also when it is old news or the entry is not
+// ours: a success must not become a failure because of its record.
 func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
 	id, err := ParseID(r.EntryID)
 	if err != nil || r.Number < 1 {
@@ -201,8 +204,9 @@ func (l *Letters) tryStore(ctx context.Context, write func(context.Context) erro
 	return write(ctx)
 }
 
-// Manager returns what operates on the stored letters. It sends redriven messages through r, which a brokers.Broker satisfies; a
-// nil r makes a Manager that does everything but redrive. Other settings than the defaults are for [NewManager].
+// Manager returns what operates on the stored letters. It sends redriven messages through r, which a brokers.Broker
+// satisfies; a nil r makes a Manager that does everything but redrive. Other settings than the defaults are for
+// [NewManager].
 func (l *Letters) Manager(r Redriver) *Manager {
 	m, err := NewManager(ManagerConfig{Store: l.store, Redriver: r, Logger: l.opts.logger})
 	if err != nil {
@@ -233,8 +237,8 @@ func (l *Letters) Stats() SpoolStats {
 	return stats
 }
 
-// Close waits for calls in flight, imports what it can of the spool, and closes spool and store. What cannot be imported waits
-// on disk for the next process. Closing twice is fine.
+// Close waits for calls in flight, imports what it can of the spool, and closes spool and store. What cannot be
+// imported waits on disk for the next process. Closing twice is fine.
 func (l *Letters) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,7 +42,8 @@ var empty struct {
 	file []byte
 }
 
-// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests cost.
+// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests
+// cost.
 func emptyStore(t testing.TB) []byte {
 	t.Helper()
 	empty.Lock()

@@ -50,9 +50,9 @@ type step struct {
 	Letter int
 }
 
-// Letters are edited, redriven, die again, are resolved, discarded, parked, restored, released, purged, brought back, exported and
-// imported, in random order: the kept numbers are those of the rows, and every byte of every revision is there. With -args -life=17000
-// it is the real thing.
+// Letters are edited, redriven, die again, are resolved, discarded, parked, restored, released, purged, brought back,
+// exported and imported, in random order: the kept numbers are those of the rows, and every byte of every revision is
+// there. With -args -life=17000 it is the real thing.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,13 +21,15 @@ type ManagerConfig struct {
 	Redriver Redriver
 	// Logger is where redrives are logged. Defaults to slog.Default().
 	Logger *slog.Logger
-	// PublishTimeout bounds the publish of one redriven message. The claim on its entry lasts twice as long: when the process dies in
-	// between, the entry can be redriven again after that. Defaults to 30 s.
+	// PublishTimeout bounds the publish of one redriven message. The claim on its entry lasts twice as long: when the
+	// process dies in between, the entry can be redriven again after that. Defaults to 30 s.
 	PublishTimeout time.Duration
-	// OutcomeTimeout is how long a redriven message may take until its consumer reports how it went, retries and their delays included.
-	// After that the entry may be redriven, resolved or discarded again, and the late outcome still counts. Defaults to 1 h.
+	// OutcomeTimeout is how long a redriven message may take until its consumer reports how it went, retries and their
+	// delays included. After that the entry may be redriven, resolved or discarded again, and the late outcome still
+	// counts. Defaults to 1 h.
 	OutcomeTimeout time.Duration
-	// JQ runs the expressions of edits. Defaults to [payload.InProcess], which does not bound their memory; a server takes a [payload.Child].
+	// JQ runs the expressions of edits. Defaults to [payload.InProcess], which does not bound their memory; a server
+	// takes a [payload.Child].
 	JQ payload.Evaluator
 	// Approval bounds what one person sends alone; give the same to redrive.Config. Nil is not a bound.
 	Approval *Approval
@@ -39,8 +41,8 @@ const (
 	defaultOutcomeTimeout = time.Hour
 )
 
-// Manager is what an operator does with dead letters one by one; package redrive does it in bulk. It is safe for concurrent use, in
-// any number of processes: every change is a compare-and-set in the store. It has nothing to close.
+// Manager is what an operator does with dead letters one by one; package redrive does it in bulk. It is safe for
+// concurrent use, in any number of processes: every change is a compare-and-set in the store. It has nothing to close.
 type Manager struct{ cfg ManagerConfig }
 
 // NewManager makes a Manager. The error reports everything that is wrong with the configuration.
@@ -114,7 +116,8 @@ func (m *Manager) Audit(ctx context.Context, id int64) ([]AuditRecord, error) {
 	}
 }
 
-// AuditLog returns a page of the audit log, newest first unless the page says otherwise, and the cursor of the next page.
+// AuditLog returns a page of the audit log, newest first unless the page says otherwise, and the cursor of the next
+// page.
 func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]AuditRecord, string, error) {
 	return m.cfg.Store.Audit(ctx, f, p)
 }
@@ -128,12 +131,13 @@ func (m *Manager) Record(ctx context.Context, records ...AuditRecord) error {
 	return log.Record(ctx, records...)
 }
 
-// Redrive sends a dead letter back to its consumer: claim, publish, wait for the outcome. It returns the entry as RETRYING once the
-// broker has confirmed the message; the consumer's success makes it RESOLVED, another death PENDING again. When somebody else
-// was faster the error is a [*ConflictError] that names them, and nothing was sent. When the publish fails the claim is given
-// back. When the process dies between claim and publish, the entry can be redriven again after twice the publish timeout;
-// should the message have gone out nevertheless, that makes one duplicate, with the same message id. The error wraps
-// [ErrForbidden] when the actor may not send another message alone; see [Approval].
+// Redrive sends a dead letter back to its consumer: claim, publish, wait for the outcome. It returns the entry as
+// RETRYING once the broker has confirmed the message; the consumer's success makes it RESOLVED, another death PENDING
+// again. When somebody else was faster the error is a [*ConflictError] that names them, and nothing was sent. When the
+// publish fails the claim is given back. When the process dies between claim and publish, the entry can be redriven
+// again after twice the publish timeout; should the message have gone out nevertheless, that makes one duplicate, with
+// the same message id. The error wraps [ErrForbidden] when the actor may not send another message alone; see
+// [Approval].
 func (m *Manager) Redrive(ctx context.Context, id int64, by By) (*Entry, error) {
 	if m.cfg.Redriver == nil {
 		return nil, fmt.Errorf("dlq: redrive entry %d: %w: this manager has no Redriver to publish with", id, ErrInvalid)
@@ -206,8 +210,9 @@ func (m *Manager) Park(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, Change{Action: ActionPark})
 }
 
-// Release ends the wait for the outcome of a redrive before its time, when a person knows that none will come: RETRYING to PENDING, or to
-// PARKED when its redrives are used up. By.Note must explain why. Should the message be out there after all, its outcome still counts.
+// Release ends the wait for the outcome of a redrive before its time, when a person knows that none will come: RETRYING
+// to PENDING, or to PARKED when its redrives are used up. By.Note must explain why. Should the message be out there
+// after all, its outcome still counts.
 func (m *Manager) Release(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, Change{Action: ActionReleaseByHand})
 }
@@ -217,8 +222,9 @@ func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) 
 	return m.change(ctx, id, by, Change{Action: ActionRestore})
 }
 
-// Purge removes entries that were closed before a time, RESOLVED ones unless said otherwise, after a copy to the archive. It works
-// in transactions of at most p.Limit entries until none is left or the context ends, and returns how many it removed.
+// Purge removes entries that were closed before a time, RESOLVED ones unless said otherwise, after a copy to the
+// archive. It works in transactions of at most p.Limit entries until none is left or the context ends, and returns how
+// many it removed.
 func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 	if p.At.IsZero() {
 		p.At = time.Now()

@@ -20,8 +20,8 @@ func (m *Manager) notices() (driver.NoticeStore, error) {
 	return store, nil
 }
 
-// Mute makes notifications leave a cause out for a time, 0 is for good, in place of what was said of it before. The error wraps
-// [ErrNotFound] when there is no such cause.
+// Mute makes notifications leave a cause out for a time, 0 is for good, in place of what was said of it before. The
+// error wraps [ErrNotFound] when there is no such cause.
 func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Duration, by By) (*driver.Mute, error) {
 	store, err := m.notices()
 	if err != nil {

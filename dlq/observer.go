@@ -7,12 +7,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Observer is notified of what this process has done to a store, for metrics. Its methods are called after the store has answered; they must
-// be fast, safe for concurrent use, and must not change or keep what they are given. What other processes do to the same store,
-// they tell their own observers.
+// Observer is notified of what this process has done to a store, for metrics. Its methods are called after the store
+// has answered; they must be fast, safe for concurrent use, and must not change or keep what they are given. What other
+// processes do to the same store, they tell their own observers.
 type Observer interface {
-	// Put is notified of dead letters and what the store made of each. Those in a transaction of the caller's ([ContextWithTx]) are
-	// told of before it commits.
+	// Put is notified of dead letters and what the store made of each. Those in a transaction of the caller's
+	// ([ContextWithTx]) are told of before it commits.
 	Put(letters []*Entry, receipts []Receipt)
 	// Changed is notified of a change of entries; results with an error were refused.
 	Changed(c Change, results []Result)
@@ -23,8 +23,8 @@ type Observer interface {
 // WithObserver tells o what the Letters, and Managers made by [Letters.Manager], do to the store. Defaults to none.
 func WithObserver(o Observer) Option { return func(opts *options) { opts.observer = o } }
 
-// Observed returns the store with everything that is done to it told to o. Other interfaces than [Store] are found by its method
-// Unwrap, which returns store.
+// Observed returns the store with everything that is done to it told to o. Other interfaces than [Store] are found by
+// its method Unwrap, which returns store.
 func Observed(store Store, o Observer) Store { return &observedStore{store, o} }
 
 type observedStore struct {

@@ -41,26 +41,26 @@ type Option func(*options)
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process takes a
-// separate subdirectory. Defaults to the store's file name with "-spool" behind it for a SQLite file, else "redrive-spool" in
-// the working directory.
+// separate subdirectory. Defaults to the store's file name with "-spool" behind it for a SQLite file, else
+// "redrive-spool" in the working directory.
 func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
 
-// WithSpoolLimit sets the most bytes that the spool may take on disk. Defaults to 1 GiB. When they are taken, DeadLetter fails,
-// and the pipeline gives the message back to the broker at a measured pace.
+// WithSpoolLimit sets the most bytes that the spool may take on disk. Defaults to 1 GiB. When they are taken,
+// DeadLetter fails, and the pipeline gives the message back to the broker at a measured pace.
 func WithSpoolLimit(bytes int64) Option { return func(o *options) { o.spool.MaxBytes = bytes } }
 
 // WithoutSpool makes DeadLetter fail when the store does: for tests, and for where no disk can be written.
 func WithoutSpool() Option { return func(o *options) { o.noSpool = true } }
 
-// WithStoreRequired makes [Open] fail when the store does not answer, although the spool could take what comes until it does: for a
-// service that should not start without its store.
+// WithStoreRequired makes [Open] fail when the store does not answer, although the spool could take what comes until it
+// does: for a service that should not start without its store.
 func WithStoreRequired() Option { return func(o *options) { o.storeRequired = true } }
 
 // WithStoreTimeout bounds one attempt to store before the spool takes over. Defaults to 5 s.
 func WithStoreTimeout(d time.Duration) Option { return func(o *options) { o.storeTimeout = d } }
 
-// WithImportBackoff sets how long the import of the spool waits between attempts: min at first, doubled up to max. Defaults to
-// 200 ms and 30 s.
+// WithImportBackoff sets how long the import of the spool waits between attempts: min at first, doubled up to max.
+// Defaults to 200 ms and 30 s.
 func WithImportBackoff(minimum, maximum time.Duration) Option {
 	return func(o *options) { o.importBackoff, o.importMax = minimum, maximum }
 }
@@ -68,8 +68,8 @@ func WithImportBackoff(minimum, maximum time.Duration) Option {
 // WithRedriveBudget sets C19's max_retries of new entries. Defaults to [DefaultRedriveBudget].
 func WithRedriveBudget(n int) Option { return func(o *options) { o.redriveBudget = n } }
 
-// WithSource sets how the table and id of the business record behind a message are found. It must not panic. Defaults to the
-// metadata source_table and source_id.
+// WithSource sets how the table and id of the business record behind a message are found. It must not panic. Defaults
+// to the metadata source_table and source_id.
 func WithSource(find func(envelope.Envelope) (table, id string)) Option {
 	return func(o *options) { o.source = find }
 }

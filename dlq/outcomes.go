@@ -10,9 +10,9 @@ import (
 // maxOutcomes is how many outcomes are recorded in one transaction.
 const maxOutcomes = 500
 
-// outcomes joins the successes that consumers report at the same time into one change: a transaction costs a sync of the disk however
-// much is in it, and after a bulk redrive they come by the thousand. A caller that comes while no other writes begins at once, and writes what
-// gathers meanwhile too.
+// outcomes joins the successes that consumers report at the same time into one change: a transaction costs a sync of
+// the disk however much is in it, and after a bulk redrive they come by the thousand. A caller that comes while no
+// other writes begins at once, and writes what gathers meanwhile too.
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []*outcomeCall
@@ -45,7 +45,8 @@ func (o *outcomes) put(ctx context.Context, l *Letters, r redriven) error {
 	}
 }
 
-// write writes until no caller waits, but no more than a few batches for the one whose call leads: then another one has to.
+// write writes until no caller waits, but no more than a few batches for the one whose call leads: then another one has
+// to.
 func (o *outcomes) write(ctx context.Context, l *Letters) {
 	const batches = 4
 	for n := 1; ; n++ {

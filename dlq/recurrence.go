@@ -25,8 +25,8 @@ type RecurrenceQuery struct {
 	Now time.Time
 }
 
-// Recurrence describes how the causes of dead letters have changed since the last period: which are new, grow, have come back, or come
-// no more (C17). It is made from the kept statistics of the causes.
+// Recurrence describes how the causes of dead letters have changed since the last period: which are new, grow, have
+// come back, or come no more (C17). It is made from the kept statistics of the causes.
 type Recurrence struct {
 	// From and To bound the period, To not included; the one before begins as long before From.
 	From time.Time `json:"from"`
@@ -51,7 +51,8 @@ type RecurringCause struct {
 	Fingerprint string `json:"fingerprint"`
 	Cause       string `json:"cause"`
 	Handler     string `json:"handler,omitzero"`
-	// Now and Before are its dead letters in the period and in the one before; Pending is how many wait now, of any time.
+	// Now and Before are its dead letters in the period and in the one before; Pending is how many wait now, of any
+	// time.
 	Now     int64 `json:"now"`
 	Before  int64 `json:"before"`
 	Pending int64 `json:"pending"`
@@ -60,8 +61,8 @@ type RecurringCause struct {
 	LastSeen  time.Time `json:"last_seen"`
 }
 
-// Recurrence compares the causes of the last period with those of the one before. The error wraps [ErrInvalid] for a period that is
-// not one or more whole hours.
+// Recurrence compares the causes of the last period with those of the one before. The error wraps [ErrInvalid] for a
+// period that is not one or more whole hours.
 func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrence, error) {
 	if q.Period == 0 {
 		q.Period = DefaultRecurrencePeriod

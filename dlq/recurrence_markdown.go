@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// Markdown is the report as a page for people: a chat, an issue, a mail. Texts that messages have brought cannot break out of their
-// cells.
+// Markdown is the report as a page for people: a chat, an issue, a mail. Texts that messages have brought cannot break
+// out of their cells.
 func (r *Recurrence) Markdown() string {
 	var b strings.Builder
 	period := r.To.Sub(r.From)

@@ -15,8 +15,8 @@ import (
 // ErrPublish means that the broker did not take the message of a redrive: the entry waits as before.
 var ErrPublish = errors.New("the broker did not take the message")
 
-// Redriver puts a message back in front of the consumer that it came from. It returns nil when the broker has confirmed it. A
-// brokers.Broker is one.
+// Redriver puts a message back in front of the consumer that it came from. It returns nil when the broker has confirmed
+// it. A brokers.Broker is one.
 type Redriver interface {
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
@@ -29,8 +29,9 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 	return f(ctx, origin, m, delay)
 }
 
-// RedriveMessage is the message that redrives an entry, whose Body must be there: the payload, headers and id that died, with a
-// retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds back.
+// RedriveMessage is the message that redrives an entry, whose Body must be there: the payload, headers and id that
+// died, with a retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds
+// back.
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
 	maps.Copy(m.Metadata, withoutForged(e.Body.Headers))

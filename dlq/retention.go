@@ -8,8 +8,8 @@ import (
 
 // Retention says for how long closed entries are kept. What waits for somebody is kept for as long as it waits.
 type Retention struct {
-	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them forever. C34 keeps
-	// resolved ones for 90 days, and discarded ones forever.
+	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them
+	// forever. C34 keeps resolved ones for 90 days, and discarded ones forever.
 	Resolved, Discarded time.Duration
 	// SkipArchive removes without a copy.
 	SkipArchive bool
@@ -17,8 +17,8 @@ type Retention struct {
 	Actor string
 }
 
-// Retain purges what the retention no longer keeps, and returns how many entries that were. Call it once in a while, in any number of
-// processes; it works in transactions of at most [MaxPage] entries, and ends early with the context.
+// Retain purges what the retention no longer keeps, and returns how many entries that were. Call it once in a while, in
+// any number of processes; it works in transactions of at most [MaxPage] entries, and ends early with the context.
 func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Resolved < 0 || r.Discarded < 0 {
 		return 0, fmt.Errorf("dlq: retention: %w: a time to keep must not be negative", ErrInvalid)

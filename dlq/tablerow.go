@@ -10,7 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// tableRow is a row of a dead letter table that a service kept itself, with the columns of C19, as row_to_json writes it.
+// tableRow is a row of a dead letter table that a service kept itself, with the columns of C19, as row_to_json writes
+// it.
 type tableRow struct {
 	ID            json.RawMessage `json:"id"`
 	EventID       *string         `json:"event_id"`

@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// body is a structured body with the places of its members (A17). Of a member that is there twice the last one counts, as with
-// encoding/json; nothing is decoded before it is needed.
+// body is a structured body with the places of its members (A17). Of a member that is there twice the last one counts,
+// as with encoding/json; nothing is decoded before it is needed.
 type body struct {
 	raw []byte
 
@@ -181,8 +181,8 @@ func (s *body) text(at span) string {
 	return unquote(s.raw[at.start+1 : at.end-1])
 }
 
-// unquote decodes what stands between the quotes of a valid JSON string, as encoding/json does: lone surrogates and invalid
-// UTF-8 become U+FFFD.
+// unquote decodes what stands between the quotes of a valid JSON string, as encoding/json does: lone surrogates and
+// invalid UTF-8 become U+FFFD.
 func unquote(inner []byte) string {
 	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
 		return string(inner)

@@ -12,7 +12,8 @@ const MaxRetryCount = 1_000_000
 // MaxDelay is the longest delay that a message may ask for. Longer ones are clamped to it.
 const MaxDelay = 30 * 24 * time.Hour
 
-// Control is what a pipeline needs to know of a message before it runs the handler. It is read without decoding the payload.
+// Control is what a pipeline needs to know of a message before it runs the handler. It is read without decoding the
+// payload.
 type Control struct {
 	// Mode is where the control data was found.
 	Mode Mode
@@ -20,8 +21,8 @@ type Control struct {
 	MessageID string
 	// RetryCount is the number of failed attempts so far; 0 if RetryCountInvalid.
 	RetryCount int
-	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get one run
-	// and no retries: a counter treated as 0 could loop forever.
+	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get
+	// one run and no retries: a counter treated as 0 could loop forever.
 	RetryCountInvalid bool
 	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
 	OriginalDelay time.Duration
@@ -31,9 +32,9 @@ type Control struct {
 	RedriveID string
 }
 
-// ReadControl reads the control data of a message in either mode. It makes no allocation when the message is in binary mode and
-// has an id. The error wraps ErrMalformed: the body claims to be an envelope and is unreadable; what the headers say is
-// returned nevertheless. It never panics, whatever the message holds, and does not change it.
+// ReadControl reads the control data of a message in either mode. It makes no allocation when the message is in binary
+// mode and has an id. The error wraps ErrMalformed: the body claims to be an envelope and is unreadable; what the
+// headers say is returned nevertheless. It never panics, whatever the message holds, and does not change it.
 func ReadControl(m *message.Message) (Control, error) {
 	var c Control
 	err := c.Read(m)
@@ -70,8 +71,8 @@ func (c *Control) readBody(m *message.Message) error {
 
 func (c *Control) setRetryCount(n int, valid bool) { c.RetryCount, c.RetryCountInvalid = n, !valid }
 
-// retryCount reads the counter: the larger one where a structured body and a header both have it, so that no stale one sends a
-// message round again. One that cannot be read makes the whole invalid. s is nil in binary mode.
+// retryCount reads the counter: the larger one where a structured body and a header both have it, so that no stale one
+// sends a message round again. One that cannot be read makes the whole invalid. s is nil in binary mode.
 func retryCount(md message.Metadata, s *body) (n int, valid bool) {
 	valid = true
 	if text, ok := md[KeyRetryCount]; ok {

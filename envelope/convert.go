@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ErrNotConvertible is what Message wraps when an envelope cannot be rendered in the other mode without losing something. The
-// envelope's own mode always works.
+// ErrNotConvertible is what Message wraps when an envelope cannot be rendered in the other mode without losing
+// something. The envelope's own mode always works.
 var ErrNotConvertible = errors.New("envelope: not convertible without loss")
 
 // fieldKeys are the headers of binary mode whose content is in the body in structured mode.
@@ -20,8 +20,8 @@ var fieldKeys = [...]string{
 	KeyErrorMessage, KeyErrorCode, KeyErrorTrace, KeyMetadataJSON,
 }
 
-// convert returns the envelope in the other mode. Every conversion is checked by converting back: either that gives the same
-// bytes and headers, or it is an error.
+// convert returns the envelope in the other mode. Every conversion is checked by converting back: either that gives the
+// same bytes and headers, or it is an error.
 func (e Envelope) convert() (Envelope, error) {
 	if e.mode == Structured {
 		return e.toBinary()
@@ -36,7 +36,8 @@ func (e Envelope) convert() (Envelope, error) {
 	return out, err
 }
 
-// toBinary returns a structured envelope in binary mode. A frame is added only if the way back would lose something without.
+// toBinary returns a structured envelope in binary mode. A frame is added only if the way back would lose something
+// without.
 func (e Envelope) toBinary() (Envelope, error) {
 	out := e.flattened()
 	if !e.same(out.structured()) {
@@ -66,7 +67,8 @@ func ownSize(md message.Metadata) (n int) {
 	return n
 }
 
-// structured returns a binary envelope in structured mode: by its frame if it has a usable one, else in the canonical form.
+// structured returns a binary envelope in structured mode: by its frame if it has a usable one, else in the canonical
+// form.
 func (e Envelope) structured() Envelope {
 	if f, ok := readFrame(e.headers); ok {
 		if out, ok := e.refilled(f); ok {
@@ -100,7 +102,8 @@ func (e Envelope) structured() Envelope {
 	return out
 }
 
-// canonical renders the body as A18 has it: the members in A17's order, compact, the metadata in the order of their names.
+// canonical renders the body as A18 has it: the members in A17's order, compact, the metadata in the order of their
+// names.
 func (e Envelope) canonical(entries map[string]entry) []byte {
 	b := make([]byte, 0, len(e.payload)+512)
 	for _, f := range [...]struct{ name, key string }{
@@ -126,7 +129,8 @@ func appendError(b []byte, err *Error) []byte {
 	return err.appendJSON(b)
 }
 
-// appendRetryCount renders the counter as a number, or as the string that it is if it cannot be read as one: it must not become 0.
+// appendRetryCount renders the counter as a number, or as the string that it is if it cannot be read as one: it must
+// not become 0.
 func appendRetryCount(b []byte, md message.Metadata) []byte {
 	text, ok := md[KeyRetryCount]
 	n, valid := parseCount(text)

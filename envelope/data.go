@@ -26,13 +26,14 @@ func (e *DataError) Unwrap() error { return e.Err }
 // Permanent returns true: the same bytes will not decode the next time either.
 func (e *DataError) Permanent() bool { return true }
 
-// Data decodes the envelope's data as JSON into a T. []byte and json.RawMessage are the data as they are. The error is a
-// *DataError. Where the data are a job of Laravel's own queue, its data member is decoded; a job that is a serialized PHP
-// object has none that could be, which is an error.
+// Data decodes the envelope's data as JSON into a T. []byte and json.RawMessage are the data as they are. The error is
+// a *DataError. Where the data are a job of Laravel's own queue, its data member is decoded; a job that is a serialized
+// PHP object has none that could be, which is an error.
 func Data[T any](e Envelope) (T, error) { return decodeData[T](e.data()) }
 
-// Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The error of
-// data that do not decode is a *DataError, which the pipeline's classifier treats as permanent. The context is the message's.
+// Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The
+// error of data that do not decode is a *DataError, which the pipeline's classifier treats as permanent. The context is
+// the message's.
 func Handle[T any](fn func(ctx context.Context, data T) error) message.NoPublishHandlerFunc {
 	if fn == nil {
 		panic("envelope: Handle needs a function")

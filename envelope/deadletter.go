@@ -21,14 +21,15 @@ const (
 	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
 )
 
-// ErrTooLarge reports that a broker or a dead letter sink has no room for a message of this size, and never will: what cannot
-// be retried for it is dead, in the first sink that has room.
+// ErrTooLarge reports that a broker or a dead letter sink has no room for a message of this size, and never will: what
+// cannot be retried for it is dead, in the first sink that has room.
 var ErrTooLarge = errors.New("message is larger than the broker takes")
 
-// DeadLetter is a message that will not be tried again automatically, with all that is known of why. It is handed to dead letter
-// sinks, which must not modify it.
+// DeadLetter is a message that will not be tried again automatically, with all that is known of why. It is handed to
+// dead letter sinks, which must not modify it.
 type DeadLetter struct {
-	// Message is the message as it is to be stored or published: its payload's bytes are exact and the failure is recorded.
+	// Message is the message as it is to be stored or published: its payload's bytes are exact and the failure is
+	// recorded.
 	Message *message.Message
 	// Reason explains why it is dead.
 	Reason Reason
@@ -54,7 +55,8 @@ type DeadLetter struct {
 	Cause error
 }
 
-// Collected is where a collector found a dead letter. It is what the collector knows, and nothing that the message says.
+// Collected is where a collector found a dead letter. It is what the collector knows, and nothing that the message
+// says.
 type Collected struct {
 	// Broker is the name of the broker that the dead letter lay on, From the queue or topic there.
 	Broker, From string

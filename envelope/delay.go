@@ -7,9 +7,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// SetDelay asks the publisher to deliver the message for the first time after d, a business delay such as "remind in 10 s"
-// (B1). It writes x-delay and, unless it is there already, x-original-delay, the base of the backoff, which no retry changes
-// (B2, B4). d is clamped to [0, MaxDelay] and cut to whole milliseconds.
+// SetDelay asks the publisher to deliver the message for the first time after d, a business delay such as "remind in 10
+// s" (B1). It writes x-delay and, unless it is there already, x-original-delay, the base of the backoff, which no retry
+// changes (B2, B4). d is clamped to [0, MaxDelay] and cut to whole milliseconds.
 func SetDelay(m *message.Message, d time.Duration) {
 	d, _ = clampDelay(d)
 	setHeader(m, KeyDelay, formatMillis(d))
@@ -18,10 +18,10 @@ func SetDelay(m *message.Message, d time.Duration) {
 	}
 }
 
-// TakeDelay is the publisher's side of SetDelay: it returns the first-delivery delay that the message asks for, in our header
-// or in those of Watermill's components/delay, and whether it asks for one. It removes the request from the message, so that
-// nothing downstream delays it again, and keeps it as the original delay if there is none yet. The delay is within
-// [0, MaxDelay]; a request that cannot be read is removed and counts as none.
+// TakeDelay is the publisher's side of SetDelay: it returns the first-delivery delay that the message asks for, in our
+// header or in those of Watermill's components/delay, and whether it asks for one. It removes the request from the
+// message, so that nothing downstream delays it again, and keeps it as the original delay if there is none yet. The
+// delay is within [0, MaxDelay]; a request that cannot be read is removed and counts as none.
 func TakeDelay(m *message.Message) (time.Duration, bool) {
 	d, asked, _ := requestedDelay(m.Metadata)
 	delete(m.Metadata, KeyDelay)
@@ -56,8 +56,8 @@ func requestedDelay(md message.Metadata) (d time.Duration, asked, clamped bool) 
 	return 0, false, clamped
 }
 
-// originalDelay reads the base of the backoff. A message of a foreign producer that was not published through one of our
-// publishers may still hold Watermill's request, which then is the original delay.
+// originalDelay reads the base of the backoff. A message of a foreign producer that was not published through one of
+// our publishers may still hold Watermill's request, which then is the original delay.
 func originalDelay(md message.Metadata) (d time.Duration, clamped bool) {
 	if text, ok := md[KeyOriginalDelay]; ok {
 		d, _, clamped = parseMillis(text)
@@ -77,7 +77,8 @@ func originalDelay(md message.Metadata) (d time.Duration, clamped bool) {
 	return 0, false
 }
 
-// parseMillis reads a decimal number of milliseconds. It reports whether it could be read, and whether it was out of range.
+// parseMillis reads a decimal number of milliseconds. It reports whether it could be read, and whether it was out of
+// range.
 func parseMillis(text string) (d time.Duration, valid, clamped bool) {
 	ms, valid := parseDigits(text, MaxDelay.Milliseconds())
 	if !valid {

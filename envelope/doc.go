@@ -1,15 +1,17 @@
-// Package envelope is the message layout that everything else rests on: one immutable value for every message, whoever produced
-// it and in whichever of two lossless modes it travels, and the fast paths that a pipeline uses to read and record its state.
+// Package envelope is the message layout that everything else rests on: one immutable value for every message, whoever
+// produced it and in whichever of two lossless modes it travels, and the fast paths that a pipeline uses to read and
+// record its state.
 //
-// Start with [New] to create a message, [FromMessage] to read one, and [Handle] to write a handler that takes decoded data. A
-// pipeline needs [ReadControl] before the handler and [RecordFailure] after it; neither decodes the payload.
+// Start with [New] to create a message, [FromMessage] to read one, and [Handle] to write a handler that takes decoded
+// data. A pipeline needs [ReadControl] before the handler and [RecordFailure] after it; neither decodes the payload.
 //
 // # Modes
 //
-// In binary mode, the default, the payload is the data, untouched, and control data are headers. In structured mode the payload
-// is a JSON object with the members message_id, timestamp, version, source, queue, data, metadata, error and retry_count; data
-// that are not JSON in UTF-8, or that have white space around them, are under data_base64 instead of data, as in CloudEvents. A
-// failure changes the values of error and retry_count in that object and no other byte of it.
+// In binary mode, the default, the payload is the data, untouched, and control data are headers. In structured mode the
+// payload is a JSON object with the members message_id, timestamp, version, source, queue, data, metadata, error and
+// retry_count; data that are not JSON in UTF-8, or that have white space around them, are under data_base64 instead of
+// data, as in CloudEvents. A failure changes the values of error and retry_count in that object and no other byte of
+// it.
 //
 // A message is structured if
 //
@@ -17,15 +19,17 @@
 //   - its payload is a JSON object that has message_id, timestamp, version, source, queue and data (or data_base64) at its
 //     top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
 //
-// and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that happen to
-// be an envelope stay data. A structured message that cannot be read is [ErrMalformed]: never retried, never changed.
-// Metadata, error and retry_count may be missing or null. Of a member that is there twice the last one counts. Other members are kept.
+// and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that
+// happen to be an envelope stay data. A structured message that cannot be read is [ErrMalformed]: never retried, never
+// changed. Metadata, error and retry_count may be missing or null. Of a member that is there twice the last one counts.
+// Other members are kept.
 //
 // # Conversion
 //
-// [Envelope.WithMode] changes the mode at the next Message, and changing it back gives the same bytes and headers again. From
-// binary to structured, every header that is not in the table below moves into the body's metadata. From structured to binary,
-// every metadata value becomes a header of its name. Where that says too little there are four headers more:
+// [Envelope.WithMode] changes the mode at the next Message, and changing it back gives the same bytes and headers
+// again. From binary to structured, every header that is not in the table below moves into the body's metadata. From
+// structured to binary, every metadata value becomes a header of its name. Where that says too little there are four
+// headers more:
 //
 //	x-metadata-json      a JSON array with the names of the metadata whose header is JSON text: with ["priority"] the
 //	                     header "priority: 5" stands for the number 5, without for the string "5"
@@ -38,9 +42,10 @@
 //
 // # Headers
 //
-// All values are strings. Times are RFC 3339 in UTC; ms is a decimal number of milliseconds. "Pipeline" is the middleware, by
-// RecordFailure or RecordDeferral. The last column names the one of the five systems that the name comes from: A (Laravel
-// queues), B (delays on RabbitMQ), C (PostgreSQL store behind Kafka), D (nano-service), E (TTL cycle); W is Watermill, - is ours.
+// All values are strings. Times are RFC 3339 in UTC; ms is a decimal number of milliseconds. "Pipeline" is the
+// middleware, by RecordFailure or RecordDeferral. The last column names the one of the five systems that the name comes
+// from: A (Laravel queues), B (delays on RabbitMQ), C (PostgreSQL store behind Kafka), D (nano-service), E (TTL cycle);
+// W is Watermill, - is ours.
 //
 //	header                  type       written by, when                        read by                    from
 //	x-message-id            string     New; pipeline, for a foreign message    everybody                  A
@@ -93,19 +98,20 @@
 //	ce_*, cloudEvents_*     string     CloudEvents producers                   envelope/cloudevents       -
 //	x-death and the like    any        RabbitMQ (IsBrokerMade)                 information; not forwarded E
 //
-// The texts are valid UTF-8 on one line: control characters are written as \n, \r, \t or \xNN, and in the three x-error-*
-// headers of the envelope a backslash as \\, so that they read back as they were. What is longer than its limit is cut on a
-// rune border and ends in a marker that gives the full length. All of them together stay below MaxHeaders.
+// The texts are valid UTF-8 on one line: control characters are written as \n, \r, \t or \xNN, and in the three
+// x-error-* headers of the envelope a backslash as \\, so that they read back as they were. What is longer than its
+// limit is cut on a rune border and ends in a marker that gives the full length. All of them together stay below
+// MaxHeaders.
 //
 // # Identity
 //
-// A message keeps its id for its whole life (A7). It is, in this order: x-message-id in binary mode or message_id in the body;
-// AMQP's message-id; CloudEvents' id; the Watermill UUID; a UUIDv5 of where the message lies ([StableID]), the same each time it
-// is delivered; else a new UUIDv7.
+// A message keeps its id for its whole life (A7). It is, in this order: x-message-id in binary mode or message_id in
+// the body; AMQP's message-id; CloudEvents' id; the Watermill UUID; a UUIDv5 of where the message lies ([StableID]),
+// the same each time it is delivered; else a new UUIDv7.
 //
 // # Hostile input
 //
-// Nothing in a message makes this package panic, recurse, or take more than linear time. A retry count is decimal digits of
-// 0 to 1,000,000 or invalid, and an invalid one is never treated as 0: see Control.RetryCountInvalid. Where the body and a header
-// both have one, the larger counts. Delays are clamped to [0, MaxDelay] and reported as clamped.
+// Nothing in a message makes this package panic, recurse, or take more than linear time. A retry count is decimal
+// digits of 0 to 1,000,000 or invalid, and an invalid one is never treated as 0: see Control.RetryCountInvalid. Where
+// the body and a header both have one, the larger counts. Delays are clamped to [0, MaxDelay] and reported as clamped.
 package envelope

@@ -9,8 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Envelope is a message with everything that belongs to one, from any producer and in whichever mode it travels. It is an immutable value: the With methods return copies (A6), and it shares no memory with the
-// message it came from or the messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
+// Envelope is a message with everything that belongs to one, from any producer and in whichever mode it travels. It is
+// an immutable value: the With methods return copies (A6), and it shares no memory with the message it came from or the
+// messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
 	mode    Mode // in which headers and payload are
 	want    Mode // in which Message renders
@@ -21,12 +22,12 @@ type Envelope struct {
 	origin  *Origin
 }
 
-// FromMessage reads a message in either mode. A foreign message becomes a binary envelope: its payload is the data, its headers
-// are the metadata, and what it lacks is made up from what is known of the delivery (see Identify); an id or time of creation
-// that nothing tells is new with each call.
+// FromMessage reads a message in either mode. A foreign message becomes a binary envelope: its payload is the data, its
+// headers are the metadata, and what it lacks is made up from what is known of the delivery (see Identify); an id or
+// time of creation that nothing tells is new with each call.
 //
-// The error wraps ErrMalformed: the body claims to be an envelope and is unreadable. The envelope returned with it is the
-// foreign view of the message, whose Data are the exact bytes.
+// The error wraps ErrMalformed: the body claims to be an envelope and is unreadable. The envelope returned with it is
+// the foreign view of the message, whose Data are the exact bytes.
 func FromMessage(m *message.Message) (Envelope, error) {
 	e := Envelope{uuid: m.UUID, headers: maps.Clone(m.Metadata), payload: bytes.Clone(m.Payload)}
 	if e.headers == nil {
@@ -56,8 +57,8 @@ func FromMessage(m *message.Message) (Envelope, error) {
 }
 
 // Message renders the envelope in its mode. The payload of an unchanged envelope is byte for byte the one it was read
-// from, and so are its headers, except that a foreign message's now hold its identity. The error is that an envelope cannot be
-// converted to the other mode without losing something.
+// from, and so are its headers, except that a foreign message's now hold its identity. The error is that an envelope
+// cannot be converted to the other mode without losing something.
 func (e Envelope) Message() (*message.Message, error) {
 	r := e
 	if e.mode != e.want {
@@ -102,8 +103,8 @@ func (e Envelope) field(key string, at span) string {
 	return e.headers[key]
 }
 
-// Data returns a copy of the data: the payload in binary mode, the JSON text of the data member in structured mode. See the
-// function Data for typed access.
+// Data returns a copy of the data: the payload in binary mode, the JSON text of the data member in structured mode. See
+// the function Data for typed access.
 func (e Envelope) Data() []byte { return bytes.Clone(e.data()) }
 
 func (e Envelope) data() []byte {
@@ -153,7 +154,8 @@ func (e Envelope) Err() *Error {
 	return headerError(e.headers)
 }
 
-// RetryCount returns how many attempts failed so far, 0 when new. A counter that cannot be read is 0 here; ReadControl tells.
+// RetryCount returns how many attempts failed so far, 0 when new. A counter that cannot be read is 0 here; ReadControl
+// tells.
 func (e Envelope) RetryCount() int {
 	if e.mode == Structured {
 		n, _ := retryCount(e.headers, &e.body)
@@ -166,7 +168,8 @@ func (e Envelope) RetryCount() int {
 // Attempt returns the number of the attempt that comes next or is running: RetryCount + 1.
 func (e Envelope) Attempt() int { return e.RetryCount() + 1 }
 
-// OriginalDelay returns the first-delivery delay that the backoff is based on, within [0, MaxDelay]; 0 when there was none.
+// OriginalDelay returns the first-delivery delay that the backoff is based on, within [0, MaxDelay]; 0 when there was
+// none.
 func (e Envelope) OriginalDelay() time.Duration {
 	d, _ := originalDelay(e.headers)
 	return d
@@ -189,8 +192,8 @@ func (e Envelope) CorrelationID() string {
 	return firstOf(e.headers[KeyCorrelationID], e.headers[KeyAMQPCorrelationID])
 }
 
-// CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a structured
-// body, else from AMQP's property, or "".
+// CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a
+// structured body, else from AMQP's property, or "".
 func CorrelationID(m *message.Message) string {
 	if id := m.Metadata[KeyCorrelationID]; id != "" {
 		return id
@@ -204,7 +207,8 @@ func CorrelationID(m *message.Message) string {
 	return m.Metadata[KeyAMQPCorrelationID]
 }
 
-// Origin returns where the delivery came from; false for an envelope that was not delivered or whose driver does not tell.
+// Origin returns where the delivery came from; false for an envelope that was not delivered or whose driver does not
+// tell.
 func (e Envelope) Origin() (Origin, bool) {
 	if e.origin == nil {
 		return Origin{}, false
@@ -212,8 +216,8 @@ func (e Envelope) Origin() (Origin, bool) {
 	return *e.origin, true
 }
 
-// EventName returns the name of the event that the message is: from our header, Watermill's cqrs header, CloudEvents' or AMQP's
-// type, else the routing key (D1), or "".
+// EventName returns the name of the event that the message is: from our header, Watermill's cqrs header, CloudEvents'
+// or AMQP's type, else the routing key (D1), or "".
 func EventName(m *message.Message) string {
 	if name := eventName(m.Metadata, nil); name != "" {
 		return name // without a walk through the contexts

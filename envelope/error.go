@@ -2,8 +2,8 @@ package envelope
 
 import "errors"
 
-// ErrMalformed is what reading a message wraps when its body claims to be an envelope (A17) and is not readable. The message
-// itself is untouched, so that its exact bytes can be dead-lettered.
+// ErrMalformed is what reading a message wraps when its body claims to be an envelope (A17) and is not readable. The
+// message itself is untouched, so that its exact bytes can be dead-lettered.
 var ErrMalformed = errors.New("envelope: malformed structured body")
 
 // Error is the last error of a message, as it travels (A17). Only the last one is kept (A19).

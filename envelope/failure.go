@@ -25,18 +25,19 @@ type Failure struct {
 	Reason Reason
 	// Rule explains why the error was classified as it was. Only written with a Reason.
 	Rule string
-	// Handler, Subscriber and Topic default to what Watermill's router put into the message's context. Only written with a
-	// Reason.
+	// Handler, Subscriber and Topic default to what Watermill's router put into the message's context. Only written
+	// with a Reason.
 	Handler, Subscriber, Topic string
 }
 
-// RecordFailure returns a copy of the message, without its context and acknowledgement, that says it failed once more: the
-// error, the retry count and the first failure are set in the message's own mode. In a structured body only the values of error
-// and retry_count change, every other byte stays (A12, A18); in binary mode the payload is the same slice. A foreign message
-// gets its identity now, so that it keeps it. A body that is malformed is left as it is and the failure goes into headers.
+// RecordFailure returns a copy of the message, without its context and acknowledgement, that says it failed once more:
+// the error, the retry count and the first failure are set in the message's own mode. In a structured body only the
+// values of error and retry_count change, every other byte stays (A12, A18); in binary mode the payload is the same
+// slice. A foreign message gets its identity now, so that it keeps it. A body that is malformed is left as it is and
+// the failure goes into headers.
 //
-// Headers that a broker made, requests for a first-delivery delay and an earlier not-before are dropped; all others are kept.
-// The error is about the Failure, never about the message. m itself is not changed.
+// Headers that a broker made, requests for a first-delivery delay and an earlier not-before are dropped; all others are
+// kept. The error is about the Failure, never about the message. m itself is not changed.
 func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	if f.Retry < 0 {
 		return nil, fmt.Errorf("envelope: record failure: the retry count %d is negative; it counts failed attempts", f.Retry)
@@ -83,8 +84,9 @@ func (f *Failure) room(inBody bool) int {
 	return n
 }
 
-// RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since when
-// it is being deferred is set, once; a time to come, which would never be over, counts as now. The next RecordFailure ends the row. m itself is not changed.
+// RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since
+// when it is being deferred is set, once; a time to come, which would never be over, counts as now. The next
+// RecordFailure ends the row. m itself is not changed.
 func RecordDeferral(m *message.Message, at time.Time) *message.Message {
 	out := forward(m, 4)
 	if since, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok || since.After(at) {

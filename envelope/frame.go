@@ -10,9 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// frame is what a structured body had around its data, and what its message had for headers, so that a binary message can be
-// made the same structured one again. It travels as one header, base64 of JSON. What has changed since counts more than what
-// the frame says: the frame only gives the spelling back of what has not.
+// frame is what a structured body had around its data, and what its message had for headers, so that a binary message
+// can be made the same structured one again. It travels as one header, base64 of JSON. What has changed since counts
+// more than what the frame says: the frame only gives the spelling back of what has not.
 type frame struct {
 	Body    []byte            `json:"body"`              // the body without its data's value
 	At      int               `json:"at"`                // where the value was; -1: Body is whole
@@ -66,7 +66,8 @@ func readFrame(md message.Metadata) (f frame, ok bool) {
 	return f, f.At >= -1 && f.At <= len(f.Body)
 }
 
-// fill puts the data into the frame's body. It reports false if they do not fit, as when somebody replaced JSON by other data.
+// fill puts the data into the frame's body. It reports false if they do not fit, as when somebody replaced JSON by
+// other data.
 func (f *frame) fill(data []byte) (s body, ok bool) {
 	raw := f.Body
 	if f.At >= 0 {

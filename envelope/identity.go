@@ -21,8 +21,9 @@ func NewID() string {
 	return id.String()
 }
 
-// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic, incarnation and position) as a UUIDv5:
-// the same delivery gets the same id every time, in every process. It returns "" when the origin is nil or has no position.
+// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic, incarnation and
+// position) as a UUIDv5: the same delivery gets the same id every time, in every process. It returns "" when the origin
+// is nil or has no position.
 func StableID(o *Origin) string {
 	if o == nil || o.Position == "" {
 		return ""
@@ -40,9 +41,10 @@ func StableID(o *Origin) string {
 	return uuid.NewSHA1(positionSpace, name).String()
 }
 
-// Identify returns the message's id: from its header, its structured body, its AMQP message-id property, its CloudEvents id or
-// its Watermill UUID, else made by StableID from its origin, else "" when nothing identifies it. An id that no header can carry
-// (longer than 255 bytes, not UTF-8, with control characters) is replaced by a UUIDv5 of it, the same each time.
+// Identify returns the message's id: from its header, its structured body, its AMQP message-id property, its
+// CloudEvents id or its Watermill UUID, else made by StableID from its origin, else "" when nothing identifies it. An
+// id that no header can carry (longer than 255 bytes, not UTF-8, with control characters) is replaced by a UUIDv5 of
+// it, the same each time.
 func Identify(m *message.Message) string {
 	c, _ := ReadControl(m)
 	return c.MessageID

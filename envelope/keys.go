@@ -82,8 +82,9 @@ const (
 	KeyAMQPReplyTo         = KeyAMQPPrefix + "reply-to"
 )
 
-// IsBrokerMade reports whether a broker made the header for its own bookkeeping (x-death, x-delivery-count, ...). Such a header
-// is information only: it is never the retry counter, and is not published again, because brokers misread their own headers.
+// IsBrokerMade reports whether a broker made the header for its own bookkeeping (x-death, x-delivery-count, ...). Such
+// a header is information only: it is never the retry counter, and is not published again, because brokers misread
+// their own headers.
 func IsBrokerMade(key string) bool {
 	switch key {
 	case "x-death", "x-delivery-count", "x-acquired-count":

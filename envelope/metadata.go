@@ -17,8 +17,8 @@ type entry struct {
 	isJSON bool
 }
 
-// headerEntries returns the metadata of a binary message: all headers that are the user's. A value that came out of a body in
-// spite of a header of the same name has KeyMetadataPrefix in front, and wins.
+// headerEntries returns the metadata of a binary message: all headers that are the user's. A value that came out of a
+// body in spite of a header of the same name has KeyMetadataPrefix in front, and wins.
 func headerEntries(md message.Metadata) map[string]entry {
 	entries := make(map[string]entry, len(md))
 	isJSON := jsonNames(md)
@@ -190,8 +190,8 @@ func appendBase64(b, data []byte) []byte {
 	return append(b, '"')
 }
 
-// embeddable reports whether data can stand in a JSON body as they are and come out as they were: JSON without white space
-// around it, which the body's own would be treated as, in UTF-8.
+// embeddable reports whether data can stand in a JSON body as they are and come out as they were: JSON without white
+// space around it, which the body's own would be treated as, in UTF-8.
 func embeddable(data []byte) bool {
 	return len(data) > 0 && data[0] > ' ' && skipValue(data, 0, 1) == len(data) && utf8.Valid(data)
 }

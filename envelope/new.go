@@ -41,18 +41,19 @@ func Delay(d time.Duration) Option { return func(c *creation) { c.delay = &d } }
 // EventNamed sets the event name.
 func EventNamed(name string) Option { return func(c *creation) { c.event = name } }
 
-// Meta adds metadata of any type that encoding/json takes: a number, a boolean, a list, an object. In structured mode the
-// value is that JSON value; in binary mode the header holds its JSON text. A string is what New's metadata takes.
+// Meta adds metadata of any type that encoding/json takes: a number, a boolean, a list, an object. In structured mode
+// the value is that JSON value; in binary mode the header holds its JSON text. A string is what New's metadata takes.
 func Meta(key string, value any) Option {
 	return func(c *creation) { c.meta = append(c.meta, metaValue{key, value}) }
 }
 
-// New returns the envelope of a new message (A8). source is the service that creates it and queue the destination. data may be
-// anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata carries
-// auxiliaries such as priority and correlation_id (A9) and may be nil; see Meta for values that are not strings.
+// New returns the envelope of a new message (A8). source is the service that creates it and queue the destination. data
+// may be anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata
+// carries auxiliaries such as priority and correlation_id (A9) and may be nil; see Meta for values that are not
+// strings.
 //
-// The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that belongs to
-// the envelope (IsOurs).
+// The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that
+// belongs to the envelope (IsOurs).
 func New(source, queue string, data any, metadata map[string]string, opts ...Option) (Envelope, error) {
 	c := creation{id: NewID(), at: time.Now().Truncate(time.Second)}
 	for _, opt := range opts {

@@ -6,8 +6,8 @@ type span struct{ start, end int }
 func (s span) ok() bool           { return s.end > s.start }
 func (s span) of(b []byte) []byte { return b[s.start:s.end] }
 
-// object walks over the members of a JSON object without decoding them. It checks the syntax of what it passes, as strictly as
-// encoding/json, in one pass and without recursion; the limit of nesting counts from the object.
+// object walks over the members of a JSON object without decoding them. It checks the syntax of what it passes, as
+// strictly as encoding/json, in one pass and without recursion; the limit of nesting counts from the object.
 type object struct {
 	b       []byte
 	pos     int
@@ -25,8 +25,8 @@ func openObject(b []byte, pos int) (object, bool) {
 	return object{b: b, pos: pos + 1, last: pos + 1}, true
 }
 
-// next returns the next member: its key between the quotes, still escaped, and its value. It reports false at the end of the
-// object (then done is set) and at a syntax error (then it is not).
+// next returns the next member: its key between the quotes, still escaped, and its value. It reports false at the end
+// of the object (then done is set) and at a syntax error (then it is not).
 func (o *object) next() (key, value span, ok bool) {
 	if o.done {
 		return span{}, span{}, false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Origin is where a delivery came from. A driver's subscriber attaches it to the message's context with WithOrigin; it is
-// what a retry, a dead letter and a redrive need to find the way back to the same consumer. Treat it as read-only.
+// Origin is where a delivery came from. A driver's subscriber attaches it to the message's context with WithOrigin; it
+// is what a retry, a dead letter and a redrive need to find the way back to the same consumer. Treat it as read-only.
 type Origin struct {
 	// Broker is the URL scheme of the broker: mem, amqp, kafka, postgres, ...
 	Broker string
@@ -28,8 +28,9 @@ type Origin struct {
 	Timestamp time.Time
 	// Position identifies the delivery within Broker and Topic and is stable over redeliveries ("3/1042"), or is empty.
 	Position string
-	// Incarnation tells positions of a Topic from those of another one of its name: Kafka's topics are deleted and made again,
-	// and mirrored to other clusters, and then positions begin anew. It is empty where positions are unique for all time.
+	// Incarnation tells positions of a Topic from those of another one of its name: Kafka's topics are deleted and made
+	// again, and mirrored to other clusters, and then positions begin anew. It is empty where positions are unique for
+	// all time.
 	Incarnation string
 	// Redelivered is the broker's own flag. Information only.
 	Redelivered bool
@@ -44,8 +45,8 @@ func WithOrigin(ctx context.Context, o *Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// OriginFrom returns the origin that a driver attached to the context of a delivered message. It reports false, and returns
-// nil, without one, as with a plain Watermill subscriber.
+// OriginFrom returns the origin that a driver attached to the context of a delivered message. It reports false, and
+// returns nil, without one, as with a plain Watermill subscriber.
 func OriginFrom(ctx context.Context) (*Origin, bool) {
 	o, _ := ctx.Value(originKey{}).(*Origin)
 	return o, o != nil

@@ -7,12 +7,12 @@ import (
 )
 
 // Producer is the attempt of a handler that has produced messages. A pipeline puts it into their contexts, because
-// Watermill's router publishes them when the pipeline is done with the attempt: a publisher that meets one reports to it
-// what it could not publish, and the attempt is retried or dead-lettered.
+// Watermill's router publishes them when the pipeline is done with the attempt: a publisher that meets one reports to
+// it what it could not publish, and the attempt is retried or dead-lettered.
 type Producer interface {
-	// Publish calls publish with messages, all of this attempt. It returns nil when they are published, or when the attempt
-	// has failed because of them and the message that was consumed is settled: then the router must ack it. Messages of an
-	// attempt that has failed are dropped, for the next attempt will produce them again.
+	// Publish calls publish with messages, all of this attempt. It returns nil when they are published, or when the
+	// attempt has failed because of them and the message that was consumed is settled: then the router must ack it.
+	// Messages of an attempt that has failed are dropped, for the next attempt will produce them again.
 	Publish(publish func(...*message.Message) error, messages ...*message.Message) error
 }
 
@@ -48,8 +48,8 @@ func (c *producerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// PublishProduced calls publish with messages, and those among them that a handler has produced through their [Producer].
-// Every publisher that may stand in a router publishes through it: those of this module, and what
+// PublishProduced calls publish with messages, and those among them that a handler has produced through their
+// [Producer]. Every publisher that may stand in a router publishes through it: those of this module, and what
 // middleware.Pipeline.PublisherDecorator returns. The error is the first one; the messages behind it are not published.
 func PublishProduced(publish func(...*message.Message) error, messages ...*message.Message) error {
 	if len(messages) == 0 {

@@ -17,8 +17,9 @@ type Redrive struct {
 	Run string
 }
 
-// PrepareRedrive returns a copy of a dead letter, ready to go back to its consumer: its retry count starts at 0 again, its
-// message id, data, metadata, original delay and last error stay, and what made it a dead letter is removed. m is not changed.
+// PrepareRedrive returns a copy of a dead letter, ready to go back to its consumer: its retry count starts at 0 again,
+// its message id, data, metadata, original delay and last error stay, and what made it a dead letter is removed. m is
+// not changed.
 func PrepareRedrive(m *message.Message, r Redrive) *message.Message {
 	out := forward(m, 4)
 	for _, key := range [...]string{
@@ -48,10 +49,12 @@ func RedriveCount(m *message.Message) int {
 
 // Redriven is a success that a consumer reports: it has handled a message that came back from the dead letters.
 type Redriven struct {
-	// EntryID is the dead letter entry that the message says it was redriven from, and Number which of that entry's redrives it was.
+	// EntryID is the dead letter entry that the message says it was redriven from, and Number which of that entry's
+	// redrives it was.
 	EntryID string
 	Number  int
-	// MessageID, Topic and Consumer are the message's: those of the entry, or the message has copied the headers of another.
+	// MessageID, Topic and Consumer are the message's: those of the entry, or the message has copied the headers of
+	// another.
 	MessageID, Topic, Consumer string
 	// At is when it succeeded.
 	At time.Time

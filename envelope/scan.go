@@ -40,7 +40,8 @@ func (n *nesting) pop() {
 	}
 }
 
-// skipValue returns the index behind the JSON value at b[i], or -1 if there is no valid one. outer is how deep it lies already.
+// skipValue returns the index behind the JSON value at b[i], or -1 if there is no valid one. outer is how deep it lies
+// already.
 func skipValue(b []byte, i, outer int) int {
 	var nest nesting
 	for {

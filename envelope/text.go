@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what this package writes into headers. A header frame above 128 KiB kills an AMQP connection, and a Kafka record
-// near its limit must still be dead-letterable, so that every text is bounded and all of them together stay below MaxHeaders.
+// Limits of what this package writes into headers. A header frame above 128 KiB kills an AMQP connection, and a Kafka
+// record near its limit must still be dead-letterable, so that every text is bounded and all of them together stay
+// below MaxHeaders.
 const (
 	MaxErrorMessage = 1 << 10  // bytes of an error's message
 	MaxErrorTrace   = 4 << 10  // bytes of an error's trace
@@ -15,7 +16,8 @@ const (
 	maxName         = 255      // bytes of an id, a code, a class or any other name
 )
 
-// boundText returns s as valid UTF-8 of at most limit bytes. What is cut is cut on a rune border, with a marker that says so.
+// boundText returns s as valid UTF-8 of at most limit bytes. What is cut is cut on a rune border, with a marker that
+// says so.
 func boundText(s string, limit int) string {
 	head := s[:min(len(s), limit)] // an error may be many megabytes long: clean only what can stay
 	if r, size := utf8.DecodeLastRuneInString(head); len(head) < len(s) && r == utf8.RuneError && size == 1 {
@@ -46,14 +48,14 @@ func dropPartialRune(s string) string {
 	return s
 }
 
-// headerText returns s bounded and on one line, for a header that is only shown: control characters become escapes, so that a
-// log line or an HTTP response made of the header cannot be split by it.
+// headerText returns s bounded and on one line, for a header that is only shown: control characters become escapes, so
+// that a log line or an HTTP response made of the header cannot be split by it.
 func headerText(s string, limit int) string {
 	return escapeText(boundText(s, limit), limit, false)
 }
 
-// escapeText escapes control characters, and the backslash if the text is to be read back by unescapeText. If that makes it
-// longer than the limit, it is cut between two runes and ends in three dots.
+// escapeText escapes control characters, and the backslash if the text is to be read back by unescapeText. If that
+// makes it longer than the limit, it is cut between two runes and ends in three dots.
 func escapeText(s string, limit int, reversible bool) string {
 	plain := func(r rune) bool { return r >= ' ' && r != 0x7f && (r != '\\' || !reversible) }
 	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {

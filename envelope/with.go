@@ -76,8 +76,8 @@ func (e Envelope) WithOriginalDelay(d time.Duration) Envelope {
 	return e.withHeaders(func(md message.Metadata) { md[KeyOriginalDelay] = formatMillis(d) })
 }
 
-// WithMode returns a copy that Message renders in the given mode. There and back again nothing is lost: data, metadata of any
-// JSON type, unknown members, and the spelling of every one of them.
+// WithMode returns a copy that Message renders in the given mode. There and back again nothing is lost: data, metadata
+// of any JSON type, unknown members, and the spelling of every one of them.
 func (e Envelope) WithMode(mode Mode) Envelope {
 	e.want = mode
 	return e

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The benchmarks put Watermill's own parts alongside the pipeline in the same run and report the ratio, because absolute
-// figures move with the machine.
+// The benchmarks put Watermill's own parts alongside the pipeline in the same run and report the ratio, because
+// absolute figures move with the machine.
 
 type nowhere struct{}
 
@@ -49,7 +49,8 @@ func benchPipeline(b testing.TB, change func(*middleware.Config)) *middleware.Pi
 	return p
 }
 
-// routed is a message's context as it is in a router: the subscriber's, which can be cancelled, with the router's values.
+// routed is a message's context as it is in a router: the subscriber's, which can be cancelled, with the router's
+// values.
 func routed(b testing.TB) context.Context {
 	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

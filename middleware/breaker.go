@@ -13,13 +13,13 @@ import (
 
 // Breaker configures the circuit breaker of a pipeline: after some failures in a row a handler is not called for a
 // while, because what it depends on is down and needs no more load. Only errors that are to be retried count as
-// failures, and unknown ones once for each message: a thousand invalid orders say nothing about the payment service, nor
-// does one that fails a thousand times for an unknown reason.
+// failures, and unknown ones once for each message: a thousand invalid orders say nothing about the payment service,
+// nor does one that fails a thousand times for an unknown reason.
 type Breaker struct {
 	// Failures in a row open the circuit. Defaults to 5.
 	Failures int
-	// Delay is how long it stays open. Then single messages are let through, one after the other: the first success closes
-	// the circuit, three different ones that fail open it for another Delay. Defaults to 60 s.
+	// Delay is how long it stays open. Then single messages are let through, one after the other: the first success
+	// closes the circuit, three different ones that fail open it for another Delay. Defaults to 60 s.
 	Delay time.Duration
 	// Key returns which circuit a message belongs to, for handlers that depend on several services. There must be few
 	// different keys. Defaults to the handler's name: one circuit per handler.

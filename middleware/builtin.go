@@ -141,8 +141,8 @@ func failsafeErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// gobreakerOpen is about sony/gobreaker, also as Watermill's CircuitBreaker has it: the call was not made. Its versions have
-// different values with the same text, and importing one for it would be of no use to the other.
+// gobreakerOpen is about sony/gobreaker, also as Watermill's CircuitBreaker has it: the call was not made. Its versions
+// have different values with the same text, and importing one for it would be of no use to the other.
 func gobreakerOpen(err error) (Verdict, bool) {
 	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
 		if typeName(e) == "*errors.errorString" && e.Error() == "circuit breaker is open" {

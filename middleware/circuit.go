@@ -22,9 +22,9 @@ const (
 // always fails would keep the circuit open for all others whenever it happens to come first.
 const probes = 3
 
-// circuit is the state of one key. An error that is known to be the dependency's (a timeout, a refused connection) counts
-// whenever it comes; an unknown one only with a message's first attempt, because one that fails at each of its attempts says
-// no more about the dependency than one that fails once.
+// circuit is the state of one key. An error that is known to be the dependency's (a timeout, a refused connection)
+// counts whenever it comes; an unknown one only with a message's first attempt, because one that fails at each of its
+// attempts says no more about the dependency than one that fails once.
 type circuit struct {
 	circuits *circuits
 	key      string
@@ -39,8 +39,8 @@ type circuit struct {
 	half    bool
 }
 
-// admit reports whether the message may be run, and otherwise when to ask again. That is never at once: while one message
-// tries out a half-open circuit, the others must not come back in a hot loop.
+// admit reports whether the message may be run, and otherwise when to ask again. That is never at once: while one
+// message tries out a half-open circuit, the others must not come back in a hot loop.
 func (c *circuit) admit(id string) (admitted bool, remaining time.Duration) {
 	if !c.troubled.Load() {
 		return true, 0
@@ -94,8 +94,8 @@ func (c *circuit) succeeded() {
 	}
 }
 
-// ended tells the circuit how an attempt that failed ended. It must be told of every attempt: while one tries out a half-open
-// circuit, no other may.
+// ended tells the circuit how an attempt that failed ended. It must be told of every attempt: while one tries out a
+// half-open circuit, no other may.
 func (c *circuit) ended(dec *Decision) {
 	switch {
 	case dec.Verdict.Kind == KindDefer, dec.Outcome == OutcomeGiveBack:

@@ -48,8 +48,8 @@ func validateRules(where string, rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Classify returns what err means. It never panics, whatever err's methods and the rules do: what panics does not match, and
-// the rules behind it are still consulted.
+// Classify returns what err means. It never panics, whatever err's methods and the rules do: what panics does not
+// match, and the rules behind it are still consulted.
 func (c *Classifier) Classify(err error) Verdict {
 	v := c.kind(err)
 	if v.Code == "" {

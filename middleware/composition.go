@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names of
-// their functions. What the others do to a failing message stands in docs/composition.md.
+// unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names
+// of their functions. What the others do to a failing message stands in docs/composition.md.
 var unfit = [...]*neighbour{
 	{
 		name: "Deduplicator", function: "(*Deduplicator).Middleware",
@@ -32,8 +32,8 @@ var unfit = [...]*neighbour{
 	},
 }
 
-// amqpSubscriber is watermill-amqp's, where the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header that is a
-// table, and it then delivers the message again at once, forever, before the router has seen it.
+// amqpSubscriber is watermill-amqp's, where the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header
+// that is a table, and it then delivers the message again at once, forever, before the router has seen it.
 var amqpSubscriber = &neighbour{
 	name: "amqp.Subscriber",
 	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again forever " +
@@ -76,8 +76,8 @@ func functionName(f reflect.Value) string {
 	return runtime.FuncForPC(f.Pointer()).Name()
 }
 
-// unfitIn finds neighbours of the pipeline among the middlewares of a router. It has no accessor for them; when its field
-// is not what it was in v1.5, the first message finds them.
+// unfitIn finds neighbours of the pipeline among the middlewares of a router. It has no accessor for them; when its
+// field is not what it was in v1.5, the first message finds them.
 func unfitIn(r *message.Router) (found *neighbour) {
 	defer func() {
 		if recover() != nil {

@@ -27,15 +27,16 @@ type Config struct {
 	// Rescheduler takes the messages to be retried or deferred: the broker, or [HoldInMemory]. Required.
 	Rescheduler Rescheduler
 
-	// MaxAttempts is how often a failing message is run, the first time included: 1 never retries. [Tries], [Retries] and
-	// [Cycles] express the same in other words. Defaults to 4. At most 1,000,000.
+	// MaxAttempts is how often a failing message is run, the first time included: 1 never retries. [Tries], [Retries]
+	// and [Cycles] express the same in other words. Defaults to 4. At most 1,000,000.
 	MaxAttempts int
 	// Backoff returns how long a retry waits. Defaults to FromOriginalDelay(time.Second).
 	Backoff Backoff
 	// Timeout is the deadline of the context of one attempt. Negative means none. Defaults to 1 min.
 	Timeout time.Duration
 	// MaxAge dead-letters a failing message as expired instead of retrying it, when the retry would run later than this
-	// after the message's creation, its first-delivery delay not counted. Defaults to no limit, and so does a negative one.
+	// after the message's creation, its first-delivery delay not counted. Defaults to no limit, and so does a negative
+	// one.
 	MaxAge time.Duration
 	// Rules classify errors, before the built-in rules.
 	Rules []Rule
@@ -48,8 +49,8 @@ type Config struct {
 	BuiltinRules BuiltinRules
 
 	// Handlers overrides the fields from MaxAttempts to BuiltinRules for single handlers, by the name under which they
-	// were added to the router. A name that no handler has is refused: by [Pipeline.Plugin] before the router starts, and
-	// otherwise by the first message after which no handler is left that could have it.
+	// were added to the router. A name that no handler has is refused: by [Pipeline.Plugin] before the router starts,
+	// and otherwise by the first message after which no handler is left that could have it.
 	Handlers map[string]HandlerConfig
 
 	// DeferDelay is the wait of a deferred message when the error names none. Defaults to 30 s.
@@ -77,14 +78,15 @@ type Config struct {
 	// PublishTries is how often a retry or a dead letter is tried to be published, 100 ms, 200 ms ... apart, before the
 	// fallback is consulted. Defaults to 3.
 	PublishTries int
-	// NackDelay is the pause before a message is nacked that could not be settled, doubled up to 30 s as long as nothing
-	// can be published: a nack is redelivered at once by every broker. It ends early at shutdown. Defaults to 1 s.
+	// NackDelay is the pause before a message is nacked that could not be settled, doubled up to 30 s as long as
+	// nothing can be published: a nack is redelivered at once by every broker. It ends early at shutdown. Defaults to 1
+	// s.
 	NackDelay time.Duration
 
 	// Logger gets every decision with the message's context. Defaults to slog.Default().
 	Logger *slog.Logger
-	// RetryLevel is the level of the line for an attempt that failed and will be retried. Defaults to slog.LevelWarn: a retry is
-	// what the pipeline is for.
+	// RetryLevel is the level of the line for an attempt that failed and will be retried. Defaults to slog.LevelWarn: a
+	// retry is what the pipeline is for.
 	RetryLevel slog.Leveler
 	// LogPayload adds the headers and the first KiB of the payload to the log line of every decision that is not a
 	// success. They may hold personal data. Defaults to false.

@@ -26,9 +26,9 @@
 //
 // # How errors are understood
 //
-// The first that applies decides: what the handler has marked ([Permanent], [Retryable], [Skip], [Defer], [RetryAfter]);
-// the rules of the configuration in their order ([MatchError], [MatchType], [MatchFunc]); the built-in rules, in this
-// order:
+// The first that applies decides: what the handler has marked ([Permanent], [Retryable], [Skip], [Defer],
+// [RetryAfter]); the rules of the configuration in their order ([MatchError], [MatchType], [MatchFunc]); the built-in
+// rules, in this order:
 //
 //	panic, Goexit                        retryable
 //	Permanent() bool, Retryable() bool   what the error says of itself

@@ -43,8 +43,8 @@ func (e *ExhaustedError) Is(target error) bool { return target == ErrExhausted }
 // Unwrap returns the last attempt's error.
 func (e *ExhaustedError) Unwrap() error { return e.Err }
 
-// ExpiredError says that a message got too old to be tried or deferred again. It matches [ErrExpired] and unwraps to the
-// last error.
+// ExpiredError says that a message got too old to be tried or deferred again. It matches [ErrExpired] and unwraps to
+// the last error.
 type ExpiredError struct {
 	// Age is the message's age at its next attempt, or how long it has been deferred.
 	Age time.Duration

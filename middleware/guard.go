@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// Whatever is not ours may panic: the ports, the callbacks of the configuration, and the methods of an error, of which a
-// typed nil is enough. All of it is called through this file, so that a message is settled whatever they do.
+// Whatever is not ours may panic: the ports, the callbacks of the configuration, and the methods of an error, of which
+// a typed nil is enough. All of it is called through this file, so that a message is settled whatever they do.
 
 // guarded calls f and returns its panic as an error.
 func guarded(f func() error) (err error) {

@@ -89,8 +89,8 @@ type hostileLevels struct{ slog.Handler }
 
 func (hostileLevels) Enabled(context.Context, slog.Level) bool { panic("logger") }
 
-// Whatever is not ours may panic, in every run of a message: it has its four runs and one dead letter all the same, and a
-// half-open circuit gets its permit back.
+// Whatever is not ours may panic, in every run of a message: it has its four runs and one dead letter all the same, and
+// a half-open circuit gets its permit back.
 func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 	var closed *net.OpError
 	joined := errors.Join(errors.New("both"), closed)

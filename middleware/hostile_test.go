@@ -108,7 +108,8 @@ func TestPipeline_AbsurdOriginalDelay(t *testing.T) {
 	}
 }
 
-// A body that claims to be an envelope and is not readable is dead-lettered with its exact bytes; the handler never sees it.
+// A body that claims to be an envelope and is not readable is dead-lettered with its exact bytes; the handler never
+// sees it.
 func TestPipeline_MalformedEnvelope(t *testing.T) {
 	for name, payload := range map[string]string{
 		"truncated": `{"message_id":"1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"a","queue":"o","data":{`,

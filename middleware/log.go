@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError. A logger with
-// [envelope.LevelName] writes it as CRITICAL.
+// LevelCritical is the level of dead letters and of messages that could not be settled: above slog.LevelError. A logger
+// with [envelope.LevelName] writes it as CRITICAL.
 const LevelCritical = envelope.LevelCritical
 
 // maxLogged bounds every text of a log line that a message or an error has brought.

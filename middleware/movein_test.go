@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A foreign message without an id has one from its first attempt on: in the handler, whichever way it asks, in the logs, in
-// the retries and in the dead letter.
+// A foreign message without an id has one from its first attempt on: in the handler, whichever way it asks, in the
+// logs, in the retries and in the dead letter.
 func TestIdentity_OneIDFromTheFirstAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := map[string]bool{}

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// observation is what an observer is notified of a delivery. It is used again: on the heap of each delivery it would cost more than all
-// that an observer does with it.
+// observation is what an observer is notified of a delivery. It is used again: on the heap of each delivery it would
+// cost more than all that an observer does with it.
 type observation struct {
 	Delivery
 

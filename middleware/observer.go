@@ -9,13 +9,13 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Observer is notified of what a pipeline does, for metrics and traces. Its methods are called in the message's path: they
-// must be fast, safe for concurrent use, and must not change messages. A panic in one is logged and changes nothing.
-// Embed [NopObserver] to stay compatible when methods are added. Several become one by [Observers].
+// Observer is notified of what a pipeline does, for metrics and traces. Its methods are called in the message's path:
+// they must be fast, safe for concurrent use, and must not change messages. A panic in one is logged and changes
+// nothing. Embed [NopObserver] to stay compatible when methods are added. Several become one by [Observers].
 type Observer interface {
-	// Started is called before an attempt. It returns a context that is derived from ctx and ends no earlier. The handler's
-	// context, those of the publishes and log lines that settle the delivery, and those of the other methods are derived from
-	// it, but for deliveries that were not started.
+	// Started is called before an attempt. It returns a context that is derived from ctx and ends no earlier. The
+	// handler's context, those of the publishes and log lines that settle the delivery, and those of the other methods
+	// are derived from it, but for deliveries that were not started.
 	Started(ctx context.Context, e Started) context.Context
 	// Finished is called when a delivery has its outcome and before it is acked or nacked. Deliveries that were not run
 	// (malformed, deferred by an open circuit) are finished without having started.
@@ -30,8 +30,8 @@ type Observer interface {
 	BreakerChanged(ctx context.Context, e BreakerChanged)
 }
 
-// Delivery is what the events of one delivery have in common. It is lent for the length of the call and used for another delivery
-// afterwards: who keeps it, or hands it to a goroutine, keeps a copy.
+// Delivery is what the events of one delivery have in common. It is lent for the length of the call and used for
+// another delivery afterwards: who keeps it, or hands it to a goroutine, keeps a copy.
 type Delivery struct {
 	Message *message.Message
 	Handler string
@@ -100,8 +100,9 @@ type BreakerChanged struct {
 // Stamper is an [Observer] that adds headers to what is published because of a failure: the trace that it belongs to.
 type Stamper interface {
 	Observer
-	// Stamp is called with every retry, deferral and dead letter before it is published or held, with the context that Started
-	// returned. It may add headers to m and change nothing else. It may be called more than once for one delivery.
+	// Stamp is called with every retry, deferral and dead letter before it is published or held, with the context that
+	// Started returned. It may add headers to m and change nothing else. It may be called more than once for one
+	// delivery.
 	Stamp(ctx context.Context, m *message.Message)
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Observers tells several observers, in their order: metrics and traces, for example. A panic in one keeps those behind it from
-// being told of that event.
+// Observers tells several observers, in their order: metrics and traces, for example. A panic in one keeps those behind
+// it from being told of that event.
 type Observers []Observer
 
 var _ Stamper = Observers(nil)

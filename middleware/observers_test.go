@@ -58,7 +58,8 @@ func (c contexts) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// What a tracer puts into the context is there when the delivery is settled, in the log lines, and in what is published.
+// What a tracer puts into the context is there when the delivery is settled, in the log lines, and in what is
+// published.
 func TestObservers_ContextAndStamp(t *testing.T) {
 	var published, logged []string
 	tracer, other := &spans{}, &diary{}

@@ -60,8 +60,8 @@ type Decision struct {
 	Attempt Attempt
 	// Delay is the wait of [OutcomeRetry] and [OutcomeDefer].
 	Delay time.Duration
-	// Base is what the backoff has made Delay of: the original delay, or its own base. 0 where it has none, and where the
-	// error asked for the delay.
+	// Base is what the backoff has made Delay of: the original delay, or its own base. 0 where it has none, and where
+	// the error asked for the delay.
 	Base time.Duration
 	// Err is the handler's error, wrapped in an [ExhaustedError] or matching [ErrExpired] where a limit decided.
 	Err error

@@ -90,7 +90,8 @@ func (p *Pipeline) announce() {
 	e.Expect(delays, slices.Sorted(maps.Keys(p.cfg.SystemEvents)))
 }
 
-// maxPlanned bounds the waits that are announced: the later ones of a long row are the longest one, or waited for in steps.
+// maxPlanned bounds the waits that are announced: the later ones of a long row are the longest one, or waited for in
+// steps.
 const maxPlanned = 32
 
 // plannedDelays returns the waits of a policy; those of a backoff that draws lots are not known.
@@ -107,8 +108,8 @@ func plannedDelays(policy *policy) []time.Duration {
 
 // Middleware is for router.AddMiddleware. It is complete: Watermill's Recoverer, Timeout, CorrelationID, Retry and
 // PoisonQueue are not needed next to it, and Retry and PoisonQueue must not stand inside of it. Next to Deduplicator or
-// InstantAck messages would be lost: the error matches [ErrMiswired], of [Pipeline.Plugin] before the router starts, or in
-// the log with the first message. It does what this does, at a fraction of the cost:
+// InstantAck messages would be lost: the error matches [ErrMiswired], of [Pipeline.Plugin] before the router starts, or
+// in the log with the first message. It does what this does, at a fraction of the cost:
 //
 //	Normalize(Decide(Recover(Timeout(handler))))
 //
@@ -152,8 +153,8 @@ func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc, wa
 // settled is the wait of a delivery that needs no further run here.
 const settled time.Duration = -1
 
-// deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of a
-// failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
+// deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of
+// a failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
 // small: what few messages need stands in functions that are not inlined, and what every message needs in a pooled run.
 func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message, wait time.Duration, err error) {
 	parent := m.Context()
@@ -266,8 +267,8 @@ func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
 	return true, 0, nil
 }
 
-// handle runs the handler. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its message
-// is settled, and acked or nacked, on the way out of its goroutine.
+// handle runs the handler. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its
+// message is settled, and acked or nacked, on the way out of its goroutine.
 func (r *run) handle() (produced []*message.Message, err error) {
 	defer r.handled(&produced, &err)
 	r.message.SetContext(r.context)

@@ -18,22 +18,23 @@ type Rescheduler interface {
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
 
-// Expecter learns at [New] what it will be used for. It is optional: it is called on a [Config.Rescheduler] that has the method, as
-// the brokers of this module do. delays are the waits of retries, as far as they do not depend on the message; events are
-// the names of [Config.SystemEvents], which a broker with event names delivers to each of its consumers.
+// Expecter learns at [New] what it will be used for. It is optional: it is called on a [Config.Rescheduler] that has
+// the method, as the brokers of this module do. delays are the waits of retries, as far as they do not depend on the
+// message; events are the names of [Config.SystemEvents], which a broker with event names delivers to each of its
+// consumers.
 type Expecter interface {
 	Expect(delays []time.Duration, events []string)
 }
 
-// RetryChecker is a [Rescheduler] that knows beforehand which retries it cannot make. [New] asks it about the longest delay of
-// each handler that retries, so that a service is refused at start, and not at the first failure.
+// RetryChecker is a [Rescheduler] that knows beforehand which retries it cannot make. [New] asks it about the longest
+// delay of each handler that retries, so that a service is refused at start, and not at the first failure.
 type RetryChecker interface {
 	// CanReschedule returns why a message cannot be put back after delay, and what to change, or nil.
 	CanReschedule(delay time.Duration) error
 }
 
-// TableWriter is a [Rescheduler] whose messages may come back with headers that are no text, because the broker writes them, as RabbitMQ's
-// x-death. A pipeline refuses subscribers that cannot read those.
+// TableWriter is a [Rescheduler] whose messages may come back with headers that are no text, because the broker writes
+// them, as RabbitMQ's x-death. A pipeline refuses subscribers that cannot read those.
 type TableWriter interface {
 	// WritesTables reports whether it may.
 	WritesTables() bool

@@ -42,8 +42,8 @@ func StoreOnly() Config {
 }
 
 // ServiceBus runs a message tries times in all and waits for the given delays in between, the last one repeated; none
-// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked. The bus's ping,
-// [SystemPing], is answered by an ack: give SystemEvents a handler of that name to do more.
+// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked. The bus's
+// ping, [SystemPing], is answered by an ack: give SystemEvents a handler of that name to do more.
 func ServiceBus(tries int, delays ...time.Duration) Config {
 	backoff := None()
 	if len(delays) > 0 {

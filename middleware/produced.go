@@ -156,9 +156,9 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 }
 
 // PublisherDecorator is for router.AddPublisherDecorators, where a handler's messages go to a publisher that is not of
-// this module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.
-// Without it the router nacks the message: it comes again at once, its attempts are not counted, and it is never dead.
-// [Pipeline.Plugin] adds it.
+// this module: if one cannot be published, the attempt has failed, and the consumed message is retried or
+// dead-lettered. Without it the router nacks the message: it comes again at once, its attempts are not counted, and it
+// is never dead. [Pipeline.Plugin] adds it.
 func (p *Pipeline) PublisherDecorator(publisher message.Publisher) (message.Publisher, error) {
 	if publisher == nil {
 		return nil, fmt.Errorf("middleware: %w: PublisherDecorator got no publisher", ErrMiswired)

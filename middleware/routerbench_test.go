@@ -23,7 +23,8 @@ func (s *ideal) Subscribe(context.Context, string) (<-chan *message.Message, err
 }
 func (s *ideal) Close() error { return nil }
 
-// newIdealRouter returns a function that gives n messages to a router with the middlewares, and returns the processor time of one.
+// newIdealRouter returns a function that gives n messages to a router with the middlewares, and returns the processor
+// time of one.
 func newIdealRouter(b testing.TB, with ...message.HandlerMiddleware) func(n int) float64 {
 	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -62,9 +63,9 @@ func newIdealRouter(b testing.TB, with ...message.HandlerMiddleware) func(n int)
 	}
 }
 
-// BenchmarkRouter is the rate of a router with the pipeline divided by that of the router alone, in processor time, on a
-// subscriber that costs nothing. Target: 0.9. A loop in one goroutine does not show it: a router runs each message in a new
-// goroutine, whose stack of 2 kB is copied when a frame does not fit.
+// BenchmarkRouter is the rate of a router with the pipeline divided by that of the router alone, in processor time, on
+// a subscriber that costs nothing. Target: 0.9. A loop in one goroutine does not show it: a router runs each message in
+// a new goroutine, whose stack of 2 kB is copied when a frame does not fit.
 func BenchmarkRouter(b *testing.B) {
 	stock := stockMiddleware(b)
 	for name, with := range map[string]message.HandlerMiddleware{
@@ -94,8 +95,8 @@ func stockMiddleware(b testing.TB) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc { return stockChain(b, next) }
 }
 
-// The frames between a router and its handler fit into a new goroutine's stack of 2 kB, with room for both. They had 1,688
-// and 1,064 bytes, and the stack was copied twice for each message.
+// The frames between a router and its handler fit into a new goroutine's stack of 2 kB, with room for both. They had
+// 1,688 and 1,064 bytes, and the stack was copied twice for each message.
 func TestPipeline_FramesAreSmall(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's instrumentation has frames of its own")

@@ -56,7 +56,8 @@ func (p *Pipeline) unstarted(m *message.Message, c *attemptContext) *delivery {
 	return p.newDelivery(m, c, time.Now())
 }
 
-// setID gives a foreign message the id that it has got now, so that it has it in the handler, the retry and the dead letter.
+// setID gives a foreign message the id that it has got now, so that it has it in the handler, the retry and the dead
+// letter.
 func setID(m *message.Message, id string) {
 	if m.UUID == "" {
 		m.UUID = id
@@ -268,8 +269,8 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	return nil
 }
 
-// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails. One that has no room for it is done
-// without where another has kept it.
+// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails. One that has no room for it
+// is done without where another has kept it.
 func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kept []bool) error {
 	var first, tooLarge error
 	for i, sink := range p.sinks {

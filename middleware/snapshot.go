@@ -77,8 +77,8 @@ func (s *snapshot) free() {
 	}
 }
 
-// restore makes m what it was again. What has not changed is left alone. What has is replaced, not repaired: the handler
-// may have kept the map or the slice.
+// restore makes m what it was again. What has not changed is left alone. What has is replaced, not repaired: the
+// handler may have kept the map or the slice.
 func (s *snapshot) restore(m *message.Message) {
 	m.UUID = s.uuid
 	m.Payload = s.payload

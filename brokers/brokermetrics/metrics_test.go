@@ -121,8 +121,8 @@ type reporter struct {
 
 func (r *reporter) Depths(context.Context) ([]brokers.Depth, error) { return r.depths, r.err }
 
-// However many topics a broker has, and whatever their names, there are at most 101 values of the label; and a broker that fails shows
-// nothing of before.
+// However many topics a broker has, and whatever their names, there are at most 101 values of the label; and a broker
+// that fails shows nothing of before.
 func TestCollector_WaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})

@@ -59,8 +59,8 @@ func depthsCountWhatWaits(w *world) {
 	require.ErrorIs(w, err, brokers.ErrClosed)
 }
 
-// Brokers that count dead letters, and what is ready, count what lies in the dead letter queue under the topic that it died in, and what
-// no consumer has room for until one has.
+// Brokers that count dead letters, and what is ready, count what lies in the dead letter queue under the topic that it
+// died in, and what no consumer has room for until one has.
 func depthsCountWhatNobodyTakes(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
@@ -109,7 +109,8 @@ func (w *world) waitDepth(counts brokers.DepthReporter, topic string, kind broke
 	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool { return fits(have[kind]) })
 }
 
-// depths returns when so many messages of topic wait. A message leaves where it waited some time after it was delivered.
+// depths returns when so many messages of topic wait. A message leaves where it waited some time after it was
+// delivered.
 func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
 	w.Helper()
 	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool {

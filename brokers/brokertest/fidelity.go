@@ -172,8 +172,8 @@ func hugeErrorText(w *world) {
 	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
 }
 
-// Code that finds a dead letter in a queue, tomorrow and in another process, can send it back to the consumer that failed, and
-// to no other: its headers say which that was, whatever the sender had put there.
+// Code that finds a dead letter in a queue, tomorrow and in another process, can send it back to the consumer that
+// failed, and to no other: its headers say which that was, whatever the sender had put there.
 func deadLettersSayOrigin(w *world) {
 	billing, mail := w.open(), w.open(group("mail"))
 	topic := w.topic("orders")

@@ -13,8 +13,8 @@ import (
 
 // Harness describes how the suite reaches a broker.
 type Harness struct {
-	// Backend prepares the place where one case's brokers meet: a server, or the memory of this process. Required. It is
-	// called once per run of a case, within the case's synctest bubble when Virtual.
+	// Backend prepares the place where one case's brokers meet: a server, or the memory of this process. Required. It
+	// is called once per run of a case, within the case's synctest bubble when Virtual.
 	Backend func(t *testing.T) Backend
 
 	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules must then be exact.
@@ -22,9 +22,9 @@ type Harness struct {
 	// Factor scales the timelines, so that a real broker need not be waited for: with 0.05, ten seconds take half a
 	// second. Defaults to 1. Virtual time is never scaled.
 	Factor float64
-	// Late is how much later than due a message may come, alongside Capabilities.DelayTolerance, on a busy machine. A case
-	// that is late is run again: a machine may be busy once, a broker that is at fault is late each time. Defaults to
-	// 500 ms. In virtual time nothing is late.
+	// Late is how much later than due a message may come, alongside Capabilities.DelayTolerance, on a busy machine. A
+	// case that is late is run again: a machine may be busy once, a broker that is at fault is late each time. Defaults
+	// to 500 ms. In virtual time nothing is late.
 	Late time.Duration
 	// Wait bounds the wait for anything that must happen, from the last thing that did. Defaults to 2 minutes.
 	Wait time.Duration
@@ -47,14 +47,14 @@ type Backend struct {
 	// Open opens a broker on the backend with everything that cfg says, after adding its URL. Brokers opened on one
 	// Backend share its queues, as processes do. It is called from several goroutines. Required.
 	Open func(cfg brokers.Config) (brokers.Broker, error)
-	// Read takes n messages out of a queue by its name with a plain client. It returns fewer when no more come. When nil,
-	// the suite subscribes to the name as to a topic.
+	// Read takes n messages out of a queue by its name with a plain client. It returns fewer when no more come. When
+	// nil, the suite subscribes to the name as to a topic.
 	Read func(t *testing.T, queue string, n int) []*message.Message
-	// Lock locks what is stored of the message with that id, as a session of an operator's does that looks at it and stays
-	// open, and returns the function that ends it. Nil where a message cannot be locked.
+	// Lock locks what is stored of the message with that id, as a session of an operator's does that looks at it and
+	// stays open, and returns the function that ends it. Nil where a message cannot be locked.
 	Lock func(t *testing.T, id string) (unlock func())
-	// Delete removes what is stored of the message with that id, although it may be running. Nil where a message cannot be
-	// removed while a consumer has it.
+	// Delete removes what is stored of the message with that id, although it may be running. Nil where a message cannot
+	// be removed while a consumer has it.
 	Delete func(t *testing.T, id string)
 }
 

@@ -41,8 +41,8 @@ func largestHeaders(w *world) {
 	})
 }
 
-// A foreign producer may have stored what the broker takes from it and not from us: the message cannot be retried, and is dead in
-// the first place that has room. Those behind it are handled.
+// A foreign producer may have stored what the broker takes from it and not from us: the message cannot be retried, and
+// is dead in the first place that has room. Those behind it are handled.
 func largestWithoutRoom(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

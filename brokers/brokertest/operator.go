@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that another session has locked while it runs is acked when the lock is gone. Those that were taken with it, and those
-// behind it, do not wait for that, and none runs twice.
+// A message that another session has locked while it runs is acked when the lock is gone. Those that were taken with
+// it, and those behind it, do not wait for that, and none runs twice.
 func lockedMessage(w *world) {
 	if w.backend.Lock == nil {
 		w.Skip("a message cannot be locked")

@@ -22,8 +22,8 @@ var ErrBusy = errors.New("another session holds what was to be changed")
 // them was refused. Where the engine has merged the messages of several callers, it tries each caller's again, apart.
 var ErrTogether = errors.New("none of the messages was stored")
 
-// ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the place itself is missing, an exchange or
-// a topic, and not only a reader of it: on a bus too it is an error. errors.Is finds both.
+// ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the place itself is missing, an exchange
+// or a topic, and not only a reader of it: on a bus too it is an error. errors.Is finds both.
 var ErrMissing = errors.New("the place to publish to is missing")
 
 // Headroom is how many bytes larger than a first publication a retry or a dead letter of it may be: what the pipeline

@@ -195,8 +195,8 @@ type Delivery struct {
 	// Suspect is how many deliveries of the message ended without an answer: evidence, not proof, that it ends its
 	// process. Cut connections and restarts count too. 0 where Capabilities.DeliveryCount is false.
 	Suspect int
-	// NearLimit reports that the broker is about to drop the message for being delivered too often, which it counts without
-	// knowing why: the engine publishes it again, behind the others, so that the broker counts anew.
+	// NearLimit reports that the broker is about to drop the message for being delivered too often, which it counts
+	// without knowing why: the engine publishes it again, behind the others, so that the broker counts anew.
 	NearLimit bool
 	// Malformed is why the message cannot be read, empty for one that can. It has the bytes that there are, reaches no
 	// handler, and becomes a dead letter with envelope.ReasonMalformed.
@@ -234,8 +234,8 @@ type Settlement struct {
 	Outcome  Outcome
 	// Pause before a nacked message is handed out again. 0 during a shutdown.
 	Pause time.Duration
-	// Rescheduled and Dead report what happened to an acked message, for transports that keep order over retries: it was
-	// published again for its consumer, or to the dead letters.
+	// Rescheduled and Dead report what happened to an acked message, for transports that keep order over retries: it
+	// was published again for its consumer, or to the dead letters.
 	Rescheduled, Dead bool
 }
 

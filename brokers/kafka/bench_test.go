@@ -29,8 +29,8 @@ import (
 //
 //	go test -run '^$' -bench . -benchtime 5x ./brokers/kafka
 //
-// A round is one of -benchtime; the medians of all rounds are compared. 64 callers that each wait for their message have
-// 64 in flight, so raw sarama with as many stands beside the one with everything in flight.
+// A round is one of -benchtime; the medians of all rounds are compared. 64 callers that each wait for their message
+// have 64 in flight, so raw sarama with as many stands beside the one with everything in flight.
 
 // contender does the work of one round and returns how long n messages took.
 type contender struct {
@@ -366,8 +366,8 @@ func BenchmarkRetryCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkLateness publishes a thousand messages with delays between 100 ms and 3 s, and reports how much later than due
-// they come, counted from before their publish: the latency of the publish is in it.
+// BenchmarkLateness publishes a thousand messages with delays between 100 ms and 3 s, and reports how much later than
+// due they come, counted from before their publish: the latency of the publish is in it.
 func BenchmarkLateness(b *testing.B) {
 	seeds := benchSeeds(b)
 	ours := benchBroker(b, seeds, "concurrency=64")

@@ -143,8 +143,8 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 	}
 }
 
-// Ping asks the cluster for the topics that this broker uses. A topic that was deleted meanwhile is an error; it is made
-// again when it is next used, if auto-create allows.
+// Ping asks the cluster for the topics that this broker uses. A topic that was deleted meanwhile is an error; it is
+// made again when it is next used, if auto-create allows.
 func (b *Broker) Ping(ctx context.Context) error {
 	if b.isClosed() {
 		return fmt.Errorf("kafka: ping: %w", brokers.ErrClosed)

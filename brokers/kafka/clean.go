@@ -15,9 +15,9 @@ const (
 	cleanTimeout = 5 * time.Second
 )
 
-// clean removes the records of retry and parking topics that the group has finished. Kafka forgets the positions of a group
-// that is away for long (offsets.retention.minutes); without them whatever the topics still held would be handled again.
-// Topics that others may read too are left alone, such as those for first deliveries.
+// clean removes the records of retry and parking topics that the group has finished. Kafka forgets the positions of a
+// group that is away for long (offsets.retention.minutes); without them whatever the topics still held would be handled
+// again. Topics that others may read too are left alone, such as those for first deliveries.
 func (s *subscription) clean(ctx context.Context) {
 	finished := kadm.Offsets{}
 	for at, offset := range s.commits.toClean() {

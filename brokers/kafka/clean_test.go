@@ -37,8 +37,8 @@ func openLogging(t *testing.T, c *kfake.Cluster, log *logbuffer.Buffer, params .
 	return b.(*kafka.Broker)
 }
 
-// A group is away for so long that Kafka forgets its positions. What it had retried with success came again, up to 30 days
-// of it: finished retries are removed from their topics.
+// A group is away for so long that Kafka forgets its positions. What it had retried with success came again, up to 30
+// days of it: finished retries are removed from their topics.
 func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -67,8 +67,8 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	nothingMore(t, messages)
 }
 
-// An existing group whose position is no longer in the topic resumes at the oldest record, also with offset=newest, which
-// says where new groups begin: 70 confirmed messages were skipped without a line.
+// An existing group whose position is no longer in the topic resumes at the oldest record, also with offset=newest,
+// which says where new groups begin: 70 confirmed messages were skipped without a line.
 func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -95,8 +95,8 @@ func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	require.Contains(t, log.String(), "gone=3")
 }
 
-// What operators do to topics while consumers run heals at the next use: a topic, its retry topic or its dead letter topic is
-// deleted, and Ping says so.
+// What operators do to topics while consumers run heals at the next use: a topic, its retry topic or its dead letter
+// topic is deleted, and Ping says so.
 func TestTopics_DeletedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

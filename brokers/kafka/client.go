@@ -48,12 +48,12 @@ var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
 func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
 
-// byName bounds the requests that this driver makes by hand to versions that name topics by their names. Newer ones name
-// them by their ids alone.
+// byName bounds the requests that this driver makes by hand to versions that name topics by their names. Newer ones
+// name them by their ids alone.
 var byName = map[kmsg.Key]int16{kmsg.Fetch: 12, kmsg.OffsetCommit: 9, kmsg.OffsetFetch: 9}
 
-// clientOptions are what all clients have in common: addresses, encryption, credentials, and how patient they are. bounds
-// are the newest versions of some requests.
+// clientOptions are what all clients have in common: addresses, encryption, credentials, and how patient they are.
+// bounds are the newest versions of some requests.
 func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt, error) {
 	p := cfg.Params
 	versions, faultVersion := protocol(p.String("version"), bounds)
@@ -148,8 +148,8 @@ func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
 }
 
 const (
-	// fetchWait is how long a broker may let a fetch of the topic wait for records, and with it how long a partition waits
-	// that is to be read again while others of its broker have nothing.
+	// fetchWait is how long a broker may let a fetch of the topic wait for records, and with it how long a partition
+	// waits that is to be read again while others of its broker have nothing.
 	fetchWait           = 250 * time.Millisecond
 	fetchPartitionBytes = 1 << 20
 )

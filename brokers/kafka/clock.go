@@ -11,7 +11,8 @@ import (
 // so that setting the wall clock changes nothing either.
 //
 // An estimate is never ahead of the broker: the stamp in an answer is older than the answer. A message is therefore
-// late by the latency of the best answer, and never early. Stamps of records that are read correct one that fell behind.
+// late by the latency of the best answer, and never early. Stamps of records that are read correct one that fell
+// behind.
 type clocks struct {
 	mu       sync.Mutex
 	byBroker map[int32]reading

@@ -41,8 +41,8 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 	})
 }
 
-// Stamps of records correct a clock that fell behind. Of an unknown one they say nothing: what waited for a year would put
-// it a year back, and everything would be a year late.
+// Stamps of records correct a clock that fell behind. Of an unknown one they say nothing: what waited for a year would
+// put it a year back, and everything would be a year late.
 func TestClocks_OldRecordsSayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocks

@@ -58,8 +58,8 @@ func (at position) in(id topicID) position {
 // comes again there.
 var errFenced = errors.New("the group has given this member up")
 
-// committer stores positions for a group, with notes, which a client's own commits do not carry. It is safe for concurrent
-// use.
+// committer stores positions for a group, with notes, which a client's own commits do not carry. It is safe for
+// concurrent use.
 //
 // Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
 // after, the last commit of a partition would put its next owner back.
@@ -82,9 +82,9 @@ func (c *committer) toClean() map[place]int64 {
 // member is who the coordinator takes a commit from: a member of the group, in a generation of it.
 type member func() (id string, generation int32)
 
-// commit stores the positions of points, which it asks for each time, and tries again until ctx ends. With all it stores those that have not moved as
-// well. The retry topics' positions are stored although no member is subscribed to them: the owner of a partition of the
-// main topic owns the same partition of its retry topics.
+// commit stores the positions of points, which it asks for each time, and tries again until ctx ends. With all it
+// stores those that have not moved as well. The retry topics' positions are stored although no member is subscribed to
+// them: the owner of a partition of the main topic owns the same partition of its retry topics.
 func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
 	for attempt := 0; ; attempt++ {
 		err := c.once(ctx, as, points(), all)

@@ -15,13 +15,15 @@ var _ brokers.DepthReporter = (*Broker)(nil)
 // waiter is a group whose retry topics this broker has come to know; one without a group stands for first deliveries.
 type waiter struct{ topic, group string }
 
-// Depths implements brokers.DepthReporter, over the retry topics of the groups and topics that this Broker has come to know:
-// by subscribing, rescheduling or publishing with a delay. It counts what waits for all members, in other processes too.
+// Depths implements brokers.DepthReporter, over the retry topics of the groups and topics that this Broker has come to
+// know: by subscribing, rescheduling or publishing with a delay. It counts what waits for all members, in other
+// processes too.
 //
 // The records of a retry topic all wait for the same time, and have the broker's stamps: those that wait are the ones
-// behind the first that is younger than that. What the group has committed plays no part, so that nothing has to be read,
-// and two requests to each broker answer for all topics. A message that is due within 1 % or 100 ms may count still, and
-// so may records with which processes ask a broker for its time, when it leads no partition of a topic for short waits. A first-delivery delay that takes several topics counts as a retry from the second on.
+// behind the first that is younger than that. What the group has committed plays no part, so that nothing has to be
+// read, and two requests to each broker answer for all topics. A message that is due within 1 % or 100 ms may count
+// still, and so may records with which processes ask a broker for its time, when it leads no partition of a topic for
+// short waits. A first-delivery delay that takes several topics counts as a retry from the second on.
 //
 // Messages that wait behind an earlier one of their key (order=key) are those that the group has not committed in its
 // parking topic, and are of the kind brokers.DepthParked.

@@ -13,7 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// waitForDepths returns when a broker counts so many messages of a topic, by group and kind. Kinds that are not named have none.
+// waitForDepths returns when a broker counts so many messages of a topic, by group and kind. Kinds that are not named
+// have none.
 func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]int64) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -44,8 +45,8 @@ func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]
 	}
 }
 
-// Every member counts what waits for the group, whoever put it there, and no records that are not messages. Groups count
-// apart, and first deliveries once for all of them.
+// Every member counts what waits for the group, whoever put it there, and no records that are not messages. Groups
+// count apart, and first deliveries once for all of them.
 func TestDepths_OfTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.NumBrokers(3), kfake.DefaultNumPartitions(3))

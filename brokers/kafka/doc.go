@@ -45,9 +45,9 @@
 // concurrency=N runs N handlers per partition, not per subscription: those of one key one after the other, in the order
 // of the partition, and with N = 1 all of them so. Offsets are committed up to the first message that is not settled.
 // What is settled behind it is kept in the note that Kafka stores beside an offset, so that whoever takes over skips
-// it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or the drain.
-// A process that dies repeats what it handled since the last commit, which is at most commit-interval and one request
-// ago, and a handler that was running.
+// it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or the
+// drain. A process that dies repeats what it handled since the last commit, which is at most commit-interval and one
+// request ago, and a handler that was running.
 //
 // When a partition is revoked nothing more is handed out, waits are broken off, running handlers finish, and their
 // offsets are committed, before the group gives the partition away. Cooperative rebalances leave all other partitions
@@ -72,34 +72,35 @@
 //
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
-// holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost
-// no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main
-// topic, nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been read
-// to their ends.
+// holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost no
+// requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main topic,
+// nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been read to
+// their ends.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
-// Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry topics
-// for short waits and for Config.Delays are made by Subscribe, the others when they are needed.
+// Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry
+// topics for short waits and for Config.Delays are made by Subscribe, the others when they are needed.
 //
 // The broker stamps the records in retry topics, and waits are counted on its clock; see the type clocks. The clocks of
 // producers and consumers do not matter, and may be set at any time.
 //
-// First-delivery delays wait the same way, in topics without a group; each group reads them by itself. Consumers that do
-// not use this driver never see such a message.
+// First-delivery delays wait the same way, in topics without a group; each group reads them by itself. Consumers that
+// do not use this driver never see such a message.
 //
 // [Broker.Depths] counts what waits. The group commits its offsets on its retry topics too, so that
 // kafka-consumer-groups.sh --describe and lag exporters show an upper bound of it, as lag.
 //
 // # Headers
 //
-// All headers of a record are metadata, as bytes. Two more are: x-kafka-key, the record's key, absent if that is null, and
-// x-kafka-tombstone, "true" if the value is null. x-kafka-headers holds what a map cannot: names that occur twice, and
-// null values. Publish turns them back into what they were. The Watermill UUID travels as _watermill_message_uuid, as
-// with watermill-kafka.
+// All headers of a record are metadata, as bytes. Two more are: x-kafka-key, the record's key, absent if that is null,
+// and x-kafka-tombstone, "true" if the value is null. x-kafka-headers holds what a map cannot: names that occur twice,
+// and null values. Publish turns them back into what they were. The Watermill UUID travels as _watermill_message_uuid,
+// as with watermill-kafka.
 //
 // Records in retry and dead letter topics also have x-consumer (the group), x-origin-topic, and x-kafka-partition,
-// x-kafka-offset and x-kafka-timestamp (Unix ms) of the message on its topic; those that wait have x-kafka-wait (ms), and
-// x-not-before (Unix ms on the broker's clock) after the first topic. x-kafka-control marks records that are not messages.
+// x-kafka-offset and x-kafka-timestamp (Unix ms) of the message on its topic; those that wait have x-kafka-wait (ms),
+// and x-not-before (Unix ms on the broker's clock) after the first topic. x-kafka-control marks records that are not
+// messages.
 //
 // # Limits
 //
@@ -107,23 +108,24 @@
 // templates retry and delayed need {delay}.
 //
 // Our own topics take 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
-// and dead-lettered. Where an operator made them smaller, a record loses the trace of its error first, and a dead letter
-// then its body, which goes to [Driver.Fallback].
+// and dead-lettered. Where an operator made them smaller, a record loses the trace of its error first, and a dead
+// letter then its body, which goes to [Driver.Fallback].
 //
-// Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them so. It needs the rights to create
-// topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and [Broker.Check]
-// compares. Kafka does not count deliveries: a message that crashes its consumer comes back for ever.
+// Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them so. It needs the rights to
+// create topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and
+// [Broker.Check] compares. Kafka does not count deliveries: a message that crashes its consumer comes back for ever.
 //
 // # Clients
 //
 // All of it is franz-go. A Broker has two clients, one for what users publish and one for retries, dead letters,
-// administration and retry topics, so that neither waits for the other; each subscription adds one, the member of its group.
-// A client knows the topics that it uses, not all of a cluster. Keys go to the partitions that Java's or sarama's producers
-// choose, and groups can be shared with other clients while a service moves; see the parameters partitioner and assignor.
+// administration and retry topics, so that neither waits for the other; each subscription adds one, the member of its
+// group. A client knows the topics that it uses, not all of a cluster. Keys go to the partitions that Java's or
+// sarama's producers choose, and groups can be shared with other clients while a service moves; see the parameters
+// partitioner and assignor.
 //
-// watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber hands
-// out one message per partition at a time; it discards what is in flight at Close (20 of 20 messages came again after an
-// ack), has no order of commits that would allow more than one, stops a partition forever at a record that does not
-// unmarshal, and gives no access to the group session that retry topics, pauses and commits need. docs/performance.md has
-// figures, and the benchmarks next to the code measure them, on kfake or on a cluster.
+// watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber
+// hands out one message per partition at a time; it discards what is in flight at Close (20 of 20 messages came again
+// after an ack), has no order of commits that would allow more than one, stops a partition forever at a record that
+// does not unmarshal, and gives no access to the group session that retry topics, pauses and commits need.
+// docs/performance.md has figures, and the benchmarks next to the code measure them, on kfake or on a cluster.
 package kafka

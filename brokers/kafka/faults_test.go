@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// liar makes a cluster answer a share of all fetches, lists of offsets and produces wrongly: with nothing and no error, as a
-// leader does that was just elected; with what an old leader knows; with NOT_LEADER; or late.
+// liar makes a cluster answer a share of all fetches, lists of offsets and produces wrongly: with nothing and no error,
+// as a leader does that was just elected; with what an old leader knows; with NOT_LEADER; or late.
 type liar struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -141,8 +141,8 @@ func lying(c *kfake.Cluster, seed uint64) *liar {
 	return l
 }
 
-// A leader that was just elected may answer a fetch of a confirmed record with nothing and no error, for a second. That made a
-// parked message count as gone: it was settled, and lost.
+// A leader that was just elected may answer a fetch of a confirmed record with nothing and no error, for a second. That
+// made a parked message count as gone: it was settled, and lost.
 func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// fetcher reads one partition of our own topics from any offset, without waiting for what is not there yet. One goroutine
-// at a time uses it.
+// fetcher reads one partition of our own topics from any offset, without waiting for what is not there yet. One
+// goroutine at a time uses it.
 type fetcher struct {
 	client *kgo.Client
 	topics *topics
@@ -40,9 +40,9 @@ type fetched struct {
 // errGone says that a record is not in its topic any more.
 var errGone = errors.New("the record is gone from its topic")
 
-// at returns the record at an offset, errGone, or errMadeAgain. It tries again until ctx ends. An answer without records proves nothing:
-// a leader that was just elected may not know for a second what it can show. A record is gone when the partition begins
-// behind it, or when a later one was read in its place.
+// at returns the record at an offset, errGone, or errMadeAgain. It tries again until ctx ends. An answer without
+// records proves nothing: a leader that was just elected may not know for a second what it can show. A record is gone
+// when the partition begins behind it, or when a later one was read in its place.
 func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 	if r, ok := f.ahead[offset]; ok {
 		return r, nil
@@ -93,8 +93,8 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	return leader, nil
 }
 
-// fetch reads records from an offset on. A negative offset, and one that the partition does not have any more, stands for
-// its beginning.
+// fetch reads records from an offset on. A negative offset, and one that the partition does not have any more, stands
+// for its beginning.
 func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	if offset < 0 {
 		start, err := f.topics.bound(ctx, f.place, offsetOldest)
@@ -189,8 +189,8 @@ var decompressor = kgo.DefaultDecompressor()
 // stampedByBroker is the timestamp type LogAppendTime.
 const stampedByBroker = 1
 
-// confirmations is how often a partition has to end where it was read to, before that counts as its end: a leader that was
-// deposed, or has just been elected, may know of an earlier one only.
+// confirmations is how often a partition has to end where it was read to, before that counts as its end: a leader that
+// was deposed, or has just been elected, may know of an earlier one only.
 const confirmations = 2
 
 // all calls visit for every record from an offset up to the end that the partition has now.

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Partitions are added to a topic while its consumers run: messages on the new ones are retried, dead-lettered and kept in
-// order like others, without a restart.
+// Partitions are added to a topic while its consumers run: messages on the new ones are retried, dead-lettered and kept
+// in order like others, without a restart.
 func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 	t.Parallel()
 	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {

@@ -26,8 +26,8 @@ const (
 	headerPartition = "x-kafka-partition"
 	headerOffset    = "x-kafka-offset"
 	headerTimestamp = "x-kafka-timestamp"
-	// headerSource is the topic of that place when it is not the one subscribed to: a message that was delayed before its
-	// first delivery never lay there.
+	// headerSource is the topic of that place when it is not the one subscribed to: a message that was delayed before
+	// its first delivery never lay there.
 	headerSource = "x-kafka-topic"
 	// headerIncarnation tells the topic of that place from others of its name.
 	headerIncarnation = "x-kafka-topic-id"

@@ -65,8 +65,8 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 	}
 }
 
-// Whoever may write to a retry topic may name any time. A record does not wait for longer than the delay that it was written
-// with: one with a forged time was parked for 30 days.
+// Whoever may write to a retry topic may name any time. A record does not wait for longer than the delay that it was
+// written with: one with a forged time was parked for 30 days.
 func TestDue_IsBoundedByTheDelay(t *testing.T) {
 	stamped := time.UnixMilli(1_800_000_000_000)
 	forged := strconv.FormatInt(stamped.Add(30*24*time.Hour).UnixMilli(), 10)

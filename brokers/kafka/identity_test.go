@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A topic is deleted and made again, or there is one of its name on another cluster: positions begin anew. A foreign message
-// got the id of another one that had its position, so that the idempotency guard acked it unhandled, and the store merged its
-// dead letter into a resolved one. Retries keep the id.
+// A topic is deleted and made again, or there is one of its name on another cluster: positions begin anew. A foreign
+// message got the id of another one that had its position, so that the idempotency guard acked it unhandled, and the
+// store merged its dead letter into a resolved one. Retries keep the id.
 func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	t.Parallel()
 	c, elsewhere := cluster(t), cluster(t)
@@ -48,8 +48,8 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	}
 }
 
-// Partitions are added to a topic whose retry topics may not grow, because only an operator makes topics: a message on a new
-// partition was neither retried nor dead-lettered, and its partition stopped.
+// Partitions are added to a topic whose retry topics may not grow, because only an operator makes topics: a message on
+// a new partition was neither retried nor dead-lettered, and its partition stopped.
 func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -81,8 +81,8 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	require.NotEmpty(t, findings, "and the operator is told")
 }
 
-// A record that is larger than ours can be cannot be retried or parked. Nothing waits for it for good: the pipeline hears that
-// no other try helps, and with order=key the message is handled at once.
+// A record that is larger than ours can be cannot be retried or parked. Nothing waits for it for good: the pipeline
+// hears that no other try helps, and with order=key the message is handled at once.
 func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
 	t.Parallel()
 	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {

@@ -7,10 +7,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// keyOrder keeps the messages of a key in order over retries, for one partition. While a message waits for its retry, the
-// later ones of its key are moved into a parking topic, from the main topic's partition to the same one there, and are
-// taken from it when the retry has ended. Memory holds offsets only. The executor calls it for one message of a key at a
-// time.
+// keyOrder keeps the messages of a key in order over retries, for one partition. While a message waits for its retry,
+// the later ones of its key are moved into a parking topic, from the main topic's partition to the same one there, and
+// are taken from it when the retry has ended. Memory holds offsets only. The executor calls it for one message of a key
+// at a time.
 type keyOrder struct {
 	p     *partition
 	topic string

@@ -104,8 +104,8 @@ func packNote(offsets []int64, end int64) string {
 	return base64.RawStdEncoding.EncodeToString(packed)
 }
 
-// unpackNote returns the offsets from at on that are not settled, and the end: all from there on are not settled either.
-// A note that is not ours says that everything is to be done again.
+// unpackNote returns the offsets from at on that are not settled, and the end: all from there on are not settled
+// either. A note that is not ours says that everything is to be done again.
 func unpackNote(at position) (waiting map[int64]struct{}, end int64) {
 	waiting = map[int64]struct{}{at.offset: {}}
 	packed, err := base64.RawStdEncoding.DecodeString(at.note)

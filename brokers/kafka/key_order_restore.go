@@ -109,7 +109,8 @@ func (o *keyOrder) restoreParked(ctx context.Context, at position) error {
 	})
 }
 
-// meet notes a record of the parking topic, of which is known whether it is settled. The caller holds mu, or is restoring.
+// meet notes a record of the parking topic, of which is known whether it is settled. The caller holds mu, or is
+// restoring.
 func (o *keyOrder) meet(r *kgo.Record, settled bool) {
 	if settled || r.Key == nil {
 		o.lot.pass(r.Offset)
@@ -129,8 +130,8 @@ func (o *keyOrder) meet(r *kgo.Record, settled bool) {
 	}
 }
 
-// catchUp reads what lies between the records that are known and one that was just stored: another member parked it, or a
-// write of our own did that had no answer. Nothing of it may be passed over.
+// catchUp reads what lies between the records that are known and one that was just stored: another member parked it, or
+// a write of our own did that had no answer. Nothing of it may be passed over.
 func (o *keyOrder) catchUp(to int64) bool {
 	f := o.p.sub.b.fetcher(o.reader.place)
 	for offset := o.lot.seen(); offset < to; offset++ {

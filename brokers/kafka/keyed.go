@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// keyedExecutor runs the deliveries of one partition: at most n at once, those of one key one after the other in the order
-// given, and with n = 1 all of them so. Deliveries without a key have no order among each other when n > 1.
+// keyedExecutor runs the deliveries of one partition: at most n at once, those of one key one after the other in the
+// order given, and with n = 1 all of them so. Deliveries without a key have no order among each other when n > 1.
 type keyedExecutor struct {
 	n   int
 	run func(*delivery)

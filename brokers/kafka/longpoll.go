@@ -10,9 +10,9 @@ import (
 )
 
 // longPoll tells those who have read a retry topic to its end when there is more. Records of this process are announced
-// by arrived; for those of others one request to each broker waits for all topics together, so that an idle topic costs no
-// request, and neither does an idle subscription. What has come is read over another connection: there, nothing waits behind
-// a request that waits. It is safe for concurrent use.
+// by arrived; for those of others one request to each broker waits for all topics together, so that an idle topic costs
+// no request, and neither does an idle subscription. What has come is read over another connection: there, nothing
+// waits behind a request that waits. It is safe for concurrent use.
 type longPoll struct {
 	client *kgo.Client
 	topics *topics
@@ -39,8 +39,8 @@ type listener struct {
 	told   chan struct{}
 }
 
-// pollWait is how long a broker lets a request wait: also how long a new listener may have to until the next request takes
-// it in. The shortest wait in a retry topic is as long, so that nothing is late by it.
+// pollWait is how long a broker lets a request wait: also how long a new listener may have to until the next request
+// takes it in. The shortest wait in a retry topic is as long, so that nothing is late by it.
 const pollWait = nowTier
 
 func newLongPoll(client *kgo.Client, topics *topics) *longPoll {

@@ -219,8 +219,8 @@ func (p *partition) read(main *tracker) {
 	}
 }
 
-// begunAnew reports whether the partition has begun again, below where it was read last. It warns of that, and of records
-// that were removed from the partition before they were handled.
+// begunAnew reports whether the partition has begun again, below where it was read last. It warns of that, and of
+// records that were removed from the partition before they were handled.
 func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
 	next, first := main.expects(), f.Records[0].Offset
 	switch {
@@ -242,8 +242,8 @@ func (p *partition) handle(d *delivery) {
 	}
 }
 
-// readTier begins to read a retry topic, unless it is being read or the partition is being given up. A reader of one that
-// was made again learns of it.
+// readTier begins to read a retry topic, unless it is being read or the partition is being given up. A reader of one
+// that was made again learns of it.
 func (p *partition) readTier(topic string, t tier) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

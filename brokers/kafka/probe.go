@@ -31,8 +31,8 @@ func (b *Broker) probe(ctx context.Context, leader int32, at place) error {
 	return nil
 }
 
-// stamp returns what the leader's clock showed when it stored a record, which is read again for that. If the topic keeps the
-// producer's stamps, because somebody else made it, there is no other clock than ours.
+// stamp returns what the leader's clock showed when it stored a record, which is read again for that. If the topic
+// keeps the producer's stamps, because somebody else made it, there is no other clock than ours.
 func (b *Broker) stamp(ctx context.Context, at place) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()

@@ -13,8 +13,8 @@ import (
 const (
 	// batchOverhead is what Kafka's default for message.max.bytes allows a batch beyond 1 MiB.
 	batchOverhead = 12
-	// maxRequest is the largest that Kafka takes by default (socket.request.max.bytes), and maxBatch the largest that the
-	// client makes.
+	// maxRequest is the largest that Kafka takes by default (socket.request.max.bytes), and maxBatch the largest that
+	// the client makes.
 	maxRequest = 100 << 20
 	maxBatch   = 1 << 30
 	// maxBuffered and maxBufferedBytes bound what callers together may have in flight; further ones wait.

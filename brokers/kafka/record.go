@@ -82,8 +82,9 @@ func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
 	return headers
 }
 
-// readOrigin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was read from
-// a retry topic, where headers hold the place it had on its topic; what they do not hold is taken from the record itself.
+// readOrigin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was
+// read from a retry topic, where headers hold the place it had on its topic; what they do not hold is taken from the
+// record itself.
 func readOrigin(r *kgo.Record, topic, group, incarnation string, waiting bool) *envelope.Origin {
 	partition, offset, at := r.Partition, r.Offset, r.Timestamp
 	where := topic

@@ -138,8 +138,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 	}
 }
 
-// A retry and a dead letter keep the partition and the key of their record, wherever its producer put it, and although the
-// message has lost its metadata on the way, as one may that somebody edited.
+// A retry and a dead letter keep the partition and the key of their record, wherever its producer put it, and although
+// the message has lost its metadata on the way, as one may that somebody edited.
 func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.DefaultNumPartitions(3))

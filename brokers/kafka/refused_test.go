@@ -62,7 +62,8 @@ func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	})
 }
 
-// What the brokers refuse is an error to whoever publishes, reschedules or dead-letters, because a message is acked on their word.
+// What the brokers refuse is an error to whoever publishes, reschedules or dead-letters, because a message is acked on
+// their word.
 func TestRefused_IsAnError(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -87,7 +88,8 @@ func TestRefused_IsAnError(t *testing.T) {
 	receiveID(t, messages, "1").Ack()
 }
 
-// A group that the coordinator refuses is joined again, with pauses that grow: refusals make no hot loop, and end by themselves.
+// A group that the coordinator refuses is joined again, with pauses that grow: refusals make no hot loop, and end by
+// themselves.
 func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

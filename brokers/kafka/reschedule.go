@@ -56,9 +56,9 @@ type waitingRecord struct {
 	wait time.Duration
 }
 
-// park stores records in retry topics, on the partitions that they name or that their keys have on the source topic, because
-// the owner of that partition reads them. Topics are made if they are missing, also when they were deleted since they were
-// last used.
+// park stores records in retry topics, on the partitions that they name or that their keys have on the source topic,
+// because the owner of that partition reads them. Topics are made if they are missing, also when they were deleted
+// since they were last used.
 func (b *Broker) park(ctx context.Context, source string, records ...waitingRecord) error {
 	for again := false; ; again = true {
 		send := make([]*kgo.Record, len(records))

@@ -26,7 +26,8 @@ const (
 	commitTimeout = 10 * time.Second
 	leaveTimeout  = 5 * time.Second
 	// refreshOffsets is how often positions are stored although nothing moved. Kafka forgets the positions of topics
-	// that no member subscribes to after offsets.retention.minutes (7 days), and ours does not subscribe to retry topics.
+	// that no member subscribes to after offsets.retention.minutes (7 days), and ours does not subscribe to retry
+	// topics.
 	refreshOffsets = time.Hour
 	// lookEvery is how often a subscription looks for retry topics that others have made.
 	lookEvery = 30 * time.Second
@@ -34,8 +35,8 @@ const (
 	healthy = 10 * time.Second
 )
 
-// subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics are
-// read over connections that all subscriptions of the broker share.
+// subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics
+// are read over connections that all subscriptions of the broker share.
 type subscription struct {
 	b     *Broker
 	cfg   brokers.SubscriberConfig

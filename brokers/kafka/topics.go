@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// topics creates topics, and knows which exist, who leads their partitions, and where those begin and end. It is safe for
-// concurrent use.
+// topics creates topics, and knows which exist, who leads their partitions, and where those begin and end. It is safe
+// for concurrent use.
 type topics struct {
 	client *kgo.Client
 	admin  *kadm.Client
@@ -85,7 +85,8 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 		return 0, false, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
 	}
 	if have < s.partitions && t.auto {
-		// More partitions were added to the source topic. Where it is not allowed, retries share the partitions there are.
+		// More partitions were added to the source topic. Where it is not allowed, retries share the partitions there
+		// are.
 		if grown, err := t.admin.UpdatePartitions(ctx, int(s.partitions), s.name); err == nil && grown.Error() == nil {
 			have = s.partitions
 		}
@@ -116,7 +117,8 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 	return have, nil
 }
 
-// including is existing for a topic that is known to have a partition: it may have been given more since it was counted.
+// including is existing for a topic that is known to have a partition: it may have been given more since it was
+// counted.
 func (t *topics) including(ctx context.Context, s spec, partition int32) (partitions int32, err error) {
 	t.mu.Lock()
 	if have, ok := t.known[s.name]; ok && have <= partition {
@@ -271,9 +273,9 @@ func (t *topics) count(ctx context.Context, name string) (int32, error) {
 // appearTimeout bounds how long a broker may take to hear of a topic that exists.
 const appearTimeout = 30 * time.Second
 
-// appears is count for a topic that exists. The controller answers as soon as it has made a topic, and the other brokers,
-// even the broker in the same process, hear of it later, on a busy cluster by a second or more; and then its partitions may
-// have no leaders yet.
+// appears is count for a topic that exists. The controller answers as soon as it has made a topic, and the other
+// brokers, even the broker in the same process, hear of it later, on a busy cluster by a second or more; and then its
+// partitions may have no leaders yet.
 func (t *topics) appears(ctx context.Context, name string) (int32, error) {
 	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
 	defer cancel()
@@ -295,8 +297,8 @@ func (t *topics) missing(s spec, err error) error {
 	return fmt.Errorf("%w: %s is missing: create it, or open the broker with auto-create=true: %w", brokers.ErrUnroutable, s.purpose, err)
 }
 
-// topicID tells topics of one name from each other, of which one was made when the other had been deleted. Clusters older
-// than Kafka 2.8 have none.
+// topicID tells topics of one name from each other, of which one was made when the other had been deleted. Clusters
+// older than Kafka 2.8 have none.
 type topicID [16]byte
 
 // tag is short for the id, "" for none.
@@ -327,8 +329,8 @@ type leadership struct {
 	topic     topicID
 }
 
-// How old what a client knows of a partition may be: for requests that tell when it is wrong, for reading, where it shows that
-// a topic was made again, and after an error.
+// How old what a client knows of a partition may be: for requests that tell when it is wrong, for reading, where it
+// shows that a topic was made again, and after an error.
 const (
 	anyAge    = time.Minute
 	recentAge = 5 * time.Second
@@ -381,8 +383,9 @@ func (t *topics) bound(ctx context.Context, at place, which int64) (int64, error
 	return offset, nil
 }
 
-// offsets returns for each partition its first offset at or behind a time (Unix ms), or what offsetOldest and offsetNewest
-// stand for. It leaves out partitions that have no such record, and those of topics that were just deleted.
+// offsets returns for each partition its first offset at or behind a time (Unix ms), or what offsetOldest and
+// offsetNewest stand for. It leaves out partitions that have no such record, and those of topics that were just
+// deleted.
 func (t *topics) offsets(ctx context.Context, wanted map[place]int64) (map[place]int64, error) {
 	found := map[place]int64{}
 	if len(wanted) == 0 {
@@ -469,8 +472,8 @@ func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (m
 	return found, nil
 }
 
-// all returns all topics, from a list that is at most so old. Subscriptions that ask at the same time share one, because a
-// cluster may have thousands. No client keeps it: the request does not go through the client's own cache.
+// all returns all topics, from a list that is at most so old. Subscriptions that ask at the same time share one,
+// because a cluster may have thousands. No client keeps it: the request does not go through the client's own cache.
 func (t *topics) all(ctx context.Context, age time.Duration) (map[string]topicID, error) {
 	oldest := time.Now().Add(-age)
 	select {

@@ -47,8 +47,8 @@ func hideTopic(t *testing.T, c *kfake.Cluster, name string, answers int64) (left
 }
 
 // A broker hears of a new topic some time after the controller has made it. On a busy one, this took longer than the
-// client's own tries, and the subscription failed with "a retry topic is missing: open the broker with auto-create=true",
-// which it was.
+// client's own tries, and the subscription failed with "a retry topic is missing: open the broker with
+// auto-create=true", which it was.
 func TestTopics_BrokerHearsLateOfANewOne(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

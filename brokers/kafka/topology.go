@@ -156,8 +156,8 @@ func (f Finding) String() string {
 	return fmt.Sprintf("topic %q: %s", f.Topic, f.Difference)
 }
 
-// Check compares p with the cluster and changes nothing. It reports topics that are missing, have too few partitions, or
-// have settings under which messages are lost or waits go wrong.
+// Check compares p with the cluster and changes nothing. It reports topics that are missing, have too few partitions,
+// or have settings under which messages are lost or waits go wrong.
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: check: %w", err)

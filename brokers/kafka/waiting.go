@@ -72,7 +72,8 @@ func (s *subscription) keepLooking(ctx context.Context) {
 	}
 }
 
-// lookAtTopic asks for another client when the topic is gone, or was made again: a client stays with the one that it knew.
+// lookAtTopic asks for another client when the topic is gone, or was made again: a client stays with the one that it
+// knew.
 func (s *subscription) lookAtTopic(ctx context.Context) {
 	found, err := s.b.topics.describe(ctx, []string{s.topic})
 	if err != nil {

@@ -253,8 +253,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	})
 }
 
-// A configuration's parameters for another driver do not keep a program from running on mem://; a slip in one of its own names, and
-// what the URL itself says, are refused.
+// A configuration's parameters for another driver do not keep a program from running on mem://; a slip in one of its
+// own names, and what the URL itself says, are refused.
 func TestNew_ParamsOfOtherDrivers(t *testing.T) {
 	b, err := memory.New(brokers.Config{Params: brokers.Params{"prefetch": "50", "commit-interval": "1s", "nack-pause": "5ms"}})
 	require.NoError(t, err)

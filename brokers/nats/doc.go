@@ -24,8 +24,9 @@
 //
 // At least once. A topic is a stream, with the subject of the topic's name, and each group a durable consumer of it. A
 // stream keeps what was handled, as Kafka's topics do, until its max-age: a new group begins with the oldest message.
-// Acks are confirmed by the server; one without replicas that is killed forgets those of its last moment. While a handler
-// runs, the server gets a sign of progress: ack-wait bounds the life of a process that has died, not that of a handler.
+// Acks are confirmed by the server; one without replicas that is killed forgets those of its last moment. While a
+// handler runs, the server gets a sign of progress: ack-wait bounds the life of a process that has died, not that of a
+// handler.
 //
 // Reschedule publishes to a subject that only the consumer of the group reads, and the copy is deleted after its ack.
 // Nacked messages are kept in hand for their pause. Connections are made again without an end, and a stream or consumer
@@ -35,16 +36,18 @@
 //
 // A message with a due time is stored under a separate subject, as a schedule for the topic or for the consumer
 // (Nats-Schedule: @at). The server stores it there when its clock has come to the time, and deletes the schedule. It
-// looks at most four times a second. Nothing is early as long as the clocks agree; what differs, a delay may be early by.
+// looks at most four times a second. Nothing is early as long as the clocks agree; what differs, a delay may be early
+// by.
 //
 // # Headers
 //
 // Metadata are headers of NATS. What those cannot carry (names that HTTP would not take, line breaks, space at the ends
-// of values, and names of the server's own, Nats-*) stands percent-encoded in the header Redrive-Headers. The UUID is in
-// _watermill_message_uuid, as watermill-nats has it; a message without it has its Nats-Msg-Id for one.
+// of values, and names of the server's own, Nats-*) stands percent-encoded in the header Redrive-Headers. The UUID is
+// in _watermill_message_uuid, as watermill-nats has it; a message without it has its Nats-Msg-Id for one.
 //
 // # Limits
 //
 // A message is at most as large as the server's max_payload, less 24 KiB, which its retries and its dead letter may
-// need. A stream that has a topic's subject already is used if it has all that is needed, else refused with what to change.
+// need. A stream that has a topic's subject already is used if it has all that is needed, else refused with what to
+// change.
 package nats

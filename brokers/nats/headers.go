@@ -52,8 +52,8 @@ func rendered(o *driver.Outgoing) *nats.Msg {
 	return m
 }
 
-// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not tokens of
-// HTTP, and the server acts on its own.
+// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not tokens
+// of HTTP, and the server acts on its own.
 func isPlainKey(key string) bool {
 	const prefix = "nats-"
 	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader ||

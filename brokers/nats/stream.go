@@ -27,8 +27,8 @@ const (
 	// heartbeat is how often the server says that it still knows of a request. A new leader does not know of those that
 	// the old one had.
 	heartbeat = 2 * time.Second
-	// answering is how long the server has to confirm an ack. One that was killed does not know of the deliveries of its
-	// last moments, and answers acks of them with nothing: they come again.
+	// answering is how long the server has to confirm an ack. One that was killed does not know of the deliveries of
+	// its last moments, and answers acks of them with nothing: they come again.
 	answering = 3 * time.Second
 	// noting is how often it is noted what the group has acked.
 	noting = 10 * time.Second

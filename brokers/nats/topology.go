@@ -72,8 +72,8 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 	return info, usable(&info.Config, p) // a server before 2.12 ignores what it does not know
 }
 
-// clearing paces attempts to make a stream: nats-server 2.12 removes the files of a deleted one in the background, and meanwhile
-// it sometimes answers that it cannot make the store of another with that name.
+// clearing paces attempts to make a stream: nats-server 2.12 removes the files of a deleted one in the background, and
+// meanwhile it sometimes answers that it cannot make the store of another with that name.
 var clearing = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
 func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {

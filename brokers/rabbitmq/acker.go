@@ -26,8 +26,9 @@ type answerer interface {
 func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[uint64]bool{}} }
 
 // settle acks deliveries: those up to the first unanswered tag with one frame, those beyond it one by one. It returns
-// nil when all acks are on their way, else an error for each. What is released has no answer, and returns to its queue with
-// the end of the channel, which is near then: a nack would bring it back to this consumer at once, and be counted too.
+// nil when all acks are on their way, else an error for each. What is released has no answer, and returns to its queue
+// with the end of the channel, which is near then: a nack would bring it back to this consumer at once, and be counted
+// too.
 //
 // The frame for many must name a tag that the broker still waits for: given another, RabbitMQ takes all that is in hand
 // for acked before it notices.

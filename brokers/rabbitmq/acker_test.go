@@ -50,8 +50,8 @@ func answers(outcome driver.Outcome, tags ...uint64) []driver.Settlement {
 	return settled
 }
 
-// Whatever the order of the answers, and however many come together: every delivery that is acked gets its own ack, and what
-// is released gets none.
+// Whatever the order of the answers, and however many come together: every delivery that is acked gets its own ack, and
+// what is released gets none.
 func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 	const total = 2000
 	random := rand.New(rand.NewPCG(3, 4))

@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// NoWayBackError says that what waits in a queue would stay there: it does not lead to the queue that its messages are for.
+// NoWayBackError says that what waits in a queue would stay there: it does not lead to the queue that its messages are
+// for.
 type NoWayBackError struct {
 	Queue string // in which retries would wait
 	To    string // the queue that they are for
@@ -82,7 +83,8 @@ func (p *Plan) wayOf(queue string) (way, bool) {
 	return way{}, false
 }
 
-// takeExchange compares an exchange that exists with the one planned. It returns the type that it has, if that is another.
+// takeExchange compares an exchange that exists with the one planned. It returns the type that it has, if that is
+// another.
 func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
 	if p.adopt && len(p.Queues) == 0 {
 		return "", nil // it was looked at when its consumer subscribed

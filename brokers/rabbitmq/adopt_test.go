@@ -62,8 +62,8 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 	require.Equal(t, route{key: "orders_retry.1000"}, r, "who wants a queue for each delay says so in the name")
 }
 
-// A retry queue that was made with a time to live serves shorter delays as they are, longer ones in rounds, and those that
-// would take too many of them get the queue that has the delay in its name.
+// A retry queue that was made with a time to live serves shorter delays as they are, longer ones in rounds, and those
+// that would take too many of them get the queue that has the delay in its name.
 func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	d := designOf(t, brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{10 * time.Second}})
 	n := d.names("orders", "")

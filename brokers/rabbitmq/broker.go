@@ -49,9 +49,9 @@ type Stats struct {
 	Connections int // at most 2, and 1 for Depths once it has been asked for
 	Channels    int // a fixed few for publishing, and one per subscription
 
-	// AcksFailed counts, since Open, messages that were handled and are delivered again because their channel ended before
-	// their acks could be sent. They are acked when they come again. An ack that was sent and lost with the connection on
-	// its way is not known here.
+	// AcksFailed counts, since Open, messages that were handled and are delivered again because their channel ended
+	// before their acks could be sent. They are acked when they come again. An ack that was sent and lost with the
+	// connection on its way is not known here.
 	AcksFailed uint64
 }
 
@@ -72,16 +72,16 @@ func (b *Broker) Counts() (connections, channels int) {
 	return s.Connections, s.Channels
 }
 
-// Depths implements brokers.DepthReporter, over the queues that this Broker has come to know: those of the consumers that
-// have subscribed on it, with the queues of their retries and dead letters, and the delay queues of the topics it has
-// published delayed messages to (with x-declare=none, only the former). It counts what is delayed, in retry, ready and in
-// dead letter queues, and what the broker has handed out is not ready. It asks for one queue after the other, 2,000 at
-// most, on a connection that nothing else uses, and fails while one of them does not answer, such as a quorum queue without
-// a leader.
+// Depths implements brokers.DepthReporter, over the queues that this Broker has come to know: those of the consumers
+// that have subscribed on it, with the queues of their retries and dead letters, and the delay queues of the topics it
+// has published delayed messages to (with x-declare=none, only the former). It counts what is delayed, in retry, ready
+// and in dead letter queues, and what the broker has handed out is not ready. It asks for one queue after the other,
+// 2,000 at most, on a connection that nothing else uses, and fails while one of them does not answer, such as a quorum
+// queue without a leader.
 //
-// Where a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all count as what
-// this Broker has used these queues for first. With x-transport=plugin messages wait inside the plugin, which does not tell
-// AMQP how many: there is nothing to count.
+// Where a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all count as
+// what this Broker has used these queues for first. With x-transport=plugin messages wait inside the plugin, which does
+// not tell AMQP how many: there is nothing to count.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.transport)
 }

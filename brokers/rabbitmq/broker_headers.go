@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// remaining is how much of a delay is left for a message that comes from a queue where messages wait; what a producer wrote
-// is ignored. The message carries when it is due, and how much was left when its delay queue let it go: the smaller
-// counts, so that a clock that is wrong by an hour adds no hour.
+// remaining is how much of a delay is left for a message that comes from a queue where messages wait; what a producer
+// wrote is ignored. The message carries when it is due, and how much was left when its delay queue let it go: the
+// smaller counts, so that a clock that is wrong by an hour adds no hour.
 func remaining(headers amqp.Table, now time.Time) time.Duration {
 	due, ok := integer(headers[envelope.KeyNotBefore])
 	if !ok || !waited(headers) {
@@ -48,8 +48,8 @@ func waited(headers amqp.Table) bool {
 }
 
 // countRejections takes over the cycles that consumers before us made by rejecting: without a counter of ours, what
-// RabbitMQ wrote into x-death is the number of failed attempts (E3). It is read from messages that no service of ours published
-// again, where it is RabbitMQ's own.
+// RabbitMQ wrote into x-death is the number of failed attempts (E3). It is read from messages that no service of ours
+// published again, where it is RabbitMQ's own.
 func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
 	if metadata[envelope.KeyRetryCount] != "" {
 		return

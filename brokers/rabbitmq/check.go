@@ -29,9 +29,9 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 // Plan plans what the consumers of topics need, in the broker's own group.
 func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.Config().Group, topics) }
 
-// PlanDelayed plans where messages to topics wait for their first delivery. The first delayed publish to a topic declares
-// it, once per process: Apply it beforehand where producers may not declare, or where a broker that is killed within
-// seconds of that first publish is a worry (see How delay works).
+// PlanDelayed plans where messages to topics wait for their first delivery. The first delayed publish to a topic
+// declares it, once per process: Apply it beforehand where producers may not declare, or where a broker that is killed
+// within seconds of that first publish is a worry (see How delay works).
 func (b *Broker) PlanDelayed(topics ...string) Plan {
 	var p Plan
 	for _, topic := range topics {
@@ -177,8 +177,8 @@ func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 	return findings, nil
 }
 
-// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and what q is
-// to have instead.
+// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and what q
+// is to have instead.
 func harmful(q Queue, key string, value any) (want string, harm bool) {
 	have, set := q.Args["x-"+key]
 	want = "none"

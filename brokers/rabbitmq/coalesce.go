@@ -10,8 +10,8 @@ import (
 // coalesceLimit is how many bytes may wait to be written before publishers wait for room.
 const coalesceLimit = 1 << 20
 
-// writeTimeout bounds one write to the broker. RabbitMQ stops reading from connections that publish while it is short of
-// memory or disk; a connection that has taken nothing for this long is given up, and its publications fail or are
+// writeTimeout bounds one write to the broker. RabbitMQ stops reading from connections that publish while it is short
+// of memory or disk; a connection that has taken nothing for this long is given up, and its publications fail or are
 // repeated on the next one.
 const writeTimeout = 10 * time.Second
 

@@ -44,8 +44,8 @@ func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock meanwhile;
-// a publisher waits for room, until its own time is over, or the connection's.
+// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock
+// meanwhile; a publisher waits for room, until its own time is over, or the connection's.
 func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()

@@ -97,7 +97,8 @@ func (d *declarer) close(ctx context.Context) {
 	}
 }
 
-// declare makes p exist. It looks first, and makes nothing where anything is in the way; then it stops at the first fault.
+// declare makes p exist. It looks first, and makes nothing where anything is in the way; then it stops at the first
+// fault.
 func declare(ctx context.Context, l *link, p Plan) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()

@@ -81,8 +81,8 @@ func (d *design) namesOf(topic, queue string) brokers.Names {
 	return d.withExchange(d.naming.ForQueue(topic, queue))
 }
 
-// withExchange completes names: the default scheme lets several groups read one topic, for which RabbitMQ needs an exchange,
-// and users of the scheme have none, so it gets one.
+// withExchange completes names: the default scheme lets several groups read one topic, for which RabbitMQ needs an
+// exchange, and users of the scheme have none, so it gets one.
 func (d *design) withExchange(n brokers.Names) brokers.Names {
 	if n.Exchange == "" && d.naming.Preset == "default" {
 		n.Exchange = defaultExchange
@@ -280,9 +280,9 @@ func (d *design) dead(n brokers.Names) Plan {
 	return p
 }
 
-// delayQueue plans a queue from which messages go to exchange with key when ttl has passed, or, without one, each after its
-// own time to live; then it serves every policy, and a change of the policy changes nothing about it. It never gets x-expires:
-// publishing does not renew that lease, and a queue that expires takes its messages along.
+// delayQueue plans a queue from which messages go to exchange with key when ttl has passed, or, without one, each after
+// its own time to live; then it serves every policy, and a change of the policy changes nothing about it. It never gets
+// x-expires: publishing does not renew that lease, and a queue that expires takes its messages along.
 func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string) Queue {
 	args := amqp.Table{"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
 	if ttl > 0 {

@@ -8,8 +8,8 @@
 // # URL
 //
 // The URL is RabbitMQ's own, amqp://user:password@host:port/vhost, with its parameters heartbeat, connection_timeout,
-// channel_max, auth_mechanism, cacertfile, certfile, keyfile and server_name_indication. Besides the parameters of every
-// driver (see package brokers) these are understood, as <name> or x-<name>, and under params in a brokers.Config:
+// channel_max, auth_mechanism, cacertfile, certfile, keyfile and server_name_indication. Besides the parameters of
+// every driver (see package brokers) these are understood, as <name> or x-<name>, and under params in a brokers.Config:
 //
 //	parameter         default   meaning
 //	transport         ttl       how delays are waited for: ttl, plugin or reject (default with naming=ttl-cycle)
@@ -33,37 +33,39 @@
 //
 // # Delivery semantics
 //
-// At least once. Publish, Reschedule and DeadLetter return nil when RabbitMQ has confirmed that a queue has the message:
-// everything is persistent, mandatory and confirmed, many at a time on one channel each for what users publish, retries and
-// dead letters, and what no queue takes is an *[UnroutableError] that names exchange and routing key. What a lost connection left without a confirm is published
-// again on the next one, within the publish timeout: that, and a crash between a confirm and an ack, is where
-// duplicates come from.
+// At least once. Publish, Reschedule and DeadLetter return nil when RabbitMQ has confirmed that a queue has the
+// message: everything is persistent, mandatory and confirmed, many at a time on one channel each for what users
+// publish, retries and dead letters, and what no queue takes is an *[UnroutableError] that names exchange and routing
+// key. What a lost connection left without a confirm is published again on the next one, within the publish timeout:
+// that, and a crash between a confirm and an ack, is where duplicates come from.
 //
 // Acks and publishes have a connection each, because RabbitMQ stops reading from connections that publish when it is
 // short of memory. [Broker.Stats] counts connections and channels: two, and one channel plus one per subscription.
 //
-// What is above the connections, such as pauses of nacks, crash suspects and the keeping of what cannot be published for now,
-// is the same for every broker: see package brokers. RabbitMQ counts deliveries (x-delivery-count) for crashes, lost
-// connections, restarts and consumer timeouts alike, and for everything that was sent ahead. A message that was counted twice
-// is published again with the header x-suspect and runs apart, behind the others; one that ends its process crash-limit
-// times is dead-lettered with reason crash, to brokers.Config.DeadLetters, and without one, or when it fails, into the dead
-// letter queue. A message that RabbitMQ has counted half as often as delivery-limit allows is published anew before
-// RabbitMQ dead-letters it. Nacks stay in this process and are not counted. Classic queues count nothing.
+// What is above the connections, such as pauses of nacks, crash suspects and the keeping of what cannot be published
+// for now, is the same for every broker: see package brokers. RabbitMQ counts deliveries (x-delivery-count) for
+// crashes, lost connections, restarts and consumer timeouts alike, and for everything that was sent ahead. A message
+// that was counted twice is published again with the header x-suspect and runs apart, behind the others; one that ends
+// its process crash-limit times is dead-lettered with reason crash, to brokers.Config.DeadLetters, and without one, or
+// when it fails, into the dead letter queue. A message that RabbitMQ has counted half as often as delivery-limit allows
+// is published anew before RabbitMQ dead-letters it. Nacks stay in this process and are not counted. Classic queues
+// count nothing.
 //
-// A message that came early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays in hand and
-// is handled when it is due. Others are sent ahead meanwhile, to further consumers on the same channel.
+// A message that came early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays in
+// hand and is handled when it is due. Others are sent ahead meanwhile, to further consumers on the same channel.
 //
-// Acks share frames: they wait up to 5 ms for others, in places of the prefetch that no handler needs, a quarter of them. A
-// process that dies repeats those messages and the ones that it was handling. A message that was handled and whose ack could
-// not be sent is acked when it comes again to this process; an ack that was lost with the connection on its way is not known.
+// Acks share frames: they wait up to 5 ms for others, in places of the prefetch that no handler needs, a quarter of
+// them. A process that dies repeats those messages and the ones that it was handling. A message that was handled and
+// whose ack could not be sent is acked when it comes again to this process; an ack that was lost with the connection on
+// its way is not known.
 //
-// What is deleted while a subscription runs is declared again: its queue at once, delay and dead letter queues by the next
-// message that needs them, exchanges and bindings within 30 s or by a publish of the same process. [Broker.Ping] reports what
-// is missing, as far as AMQP tells.
+// What is deleted while a subscription runs is declared again: its queue at once, delay and dead letter queues by the
+// next message that needs them, exchanges and bindings within 30 s or by a publish of the same process. [Broker.Ping]
+// reports what is missing, as far as AMQP tells.
 //
-// Headers that amqp091-go cannot decode (tables nested deeper than 32, more than 8,192 entries) would end the connection.
-// Such a message is dead-lettered with reason malformed, its payload, and the bytes of its headers in x-undecoded-headers, at
-// most 96 KiB of them.
+// Headers that amqp091-go cannot decode (tables nested deeper than 32, more than 8,192 entries) would end the
+// connection. Such a message is dead-lettered with reason malformed, its payload, and the bytes of its headers in
+// x-undecoded-headers, at most 96 KiB of them.
 //
 // Subscribing is our own and not watermill-amqp's (v2.1.3), which handles one message at a time per Subscribe whatever
 // the prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of
@@ -76,18 +78,18 @@
 //
 // transport=ttl: one queue per delay, {queue}_retry.<ms> in the default scheme, from which messages go back to the
 // consumer's queue, and no other, when its time to live ends; quorum queues with at-least-once dead-lettering, without
-// x-expires. Config.Delays names the delays that get a separate queue and are waited for in one go. Any other delay
-// up to 30 days waits in the largest queue of the grid that is not longer, comes to the consumer with x-not-before, and
-// is sent on for the rest, without the handler's knowing: never early, late by at most 1 % or 100 ms. Subscribe declares the
-// queues of the named delays. One of the grid is declared when a message first needs it: RabbitMQ, killed within some seconds
-// after it declared a quorum queue, can come back with that queue out of reach until it is restarted, so name the delays of
-// your policy, or apply [Plan.All] beforehand. With naming=laravel and delayed-backoff, and with grid=off where no delay is
-// named, there is one wait queue without a number, from which each message expires on its own: a shorter delay behind a longer
-// one is late by the rest of that one, never early.
+// x-expires. Config.Delays names the delays that get a separate queue and are waited for in one go. Any other delay up
+// to 30 days waits in the largest queue of the grid that is not longer, comes to the consumer with x-not-before, and is
+// sent on for the rest, without the handler's knowing: never early, late by at most 1 % or 100 ms. Subscribe declares
+// the queues of the named delays. One of the grid is declared when a message first needs it: RabbitMQ, killed within
+// some seconds after it declared a quorum queue, can come back with that queue out of reach until it is restarted, so
+// name the delays of your policy, or apply [Plan.All] beforehand. With naming=laravel and delayed-backoff, and with
+// grid=off where no delay is named, there is one wait queue without a number, from which each message expires on its
+// own: a shorter delay behind a longer one is late by the rest of that one, never early.
 //
-// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>, which are
-// declared when first needed, or beforehand by Apply(PlanDelayed(topics...).All()). A program that delays to topics without
-// end makes queues without end.
+// First deliveries to a queue wait where its retries wait; those to an exchange in {exchange}.delayed.<topic>.<ms>,
+// which are declared when first needed, or beforehand by Apply(PlanDelayed(topics...).All()). A program that delays to
+// topics without end makes queues without end.
 //
 // transport=plugin: an x-delayed-message exchange of the queue's name. Opening fails if the broker has none. Its
 // messages exist once, on one node, and are lost with it; RabbitMQ 4.3 no longer runs it. Publications to it cannot be
@@ -106,15 +108,15 @@
 //
 // Published are the properties message id, correlation id, content type and encoding, type, app id, reply-to, timestamp
 // and priority, and all headers but those that the broker made (x-death, x-delivery-count, ...), CC, BCC and x-delay.
-// Expiration and user id are never repeated. Besides envelope's, the driver writes x-not-before and x-delay-rest, both in
-// milliseconds, to messages that wait in more than one step, x-consumer to retries, and x-stage to every message but dead
-// letters: by its value a copy of a retry is known.
+// Expiration and user id are never repeated. Besides envelope's, the driver writes x-not-before and x-delay-rest, both
+// in milliseconds, to messages that wait in more than one step, x-consumer to retries, and x-stage to every message but
+// dead letters: by its value a copy of a retry is known.
 //
 // # Limits
 //
 // Headers must fit one frame (128 KiB), names and properties 255 bytes: more is brokers.ErrTooLarge, before it can end
-// the connection, and first publications leave 4 KiB for what a retry adds. A nacked message keeps its place of the prefetch.
-// A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen it. Bindings and
-// policies are not visible through AMQP: [Broker.Check] compares them when management names the API. Tested on
-// 3.10 and 4.3; not tested: clusters, power loss.
+// the connection, and first publications leave 4 KiB for what a retry adds. A nacked message keeps its place of the
+// prefetch. A clock that is fast by an hour ends the last step of an unnamed delay early; a slow one cannot lengthen
+// it. Bindings and policies are not visible through AMQP: [Broker.Check] compares them when management names the API.
+// Tested on 3.10 and 4.3; not tested: clusters, power loss.
 package rabbitmq

@@ -52,8 +52,8 @@ var (
 // errConnectionLost marks what is worth doing again on another channel.
 var errConnectionLost = errors.New("the connection to the broker was lost")
 
-// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange in the
-// text only.
+// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange in
+// the text only.
 func blames(e *amqp.Error, exchange string) bool {
 	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
 		strings.Contains(e.Reason, "exchange '"+exchange+"' ")

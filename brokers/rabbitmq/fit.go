@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those next to them, ways
-// back that do not pass an exchange which would hand copies to others, and bindings that their exchange understands. have has
-// the types of the exchanges that are not of the type planned.
+// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those next
+// to them, ways back that do not pass an exchange which would hand copies to others, and bindings that their exchange
+// understands. have has the types of the exchanges that are not of the type planned.
 func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
 	types := map[string]amqp.Table{} // of the queues that decide, by the consumer's queue
 	for i, q := range missing.Queues {
@@ -50,8 +50,8 @@ func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[str
 	return nil
 }
 
-// sibling returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else the first of
-// its queues that does; nil where none does, or its arguments cannot be found out.
+// sibling returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else
+// the first of its queues that does; nil where none does, or its arguments cannot be found out.
 func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
 	names := []string{consumer}
 	for _, q := range p.Queues {
@@ -83,7 +83,8 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 	return nil, nil
 }
 
-// fitType gives args the type of the queue with the arguments sibling. Only quorum queues are planned where no type was asked for.
+// fitType gives args the type of the queue with the arguments sibling. Only quorum queues are planned where no type was
+// asked for.
 func fitType(args, sibling amqp.Table) {
 	kind := sibling["x-queue-type"]
 	if sibling == nil || kind == quorum {
@@ -97,8 +98,8 @@ func fitType(args, sibling amqp.Table) {
 	}
 }
 
-// keys are those with which b is bound to an exchange of type have, "" if it is of the type planned. A dead letter exchange is planned
-// as a fanout, whose bindings need no key.
+// keys are those with which b is bound to an exchange of type have, "" if it is of the type planned. A dead letter
+// exchange is planned as a fanout, whose bindings need no key.
 func (p *Plan) keys(b Binding, have string) []string {
 	switch {
 	case b.Key != "" || have == "" || have == amqp.ExchangeFanout:
@@ -122,8 +123,8 @@ func (p *Plan) keys(b Binding, have string) []string {
 	return slices.Compact(keys)
 }
 
-// rehearse finds out whether the user may make what is missing, and makes nothing: each declaration is one that RabbitMQ looks at
-// only after it has asked for the permissions, and then cannot carry out.
+// rehearse finds out whether the user may make what is missing, and makes nothing: each declaration is one that
+// RabbitMQ looks at only after it has asked for the permissions, and then cannot carry out.
 func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
 	if len(p.Exchanges)+len(p.Queues) == 0 || len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 1 {
 		return nil

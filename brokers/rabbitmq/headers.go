@@ -47,8 +47,9 @@ func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
 	}
 }
 
-// baseFrom takes the x-delay of a producer in another language as the original delay, the base of the backoff. A message that
-// has failed or waited here has an x-delay of ours. The plugin turns the sign of the header when the time is over.
+// baseFrom takes the x-delay of a producer in another language as the original delay, the base of the backoff. A
+// message that has failed or waited here has an x-delay of ours. The plugin turns the sign of the header when the time
+// is over.
 func baseFrom(headers amqp.Table, metadata message.Metadata) {
 	delay, asked := integer(headers[envelope.KeyDelay])
 	if !asked {

@@ -14,8 +14,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// post publishes batch on s, with an error for each, nil for those that are confirmed. What a publication went to and is
-// missing, because it was never needed before or because somebody deleted it, is declared, and the publication repeated.
+// post publishes batch on s, with an error for each, nil for those that are confirmed. What a publication went to and
+// is missing, because it was never needed before or because somebody deleted it, is declared, and the publication
+// repeated.
 func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []error {
 	faults := s.sendEach(ctx, batch)
 	if !t.design.makes() {
@@ -53,8 +54,8 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	return faults
 }
 
-// mayWait reports whether to may be made. Messages for a consumer whose queue does not exist would wait for it unseen. there
-// has the queues that were looked for.
+// mayWait reports whether to may be made. Messages for a consumer whose queue does not exist would wait for it unseen.
+// there has the queues that were looked for.
 func (t *transport) mayWait(ctx context.Context, there map[string]bool, to *driver.Destination) bool {
 	if to.Kind != driver.ToConsumer {
 		return true

@@ -16,8 +16,8 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	}
 }
 
-// A service moves to this driver one at a time: what watermill-amqp's publisher writes is read here as it was meant, and
-// what is written here is read by watermill-amqp's subscriber, which refuses every header that is not a string.
+// A service moves to this driver one at a time: what watermill-amqp's publisher writes is read here as it was meant,
+// and what is written here is read by watermill-amqp's subscriber, which refuses every header that is not a string.
 func TestInterop_WithWatermillAMQP(t *testing.T) {
 	sent := message.NewMessage("m-1", []byte("payload"))
 	sent.Metadata["tenant"] = "acme"

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// ladder is the delays for which a queue stands ready. RabbitMQ can only expire the message at the head of a queue, so that
-// each delay needs its own; a short one behind a long one would wait for it.
+// ladder is the delays for which a queue stands ready. RabbitMQ can only expire the message at the head of a queue, so
+// that each delay needs its own; a short one behind a long one would wait for it.
 type ladder struct {
 	steps   driver.Steps
 	percent int // by how much a delay may be rounded up

@@ -56,8 +56,8 @@ func newLink(url, name string, logger *slog.Logger) *link {
 	return &link{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
 }
 
-// connection returns the live connection. Without one it waits for the attempt that is in progress, and for further ones
-// with growing pauses, until ctx ends.
+// connection returns the live connection. Without one it waits for the attempt that is in progress, and for further
+// ones with growing pauses, until ctx ends.
 func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 	var last error
 	for {
@@ -153,8 +153,8 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 	close(try.done)
 }
 
-// dial connects. It encrypts the connection itself, because what amqp091-go reads has to be sifted after that. first says
-// that there was no connection before, so that the parameters of the URL may be wrong.
+// dial connects. It encrypts the connection itself, because what amqp091-go reads has to be sifted after that. first
+// says that there was no connection before, so that the parameters of the URL may be wrong.
 func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 	uri, err := amqp.ParseURI(l.url)
 	if err != nil {

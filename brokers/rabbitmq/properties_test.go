@@ -122,8 +122,8 @@ func TestCountRejections(t *testing.T) {
 	}
 }
 
-// On a bus every publication names its event in AMQP's type, which is where the PHP consumers look: the first one, retries
-// and dead letters, by the producer's own word where there is one.
+// On a bus every publication names its event in AMQP's type, which is where the PHP consumers look: the first one,
+// retries and dead letters, by the producer's own word where there is one.
 func TestType_OnABus(t *testing.T) {
 	open := func(naming brokers.NameScheme) *transport {
 		cfg, err := brokers.Config{URL: "amqp://localhost/", Naming: naming, Group: "invoice-service"}.Resolve(Driver{}.Params())

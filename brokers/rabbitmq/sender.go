@@ -11,8 +11,8 @@ import (
 )
 
 // sender publishes with confirms on one channel, and again on a new channel what was in flight when it was lost. It is
-// safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 % more processor
-// time a message (docs/performance.md).
+// safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 %
+// more processor time a message (docs/performance.md).
 type sender struct {
 	link    *link
 	channel atomic.Pointer[confirmChannel]
@@ -25,9 +25,9 @@ func newSender(l *link) *sender {
 	return s
 }
 
-// sendEach publishes batch in its order and returns when the broker has confirmed or refused all of it, with an error for
-// each publication, nil for those that are confirmed. It waits out a lost connection, and repeats what was not confirmed
-// when it broke, until ctx ends.
+// sendEach publishes batch in its order and returns when the broker has confirmed or refused all of it, with an error
+// for each publication, nil for those that are confirmed. It waits out a lost connection, and repeats what was not
+// confirmed when it broke, until ctx ends.
 func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 	if len(batch) == 0 {
 		return nil
@@ -57,8 +57,9 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 // ago refuses while the broker is busy.
 const refusals = 3
 
-// round publishes those of batch that todo lists on one channel and notes in faults what is wrong with each. It returns what
-// is to be published again, because the channel was lost before the confirm, or with again because the broker refused it.
+// round publishes those of batch that todo lists on one channel and notes in faults what is wrong with each. It returns
+// what is to be published again, because the channel was lost before the confirm, or with again because the broker
+// refused it.
 func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults []error, again bool) (lost []int) {
 	failAll := func(err error) {
 		for _, i := range todo {

@@ -29,10 +29,10 @@ const (
 // leastBad is the shortest content header that amqp091-go may be unable to decode: 33 arrays in one another.
 const leastBad = 14 + 4 + 5*maxFieldDepth
 
-// sieve is a connection from which amqp091-go can decode everything that it reads. RabbitMQ takes messages whose headers
-// nest deeper, or have more entries, than the client allows. The client answers one by ending the connection; RabbitMQ
-// then delivers that message again, first, and with it those that were sent ahead, forever. Here such headers are
-// replaced by one that holds their bytes, so that the message arrives and can be put away.
+// sieve is a connection from which amqp091-go can decode everything that it reads. RabbitMQ takes messages whose
+// headers nest deeper, or have more entries, than the client allows. The client answers one by ending the connection;
+// RabbitMQ then delivers that message again, first, and with it those that were sent ahead, forever. Here such headers
+// are replaced by one that holds their bytes, so that the message arrives and can be put away.
 type sieve struct {
 	net.Conn
 	in      *bufio.Reader

@@ -60,8 +60,8 @@ func plainFrame(kind byte, payload string) []byte {
 	return append(append(frame, payload...), 0xCE)
 }
 
-// What the client can decode comes through as it is; what it cannot is replaced by a header that holds it, and everything
-// around it stays.
+// What the client can decode comes through as it is; what it cannot is replaced by a header that holds it, and
+// everything around it stays.
 func TestSieve(t *testing.T) {
 	for name, tc := range map[string]struct {
 		table   []byte

@@ -174,9 +174,9 @@ func (s *stream) Renew(d *driver.Delivery) *message.Message {
 	return m
 }
 
-// message makes the message of d, whose bytes it leaves as they are, and records where it came from. A retry came through its
-// delay queue; then the routing key and exchange of the first publication are in its headers, which count only when they
-// were written for this queue.
+// message makes the message of d, whose bytes it leaves as they are, and records where it came from. A retry came
+// through its delay queue; then the routing key and exchange of the first publication are in its headers, which count
+// only when they were written for this queue.
 func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	m := unmarshal(d)
 	m.Payload = bytes.Clone(d.Body)
@@ -210,8 +210,8 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	return s.acks.settle(settled)
 }
 
-// Widen implements driver.Widener. RabbitMQ cannot change the prefetch of a consumer: others are added on the channel, each
-// with as much as all before it, and end when the window is the first one's again.
+// Widen implements driver.Widener. RabbitMQ cannot change the prefetch of a consumer: others are added on the channel,
+// each with as much as all before it, and end when the window is the first one's again.
 func (s *stream) Widen(ctx context.Context, window int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -52,8 +52,8 @@ const certificateHint = "the server ended the connection after the TLS handshake
 	"add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
 
 // explainHandshake adds what to do to the error of a connection that failed before it was open. A broker that is being
-// restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of RabbitMQ's
-// own URIs.
+// restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of
+// RabbitMQ's own URIs.
 func explainHandshake(err error, h handshake) error {
 	var (
 		authority x509.UnknownAuthorityError
@@ -83,8 +83,8 @@ func explainHandshake(err error, h handshake) error {
 	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError && exception.Code != amqp.ChannelError:
 		return err
 	case h.encrypted && (h.anonymous || strings.Contains(exception.Reason, "tls: ")):
-		// With TLS 1.3 the server looks at the client's certificate after the handshake. Its verdict may be lost with the
-		// connection that it ends.
+		// With TLS 1.3 the server looks at the client's certificate after the handshake. Its verdict may be lost with
+		// the connection that it ends.
 		hint = certificateHint
 	default:
 		return err

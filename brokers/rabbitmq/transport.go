@@ -25,8 +25,8 @@ type transport struct {
 	consuming  *link // connects with the first subscription
 	counting   *link // connects with the first Depths: an answer that does not come costs the connection it was asked on
 
-	// Each has a separate channel, because RabbitMQ ends the channel of a publication to an exchange that does not exist,
-	// and with it all that is in flight there.
+	// Each has a separate channel, because RabbitMQ ends the channel of a publication to an exchange that does not
+	// exist, and with it all that is in flight there.
 	users   *sender // what users publish
 	retries *sender // retries and redrives
 	letters *sender // dead letters
@@ -85,8 +85,8 @@ func (t *transport) prepare(ctx context.Context) error {
 	return nil
 }
 
-// Traits implements driver.Transport. Acks wait for others for a few milliseconds: those messages were handled, and come
-// again when the process dies.
+// Traits implements driver.Transport. Acks wait for others for a few milliseconds: those messages were handled, and
+// come again when the process dies.
 func (t *transport) Traits() driver.Traits {
 	return driver.Traits{
 		Name: "rabbitmq", Prompt: true, Early: true, ConsumerIsQueue: true,
@@ -116,8 +116,8 @@ func (t *transport) Capabilities() brokers.Capabilities {
 	return c
 }
 
-// Expect implements driver.Expecter: with transport=reject the one wait of the pipelines' retries is the time to live of the
-// wait queue, unless retry-ttl is given.
+// Expect implements driver.Expecter: with transport=reject the one wait of the pipelines' retries is the time to live
+// of the wait queue, unless retry-ttl is given.
 func (t *transport) Expect(delays []time.Duration) { t.design.expect(delays) }
 
 // NamesFor implements driver.Namer.
@@ -194,8 +194,8 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	case driver.ToConsumer:
 		r, err = t.design.retry(n, o.Origin, o.Delay)
 	case driver.ToDeadLetters:
-		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has the queue's
-		// name. An adopted exchange may be of any type.
+		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has
+		// the queue's name. An adopted exchange may be of any type.
 		r.key = n.Dead
 		if n.DeadExchange != "" && n.DeadExchange != n.Dead && t.design.declare == declareAll {
 			r.exchange, r.key = n.DeadExchange, originKey(n, o.Origin)
@@ -257,8 +257,9 @@ func whence(headers map[string]any, o *driver.Outgoing) {
 	}
 }
 
-// Ping implements driver.Transport. It asks on the publishing connection, and reconnects it once if need be. It fails as
-// well while an exchange or a queue of a running subscription is missing; what may be declared is declared again then.
+// Ping implements driver.Transport. It asks on the publishing connection, and reconnects it once if need be. It fails
+// as well while an exchange or a queue of a running subscription is missing; what may be declared is declared again
+// then.
 func (t *transport) Ping(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
 
-// Broker is a queue in a SQL database. It is a [brokers.Broker] that can also publish and ack in the caller's transaction;
-// brokers.Open returns one for the schemes of this package:
+// Broker is a queue in a SQL database. It is a [brokers.Broker] that can also publish and ack in the caller's
+// transaction; brokers.Open returns one for the schemes of this package:
 //
 //	queue := broker.(*sqlqueue.Broker)
 type Broker struct {
@@ -24,8 +24,8 @@ var (
 	_ brokers.DepthReporter = (*Broker)(nil)
 )
 
-// New makes a queue of db, which the caller has opened with a driver of its choice and closes after the Broker. It makes
-// the tables, unless migrate=false.
+// New makes a queue of db, which the caller has opened with a driver of its choice and closes after the Broker. It
+// makes the tables, unless migrate=false.
 //
 // Options are those of brokers.Open. A Config's URL is ignored but for its parameters. On SQLite, db's connections need
 // busy_timeout and transactions that begin as writers; brokers.Open sets them.
@@ -66,9 +66,9 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 }
 
 // Depths implements brokers.DepthReporter, over all queues in the database. It counts what is delayed, in retry, ready
-// and in dead letter queues. It reads only rows that wait, along the index, and 100,000 of them at most: where more wait,
-// the numbers are lower than the truth and add up to that. A message that was rescheduled while it was being handled, or
-// nacked, is a retry; one that was rescheduled later counts as delayed.
+// and in dead letter queues. It reads only rows that wait, along the index, and 100,000 of them at most: where more
+// wait, the numbers are lower than the truth and add up to that. A message that was rescheduled while it was being
+// handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.t)
 }

@@ -21,8 +21,8 @@ var ErrLeaseLost = fmt.Errorf("%w: another worker has its lease", driver.ErrLost
 // unreadableHeaders holds the text of a headers column that somebody has damaged.
 const unreadableHeaders = "x-unreadable-headers"
 
-// delivery is a row that this process has the lease of, from the claim until the database knows how it ended. It is also
-// the context of its handler, of which it carries itself: one allocation less for every message.
+// delivery is a row that this process has the lease of, from the claim until the database knows how it ended. It is
+// also the context of its handler, of which it carries itself: one allocation less for every message.
 type delivery struct {
 	context.Context // nil until the handler begins
 
@@ -149,8 +149,8 @@ func (d *delivery) isLeaving() bool {
 	return d.leaving
 }
 
-// lose marks the row as another worker's and cancels the handler, unless it is being decided on: that will find out. The
-// delivery is kept until the handler answers, so that a second attempt to reschedule makes no second message.
+// lose marks the row as another worker's and cancels the handler, unless it is being decided on: that will find out.
+// The delivery is kept until the handler answers, so that a second attempt to reschedule makes no second message.
 func (d *delivery) lose() (marked bool) {
 	d.mu.Lock()
 	if d.fate == fateOpen {

@@ -30,10 +30,11 @@ type DB interface {
 type dialect interface {
 	// name is the database's; what every package knows about it follows from that.
 	name() Dialect
-	// publish inserts rows once for every group of topic, and reports whether it has any. own means that db is a connection of
-	// the broker's. notify asks the database to wake consumers at commit, where it can.
+	// publish inserts rows once for every group of topic, and reports whether it has any. own means that db is a
+	// connection of the broker's. notify asks the database to wake consumers at commit, where it can.
 	publish(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) (bool, error)
-	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of them.
+	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of
+	// them.
 	byID(table string) string
 	deleteFrom(table string) string
 	// insertInto is the INSERT of rows into one queue, for a transaction of the broker's own.
@@ -47,15 +48,15 @@ type dialect interface {
 	locks() lockHabit
 	// held selects those of rows that worker has the lease of.
 	held(worker int64, rows []leased) (where string, args []any)
-	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends none
-	// when one of the leases that rows share is lost.
+	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends
+	// none when one of the leases that rows share is lost.
 	over(batches []int64, rows []leased) (with string, args []any)
 	// free is the condition on a due row of queue that it is not leased.
 	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
 	next() string
-	// firsts is the query for the queues between two ids, its parameters, that have rows, and the time until the first of each is due,
-	// leased or not.
+	// firsts is the query for the queues between two ids, its parameters, that have rows, and the time until the first
+	// of each is due, leased or not.
 	firsts() string
 	// move gives leased rows a new due time and content, and drops their leases. It notes the ids of the rows it moved.
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error

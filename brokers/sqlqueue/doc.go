@@ -9,7 +9,8 @@
 //	broker, err := brokers.Open(ctx, "postgres://app@db.example.com/app")
 //
 // Besides what every broker does, a queue in the application's own database takes part in its transactions:
-// [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] takes a *sql.DB that is open already.
+// [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] takes a *sql.DB that is open
+// already.
 //
 // # URL
 //
@@ -17,8 +18,9 @@
 //	mysql://user:password@host:3306/database?x-lease=1m                          driver mysql; mariadb:// is the same
 //	sqlite:///var/lib/app/queue.db, sqlite://relative/queue.db                   driver sqlite, else sqlite3
 //
-// Parameters without x- belong to the database driver. mysql:// takes socket=/run/mysqld.sock in place of the host. Ours
-// are these, alongside those of every driver (package brokers); in a brokers.Config they stand under Params without the x-:
+// Parameters without x- belong to the database driver. mysql:// takes socket=/run/mysqld.sock in place of the host.
+// Ours are these, alongside those of every driver (package brokers); in a brokers.Config they stand under Params
+// without the x-:
 //
 //	parameter          Params key       default   meaning
 //	x-driver           driver           scheme's  name of the database/sql driver
@@ -36,19 +38,19 @@
 //
 // # Delivery semantics
 //
-// At least once. Publish returns when the transaction is committed. A topic has one queue per consumer group, and a message
-// is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees what is
-// published after its first Subscribe, and the first group of a topic also sees everything published before.
+// At least once. Publish returns when the transaction is committed. A topic has one queue per consumer group, and a
+// message is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees
+// what is published after its first Subscribe, and the first group of a topic also sees everything published before.
 //
 // A worker leases rows in a separate statement: no transaction is open while a handler runs, and no open transaction
-// anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take its
-// rows over after x-lease; when it is out of touch with the database for that long, its handler's context is cancelled with
-// [ErrLeaseLost], and what it still does to the message has no effect. An ack that came too late counts when the message
-// comes to the same process again, which then does not handle it a second time.
+// anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take
+// its rows over after x-lease; when it is out of touch with the database for that long, its handler's context is
+// cancelled with [ErrLeaseLost], and what it still does to the message has no effect. An ack that came too late counts
+// when the message comes to the same process again, which then does not handle it a second time.
 //
-// On MySQL and SQLite each row has a separate lease. On PostgreSQL new rows are leased up to 490 at a time by one row of
-// redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much as
-// reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
+// On MySQL and SQLite each row has a separate lease. On PostgreSQL new rows are leased up to 490 at a time by one row
+// of redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much
+// as reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
 // rescheduled, renewed or taken over has a separate lease from then on.
 //
 // An ack deletes the row. Answers gather for up to 5 ms; a crash in that time delivers the messages again. While the
@@ -61,26 +63,27 @@
 //
 // A message whose handler ends the process gives no answer. Once x-crash-limit of its leases in a row have run out, the
 // subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters, and without
-// one, or when it fails, to the dead letter topic. The first crash counts for every message that the process had leased,
-// later ones only for those whose handlers had begun, and after the second they are run one after the other: with a limit
-// of 3 or more, what was handled alongside a message that kills is not treated as it. A nack is an answer and no crash.
+// one, or when it fails, to the dead letter topic. The first crash counts for every message that the process had
+// leased, later ones only for those whose handlers had begun, and after the second they are run one after the other:
+// with a limit of 3 or more, what was handled alongside a message that kills is not treated as it. A nack is an answer
+// and no crash.
 //
 // With concurrency 1 and one worker, messages come in the order of their due times.
 //
 // # How delay works
 //
-// A row has a due time in microseconds since 1970, computed and compared by the database's clock. No session's time zone and
-// no client's clock can shift it. The index on (queue, due time) holds due rows at its beginning, so that a million waiting
-// ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken earlier by NOTIFY on
-// PostgreSQL with pgx; elsewhere the broker looks after 2, 4, 8 ... ms, at most x-poll, with one statement for all of its idle
-// subscriptions. Either way a message comes within 100 ms of
-// its due time, and never before.
+// A row has a due time in microseconds since 1970, computed and compared by the database's clock. No session's time
+// zone and no client's clock can shift it. The index on (queue, due time) holds due rows at its beginning, so that a
+// million waiting ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken
+// earlier by NOTIFY on PostgreSQL with pgx; elsewhere the broker looks after 2, 4, 8 ... ms, at most x-poll, with one
+// statement for all of its idle subscriptions. Either way a message comes within 100 ms of its due time, and never
+// before.
 //
 // # Headers
 //
-// All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries, or,
-// when a header is not UTF-8, the packed form under the key $binary. Producers that write rows by SQL may put any JSON
-// object there. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
+// All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries,
+// or, when a header is not UTF-8, the packed form under the key $binary. Producers that write rows by SQL may put any
+// JSON object there. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
 //
 // # Limits
 //
@@ -104,8 +107,9 @@
 // # Why this is not watermill-sql
 //
 // This began as watermill-sql v3.1.0 with a SchemaAdapter and a separate OffsetsAdapter. Kept are: messages through
-// database/sql with any driver, one SQL dialect behind a small seam, and a publisher that takes the caller's transaction.
-// Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the adapters:
+// database/sql with any driver, one SQL dialect behind a small seam, and a publisher that takes the caller's
+// transaction. Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the
+// adapters:
 //
 //   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that with
 //     SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run, and one
@@ -115,6 +119,6 @@
 //   - With its own schema and 10,000 messages waiting it is 3 times slower, runs one handler at a time, and keeps
 //     every message forever. Any open transaction that has written, in any table, stops it.
 //
-// BenchmarkConsume and the tests named TestWatermillSQL in the integration module measure these. Plain watermill-sql topics
-// work with the retry pipeline, within the same limits; TestWatermillSQL_TopicsWorkWithThePipeline shows how.
+// BenchmarkConsume and the tests named TestWatermillSQL in the integration module measure these. Plain watermill-sql
+// topics work with the retry pipeline, within the same limits; TestWatermillSQL_TopicsWorkWithThePipeline shows how.
 package sqlqueue

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A SQLite file that may not grow fails as on a full disk: Publish fails, what was confirmed is delivered, a retry for which
-// there is no room is refused and its message kept, and once the file may grow all of it is handled.
+// A SQLite file that may not grow fails as on a full disk: Publish fails, what was confirmed is delivered, a retry for
+// which there is no room is refused and its message kept, and once the file may grow all of it is handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
 	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-pause=5ms"

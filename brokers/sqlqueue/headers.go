@@ -18,8 +18,8 @@ const binaryKey = "$binary"
 const hexDigits = "0123456789abcdef"
 
 // encodeHeaders writes headers as the text that the headers column holds: a JSON object of strings, so that an operator
-// reads and filters it with the database's own JSON functions. Headers that are not valid UTF-8, which JSON would alter,
-// are packed whole under binaryKey.
+// reads and filters it with the database's own JSON functions. Headers that are not valid UTF-8, which JSON would
+// alter, are packed whole under binaryKey.
 func encodeHeaders(headers message.Metadata) string {
 	size := 2
 	for k, v := range headers {
@@ -88,8 +88,8 @@ func decodeHeaders(text string, headers message.Metadata) error {
 	return nil
 }
 
-// decodePlain reads a JSON object of strings without escapes and space, which is what nearly every row holds. It reports
-// whether text was one. encoding/json takes six times as long.
+// decodePlain reads a JSON object of strings without escapes and space, which is what nearly every row holds. It
+// reports whether text was one. encoding/json takes six times as long.
 func decodePlain(text string, into message.Metadata) bool {
 	if text == "{}" {
 		return true

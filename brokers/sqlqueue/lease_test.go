@@ -55,8 +55,9 @@ func TestLease_IsRenewed(t *testing.T) {
 	})
 }
 
-// A process that was stopped for longer than its lease finds its message taken over. Whether the handler was told, or does
-// not know it yet: whatever it still says has no effect, in a transaction or outside of one, and leaves nothing behind.
+// A process that was stopped for longer than its lease finds its message taken over. Whether the handler was told, or
+// does not know it yet: whatever it still says has no effect, in a transaction or outside of one, and leaves nothing
+// behind.
 func TestLease_LostToAnotherWorker(t *testing.T) {
 	for name, end := range map[string]func(w world, b *sqlqueue.Broker, m *message.Message){
 		"Ack":  func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Ack() },
@@ -98,8 +99,9 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 	}
 }
 
-// A handler was done with its message when its lease had been lost. The ack has no effect on what is another worker's; when
-// that one gives no answer either, and the message comes again to the first process, it is acked and not handled twice.
+// A handler was done with its message when its lease had been lost. The ack has no effect on what is another worker's;
+// when that one gives no answer either, and the message comes again to the first process, it is acked and not handled
+// twice.
 func TestAck_OfALostLeaseCountsWhenTheMessageComesAgain(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=3s")
@@ -154,8 +156,8 @@ func effect(w world, m *message.Message) error {
 	})
 }
 
-// A database that takes no acks for longer than a lease: they are tried again until it does, the lease is kept meanwhile,
-// and no message is handled twice.
+// A database that takes no acks for longer than a lease: they are tried again until it does, the lease is kept
+// meanwhile, and no message is handled twice.
 func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b, other := w.process("x-lease=3s"), w.process("x-lease=3s")

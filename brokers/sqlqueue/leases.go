@@ -19,9 +19,9 @@ type leases struct {
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
 
-// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being returned,
-// was claimed a second time because its lease had run out while this process was stuck, and no other worker was there: its
-// handler goes on, under the new lease.
+// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being
+// returned, was claimed a second time because its lease had run out while this process was stuck, and no other worker
+// was there: its handler goes on, under the new lease.
 func (l *leases) take(list []*delivery) []*delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,8 @@ func (l *leases) leave(d *delivery) {
 	}
 }
 
-// ending returns the leases that a statement may end which stores the last answers to list. One that nothing ends runs out.
+// ending returns the leases that a statement may end which stores the last answers to list. One that nothing ends runs
+// out.
 func (l *leases) ending(list []answer) []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,8 +169,8 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 		case lost[id]:
 			l.lose(ctx, d)
 		default:
-			// The database is out of reach, and may be in another worker's. The handler is canceled; if no other worker took
-			// the row, its ack still counts.
+			// The database is out of reach, and may be in another worker's. The handler is canceled; if no other worker
+			// took the row, its ack still counts.
 			if ends, _ := d.lease(); ends.Before(now) {
 				d.end(ErrLeaseLost)
 			}

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A session of somebody else's may have a row locked: an operator's SELECT ... FOR UPDATE, a dump, a transaction that is stuck. A statement
-// for many rows waits for it, and their leases run out meanwhile, so such rows are left out and tried again apart.
+// A session of somebody else's may have a row locked: an operator's SELECT ... FOR UPDATE, a dump, a transaction that
+// is stuck. A statement for many rows waits for it, and their leases run out meanwhile, so such rows are left out and
+// tried again apart.
 
 // lockHabit is when rows are looked at for the locks of others.
 type lockHabit int
@@ -17,7 +18,8 @@ const (
 	lookLate                     // after a statement that has waited, which the driver ends at the server
 )
 
-// Bounds of a statement that has not looked for locks, and of the time in which every statement looks after one was met.
+// Bounds of a statement that has not looked for locks, and of the time in which every statement looks after one was
+// met.
 const (
 	longestWait = 2 * time.Second
 	carefulTime = time.Minute
@@ -51,8 +53,8 @@ func (s *store) changeFree(ctx context.Context, rows []leased, change change) (l
 	return locked, err
 }
 
-// unlocked splits rows into those that a statement can change at once, or that are gone, and those that another session has locked. The
-// locks are not kept.
+// unlocked splits rows into those that a statement can change at once, or that are gone, and those that another session
+// has locked. The locks are not kept.
 func (s *store) unlocked(ctx context.Context, rows []leased) (free, locked []leased, err error) {
 	if s.locks() == neverLocked || len(rows) == 0 {
 		return rows, nil, nil

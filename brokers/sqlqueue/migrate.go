@@ -16,8 +16,8 @@ var migrations embed.FS
 // schemaTable is the record of the migrations that have been applied.
 const schemaTable = "redrive_queue_schema"
 
-// Migrate makes and upgrades the queue's tables in db. It may run in any number of processes at once. [New] and the driver
-// call it, unless migrate=false.
+// Migrate makes and upgrades the queue's tables in db. It may run in any number of processes at once. [New] and the
+// driver call it, unless migrate=false.
 func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
 	dir, err := fs.Sub(migrations, "migrations/"+string(name))
 	if err == nil {

@@ -19,8 +19,9 @@ var _ dialect = mysql{}
 
 func (mysql) name() Dialect { return MySQL }
 
-// byID names the key. The planner takes a table that has just been filled for an empty one, and reads it whole. A statement then locks rows that are
-// not its own, or waits for them, and claims skip what it has locked: messages come out of order.
+// byID names the key. The planner takes a table that has just been filled for an empty one, and reads it whole. A
+// statement then locks rows that are not its own, or waits for them, and claims skip what it has locked: messages come
+// out of order.
 func (mysql) byID(table string) string { return table + " FORCE INDEX (PRIMARY)" }
 
 func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FROM " + m.byID(table) }
@@ -57,12 +58,12 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 		sqldb.Tuples("(?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+", ?, ?, ?)", len(rows)), args
 }
 
-// claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would go on to the record behind
-// the last one that is due, which may be the first of another queue, and hold that as well: the claims of the other queue would skip it, and its
-// messages come out of order.
+// claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would
+// go on to the record behind the last one that is due, which may be the first of another queue, and hold that as well:
+// the claims of the other queue would skip it, and its messages come out of order.
 func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
-	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE READ would
-	// lock the gaps between them, and every publish into one would wait.
+	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE
+	// READ would lock the gaps between them, and every publish into one would wait.
 	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
 		list, err = m.lock(ctx, tx, queue, from, n)
 		if err != nil || len(list) == 0 {
@@ -87,7 +88,8 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 // claimTries is how often a claim looks for rows further behind when other workers have taken all that it has found.
 const claimTries = 4
 
-// lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx ends.
+// lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx
+// ends.
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) ([]claimed, error) {
 	for try := range claimTries {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)

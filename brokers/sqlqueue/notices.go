@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// noticeGap is the shortest time between two notifications of one topic: in PostgreSQL transactions that notify commit one
-// after the other, and each wakes every listener.
+// noticeGap is the shortest time between two notifications of one topic: in PostgreSQL transactions that notify commit
+// one after the other, and each wakes every listener.
 const noticeGap = 10 * time.Millisecond
 
-// notices decides which publishes notify at their commit. One after a pause does, so that an idle consumer starts at once;
-// those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
+// notices decides which publishes notify at their commit. One after a pause does, so that an idle consumer starts at
+// once; those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
 type notices struct {
 	send func(topic string, delay time.Duration)
 

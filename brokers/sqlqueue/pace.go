@@ -2,8 +2,8 @@ package sqlqueue
 
 import "time"
 
-// lookAhead is how much work a subscription leases beyond what its handlers are doing, in time: enough to hide the round
-// trip of a claim, and so little that a slow handler keeps no message from an idle worker.
+// lookAhead is how much work a subscription leases beyond what its handlers are doing, in time: enough to hide the
+// round trip of a claim, and so little that a slow handler keeps no message from an idle worker.
 const lookAhead = 50 * time.Millisecond
 
 // pace measures how fast handlers are. The zero value is ready for use.
@@ -13,7 +13,8 @@ type pace struct {
 	ahead   int
 }
 
-// update returns how many messages the handlers finish within lookAhead, going by what they have done since the last call.
+// update returns how many messages the handlers finish within lookAhead, going by what they have done since the last
+// call.
 func (p *pace) update(handled int64, now time.Time) int {
 	elapsed := now.Sub(p.at)
 	if p.at.IsZero() || elapsed < time.Millisecond {

@@ -62,8 +62,8 @@ func (p *postgres) publish(ctx context.Context, db DB, own bool, topic string, r
 	return len(found) > 0, err
 }
 
-// insertPostgres writes the INSERT of rows, which values yields in their order, into all queues of the topic $1. The time is
-// clock_timestamp's, asked for once: in the caller's transaction, a delay counts from the call.
+// insertPostgres writes the INSERT of rows, which values yields in their order, into all queues of the topic $1. The
+// time is clock_timestamp's, asked for once: in the caller's transaction, a delay counts from the call.
 func insertPostgres(values string) string {
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
@@ -87,9 +87,9 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
 }
 
-// unnested yields rows from four arrays, the first of which is the parameter first. Besides listed, which every driver can,
-// that takes a third off the client's work on a message in a batch of 100, and some off the server's: there are five
-// parameters, and one text for batches of any size.
+// unnested yields rows from four arrays, the first of which is the parameter first. Besides listed, which every driver
+// can, that takes a third off the client's work on a message in a batch of 100, and some off the server's: there are
+// five parameters, and one text for batches of any size.
 func unnested(first int) string {
 	return fmt.Sprintf("unnest($%d::bigint[], $%d::text[], $%d::text[], $%d::bytea[])", first, first+1, first+2, first+3)
 }
@@ -165,8 +165,8 @@ func (*postgres) byIDs(ids []int64) (where string, args []any) {
 
 func (*postgres) locks() lockHabit { return lookLate }
 
-// held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number of
-// them; every driver passes text for an array. Rows without a separate lease are held as long as all the leases that
+// held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
+// of them; every driver passes text for an array. Rows without a separate lease are held as long as all the leases that
 // they share are there: should one be lost, callers ask again for each.
 func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 	ids := "{" + sqldb.IDs(idsOf(rows)) + "}"
@@ -276,8 +276,8 @@ func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.
 	return err
 }
 
-// tend makes PostgreSQL plan anew when the table has become four times as large as its statistics say. A statement that was
-// prepared while the queue was nearly empty reads the whole table, which is right then, and goes on doing so until
+// tend makes PostgreSQL plan anew when the table has become four times as large as its statistics say. A statement that
+// was prepared while the queue was nearly empty reads the whole table, which is right then, and goes on doing so until
 // something makes its plan invalid. Autovacuum would, a minute after a million messages have come. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
 func (*postgres) tend(ctx context.Context, db *sql.DB) error {

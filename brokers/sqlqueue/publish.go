@@ -23,8 +23,8 @@ type parcel struct {
 	err    error // there is no such destination
 }
 
-// Publish implements driver.Transport. What belongs to a delivery that is being handled in this process changes its row;
-// everything else is stored in one transaction, or none of it.
+// Publish implements driver.Transport. What belongs to a delivery that is being handled in this process changes its
+// row; everything else is stored in one transaction, or none of it.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := make([]error, len(out))
 	var moves []moved
@@ -120,8 +120,8 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	}
 	done := map[int64]bool{}
 	apart := map[int64]error{}
-	// Looked at first: a move that has waited for a lock and was cancelled may have been made, and cannot be told from one
-	// that has lost its lease.
+	// Looked at first: a move that has waited for a lock and was cancelled may have been made, and cannot be told from
+	// one that has lost its lease.
 	_, locked, err := t.store.unlocked(ctx, rows)
 	if err == nil {
 		free := slices.DeleteFunc(slices.Clone(moves), func(m moved) bool { return slices.Contains(locked, m.leased()) })
@@ -261,7 +261,8 @@ func (s *store) insertTopic(ctx context.Context, db DB, own bool, topic string, 
 	return fmt.Errorf("the topic %q keeps disappearing", topic)
 }
 
-// Bounds of one INSERT. PostgreSQL takes 65,535 parameters, and beyond a few hundred rows larger statements gain nothing.
+// Bounds of one INSERT. PostgreSQL takes 65,535 parameters, and beyond a few hundred rows larger statements gain
+// nothing.
 const (
 	maxRows  = 500
 	maxBytes = 4 << 20

@@ -104,8 +104,8 @@ func TestMessage_AnyBytesSurvive(t *testing.T) {
 	}
 }
 
-// A rescheduled message is the same row: a crash between reschedule and ack delivers nothing twice, and its position, from
-// which foreign messages get their id, stays.
+// A rescheduled message is the same row: a crash between reschedule and ack delivers nothing twice, and its position,
+// from which foreign messages get their id, stays.
 func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	b, db := openFile(t)
 	messages := subscribe(t, b, "orders")
@@ -238,8 +238,8 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	m.Ack()
 }
 
-// A row that is returned at once is claimed again before the one who gave it back has heard from the database. It used to
-// be treated as a row whose lease had run out, and waited for the end of the new lease.
+// A row that is returned at once is claimed again before the one who gave it back has heard from the database. It used
+// to be treated as a row whose lease had run out, and waited for the end of the new lease.
 func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
 	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=0s"))
@@ -301,9 +301,9 @@ func init() {
 	})
 }
 
-// Retries of several handlers share a transaction. When the database refuses one of them, the others are tried apart: those
-// that are stored then are, and the messages of the others stay with their handlers, also of one that the transaction had
-// had before it was rolled back.
+// Retries of several handlers share a transaction. When the database refuses one of them, the others are tried apart:
+// those that are stored then are, and the messages of the others stay with their handlers, also of one that the
+// transaction had had before it was rolled back.
 func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=1h")
@@ -359,7 +359,8 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	})
 }
 
-// Publishes of several callers share a statement. When the database refuses one of their messages, only its caller fails.
+// Publishes of several callers share a statement. When the database refuses one of their messages, only its caller
+// fails.
 func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		const callers = 32

@@ -53,8 +53,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	}
 }
 
-// A batch is one transaction: when the database refuses a message of it, none of the others is stored either, and a caller
-// who sends all of them again makes no duplicates.
+// A batch is one transaction: when the database refuses a message of it, none of the others is stored either, and a
+// caller who sends all of them again makes no duplicates.
 func TestRescheduleAll_IsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	queue := openURL(t, fileURL(t, ""))

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// Acked messages, and no others, are kept for as long as asked, and no longer, whether they were acked in a transaction or
-// outside of one.
+// Acked messages, and no others, are kept for as long as asked, and no longer, whether they were acked in a transaction
+// or outside of one.
 func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-retention=1h&x-poll=10s")

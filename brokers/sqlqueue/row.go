@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// rawUUIDKey carries a Watermill UUID that the uuid column cannot hold. It is not valid UTF-8, so that headers with it
-	// are packed, and no header of anybody's can be mistaken for it.
+	// rawUUIDKey carries a Watermill UUID that the uuid column cannot hold. It is not valid UTF-8, so that headers with
+	// it are packed, and no header of anybody's can be mistaken for it.
 	rawUUIDKey = "\xffuuid"
 	maxUUID    = 255
 	maxName    = 255

@@ -39,8 +39,8 @@ func (s sqlite) publish(ctx context.Context, db DB, _ bool, topic string, rows [
 	return publishInto(ctx, db, s, topic, rows)
 }
 
-// insertInto asks for the time once. SQLite parses a statement each time: one that asks for it in each row takes three times
-// as long.
+// insertInto asks for the time once. SQLite parses a statement each time: one that asks for it in each row takes three
+// times as long.
 func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = make([]any, 0, 1+4*len(rows))
 	for _, r := range rows {

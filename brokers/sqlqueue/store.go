@@ -67,7 +67,8 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		// Another row is the first: either without an owner, which becomes ours, or another group's, alongside which we make ours.
+		// Another row is the first: either without an owner, which becomes ours, or another group's, alongside which we
+		// make ours.
 		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
 			[]byte(group), []byte(topic), []byte{}); err != nil {
 			// A process of the same group was faster with the step below, and the name is taken.
@@ -93,8 +94,8 @@ func padded(d time.Duration) time.Duration {
 	return d
 }
 
-// next reports how long it takes until the first row of the queue is due, and whether there is one. A lease that ends is
-// such a row too.
+// next reports how long it takes until the first row of the queue is due, and whether there is one. A lease that ends
+// is such a row too.
 func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some bool, err error) {
 	us, err := queryInts(ctx, s.db, s.dialect.next(), queue)
 	if err != nil || len(us) == 0 {

@@ -132,8 +132,8 @@ func (s *stream) sleep(ctx context.Context) error {
 		}
 		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
 		due := err != nil || some && in <= 0 // claiming again reports the error
-		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another worker has
-		// locked: that is not a reason to try again at once.
+		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another
+		// worker has locked: that is not a reason to try again at once.
 		news := looks > 0 || s.idle.fresh()
 		if due && news {
 			return nil

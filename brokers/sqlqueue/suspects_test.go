@@ -15,8 +15,8 @@ import (
 // die makes every row that is leased one of a worker that has died with it.
 const die = `UPDATE redrive_queue_messages SET lease = 42 WHERE lease IS NOT NULL AND lease <> 0`
 
-// A nack is an answer: crashes before it do not count any more. Those in a row do, and the last one of crash-limit makes a
-// dead letter.
+// A nack is an answer: crashes before it do not count any more. Those in a row do, and the last one of crash-limit
+// makes a dead letter.
 func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-crash-limit=3&x-poll=3s")
@@ -50,8 +50,8 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	})
 }
 
-// What a lease that has run out says about a row: the first time it is said of every row that the worker had, later only of
-// those whose handlers had begun, which is written down before they do.
+// What a lease that has run out says about a row: the first time it is said of every row that the worker had, later
+// only of those whose handlers had begun, which is written down before they do.
 func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// settleLinger lets answers gather while they come fast: a statement for a few rows costs the database nearly as much as
-// one for hundreds. A crash in this time delivers the messages again.
+// settleLinger lets answers gather while they come fast: a statement for a few rows costs the database nearly as much
+// as one for hundreds. A crash in this time delivers the messages again.
 const settleLinger = 5 * time.Millisecond
 
 // transport is a queue in a database, as one process has it. What users are promised above it is the engine's.

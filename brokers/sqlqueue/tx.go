@@ -12,8 +12,9 @@ import (
 var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queue that is still open")
 
 // InTx runs fn in a transaction of the queue's database that also acks the message ctx belongs to: what fn changes and
-// publishes (with [Broker.TxPublisher]) happens exactly once, however often the message is delivered. When fn fails nothing
-// has happened, and the error is InTx's. A handler calls it last; after a success its own error would come too late.
+// publishes (with [Broker.TxPublisher]) happens exactly once, however often the message is delivered. When fn fails
+// nothing has happened, and the error is InTx's. A handler calls it last; after a success its own error would come too
+// late.
 //
 //	func (h *Handler) Handle(m *message.Message) error {
 //		return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {

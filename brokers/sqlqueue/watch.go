@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// watcher looks for what is due on behalf of all idle subscriptions of a broker, with one statement for all of them, so that a thousand
-// cost no more than one. A subscription whose queue has something asks for itself then. It is safe for concurrent use.
+// watcher looks for what is due on behalf of all idle subscriptions of a broker, with one statement for all of them, so
+// that a thousand cost no more than one. A subscription whose queue has something asks for itself then. It is safe for
+// concurrent use.
 type watcher struct {
 	first func(ctx context.Context, low, high int64) (map[int64]time.Duration, error)
 	// listening reports whether the database tells about what is new; looks are only for what that may miss then.
@@ -40,8 +41,8 @@ func newWatcher(s *store, timeout time.Duration, listening func() bool, log *slo
 	}
 }
 
-// join watches a queue, after a pause that idle gives. The channel is closed when something in it is due, or seems to be; what will be due
-// sets the alarm. The caller leaves when it needs the watch no more.
+// join watches a queue, after a pause that idle gives. The channel is closed when something in it is due, or seems to
+// be; what will be due sets the alarm. The caller leaves when it needs the watch no more.
 func (w *watcher) join(queue int64, a *alarm, idle *idleness) *watch {
 	x := &watch{queue: queue, alarm: a, idle: idle, look: time.Now().Add(idle.next(w.listening())), seen: make(chan struct{})}
 	w.mu.Lock()

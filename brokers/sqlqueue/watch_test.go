@@ -48,7 +48,8 @@ func TestWatcher_LooksOnceForAll(t *testing.T) {
 	})
 }
 
-// What is due ends its watch after the pause that the subscription has earned, and no other's; one that cannot be taken makes no hot loop.
+// What is due ends its watch after the pause that the subscription has earned, and no other's; one that cannot be taken
+// makes no hot loop.
 func TestWatcher_TellsWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {

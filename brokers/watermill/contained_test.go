@@ -21,8 +21,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// rude is a subscriber with the faults that adapters have: it delivers a nacked message again at once, hands out another
-// one while it is being closed, and ends its channel when the connection is lost.
+// rude is a subscriber with the faults that adapters have: it delivers a nacked message again at once, hands out
+// another one while it is being closed, and ends its channel when the connection is lost.
 type rude struct {
 	mu      sync.Mutex
 	opened  int

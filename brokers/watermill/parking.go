@@ -48,8 +48,8 @@ func kindOf(url string) string {
 	return strings.TrimPrefix(scheme, Scheme+"+")
 }
 
-// RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL: no other consumer has a queue of
-// that name.
+// RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL: no other consumer has a
+// queue of that name.
 func RetryTopic(url, topic, consumer string) string {
 	if consumer == "" {
 		consumer = brokers.DefaultGroup

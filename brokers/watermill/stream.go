@@ -221,8 +221,8 @@ func (s *stream) awaitAcks(ctx context.Context) {
 	}
 }
 
-// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and what is in hand is given
-// back behind them: a subscriber that is nacked while it is open delivers again at once.
+// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and what is in hand is
+// given back behind them: a subscriber that is nacked while it is open delivers again at once.
 func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)

@@ -154,8 +154,8 @@ func onWatermill(scheme string) bool {
 	return strings.HasPrefix(scheme, watermill.Scheme) || scheme == gochannel.Scheme
 }
 
-// watermillView names what watermill-amqp reads by the naming scheme, the topic itself elsewhere, and the place in the second
-// broker where retries wait.
+// watermillView names what watermill-amqp reads by the naming scheme, the topic itself elsewhere, and the place in the
+// second broker where retries wait.
 func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerView {
 	view := consumerView{topic, b.Group, topic, watermill.RetryTopic(b.URL, topic, b.Group), n.Dead}
 	if strings.HasPrefix(b.URL, watermillamqp.Scheme) {

@@ -9,7 +9,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// On Watermill's own adapters a retry waits in a second broker, and explain names the place there, or reports that there is none.
+// On Watermill's own adapters a retry waits in a second broker, and explain names the place there, or reports that
+// there is none.
 func TestExplain_WatermillsAdapters(t *testing.T) {
 	billing := func(queue, retry string) consumerView {
 		return consumerView{"orders", "billing", queue, "orders.billing." + retry, "orders.billing_dlq"}

@@ -35,8 +35,8 @@ func width(w io.Writer) int {
 	return columns
 }
 
-// forPeople makes rows fit into so many columns of a terminal: times become relative, and long texts end with an ellipsis. -o wide
-// shows all of it.
+// forPeople makes rows fit into so many columns of a terminal: times become relative, and long texts end with an
+// ellipsis. -o wide shows all of it.
 func forPeople(rows []table.Row, columns int, now time.Time) {
 	if len(rows) == 0 {
 		return

@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the program prints into testdata")
 
-// Each file of testdata is a session: commands behind "$ redrive ", and what they print on stdout, on stderr (behind "! ") and as exit
-// code (behind "=> ", unless 0). Every session begins with the store of seed in a separate directory.
+// Each file of testdata is a session: commands behind "$ redrive ", and what they print on stdout, on stderr (behind "!
+// ") and as exit code (behind "=> ", unless 0). Every session begins with the store of seed in a separate directory.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
@@ -60,7 +60,8 @@ func hermetic(t *testing.T) {
 	t.Setenv("REDRIVE_ACTOR", "ana")
 }
 
-// play runs the commands of a session and writes it anew. A line "> name" in front of the commands puts the lines up to "<" into a file.
+// play runs the commands of a session and writes it anew. A line "> name" in front of the commands puts the lines up to
+// "<" into a file.
 func play(t *testing.T, session string) string {
 	t.Helper()
 	var out strings.Builder

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// A token that is made goes with the hash alongside it; one on stdin is hashed and not shown; what can be guessed is refused.
+// A token that is made goes with the hash alongside it; one on stdin is hashed and not shown; what can be guessed is
+// refused.
 func TestConfigHash(t *testing.T) {
 	hermetic(t)
 	hash := func(input string, args ...string) (int, string, string) {

@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Ctrl-C in the middle of a run pauses it and prints how to continue; that continues with the rest, and sends nothing twice.
+// Ctrl-C in the middle of a run pauses it and prints how to continue; that continues with the rest, and sends nothing
+// twice.
 func TestRedrive_InterruptAndResume(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()

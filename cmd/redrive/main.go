@@ -1,5 +1,5 @@
-// Command redrive operates dead letters: it collects them from brokers into a store, lists, searches and groups them, and sends
-// them back to where they came from.
+// Command redrive operates dead letters: it collects them from brokers into a store, lists, searches and groups them,
+// and sends them back to where they came from.
 //
 //	redrive demo                                     # everything in memory, with traffic and failures
 //	redrive dlq list --topic orders --store dead-letters.db

@@ -23,8 +23,8 @@ const (
 	noticeTimeout  = 15 * time.Second
 )
 
-// notifications find out what people are to know, and deliver it by the pipeline that services use. What waits there for a retry is in
-// memory: what a receiver has had is in the store, and after a restart the rest is found again.
+// notifications find out what people are to know, and deliver it by the pipeline that services use. What waits there
+// for a retry is in memory: what a receiver has had is in the store, and after a restart the rest is found again.
 type notifications struct {
 	*notify.Notifier
 

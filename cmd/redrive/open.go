@@ -80,7 +80,8 @@ func (a *app) addBrokers(cfg *config.Config) error {
 	return nil
 }
 
-// open opens the store, which it makes or brings up to date. Nothing here takes dead letters of a pipeline, so there is no spool.
+// open opens the store, which it makes or brings up to date. Nothing here takes dead letters of a pipeline, so there is
+// no spool.
 func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	return a.openStore(ctx, func(url string) string { return url })
 }
@@ -120,8 +121,9 @@ func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq
 	return letters, nil
 }
 
-// openExisting is open for commands that look and change: an empty store made for a name that was mistyped would answer that nothing
-// has died, and a newer command would change the tables under a service. serve, demo, migrate and dlq import make and change them.
+// openExisting is open for commands that look and change: an empty store made for a name that was mistyped would answer
+// that nothing has died, and a newer command would change the tables under a service. serve, demo, migrate and dlq
+// import make and change them.
 func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
 	cfg, err := a.configuration()
 	if err != nil || a.makesStore {
@@ -199,7 +201,8 @@ type local struct {
 	*redrive.Runner
 }
 
-// local makes what works on the store, with what the configuration says of redrives. A nil redriver does everything but redrive.
+// local makes what works on the store, with what the configuration says of redrives. A nil redriver does everything but
+// redrive.
 func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error) {
 	r, log := &a.cfg.Redrive, a.logger()
 	manager, err := dlq.NewManager(dlq.ManagerConfig{

@@ -57,8 +57,8 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	return a.printValue(items)
 }
 
-// cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front. Messages come from
-// anybody.
+// cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front.
+// Messages come from anybody.
 func cells[T any](columns []column[T]) []column[T] {
 	safe := slices.Clone(columns)
 	for i := range safe {

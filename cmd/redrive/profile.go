@@ -28,7 +28,8 @@ type profile struct {
 	CA string `yaml:"ca"`
 }
 
-// profilesPath is where profiles are: redrive/profiles.yaml in the user's configuration directory, unless $REDRIVE_PROFILES says.
+// profilesPath is where profiles are: redrive/profiles.yaml in the user's configuration directory, unless
+// $REDRIVE_PROFILES says.
 func profilesPath() (string, error) {
 	if path := os.Getenv("REDRIVE_PROFILES"); path != "" {
 		return path, nil
@@ -69,7 +70,8 @@ func (a *app) profile() (*profile, error) {
 	return &p, a.credentials(&p)
 }
 
-// credentials adds those of --token-file and $REDRIVE_TOKEN. A token is not a flag: every user of the machine sees the flags of a process.
+// credentials adds those of --token-file and $REDRIVE_TOKEN. A token is not a flag: every user of the machine sees the
+// flags of a process.
 func (a *app) credentials(p *profile) error {
 	if a.flags.tokenFile != "" {
 		data, err := os.ReadFile(a.flags.tokenFile)

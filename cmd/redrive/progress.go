@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is not a terminal, or with
-// --quiet. It is safe for concurrent use.
+// bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is not a
+// terminal, or with --quiet. It is safe for concurrent use.
 type bar struct {
 	writer  progress.Writer // nil where nothing is shown
 	tracker *progress.Tracker

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo terminal: what is written to the file, and a function that closes it and returns what stood on the screen.
+// terminal is a pseudo terminal: what is written to the file, and a function that closes it and returns what stood on
+// the screen.
 func terminal(t *testing.T) (file *os.File, screen func() string) {
 	t.Helper()
 	file, _, screen = keyboard(t)
@@ -45,7 +46,8 @@ func keyboard(t *testing.T) (file, keys *os.File, screen func() string) {
 	}
 }
 
-// Long work shows people how far it is, with colours unless NO_COLOR says otherwise, and never where output is for programs.
+// Long work shows people how far it is, with colours unless NO_COLOR says otherwise, and never where output is for
+// programs.
 func TestProgress(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -116,7 +118,8 @@ func TestTerminal_TablesFit(t *testing.T) {
 	require.Contains(t, out.String(), "2025-11-20 07:31:00Z")
 }
 
-// A person who redrives a filter sees what, why, where to and how fast before the question, and what happened after a no.
+// A person who redrives a filter sees what, why, where to and how fast before the question, and what happened after a
+// no.
 func TestTerminal_RedriveAsks(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()

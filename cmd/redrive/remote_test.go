@@ -35,8 +35,8 @@ log: {level: warn}
 	return "http://" + address
 }
 
-// The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate session is
-// for what only a server does.
+// The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate
+// session is for what only a server does.
 func TestGolden_ThroughServer(t *testing.T) {
 	for _, name := range []string{"look", "show", "change", "edit", "audit", "remote/runs"} {
 		path, err := filepath.Abs(filepath.Join("testdata", name+".txt"))
@@ -69,7 +69,8 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), faults.String()
 }
 
-// Who is who, and what they may do, is the server's word: the token comes from the environment, a file or a profile, and is never shown.
+// Who is who, and what they may do, is the server's word: the token comes from the environment, a file or a profile,
+// and is never shown.
 func TestRemote_Credentials(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

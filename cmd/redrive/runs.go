@@ -267,7 +267,8 @@ func atRest(run *redrive.Run) bool {
 	return run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
 }
 
-// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the run as it was last.
+// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the run as it was
+// last.
 func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, error) {
 	var last *redrive.Run
 	b := a.startBar("redriving", 0)

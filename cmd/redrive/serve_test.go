@@ -64,8 +64,8 @@ func get(t *testing.T, url string) (int, string) {
 	return response.StatusCode, body.String()
 }
 
-// Serve collects what a service left in its dead letter queue, carries a run on that another process has started, tells its health,
-// and drains.
+// Serve collects what a service left in its dead letter queue, carries a run on that another process has started, tells
+// its health, and drains.
 func TestServe(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()

@@ -30,8 +30,8 @@ func certificate(t *testing.T) *x509.CertPool {
 	return roots
 }
 
-// With server.tls the server speaks HTTPS and nothing else: who trusts its certificate gets an answer, of the command too, who does not
-// gets none, and an old version of TLS or plain HTTP gets no page.
+// With server.tls the server speaks HTTPS and nothing else: who trusts its certificate gets an answer, of the command
+// too, who does not gets none, and an old version of TLS or plain HTTP gets no page.
 func TestServe_TLS(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

@@ -27,7 +27,8 @@ const (
 	shippingErrors = "shipping_error"
 )
 
-// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that knows nothing of us.
+// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that knows nothing
+// of us.
 type shop struct {
 	broker *memory.Broker
 	router *message.Router

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// tailBack is how many ids a look goes back behind the last one: a database gives ids before it commits, so that a letter may appear behind
-// one with a greater id.
+// tailBack is how many ids a look goes back behind the last one: a database gives ids before it commits, so that a
+// letter may appear behind one with a greater id.
 const tailBack = 500
 
 // tail follows the letters that a filter picks, in the order in which they are stored.

@@ -170,7 +170,8 @@ type brokerView struct {
 	URL     string   `json:"url"`
 	Outcome string   `json:"outcome"`
 	Sources []string `json:"sources"`
-	// Topics are those that the sources' messages came from, as far as the configuration says; Plan is what their consumers need.
+	// Topics are those that the sources' messages came from, as far as the configuration says; Plan is what their
+	// consumers need.
 	Topics  []string `json:"topics,omitempty"`
 	Plan    string   `json:"plan,omitempty"`
 	Problem string   `json:"problem,omitempty"`

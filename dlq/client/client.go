@@ -25,8 +25,8 @@ type Config struct {
 	Server string
 	// Token is a bearer token. User and Password are sent without one. Empty ones send no credentials.
 	Token, User, Password string
-	// HTTP sends the requests. Defaults to a client that follows no redirects; it should have no timeout, because exports and runs take
-	// long.
+	// HTTP sends the requests. Defaults to a client that follows no redirects; it should have no timeout, because
+	// exports and runs take long.
 	HTTP *http.Client
 	// Tries is how often a request that is safe to repeat is sent at most. Defaults to 3; 1 sends everything once.
 	Tries int
@@ -245,8 +245,8 @@ func unreachable(err error) error {
 	return &UnreachableError{err}
 }
 
-// refused reads an answer that is not a success. What another try may change is tried again: everything that only reads, and changes that
-// were not begun.
+// refused reads an answer that is not a success. What another try may change is tried again: everything that only
+// reads, and changes that were not begun.
 func refused(response *http.Response, reads bool) error {
 	defer func() { _ = response.Body.Close() }() // what is there of the reason was read
 	e := &Error{Status: response.StatusCode}

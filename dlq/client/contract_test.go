@@ -147,7 +147,8 @@ func methodOf(id string) string {
 	return name.String()
 }
 
-// Every operation of the document has a method of its name, or stands among the exempt; and no exemption outlives its operation.
+// Every operation of the document has a method of its name, or stands among the exempt; and no exemption outlives its
+// operation.
 func TestContract_EveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
 	all := newServer(t).operations(t)
@@ -162,8 +163,8 @@ func TestContract_EveryOperationHasAMethod(t *testing.T) {
 	}
 }
 
-// Each method is called against the server: it asks for its own operation, with all parameters that the document has, and what the server
-// answers has no field that package wire does not know.
+// Each method is called against the server: it asks for its own operation, with all parameters that the document has,
+// and what the server answers has no field that package wire does not know.
 func TestContract_EveryMethod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -329,8 +330,8 @@ func TestContract_Bytes(t *testing.T) {
 	require.Equal(t, 5, n, "over three pages")
 }
 
-// A change that was answered and whose answer was lost is not made twice; what cannot be repeated safely is sent once; an answer that no
-// other try changes is not asked for again.
+// A change that was answered and whose answer was lost is not made twice; what cannot be repeated safely is sent once;
+// an answer that no other try changes is not asked for again.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

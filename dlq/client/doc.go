@@ -5,7 +5,7 @@
 //		...
 //	}
 //
-// A method stands for one operation of the OpenAPI document and has its name: list-entries is [Client.ListEntries]. An answer that is not a
-// success is an [*Error] with the server's problem in it. What is safe to repeat is repeated when the server does not answer: reading, and
-// changes, which carry an Idempotency-Key.
+// A method stands for one operation of the OpenAPI document and has its name: list-entries is [Client.ListEntries]. An
+// answer that is not a success is an [*Error] with the server's problem in it. What is safe to repeat is repeated when
+// the server does not answer: reading, and changes, which carry an Idempotency-Key.
 package client

@@ -139,8 +139,8 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 	return ask[wire.Edited](ctx, c, post(by, wire.EditRequest{Edit: edit, Note: wire.Note{Note: by.Note}, Redrive: redrive}, "entries", number(id), "edit"))
 }
 
-// ExportEntries returns the entries that the filter picks as JSON lines (see wire.Letter), the oldest first. The caller closes the reader. A
-// connection that breaks off is an error of the reader.
+// ExportEntries returns the entries that the filter picks as JSON lines (see wire.Letter), the oldest first. The caller
+// closes the reader. A connection that breaks off is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
 	response, err := c.send(ctx, get(filterValues(&f), "entries", "export")) //nolint:bodyclose // the caller closes the reader
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Sink keeps dead letters: nil means that the dead letter is durable and its message may be acked. A *dlq.Letters is one. Give a
-// collector Letters without a spool: what it reads is safe in the broker, and needs no second place.
+// Sink keeps dead letters: nil means that the dead letter is durable and its message may be acked. A *dlq.Letters is
+// one. Give a collector Letters without a spool: what it reads is safe in the broker, and needs no second place.
 type Sink interface {
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 }
@@ -26,11 +26,11 @@ type Source struct {
 	Broker string
 	// Topic is what to subscribe to: orders_dlq, payments.DLT. Required.
 	Topic string
-	// Subscriber reads it. Required. Run does not close it. How many messages it hands out before the first is acked is how
-	// many are stored at once: 50 is a good number.
+	// Subscriber reads it. Required. Run does not close it. How many messages it hands out before the first is acked is
+	// how many are stored at once: 50 is a good number.
 	Subscriber message.Subscriber
-	// Origin is where the messages came from. Fields that are set win over what a message says; leave all empty for a queue in
-	// which the dead letters of several services meet, and tell.
+	// Origin is where the messages came from. Fields that are set win over what a message says; leave all empty for a
+	// queue in which the dead letters of several services meet, and tell.
 	Origin envelope.Origin
 }
 
@@ -42,9 +42,11 @@ type Config struct {
 	Sources []Source
 	// Formats are tried before the built-in ones, see [Formats].
 	Formats []Format
-	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30 s.
+	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and
+	// 30 s.
 	RetryMin, RetryMax time.Duration
-	// Hold is how long a message that the sink does not take is held before it is returned to the broker. Defaults to 1 min.
+	// Hold is how long a message that the sink does not take is held before it is returned to the broker. Defaults to 1
+	// min.
 	Hold time.Duration
 	// StoreTimeout bounds one attempt to store. Defaults to 30 s.
 	StoreTimeout time.Duration
@@ -128,8 +130,8 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Run reads every source until ctx ends, then drains: what was handed out is stored or returned before it returns nil. A
-// source that cannot be subscribed to is tried again for as long as it takes; Stats tells. Call it once.
+// Run reads every source until ctx ends, then drains: what was handed out is stored or returned before it returns nil.
+// A source that cannot be subscribed to is tried again for as long as it takes; Stats tells. Call it once.
 func (c *Collector) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, r := range c.readers {

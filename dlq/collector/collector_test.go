@@ -95,8 +95,8 @@ func deadLetter(t *testing.T, b *memory.Broker, topic, group, id string) {
 	}))
 }
 
-// Two brokers at once; what is collected goes back to the consumer that it came from, and its entry closes with the broker's
-// confirm.
+// Two brokers at once; what is collected goes back to the consumer that it came from, and its entry closes with the
+// broker's confirm.
 func TestCollector_SeveralBrokersAndBack(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)

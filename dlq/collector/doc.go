@@ -1,5 +1,5 @@
-// Package collector brings the dead letters that lie in brokers into a dead letter store: from the queues and topics of any
-// service, in any language, so that all of them can be searched, grouped and redriven in one place.
+// Package collector brings the dead letters that lie in brokers into a dead letter store: from the queues and topics of
+// any service, in any language, so that all of them can be searched, grouped and redriven in one place.
 //
 //	c, err := collector.New(collector.Config{
 //		Sink: letters, // *dlq.Letters
@@ -17,16 +17,17 @@
 //
 // # Guarantees
 //
-// A message is acked when the sink has it durably, and not before. The same delivery collected twice is one entry, as long as
-// the message has an id or a position (Kafka, SQL) or both; a RabbitMQ message whose producer set no message-id gets a new one, so
-// that a crash between store and ack makes a second entry of it: one entry too many, because two messages that look alike must
-// not become one. While the sink fails, messages are held unacked and tried again with growing pauses, which stops the flow
-// on its own; after [Config].Hold they are returned, so that one that the sink refuses does not stay in front of the others. Run
-// ends when everything that was handed out is stored or returned.
+// A message is acked when the sink has it durably, and not before. The same delivery collected twice is one entry, as
+// long as the message has an id or a position (Kafka, SQL) or both; a RabbitMQ message whose producer set no message-id
+// gets a new one, so that a crash between store and ack makes a second entry of it: one entry too many, because two
+// messages that look alike must not become one. While the sink fails, messages are held unacked and tried again with
+// growing pauses, which stops the flow on its own; after [Config].Hold they are returned, so that one that the sink
+// refuses does not stay in front of the others. Run ends when everything that was handed out is stored or returned.
 //
 // # What the headers say
 //
-// The headers of each system are read for what died, why, where and when. The first format that knows its own headers wins:
+// The headers of each system are read for what died, why, where and when. The first format that knows its own headers
+// wins:
 //
 //	format        by                                   to the consumer of
 //	redrive       x-dead-letter-reason, x-origin-topic  x-origin-topic, x-consumer
@@ -41,21 +42,23 @@
 //	rabbitmq      x-death, x-first-death-*              the queue whose consumer rejected it
 //	plain         nothing                               the queue's own name without _dlq, .DLT, .failed, .limbo, ...
 //
-// Numbers that Java writes as 4 or 8 bytes are read as such. What a message says wrongly or not at all, [Source].Origin says. A
-// header that cannot be read is left out of the entry's columns and never stops the message; the stored headers are exactly those
-// that came. Where the collector found the message is kept apart from them (driver.Body.Collected): a header could be its producer's.
+// Numbers that Java writes as 4 or 8 bytes are read as such. What a message says wrongly or not at all, [Source].Origin
+// says. A header that cannot be read is left out of the entry's columns and never stops the message; the stored headers
+// are exactly those that came. Where the collector found the message is kept apart from them (driver.Body.Collected): a
+// header could be its producer's.
 //
 // # Redriving what was collected
 //
-// A [Router] sends a message back to where it came from, without what made it a dead letter: the headers of its format, those that
-// the broker made, and ours. All others are as they were, with x-redrive-id and x-redrive-count added, by which a second death finds
-// its entry.
+// A [Router] sends a message back to where it came from, without what made it a dead letter: the headers of its format,
+// those that the broker made, and ours. All others are as they were, with x-redrive-id and x-redrive-count added, by
+// which a second death finds its entry.
 //
-// On RabbitMQ that is the queue itself, so no other consumer sees it. On Kafka it is the topic, where every group reads it again, since a
-// foreign group reads nothing else; give a source another topic ([Source].Origin) when the service has a retry topic of its
-// own.
+// On RabbitMQ that is the queue itself, so no other consumer sees it. On Kafka it is the topic, where every group reads
+// it again, since a foreign group reads nothing else; give a source another topic ([Source].Origin) when the service
+// has a retry topic of its own.
 //
-// A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has confirmed its
-// message, by "redrive" and with a note that says so, and PENDING again when its dead letter comes back. [OutcomeReported] is
-// for services whose pipeline has this store as its dead letter sink and reports: their entries wait for it.
+// A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has
+// confirmed its message, by "redrive" and with a note that says so, and PENDING again when its dead letter comes back.
+// [OutcomeReported] is for services whose pipeline has this store as its dead letter sink and reports: their entries
+// wait for it.
 package collector

@@ -15,10 +15,11 @@ import (
 type Format struct {
 	// Name stands in envelope.Collected. Required.
 	Name string
-	// Read fills in what the message carries about its death, and reports false when it is not of this system. It must not change
-	// the message, and must not fail: what cannot be read is left out. Required.
+	// Read fills in what the message carries about its death, and reports false when it is not of this system. It must
+	// not change the message, and must not fail: what cannot be read is left out. Required.
 	Read func(m *message.Message, d *Death) bool
-	// Owns reports headers that belong to the dead letter and not to the message: a redrive leaves them out. May be nil.
+	// Owns reports headers that belong to the dead letter and not to the message: a redrive leaves them out. May be
+	// nil.
 	Owns func(header string) bool
 }
 
@@ -47,8 +48,8 @@ type Death struct {
 
 // Formats lists the built-in formats in the order in which they are consulted. A message of none of them is plain.
 //
-// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is later than what its
-// producer has, who may write headers like ours.
+// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is later
+// than what its producer has, who may write headers like ours.
 func Formats() []Format {
 	return []Format{
 		{Name: "nservicebus", Read: readNServiceBus, Owns: ownedByNServiceBus},
@@ -76,8 +77,8 @@ func prefixed(prefixes ...string) func(string) bool {
 	}
 }
 
-// number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text comes first: the
-// bytes of a number that is also text would be a partition or offset beyond all that exist.
+// number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text
+// comes first: the bytes of a number that is also text would be a partition or offset beyond all that exist.
 func number(text string) (int64, bool) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && (text[0] == '-' || text[0] >= '0' && text[0] <= '9') {
 		return n, true

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// nServiceBusTime is the wire format of NServiceBus: not ISO 8601, with a colon in front of the microseconds, in UTC. Go's layouts
-// know no colon there, so that it is put in as a dot before.
+// nServiceBusTime is the wire format of NServiceBus: not ISO 8601, with a colon in front of the microseconds, in UTC.
+// Go's layouts know no colon there, so that it is put in as a dot before.
 const nServiceBusTime = "2006-01-02 15:04:05.000000 Z"
 
 // readNServiceBus reads the error forwarding headers that recoverability adds.
@@ -53,8 +53,8 @@ func ownedByNServiceBus(header string) bool {
 	}
 }
 
-// readMassTransit reads what the error transport of MassTransit adds; a skipped message, which no consumer wanted, has MT-Reason
-// alone.
+// readMassTransit reads what the error transport of MassTransit adds; a skipped message, which no consumer wanted, has
+// MT-Reason alone.
 func readMassTransit(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if h["MT-Reason"] == "" && h["MT-Fault-ExceptionType"] == "" && h["MT-Fault-Message"] == "" {

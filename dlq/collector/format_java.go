@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// readSpringKafka reads the headers of Spring for Apache Kafka's DeadLetterPublishingRecoverer, and those that the Kafka binder of
-// Spring Cloud Stream writes instead. Both put partition, offset and timestamp as bytes.
+// readSpringKafka reads the headers of Spring for Apache Kafka's DeadLetterPublishingRecoverer, and those that the
+// Kafka binder of Spring Cloud Stream writes instead. Both put partition, offset and timestamp as bytes.
 func readSpringKafka(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	original, exception := "kafka_dlt-original-", "kafka_dlt-exception-"
@@ -82,13 +82,14 @@ func ownedBySpring(header string) bool {
 		"x-exception-stacktrace":
 		return true
 	default:
-		// Not the others with kafka_: they are headers of applications, kafka_correlationId for one. retry_topic-* would let a
-		// redriven message begin with the attempts used up.
+		// Not the others with kafka_: they are headers of applications, kafka_correlationId for one. retry_topic-*
+		// would let a redriven message begin with the attempts used up.
 		return strings.HasPrefix(header, "kafka_dlt-") || strings.HasPrefix(header, "retry_topic-")
 	}
 }
 
-// readConnect reads the context headers of Kafka Connect's dead letter queue for sink connectors (KIP-298). All are text.
+// readConnect reads the context headers of Kafka Connect's dead letter queue for sink connectors (KIP-298). All are
+// text.
 func readConnect(m *message.Message, d *Death) bool {
 	const prefix = "__connect.errors."
 	h := m.Metadata

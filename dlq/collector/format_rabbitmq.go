@@ -20,8 +20,8 @@ type xDeath struct {
 	Time        time.Time `json:"time"`
 }
 
-// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or where only these are there, x-first-death-* and
-// x-last-death-*.
+// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or where only these are there,
+// x-first-death-* and x-last-death-*.
 func readRabbitMQ(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	var deaths []xDeath
@@ -77,8 +77,8 @@ func rejected(m *message.Message) bool {
 	return reason == "rejected" || reason == "delivery_limit"
 }
 
-// failure picks the event that tells whose message it is: the latest in which a consumer gave up. A message that waited in a retry
-// queue has expired there on its way, which is not a failure; it counts only if there is nothing else.
+// failure picks the event that tells whose message it is: the latest in which a consumer gave up. A message that waited
+// in a retry queue has expired there on its way, which is not a failure; it counts only if there is nothing else.
 func failure(deaths []xDeath) xDeath {
 	for _, d := range deaths {
 		if d.Reason == "rejected" || d.Reason == "delivery_limit" {

@@ -313,8 +313,8 @@ func systems() map[string]foreign {
 	}
 }
 
-// What PHP has written into orders_dlq says in its body why it is there and how often it was tried: different errors are
-// different groups, and a redrive begins at 0.
+// What PHP has written into orders_dlq says in its body why it is there and how often it was tried: different errors
+// are different groups, and a redrive begins at 0.
 func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)
@@ -347,8 +347,8 @@ func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 	require.Len(t, groups, 2)
 }
 
-// Dead letters of other systems are read as these write them, stored, and go back to where they came from with their headers intact
-// but for those of the dead letter. Watermill's own gochannel brings them: it has no opinion on headers.
+// Dead letters of other systems are read as these write them, stored, and go back to where they came from with their
+// headers intact but for those of the dead letter. Watermill's own gochannel brings them: it has no opinion on headers.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	for name, f := range systems() {

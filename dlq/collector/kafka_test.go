@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A Spring service on Kafka dead-letters the same record twice, as it does after a separate crash. It is one entry; its redrive
-// goes to the topic with the key and the headers, and when that dies, it is still the same entry.
+// A Spring service on Kafka dead-letters the same record twice, as it does after a separate crash. It is one entry; its
+// redrive goes to the topic with the key and the headers, and when that dies, it is still the same entry.
 func TestCollector_SpringOnKafka(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders", "orders-dlt"),

@@ -99,8 +99,9 @@ func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 
 // keepable copies the message with an id that it keeps.
 //
-// A record without an id has got one of its place in the dead letter topic from the driver. Its place in the topic that it came
-// from is better: it is the same when the service dead-letters it twice, and the one that its consumers would see.
+// A record without an id has got one of its place in the dead letter topic from the driver. Its place in the topic that
+// it came from is better: it is the same when the service dead-letters it twice, and the one that its consumers would
+// see.
 func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) *message.Message {
 	id := m.UUID
 	if made := envelope.StableID(lay); made != "" && (id == made || id == "") {

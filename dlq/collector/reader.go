@@ -94,8 +94,8 @@ func (r *reader) consume(ctx context.Context) error {
 func (r *reader) collect(ctx context.Context, m *message.Message) {
 	letter := r.collector.read(&r.source, m) //nolint:contextcheck // pure; the message has a separate context
 	attrs := []any{"message_id", letter.Message.UUID, "from_topic", letter.Origin.Topic}
-	// The message's own context ends when the subscription is lost. The work is worth finishing: the store knows the message
-	// again when it is delivered a second time.
+	// The message's own context ends when the subscription is lost. The work is worth finishing: the store knows the
+	// message again when it is delivered a second time.
 	work := context.WithoutCancel(m.Context())
 	deadline := time.Now().Add(r.collector.cfg.Hold)
 	for pause := r.collector.cfg.RetryMin; ; pause = min(2*pause, r.collector.cfg.RetryMax) {

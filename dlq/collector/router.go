@@ -22,8 +22,8 @@ import (
 type Outcome string
 
 const (
-	// OutcomeConfirmed closes it when the broker has confirmed the message: the consumer will not tell. A second death opens it
-	// again. This is the default.
+	// OutcomeConfirmed closes it when the broker has confirmed the message: the consumer will not tell. A second death
+	// opens it again. This is the default.
 	OutcomeConfirmed Outcome = "confirmed"
 	// OutcomeReported leaves it to the consumer, whose pipeline has the same store as its dead letter sink.
 	OutcomeReported Outcome = "reported"
@@ -38,8 +38,9 @@ type Target struct {
 	Scheme string
 	// Redriver puts a message in front of one consumer. A brokers.Broker is one. Required.
 	Redriver dlq.Redriver
-	// Publisher, if set, is for messages of foreign consumers: Redriver cannot reach them, as on Kafka, where a foreign group
-	// reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, independent of its reader.
+	// Publisher, if set, is for messages of foreign consumers: Redriver cannot reach them, as on Kafka, where a foreign
+	// group reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, independent of its
+	// reader.
 	Publisher message.Publisher
 	// Outcome closes the collected entries of this broker. Defaults to OutcomeConfirmed.
 	Outcome Outcome
@@ -57,8 +58,8 @@ type RouterConfig struct {
 	Logger *slog.Logger
 }
 
-// Router sends redriven messages back to the broker, and to the consumer or topic, that they came from. It is the dlq.Redriver of a
-// Manager for several brokers. It is safe for concurrent use. What it routes to is not its to close.
+// Router sends redriven messages back to the broker, and to the consumer or topic, that they came from. It is the
+// dlq.Redriver of a Manager for several brokers. It is safe for concurrent use. What it routes to is not its to close.
 type Router struct {
 	targets []Target
 	store   dlq.Store

@@ -18,7 +18,8 @@ import (
 // calls is how many messages are sent at once to a target that takes no batches.
 const calls = 64
 
-// way is how a message gets back: to which broker, and whether to its consumer or, when that is a foreign one, to its topic.
+// way is how a message gets back: to which broker, and whether to its consumer or, when that is a foreign one, to its
+// topic.
 type way struct {
 	target *Target
 	topic  bool
@@ -57,8 +58,8 @@ func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message
 	return nil
 }
 
-// RescheduleAll implements redrive.BatchRedriver: messages of different ways are sent at the same time, and the entries of those that need
-// no outcome are closed together.
+// RescheduleAll implements redrive.BatchRedriver: messages of different ways are sent at the same time, and the entries
+// of those that need no outcome are closed together.
 func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	errs := make([]error, len(messages))
 	byWay := map[way][]int{}
@@ -93,8 +94,8 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	return errs
 }
 
-// close resolves the entries of confirmed messages whose consumers do not report. A failure leaves them RETRYING, which ends with the
-// lease: the messages are out, and must not be sent again because of it.
+// close resolves the entries of confirmed messages whose consumers do not report. A failure leaves them RETRYING, which
+// ends with the lease: the messages are out, and must not be sent again because of it.
 func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	c := dlq.Change{
 		Action: dlq.ActionSucceed, Actor: "redrive", At: time.Now(), Note: "confirmed by the broker; its consumer does not report",

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A run over the dead letters of several brokers: each message goes its own way, those that cannot go do not hold the others, and the
-// entries of consumers that do not report are closed.
+// A run over the dead letters of several brokers: each message goes its own way, those that cannot go do not hold the
+// others, and the entries of consumers that do not report are closed.
 func TestRouter_Run(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)

@@ -19,8 +19,8 @@ type (
 	ProxyConfig = access.ProxyConfig
 )
 
-// Bearer authenticates by "Authorization: Bearer <token>". Tokens are compared in constant time. Browsers may send the token as the
-// password of basic authentication, with any user name. The error names every token that makes no sense.
+// Bearer authenticates by "Authorization: Bearer <token>". Tokens are compared in constant time. Browsers may send the
+// token as the password of basic authentication, with any user name. The error names every token that makes no sense.
 func Bearer(tokens ...Token) (Authenticator, error) { return access.Bearer(tokens...) }
 
 // Basic authenticates by user name and password. The error names every user that makes no sense.

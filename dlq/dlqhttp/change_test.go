@@ -34,8 +34,8 @@ func problem(t *testing.T, err error, status int) wire.Problem {
 	return refused.Problem
 }
 
-// Two operators send the same group back in the same second: every message goes out once, and the second learns who was first
-// was first.
+// Two operators send the same group back in the same second: every message goes out once, and the second learns who was
+// first was first.
 func TestTwoOperators(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	const n = 20
@@ -121,8 +121,8 @@ func TestETag(t *testing.T) {
 	require.Contains(t, audit.body, `"note":"later"`)
 }
 
-// A request with a key is done once: repeated it gets the first answer, with another body it is refused, and while the first is under
-// way it is told so.
+// A request with a key is done once: repeated it gets the first answer, with another body it is refused, and while the
+// first is under way it is told so.
 func TestIdempotencyKey(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	s.seed(t, 4)

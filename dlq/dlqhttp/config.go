@@ -19,7 +19,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Config specifies what a [Handler] serves, and to whom. The zero value of everything but Manager and Runner is the safe default.
+// Config specifies what a [Handler] serves, and to whom. The zero value of everything but Manager and Runner is the
+// safe default.
 type Config struct {
 	// Manager is what is served. Required.
 	Manager *dlq.Manager
@@ -27,15 +28,16 @@ type Config struct {
 	Runner *redrive.Runner
 	// Prefix is the path below which everything is, such as /ops. Defaults to none.
 	Prefix string
-	// Auth are consulted in their order for the sender of a request. Without one the server answers this machine only, whose users may do everything.
+	// Auth are consulted in their order for the sender of a request. Without one the server answers this machine only,
+	// whose users may do everything.
 	Auth []Authenticator
 	// Login lets people log in with an OpenID provider, alongside Auth. Nil is not a login.
 	Login *Login
-	// PublicURL is where people reach this server. With https, browsers are instructed to use nothing else; so they are where the server itself
-	// speaks TLS.
+	// PublicURL is where people reach this server. With https, browsers are instructed to use nothing else; so they are
+	// where the server itself speaks TLS.
 	PublicURL string
-	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback addresses are always
-	// among them; with Auth, an empty list allows any.
+	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback
+	// addresses are always among them; with Auth, an empty list allows any.
 	Hosts []string
 	// Origins are the browser origins (https://ops.example) besides our own that may change something.
 	Origins []string
@@ -43,16 +45,19 @@ type Config struct {
 	ReadOnly bool
 	// Redaction hides what not everybody may see. Nil hides nothing.
 	Redaction *redact.Rules
-	// AuditReads records in the audit log who has looked at the message of which entry. What cannot be recorded is not shown.
+	// AuditReads records in the audit log who has looked at the message of which entry. What cannot be recorded is not
+	// shown.
 	AuditReads bool
 	// RevealTo is the least role that sees what Redaction hides. With the zero Role no one does.
 	RevealTo Role
-	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within its context.
+	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within
+	// its context.
 	Health func(context.Context) Health
-	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil has no such route's answer but 404.
+	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil has no such
+	// route's answer but 404.
 	Topology func(context.Context) (any, error)
-	// Depths counts what waits in the queues of the brokers, for the live screen. Nil counts nothing. An error may come with the numbers of
-	// those brokers that did answer.
+	// Depths counts what waits in the queues of the brokers, for the live screen. Nil counts nothing. An error may come
+	// with the numbers of those brokers that did answer.
 	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
@@ -79,11 +84,12 @@ type Limits struct {
 	Body int64
 	// Import is the largest import in bytes. Defaults to 1 GiB.
 	Import int64
-	// Rate is how many requests a second one client may make on average, Burst how many at once. Default to 50 and 200. A negative
-	// Rate is not a bound.
+	// Rate is how many requests a second one client may make on average, Burst how many at once. Default to 50 and 200.
+	// A negative Rate is not a bound.
 	Rate  float64
 	Burst int
-	// Streams is how many progress streams may be open at once: a tenth of them for one caller, and a tenth for admins only. Defaults to 100.
+	// Streams is how many progress streams may be open at once: a tenth of them for one caller, and a tenth for admins
+	// only. Defaults to 100.
 	Streams int
 	// Timeout is how long a request may take, but for exports, imports, purges and streams. Defaults to 30 s.
 	Timeout time.Duration
@@ -100,7 +106,8 @@ type (
 	Principal = access.Principal
 	// Authenticator identifies the sender of a request; see [Config.Auth].
 	Authenticator = access.Authenticator
-	// AuthenticatorFunc makes an Authenticator of a function: for those who have a separate login in front of the handler.
+	// AuthenticatorFunc makes an Authenticator of a function: for those who have a separate login in front of the
+	// handler.
 	AuthenticatorFunc = access.AuthenticatorFunc
 )
 

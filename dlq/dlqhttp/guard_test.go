@@ -47,8 +47,8 @@ func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	})...)
 }
 
-// Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the right one is answered as
-// the wrong ones are.
+// Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the
+// right one is answered as the wrong ones are.
 func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 	for _, path := range []string{"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/", "/entries", "/static/style.css", "/nothing"} {
 		s := guarded(t)
@@ -82,7 +82,8 @@ func TestGuard_AccountInTheLog(t *testing.T) {
 	require.NotContains(t, s.log.String(), "\nlevel=ERROR")
 }
 
-// Health without credentials costs the components one question in an interval, however many ask, and a wrong password learns nothing there.
+// Health without credentials costs the components one question in an interval, however many ask, and a wrong password
+// learns nothing there.
 func TestGuard_AnonymousHealth(t *testing.T) {
 	var asked atomic.Int64
 	s := guarded(t, func(c *dlqhttp.Config) {

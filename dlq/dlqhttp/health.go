@@ -25,8 +25,8 @@ const (
 // publicInterval is how old the health may be that a caller without credentials sees.
 const publicInterval = 5 * time.Second
 
-// publicHealth keeps what callers without credentials see: they cost the components one question in an interval, however many ask, and
-// learn which of them fail, not why.
+// publicHealth keeps what callers without credentials see: they cost the components one question in an interval,
+// however many ask, and learn which of them fail, not why.
 type publicHealth struct {
 	mu   sync.Mutex
 	at   time.Time

@@ -153,8 +153,8 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 	return all
 }
 
-// Two stores that differ only in what a role may not see show that role the same bytes: on every route and page, in exports, the event stream,
-// errors, counts, sorts, ETags, digests, and the log; whatever it guesses.
+// Two stores that differ only in what a role may not see show that role the same bytes: on every route and page, in
+// exports, the event stream, errors, counts, sorts, ETags, digests, and the log; whatever it guesses.
 func TestNonInterference(t *testing.T) {
 	one := secrets{"111.222.333-44", "ana@example", "correct horse", "abc"}
 	for name, other := range map[string]secrets{

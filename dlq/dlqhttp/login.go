@@ -16,16 +16,19 @@ import (
 // LoginConfig is how people log in with an OpenID provider: by the authorization code flow with PKCE. Their roles
 // follow from their groups when they log in, and hold until their session ends.
 type LoginConfig struct {
-	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is contacted when the first person logs in.
+	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is contacted when
+	// the first person logs in.
 	Issuer string
 	// ClientID and ClientSecret are what this server is to the provider. The secret is empty for a public client.
 	ClientID, ClientSecret string
-	// PublicURL is where people reach this server, its prefix included. The provider must allow PublicURL + "/login/callback". Required. With
-	// https, cookies go by nothing else, and browsers are instructed to use nothing else.
+	// PublicURL is where people reach this server, its prefix included. The provider must allow PublicURL +
+	// "/login/callback". Required. With https, cookies go by nothing else, and browsers are instructed to use nothing
+	// else.
 	PublicURL string
 	// Scopes are the requested ones. Defaults to openid, profile, email and groups.
 	Scopes []string
-	// NameClaim is the claim that stands in the audit log, which must be the person's for good. Defaults to email, which must be verified.
+	// NameClaim is the claim that stands in the audit log, which must be the person's for good. Defaults to email,
+	// which must be verified.
 	NameClaim string
 	// GroupsClaim has the groups, as a list. Defaults to groups.
 	GroupsClaim string
@@ -94,7 +97,8 @@ func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) home() string { return h.cfg.Prefix + "/" }
 
-// unauthorized is the page of a person who is not known; programs get a problem. It reports whether the request is a person's.
+// unauthorized is the page of a person who is not known; programs get a problem. It reports whether the request is a
+// person's.
 func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		return false

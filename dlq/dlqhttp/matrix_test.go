@@ -93,8 +93,8 @@ func basic(user, password string) string {
 	return r.Header.Get("Authorization")
 }
 
-// Every route that the routers have, with every role by every way to authenticate, and without: a route is open to its least role and those
-// above, and to no caller else. A route cannot be left out: what is tried is what is served.
+// Every route that the routers have, with every role by every way to authenticate, and without: a route is open to its
+// least role and those above, and to no caller else. A route cannot be left out: what is tried is what is served.
 func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 	auth, all := authentications(t)
 	s := newServer(t, func(c *dlqhttp.Config) {

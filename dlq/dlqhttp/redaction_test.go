@@ -13,7 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// What is hidden is hidden on every route that shows anything, from everybody but the role that may see it, and in the log.
+// What is hidden is hidden on every route that shows anything, from everybody but the role that may see it, and in the
+// log.
 func TestRedaction_HoldsEverywhere(t *testing.T) {
 	rules, err := redact.New(redact.Config{
 		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},
@@ -59,7 +60,8 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	require.Equal(t, http.StatusOK, preview.status)
 	require.NotContains(t, preview.body, "111.222")
 
-	// Who may not see cannot find it out either: by searching, by a jq expression that copies it, or by sending the mask back.
+	// Who may not see cannot find it out either: by searching, by a jq expression that copies it, or by sending the
+	// mask back.
 	for name, test := range map[string]struct {
 		method, path, body string
 		status             int

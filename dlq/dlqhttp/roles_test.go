@@ -76,8 +76,8 @@ func (o *operation) at() string {
 	return strings.NewReplacer("{id}", "999", "{revision}", "7").Replace(o.path)
 }
 
-// Every role is tried on every route of the document, and so is no role. A route that declares no role, or does not say that it changes
-// something, fails: it was forgotten.
+// Every role is tried on every route of the document, and so is no role. A route that declares no role, or does not say
+// that it changes something, fails: it was forgotten.
 func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	roles := []string{"viewer", "operator", "approver", "admin"}

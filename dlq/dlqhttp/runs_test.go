@@ -165,8 +165,8 @@ func TestPages(t *testing.T) {
 	require.InDelta(t, 2, a.at(t, "count"), 0)
 }
 
-// One person sends no more alone than they may, whichever route or page they use; a refusal has changed nothing. Who approves sees
-// what it is about on the page too.
+// One person sends no more alone than they may, whichever route or page they use; a refusal has changed nothing. Who
+// approves sees what it is about on the page too.
 func TestApproval_EveryRoute(t *testing.T) {
 	limit := &dlq.Approval{Above: 1}
 	s := newServerWith(t, redrive.Config{Approval: limit}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })

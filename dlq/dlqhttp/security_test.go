@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// Without authentication only this machine is answered: not for another name (DNS rebinding), not through a proxy, and not on
-// another address, whatever the program listens on.
+// Without authentication only this machine is answered: not for another name (DNS rebinding), not through a proxy, and
+// not on another address, whatever the program listens on.
 func TestLocalOnly(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 1)
@@ -73,7 +73,8 @@ func TestCheckAddress(t *testing.T) {
 	require.Error(t, dlqhttp.CheckAddress("localhost", auth))
 }
 
-// A page of another site changes nothing, although the browser of somebody who may would send their credentials with it.
+// A page of another site changes nothing, although the browser of somebody who may would send their credentials with
+// it.
 func TestCrossOrigin(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Origins = bearer(t), []string{"https://ops.example"} })
 	s.seed(t, 3)

@@ -60,7 +60,8 @@ func TestStoredTokens(t *testing.T) {
 	require.Equal(t, http.StatusOK, me("Authorization", "Bearer rdt_ci").status)
 }
 
-// Who is not known gets a page when they are a person, and what programs read when they are not. Behind HTTPS browsers stay there.
+// Who is not known gets a page when they are a person, and what programs read when they are not. Behind HTTPS browsers
+// stay there.
 func TestUnauthorizedPage(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.PublicURL = bearer(t), "https://redrive.example" })
 	a := s.ask(t, http.MethodGet, "/entries", "", "Accept", "text/html,*/*")

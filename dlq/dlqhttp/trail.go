@@ -13,7 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
-// trail records in the audit log what changes nothing: guesses at what is hidden, and, where it is configured, what was read.
+// trail records in the audit log what changes nothing: guesses at what is hidden, and, where it is configured, what was
+// read.
 type trail struct {
 	manager *dlq.Manager
 	logger  *slog.Logger
@@ -38,7 +39,8 @@ func newTrail(cfg *Config) *trail {
 	}
 }
 
-// refused records that a caller asked for what is hidden from it. What it looked for is not in the record, which others read.
+// refused records that a caller asked for what is hidden from it. What it looked for is not in the record, which others
+// read.
 func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
 	t.logger.WarnContext(ctx, "what is hidden was asked for, and refused", "actor", who.Name, "role", who.Role.String(), "field", err.Field)

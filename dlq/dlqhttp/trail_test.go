@@ -22,8 +22,8 @@ func (s *server) recorded(t *testing.T, action dlq.Action) []dlq.AuditRecord {
 	return records
 }
 
-// A request for what is hidden from its caller is in the audit log, with what they asked of what, and without what they guessed: on the API and on
-// the pages.
+// A request for what is hidden from its caller is in the audit log, with what they asked of what, and without what they
+// guessed: on the API and on the pages.
 func TestGuesses_AreAudited(t *testing.T) {
 	rules, err := redact.New(redact.Config{
 		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},

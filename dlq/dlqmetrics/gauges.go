@@ -155,7 +155,8 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOldest shows the longest waiting entry of all, and that of each topic; that of the others where it is older than all of these.
+// collectOldest shows the longest waiting entry of all, and that of each topic; that of the others where it is older
+// than all of these.
 func (m *Metrics) collectOldest(ch chan<- prometheus.Metric) {
 	stats, d := &m.answer.stats, &m.descs
 	gauge(ch, d.oldest, age(stats.OldestPending))

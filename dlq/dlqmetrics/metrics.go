@@ -23,7 +23,8 @@ type Config struct {
 	Refresh time.Duration
 	// Timeout bounds the questions to the store. Defaults to 5 s, which is within the timeout of a scrape.
 	Timeout time.Duration
-	// ResolutionBuckets are the classic buckets of the time from the first death to RESOLVED, in seconds. Default to 1 s to 30 days.
+	// ResolutionBuckets are the classic buckets of the time from the first death to RESOLVED, in seconds. Default to 1
+	// s to 30 days.
 	ResolutionBuckets []float64
 	// LegacyNames exports dlq_events_total and dlq_resolution_time_seconds, too.
 	LegacyNames bool
@@ -41,8 +42,8 @@ type Sources struct {
 	Collector *collector.Collector
 }
 
-// Metrics is a prometheus.Collector and the dlq.Observer of what it watches. It is safe for concurrent use and has nothing to close:
-// after the Letters are closed, their store shows as down.
+// Metrics is a prometheus.Collector and the dlq.Observer of what it watches. It is safe for concurrent use and has
+// nothing to close: after the Letters are closed, their store shows as down.
 type Metrics struct {
 	cfg   Config
 	descs descs

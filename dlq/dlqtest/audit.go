@@ -173,8 +173,8 @@ func testUnarchive(t *testing.T, db Database) {
 	require.Empty(t, back, "what came back was left in the archive too")
 }
 
-// The message that died first is there again when its entry was edited, purged and brought back, and what was brought back stays for as long
-// again as it stayed after it was closed.
+// The message that died first is there again when its entry was edited, purged and brought back, and what was brought
+// back stays for as long again as it stayed after it was closed.
 func testUnarchiveRevisions(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)

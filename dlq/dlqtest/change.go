@@ -21,7 +21,8 @@ var paths = map[dlq.Status][]dlq.Action{
 	dlq.Discarded: {dlq.ActionDiscard},
 }
 
-// Every action in every state: what is legal moves the entry, what is not changes nothing and names who was there before.
+// Every action in every state: what is legal moves the entry, what is not changes nothing and names who was there
+// before.
 func testTransitions(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

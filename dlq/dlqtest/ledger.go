@@ -23,7 +23,8 @@ func ledger(t *testing.T, s Store) driver.LedgerStore {
 	return l
 }
 
-// What a person sends counts within a window, by what they are called however it is written, and what is open until it is settled.
+// What a person sends counts within a window, by what they are called however it is written, and what is open until it
+// is settled.
 func testLedger(t *testing.T, db Database) {
 	t.Helper()
 	l := ledger(t, db.open(t))

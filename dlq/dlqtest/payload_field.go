@@ -23,8 +23,8 @@ func hostilePayloads() map[string]string {
 	return list
 }
 
-// A field of a JSON payload picks the letters that have its value there: in lists too, of the right type, and never those whose payload is
-// no JSON, is cut off or looks nearly like it.
+// A field of a JSON payload picks the letters that have its value there: in lists too, of the right type, and never
+// those whose payload is no JSON, is cut off or looks nearly like it.
 func testPayloadFields(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -66,8 +66,8 @@ func testSuccess(t *testing.T, db Database) {
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
 }
 
-// A redriven message that dies again is the same entry, PENDING, one redrive older, until its redrives are used up: then it is PARKED
-// for a person (C43).
+// A redriven message that dies again is the same entry, PENDING, one redrive older, until its redrives are used up:
+// then it is PARKED for a person (C43).
 func testSecondDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -101,7 +101,8 @@ func testSecondDeath(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
 }
 
-// A late death moves the last of its cause, though the entry is in the state that it was in: an operator had given up waiting for it.
+// A late death moves the last of its cause, though the entry is in the state that it was in: an operator had given up
+// waiting for it.
 func testLateDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

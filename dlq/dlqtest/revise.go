@@ -52,7 +52,8 @@ func testRevise(t *testing.T, db Database) {
 	}
 }
 
-// Where a collector found a message stays with it, through an edit, a second death, an export and the archive, and is not a header.
+// Where a collector found a message stays with it, through an edit, a second death, an export and the archive, and is
+// not a header.
 func testCollected(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A claim is a redrive of each entry, all or nothing with its record; what has changed since is skipped, and says by whom.
+// A claim is a redrive of each entry, all or nothing with its record; what has changed since is skipped, and says by
+// whom.
 func testRunClaim(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -46,7 +47,8 @@ func testRunClaim(t *testing.T, db Database) {
 	requireCounts(t, s, dlq.Counts{Retrying: 69, Resolved: 1})
 }
 
-// What was published, refused and given up is recorded, in one step with the next claims; a step that is repeated changes nothing.
+// What was published, refused and given up is recorded, in one step with the next claims; a step that is repeated
+// changes nothing.
 func testRunSteps(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The set is what the filter picks when it is frozen, in chunks of any size; newer entries and newer deaths are not in it.
+// The set is what the filter picks when it is frozen, in chunks of any size; newer entries and newer deaths are not in
+// it.
 func testRunFreeze(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What the caller of a step knows is treated as what is stored where it is, and ignored where it is not: the result is the same as
-// of a caller who knows nothing.
+// What the caller of a step knows is treated as what is stored where it is, and ignored where it is not: the result is
+// the same as of a caller who knows nothing.
 func testRunKnown(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcomes are read from the entries, by whatever path and whenever they were recorded: success, death, nothing in time, purged, taken by others.
+// Outcomes are read from the entries, by whatever path and whenever they were recorded: success, death, nothing in
+// time, purged, taken by others.
 func testRunSettle(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Processes report, an operator pauses their service, and each of them learns it with its next report, one that starts later too.
+// Processes report, an operator pauses their service, and each of them learns it with its next report, one that starts
+// later too.
 func testServices(t *testing.T, db Database) {
 	t.Helper()
 	s, ok := driver.As[driver.ServiceStore](db.open(t))

@@ -46,8 +46,8 @@ func testGroups(t *testing.T, db Database) {
 	}
 }
 
-// A group of one call shows the newest of its letters, in whichever order they were given, and an older one that comes later does not make it
-// older.
+// A group of one call shows the newest of its letters, in whichever order they were given, and an older one that comes
+// later does not make it older.
 func testGroupNewest(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -12,7 +12,8 @@ type By struct {
 	Version int64
 }
 
-// AuditRecord is one line of the audit log: it is written in the transaction of the change it tells of, and never changed.
+// AuditRecord is one line of the audit log: it is written in the transaction of the change it tells of, and never
+// changed.
 type AuditRecord struct {
 	ID int64
 	// At, Actor, Action and Note: when, who, what and why.

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Body is the message of an entry, byte for byte. An entry has more than one when the message changed on its way: revision 0 is
-// what died first.
+// Body is the message of an entry, byte for byte. An entry has more than one when the message changed on its way:
+// revision 0 is what died first.
 type Body struct {
 	// Revision counts from 0.
 	Revision int
@@ -20,7 +20,8 @@ type Body struct {
 	Payload []byte
 	// Headers are the message's metadata as they were when it died, the failure recorded.
 	Headers map[string]string
-	// Collected is where a collector found the message. It is kept apart from the headers, which any producer may write.
+	// Collected is where a collector found the message. It is kept apart from the headers, which any producer may
+	// write.
 	Collected envelope.Collected
 	// ContentType is what the headers say of the payload; empty when they say nothing.
 	ContentType string

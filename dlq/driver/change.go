@@ -16,10 +16,12 @@ const (
 	ActionPublished Action = "published"
 	// ActionRelease gives a claim back, because the message could not be published: RETRYING to PENDING, or to PARKED.
 	ActionRelease Action = "release"
-	// ActionReleaseByHand ends the wait for an outcome that a person knows will not come, before its lease ends: RETRYING to PENDING, or to
-	// PARKED when its redrives are used up. The redrive still counts, and a late outcome of it too. It needs a note.
+	// ActionReleaseByHand ends the wait for an outcome that a person knows will not come, before its lease ends:
+	// RETRYING to PENDING, or to PARKED when its redrives are used up. The redrive still counts, and a late outcome of
+	// it too. It needs a note.
 	ActionReleaseByHand Action = "release by hand"
-	// ActionSucceed records that the consumer handled the redriven message, or that its publish is all there will be: to RESOLVED.
+	// ActionSucceed records that the consumer handled the redriven message, or that its publish is all there will be:
+	// to RESOLVED.
 	ActionSucceed Action = "succeed"
 	// ActionDie records that the redriven message died again: to PENDING, or to PARKED when its redrives are used up.
 	ActionDie Action = "die"
@@ -45,8 +47,8 @@ const (
 	ActionRead Action = "read"
 )
 
-// Change asks a [Store] for one action on some entries. Each entry is changed alone: one that is in another state does not stop
-// the others.
+// Change asks a [Store] for one action on some entries. Each entry is changed alone: one that is in another state does
+// not stop the others.
 type Change struct {
 	// Action is what to do. Required; not ActionDie (that is [Store.Put]), ActionEdit ([Store.Revise]), ActionImport
 	// ([Store.Import]) and ActionPurge ([Store.Purge]).
@@ -64,15 +66,15 @@ type Change struct {
 	Lease time.Duration
 	// Run is the redrive run that claims; empty for a single redrive.
 	Run string
-	// Reports, for ActionSucceed, say of each of the IDs, in their order, which redrive of it succeeded. Nil when nothing is known of that:
-	// the broker's confirmation is all there will be.
+	// Reports, for ActionSucceed, say of each of the IDs, in their order, which redrive of it succeeded. Nil when
+	// nothing is known of that: the broker's confirmation is all there will be.
 	Reports []Report
 }
 
 // Report is what a consumer says of a redriven message that it has handled. An empty field says nothing.
 type Report struct {
-	// MessageID, Topic and Consumer must be the entry's, Number that of a redrive which is outstanding: a message may carry the headers of
-	// another one, and anybody may write them.
+	// MessageID, Topic and Consumer must be the entry's, Number that of a redrive which is outstanding: a message may
+	// carry the headers of another one, and anybody may write them.
 	MessageID, Topic, Consumer string
 	Number                     int
 }
@@ -93,8 +95,8 @@ func (r *Report) fits(e *Entry) error {
 	}
 }
 
-// redriven reports whether the entry was redriven so often, at least. A claim that was returned may have been published nevertheless, and
-// is not counted any more.
+// redriven reports whether the entry was redriven so often, at least. A claim that was returned may have been published
+// nevertheless, and is not counted any more.
 func (e *Entry) redriven(number int) bool {
 	return !e.LastRedriveAt.IsZero() && number <= e.RedriveCount+1
 }
@@ -147,8 +149,9 @@ func (c *Change) Validate() error {
 // Audited reports whether the change leaves a record in the audit log. All do that change a status.
 func (c *Change) Audited() bool { return c.Action != ActionPublished }
 
-// Apply is the state machine: the entry as it is after the change, or a [*ConflictError] when it is not in a state for it. It
-// touches nothing; a [Store] calls it on the row that it holds locked, so that all stores agree on what is legal.
+// Apply is the state machine: the entry as it is after the change, or a [*ConflictError] when it is not in a state for
+// it. It touches nothing; a [Store] calls it on the row that it holds locked, so that all stores agree on what is
+// legal.
 func (c *Change) Apply(e Entry) (Entry, error) {
 	if len(c.Reports) > 0 {
 		if err := c.Reports[0].fits(&e); err != nil {
@@ -199,7 +202,8 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 func (c *Change) legal(e *Entry) bool {
 	switch c.Action {
 	case ActionRedrive:
-		// A run may claim again what it had claimed itself, when nothing has happened to the entry since (see RunItem.Settle).
+		// A run may claim again what it had claimed itself, when nothing has happened to the entry since (see
+		// RunItem.Settle).
 		mine := c.Run != "" && e.Run == c.Run && c.Version != 0
 		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At) || e.Status == Retrying && mine
 	case ActionResolve, ActionDiscard:
@@ -211,8 +215,8 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionPublished, ActionRelease, ActionReleaseByHand:
 		return e.Status == Retrying
 	case ActionSucceed:
-		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was returned. A success that is
-		// reported a second time, after a restore, is old news.
+		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was returned. A
+		// success that is reported a second time, after a restore, is old news.
 		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	case ActionRestore:
 		return e.Status == Resolved || e.Status == Discarded || e.Status == Parked
@@ -226,8 +230,8 @@ func (e *Entry) close(at time.Time, by string) {
 	e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = at, by, time.Time{}
 }
 
-// waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its redrives are
-// used up, for a person (C43).
+// waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its
+// redrives are used up, for a person (C43).
 func (e *Entry) waiting() Status {
 	if e.RedriveCount > 0 && e.RedriveCount >= e.RedriveBudget {
 		return Parked

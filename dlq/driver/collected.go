@@ -6,11 +6,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// CollectedHeaders are the headers in which earlier versions kept what is in [Body.Collected]: broker, queue or topic, and format. They are
-// taken out of what is captured, for any producer may write them.
+// CollectedHeaders are the headers in which earlier versions kept what is in [Body.Collected]: broker, queue or topic,
+// and format. They are taken out of what is captured, for any producer may write them.
 var CollectedHeaders = [3]string{"x-collected-broker", "x-collected-from", "x-collected-format"}
 
-// WhereCollected is where a collector found the message: Collected, or, in a body that an earlier version has stored, what its headers say.
+// WhereCollected is where a collector found the message: Collected, or, in a body that an earlier version has stored,
+// what its headers say.
 func (b *Body) WhereCollected() envelope.Collected {
 	if b.Collected != (envelope.Collected{}) {
 		return b.Collected

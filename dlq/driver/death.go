@@ -12,7 +12,8 @@ const (
 	Stored Outcome = "stored"
 	// Seen says that the entry is there already and this death was reported before. Nothing but SeenCount changed.
 	Seen Outcome = "seen"
-	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are used up.
+	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
+	// used up.
 	DiedAgain Outcome = "died again"
 )
 
@@ -22,21 +23,21 @@ type Receipt struct {
 	Outcome Outcome
 }
 
-// Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A handler may copy the headers of a redriven
-// message to the messages that it sends; those belong to other topics, consumers or ids, and are separate dead letters. So is one of
-// a redrive that never was.
+// Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A
+// handler may copy the headers of a redriven message to the messages that it sends; those belong to other topics,
+// consumers or ids, and are separate dead letters. So is one of a redrive that never was.
 func (e *Entry) Belongs(owner *Entry) bool {
 	return e.RedriveOf == owner.ID && e.EventID == owner.EventID &&
 		e.Origin.Topic == owner.Origin.Topic && (owner.Origin.Consumer == "" || e.Origin.Consumer == owner.Origin.Consumer) &&
 		owner.redriven(e.DeathRedrive)
 }
 
-// Die is the entry e after the death d of the same message, and whether that is news. It touches nothing; a [Store] calls it on
-// the row that it holds locked.
+// Die is the entry e after the death d of the same message, and whether that is news. It touches nothing; a [Store]
+// calls it on the row that it holds locked.
 //
-// A death is news when it belongs to a later redrive than the last recorded one. Where the broker gives no position, the
-// producer may have sent the same message once more after the entry was closed: that, too, is news, while a report older than
-// the closing is the redelivery of a crash.
+// A death is news when it belongs to a later redrive than the last recorded one. Where the broker gives no position,
+// the producer may have sent the same message once more after the entry was closed: that, too, is news, while a report
+// older than the closing is the redelivery of a crash.
 func (e Entry) Die(d *Entry) (Entry, Outcome) {
 	again := d.RedriveOf == e.ID && d.DeathRedrive > e.DeathRedrive
 	resent := d.RedriveOf != e.ID && d.Origin.Position == "" && (e.Status == Resolved || e.Status == Discarded) &&

@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Entry is one dead letter as a [Store] keeps it: where the message came from, why it died, and what happened since. Listings
-// carry entries without Body. Times are UTC with microseconds; a zero time means "not yet".
+// Entry is one dead letter as a [Store] keeps it: where the message came from, why it died, and what happened since.
+// Listings carry entries without Body. Times are UTC with microseconds; a zero time means "not yet".
 type Entry struct {
 	// ID is given by the store. Zero before the entry is stored.
 	ID int64
@@ -56,7 +56,8 @@ type Entry struct {
 
 	// CreatedAt is the first death. FirstFailureAt is the first failed attempt before it, DiedAt the last death.
 	CreatedAt, FirstFailureAt, DiedAt, LastSeenAt time.Time
-	// LastRedriveAt, SucceededAt and ResolvedAt are set by the redrive, by its success, and by whatever closed the entry.
+	// LastRedriveAt, SucceededAt and ResolvedAt are set by the redrive, by its success, and by whatever closed the
+	// entry.
 	LastRedriveAt, SucceededAt, ResolvedAt time.Time
 	// ResolvedBy is who closed it: an operator, or "redrive".
 	ResolvedBy string

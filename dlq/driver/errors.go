@@ -13,15 +13,18 @@ var (
 	ErrConflict = errors.New("entry is in another state")
 	// ErrInvalid means that the request itself is wrong; nothing was changed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrUnavailable means that a store could not be opened because its database does not answer: it may be opened later.
+	// ErrUnavailable means that a store could not be opened because its database does not answer: it may be opened
+	// later.
 	ErrUnavailable = errors.New("the store does not answer")
-	// ErrForbidden means that this person may not do it: approve their own run, for example, or send more than one person may alone.
+	// ErrForbidden means that this person may not do it: approve their own run, for example, or send more than one
+	// person may alone.
 	ErrForbidden = errors.New("not allowed")
 	// ErrClosed means that the store, or what holds it, was closed.
 	ErrClosed = errors.New("closed")
 )
 
-// ConflictError is the answer to the one who came second: the change was not made, because somebody else had made theirs.
+// ConflictError is the answer to the one who came second: the change was not made, because somebody else had made
+// theirs.
 type ConflictError struct {
 	// ID is the entry and Action what was requested.
 	ID     int64

@@ -31,19 +31,19 @@ type Filter struct {
 	SourceTable   string `json:"source_table,omitzero"`
 	SourceID      string `json:"source_id,omitzero"`
 	CorrelationID string `json:"correlation_id,omitzero"`
-	// TraceID picks entries whose message travelled in this W3C trace: 32 hexadecimal digits. It reads the headers of every entry that
-	// the other fields leave.
+	// TraceID picks entries whose message travelled in this W3C trace: 32 hexadecimal digits. It reads the headers of
+	// every entry that the other fields leave.
 	TraceID string `json:"trace_id,omitzero"`
-	// ErrorText must occur in the error message, PayloadText in the payload. Letter case counts in the payload, and does not
-	// in the error (ASCII letters at least; the database decides about others). PayloadText reads every payload that the other
-	// fields leave: give it company.
+	// ErrorText must occur in the error message, PayloadText in the payload. Letter case counts in the payload, and
+	// does not in the error (ASCII letters at least; the database decides about others). PayloadText reads every
+	// payload that the other fields leave: give it company.
 	ErrorText   string `json:"error_text,omitzero"`
 	PayloadText string `json:"payload_text,omitzero"`
-	// PayloadFields must all have their values in the payload, if that is JSON. They are read as PayloadText is; a store may have an
-	// index for them.
+	// PayloadFields must all have their values in the payload, if that is JSON. They are read as PayloadText is; a
+	// store may have an index for them.
 	PayloadFields []PayloadField `json:"payload_fields,omitzero"`
-	// CauseText must occur in the group's normalized error. It is answered from the groups, so it is fast on any table size,
-	// but it cannot see numbers, ids and quoted values.
+	// CauseText must occur in the group's normalized error. It is answered from the groups, so it is fast on any table
+	// size, but it cannot see numbers, ids and quoted values.
 	CauseText string `json:"cause_text,omitzero"`
 	// From and To bound CreatedAt: at or after From, before To.
 	From time.Time `json:"from,omitzero"`
@@ -89,8 +89,8 @@ var traceID = regexp.MustCompile("^[0-9a-f]{32}$")
 // ReadsBodies reports whether what the filter picks is found by reading bodies, one by one: such a search takes long.
 func (f *Filter) ReadsBodies() bool { return f.LooksIntoPayloads() || f.TraceID != "" }
 
-// validateValues refuses what no store holds: text with NUL or that is not UTF-8, a number beyond 32 bits. A payload is bytes, and holds
-// anything.
+// validateValues refuses what no store holds: text with NUL or that is not UTF-8, a number beyond 32 bits. A payload is
+// bytes, and holds anything.
 func (f *Filter) validateValues() error {
 	for name, value := range map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),
@@ -111,11 +111,12 @@ func (f *Filter) validateValues() error {
 	return nil
 }
 
-// LooksIntoPayloads reports whether what the filter picks says something about payloads. Who may not see them may not ask it.
+// LooksIntoPayloads reports whether what the filter picks says something about payloads. Who may not see them may not
+// ask it.
 func (f *Filter) LooksIntoPayloads() bool { return f.PayloadText != "" || len(f.PayloadFields) > 0 }
 
-// ValidateTexts reports texts that no stored entry can have, and that some databases refuse in every query: a listing with one finds
-// nothing, but what keeps a filter, such as a redrive run, must not keep one.
+// ValidateTexts reports texts that no stored entry can have, and that some databases refuse in every query: a listing
+// with one finds nothing, but what keeps a filter, such as a redrive run, must not keep one.
 func (f *Filter) ValidateTexts() error {
 	for name, text := range f.texts() {
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
@@ -125,7 +126,8 @@ func (f *Filter) ValidateTexts() error {
 	return nil
 }
 
-// texts are the fields that a store compares with its text columns. PayloadText is not among them: payloads are any bytes.
+// texts are the fields that a store compares with its text columns. PayloadText is not among them: payloads are any
+// bytes.
 func (f *Filter) texts() map[string]string {
 	return map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),

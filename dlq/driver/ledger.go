@@ -12,9 +12,9 @@ import (
 // LedgerStore is a [Store] that counts what a person sends, whichever way it is sent and whichever process sends it.
 type LedgerStore interface {
 	Store
-	// Reserve enters that a person is about to send, unless that makes more than the limit within the window: then it returns false and
-	// enters nothing. What is open counts however old it is. Reserving a key again replaces what was reserved under it. Two calls for one
-	// person at once are one behind the other, in all processes.
+	// Reserve enters that a person is about to send, unless that makes more than the limit within the window: then it
+	// returns false and enters nothing. What is open counts however old it is. Reserving a key again replaces what was
+	// reserved under it. Two calls for one person at once are one behind the other, in all processes.
 	Reserve(ctx context.Context, r Reservation) (bool, error)
 	// Unreserve removes what was reserved under a key, because nothing was sent. A key that is not there is no error.
 	Unreserve(ctx context.Context, key string) error

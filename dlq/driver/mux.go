@@ -16,8 +16,8 @@ const DefaultURL = "sqlite:dead-letters.db"
 
 // Driver opens stores for the URL schemes that it is registered for.
 type Driver interface {
-	// OpenStore opens the store that u names and brings its schema up to date. It refuses URL parameters that it does not know,
-	// and shows no password in its errors.
+	// OpenStore opens the store that u names and brings its schema up to date. It refuses URL parameters that it does
+	// not know, and shows no password in its errors.
 	OpenStore(ctx context.Context, u *url.URL) (Store, error)
 }
 
@@ -40,8 +40,8 @@ var known = map[string]string{
 // DefaultMux is where [Register] puts drivers.
 var DefaultMux Mux
 
-// Register makes a driver available to [Open] under a URL scheme. It panics when the scheme is taken or d is nil: a program that
-// does this is wrong wherever it runs. Called by the init functions of driver packages.
+// Register makes a driver available to [Open] under a URL scheme. It panics when the scheme is taken or d is nil: a
+// program that does this is wrong wherever it runs. Called by the init functions of driver packages.
 func Register(scheme string, d Driver) { DefaultMux.Register(scheme, d) }
 
 // Schemes lists what [Open] can open, sorted.

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// NoticeStore is a [Store] that remembers what people were notified of and which causes they do not want to hear of, so that
-// one of several servers notifies them, and none does it again after a restart.
+// NoticeStore is a [Store] that remembers what people were notified of and which causes they do not want to hear of, so
+// that one of several servers notifies them, and none does it again after a restart.
 type NoticeStore interface {
 	Store
-	// HoldNotices makes a process the one that notifies until a time, and reports whether it is. Another one is as long as its own time
-	// has not come.
+	// HoldNotices makes a process the one that notifies until a time, and reports whether it is. Another one is as long
+	// as its own time has not come.
 	HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error)
-	// Notices returns those since a time, and the first notice of each receiver, which has no ID: from then on it is served.
+	// Notices returns those since a time, and the first notice of each receiver, which has no ID: from then on it is
+	// served.
 	Notices(ctx context.Context, since time.Time) ([]Notice, error)
 	// PutNotice notes that a receiver has had a notice. One that is there stays as it is, and is no error.
 	PutNotice(ctx context.Context, n Notice) error

@@ -9,9 +9,9 @@ import (
 // ArchiveStore is a [Store] that can bring back what it has purged into its archive.
 type ArchiveStore interface {
 	Store
-	// Unarchive moves entries from the archive back, as they were, with their ids, and records it in the audit log. It returns the
-	// ids of those that are back. Left out are those that are not in the archive, and those of a delivery that has been
-	// dead-lettered again since.
+	// Unarchive moves entries from the archive back, as they were, with their ids, and records it in the audit log. It
+	// returns the ids of those that are back. Left out are those that are not in the archive, and those of a delivery
+	// that has been dead-lettered again since.
 	Unarchive(ctx context.Context, by By, at time.Time, ids ...int64) ([]int64, error)
 }
 
@@ -25,20 +25,21 @@ type RecordStore interface {
 // MonthStore is a [Store] that may have a table for each month.
 type MonthStore interface {
 	Store
-	// PurgeMonths removes, a month at a time, what Purge would remove entry by entry: months whose entries are to be purged, all but a
-	// few. It returns how many entries, and ignores Purge.Limit.
+	// PurgeMonths removes, a month at a time, what Purge would remove entry by entry: months whose entries are to be
+	// purged, all but a few. It returns how many entries, and ignores Purge.Limit.
 	PurgeMonths(ctx context.Context, p Purge) (int, error)
 }
 
 // TxStore is a [Store] that can put dead letters into a transaction of the caller's, on the same database.
 type TxStore interface {
 	Store
-	// PutTx is Put in tx: the letters are there when tx commits, and durable. When it fails, tx is as it was before and can go on.
+	// PutTx is Put in tx: the letters are there when tx commits, and durable. When it fails, tx is as it was before and
+	// can go on.
 	PutTx(ctx context.Context, tx *sql.Tx, letters ...*Entry) ([]Receipt, error)
 }
 
-// As finds what a store offers besides [Store], in it or in what it wraps: a wrapper has a method Unwrap() Store. It is the only way to ask,
-// for an assertion on a store that is wrapped fails without a sign.
+// As finds what a store offers besides [Store], in it or in what it wraps: a wrapper has a method Unwrap() Store. It is
+// the only way to ask, for an assertion on a store that is wrapped fails without a sign.
 func As[T any](s Store) (T, bool) {
 	for {
 		if found, ok := s.(T); ok {

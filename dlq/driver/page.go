@@ -11,8 +11,8 @@ import (
 // MaxPage is the most entries that one page may have.
 const MaxPage = 1000
 
-// Order is the order of a listing: by CreatedAt and then by ID, or by ID alone, which is the order in which a store was given them. Late
-// ones, from a spool or an export, stand far back in the first, and at the end of the second.
+// Order is the order of a listing: by CreatedAt and then by ID, or by ID alone, which is the order in which a store was
+// given them. Late ones, from a spool or an export, stand far back in the first, and at the end of the second.
 type Order string
 
 const (
@@ -44,8 +44,8 @@ type Page struct {
 	After string
 }
 
-// Listing is a page of entries. A page is found by its place in the order, not by counting: deep pages cost the same as the
-// first, and entries that arrive meanwhile shift nothing.
+// Listing is a page of entries. A page is found by its place in the order, not by counting: deep pages cost the same as
+// the first, and entries that arrive meanwhile shift nothing.
 type Listing struct {
 	// Entries are without Body.
 	Entries []Entry
@@ -60,8 +60,8 @@ type Cursor struct {
 	ID    int64
 }
 
-// Resolve fills the defaults of the page in and reads its cursor, which is nil for the first page. What is wrong with it is
-// reported as [ErrInvalid].
+// Resolve fills the defaults of the page in and reads its cursor, which is nil for the first page. What is wrong with
+// it is reported as [ErrInvalid].
 func (p Page) Resolve() (Page, *Cursor, error) {
 	if p.Limit == 0 {
 		p.Limit = 50

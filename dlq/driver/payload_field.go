@@ -16,18 +16,18 @@ const (
 
 // PayloadField is a field of a JSON payload and the value that it must have: "customer.id=42". In JSON it is that text.
 //
-// Lists on the way, and at its end, are looked into: "items.sku=A-7" picks an order of which one item has it. A payload that is not JSON
-// has no fields.
+// Lists on the way, and at its end, are looked into: "items.sku=A-7" picks an order of which one item has it. A payload
+// that is not JSON has no fields.
 type PayloadField struct {
 	// Path are the names on the way to the field, the outermost first.
 	Path []string
-	// Value is a string, or JSON: 42 is both the number and the string of these digits, "42" in quotes only the string. Numbers compare
-	// by what they are worth, texts by every letter.
+	// Value is a string, or JSON: 42 is both the number and the string of these digits, "42" in quotes only the string.
+	// Numbers compare by what they are worth, texts by every letter.
 	Value string
 }
 
-// ParsePayloadField reads "customer.id=42". A name with a dot, an equals sign or a space at an end stands in quotes: "a.b".c=1. Spaces
-// around the sign and a leading "$." or "." do not count. The error wraps [ErrInvalid].
+// ParsePayloadField reads "customer.id=42". A name with a dot, an equals sign or a space at an end stands in quotes:
+// "a.b".c=1. Spaces around the sign and a leading "$." or "." do not count. The error wraps [ErrInvalid].
 func ParsePayloadField(text string) (PayloadField, error) {
 	invalid := func(what string) (PayloadField, error) {
 		return PayloadField{}, fmt.Errorf("%w: payload field %q: %s: such as customer.id=42", ErrInvalid, text, what)

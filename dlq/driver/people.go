@@ -10,7 +10,8 @@ import (
 // their digests only: who reads the store cannot log in with what is there.
 type PeopleStore interface {
 	Store
-	// PutToken stores a token. The error wraps ErrConflict when there is one with its name or its digest, revoked or not.
+	// PutToken stores a token. The error wraps ErrConflict when there is one with its name or its digest, revoked or
+	// not.
 	PutToken(ctx context.Context, t Token) error
 	// Tokens returns all tokens by name, those that were revoked or have expired among them.
 	Tokens(ctx context.Context) ([]Token, error)
@@ -40,7 +41,8 @@ const (
 type Token struct {
 	// Name stands in the audit log, Role is what its owner may do. Digest is that of the token. Required.
 	Name, Role, Digest string
-	// CreatedAt and CreatedBy are required. A zero ExpiresAt is never; a zero UsedAt is not yet, a zero RevokedAt is not.
+	// CreatedAt and CreatedBy are required. A zero ExpiresAt is never; a zero UsedAt is not yet, a zero RevokedAt is
+	// not.
 	CreatedAt time.Time
 	CreatedBy string
 	ExpiresAt time.Time

@@ -7,13 +7,13 @@ import (
 
 // Purge asks a [Store] to remove entries that are closed and old.
 type Purge struct {
-	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: nothing that waits for a person is ever purged, and what
-	// was discarded only when asked for.
+	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: nothing that waits for a person is ever purged,
+	// and what was discarded only when asked for.
 	Statuses []Status
 	// ClosedBefore picks entries that were closed before it. Required.
 	ClosedBefore time.Time
-	// SkipArchive removes without a copy. The default copies each entry, body and all, to the archive in the transaction that
-	// removes it.
+	// SkipArchive removes without a copy. The default copies each entry, body and all, to the archive in the
+	// transaction that removes it.
 	SkipArchive bool
 	// Limit is at most how many entries. Defaults to 1,000 in one call; what is removed in one transaction.
 	Limit int

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// ServiceStore is a [Store] through which services report what they are doing now, and learn whether an operator has paused their intake.
+// ServiceStore is a [Store] through which services report what they are doing now, and learn whether an operator has
+// paused their intake.
 type ServiceStore interface {
 	Store
 	// Beat keeps the report of a process in place of its last one, and returns the pause of its service.
@@ -38,7 +39,8 @@ type IntakePause struct {
 	At      time.Time
 }
 
-// ServiceReport is what one process of a service does now. It is that of the moment At: readers compare that with the clock.
+// ServiceReport is what one process of a service does now. It is that of the moment At: readers compare that with the
+// clock.
 type ServiceReport struct {
 	Service string    `json:"service"`
 	Process string    `json:"process"`

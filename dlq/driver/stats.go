@@ -68,7 +68,8 @@ type GroupQuery struct {
 	Handler, ErrorClass, CauseText string
 	// Fingerprint, unless empty, asks for this group alone.
 	Fingerprint string
-	// SeenSince, unless zero, asks for the groups of which an entry died since then, those that were first seen last in front.
+	// SeenSince, unless zero, asks for the groups of which an entry died since then, those that were first seen last in
+	// front.
 	SeenSince time.Time
 	// TrendSince, unless zero, asks for each group's hours since then.
 	TrendSince time.Time
@@ -94,17 +95,19 @@ const (
 	RecentSpans = 12
 )
 
-// Stats are the numbers of a dashboard. They are kept up to date with every change, so reading them scans no entries, those of
-// Recent excepted.
+// Stats are the numbers of a dashboard. They are kept up to date with every change, so reading them scans no entries,
+// those of Recent excepted.
 type Stats struct {
 	Counts Counts
 	// ByType and ByTopic split the counts, the most entries first.
 	ByType, ByTopic []NamedCounts
 	// TopCauses are the groups with the most PENDING entries.
 	TopCauses []Group
-	// Hourly are the entries created and closed in each hour since StatsQuery.Since, oldest first; hours without any are left out.
+	// Hourly are the entries created and closed in each hour since StatsQuery.Since, oldest first; hours without any
+	// are left out.
 	Hourly []HourCount
-	// Recent are the last RecentSpans spans, oldest first, the one that is not over among them; nil when they were not asked for.
+	// Recent are the last RecentSpans spans, oldest first, the one that is not over among them; nil when they were not
+	// asked for.
 	Recent []SpanCount
 	// OldestPending is when the longest waiting PENDING entry was created; zero when none waits.
 	OldestPending time.Time
@@ -118,15 +121,15 @@ type NamedCounts struct {
 	Counts Counts
 }
 
-// HourCount is how many entries were created in the hour that begins at Hour (UTC), and how many were closed in it: resolved or
-// discarded, whenever they came.
+// HourCount is how many entries were created in the hour that begins at Hour (UTC), and how many were closed in it:
+// resolved or discarded, whenever they came.
 type HourCount struct {
 	Hour          time.Time
 	Count, Closed int64
 }
 
-// SpanCount is how many deaths there were in the span that begins at From (UTC), those after a redrive included, and how many entries were
-// closed in it.
+// SpanCount is how many deaths there were in the span that begins at From (UTC), those after a redrive included, and
+// how many entries were closed in it.
 type SpanCount struct {
 	From          time.Time
 	Count, Closed int64

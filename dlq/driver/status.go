@@ -13,8 +13,8 @@ const (
 	Pending Status = "PENDING"
 	// Retrying was sent back to its consumer, whose outcome is not known yet.
 	Retrying Status = "RETRYING"
-	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Neither a rule nor a
-	// run over PENDING entries takes it.
+	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Neither a rule
+	// nor a run over PENDING entries takes it.
 	Parked Status = "PARKED"
 	// Resolved is done: a redrive succeeded, or somebody said that it is taken care of.
 	Resolved Status = "RESOLVED"

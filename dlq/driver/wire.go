@@ -40,7 +40,8 @@ func (e *Entry) Detail() wire.EntryDetail {
 	return d
 }
 
-// SetWire makes the entry what its JSON form says. Body is not touched. A key of another length than a [Key] is left out.
+// SetWire makes the entry what its JSON form says. Body is not touched. A key of another length than a [Key] is left
+// out.
 func (e *Entry) SetWire(w *wire.Entry) {
 	*e = Entry{
 		ID: w.ID, EventID: string(w.EventID), EventType: string(w.EventType), SourceTable: string(w.SourceTable), SourceID: string(w.SourceID),
@@ -63,7 +64,8 @@ func (e *Entry) SetWire(w *wire.Entry) {
 	}
 }
 
-// SetDetail makes the entry what its JSON form with a body says. The error wraps [ErrInvalid] when the body's digest cannot be read.
+// SetDetail makes the entry what its JSON form with a body says. The error wraps [ErrInvalid] when the body's digest
+// cannot be read.
 func (e *Entry) SetDetail(w *wire.EntryDetail) error {
 	e.SetWire(&w.Entry)
 	e.Body = &Body{}
@@ -133,7 +135,8 @@ func (f *Filter) Wire() wire.Filter {
 	return w
 }
 
-// SetWire makes the filter what its JSON form says. The error wraps [ErrInvalid] for a payload field that cannot be read.
+// SetWire makes the filter what its JSON form says. The error wraps [ErrInvalid] for a payload field that cannot be
+// read.
 func (f *Filter) SetWire(w *wire.Filter) error {
 	*f = Filter{
 		IDs: w.IDs, Topic: w.Topic, Consumer: w.Consumer, EventType: w.EventType, Handler: w.Handler, Reason: envelope.Reason(w.Reason),

@@ -51,9 +51,10 @@ func (g *gate) fault(problem string) {
 	g.problem = problem
 }
 
-// Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended as they are at a
-// shutdown, so that handlers finish, what was not handed out goes back, and other processes may have it; afterwards they begin anew. It is
-// for subscribers that keep messages for a group that is away, as those of package brokers do.
+// Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended
+// as they are at a shutdown, so that handlers finish, what was not handed out goes back, and other processes may have
+// it; afterwards they begin anew. It is for subscribers that keep messages for a group that is away, as those of
+// package brokers do.
 func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
 	m.gate.mu.Lock()
 	m.gate.used = true
@@ -69,7 +70,8 @@ type gated struct {
 	running sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The first subscription is made at once, so that what is wrong with it is its error.
+// Subscribe implements message.Subscriber. The first subscription is made at once, so that what is wrong with it is its
+// error.
 func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	sub, cancel := context.WithCancel(ctx)
 	messages, err := s.inner.Subscribe(sub, topic)

@@ -24,7 +24,8 @@ type Config struct {
 	Service string
 	// Store takes the reports. Required, and it must keep reports: those of package sqlstore do.
 	Store driver.Store
-	// Process tells the processes of a service apart. Defaults to the host's name, the process id and a few random digits.
+	// Process tells the processes of a service apart. Defaults to the host's name, the process id and a few random
+	// digits.
 	Process string
 	// Interval is how often a report is made, and so how soon a pause works. Defaults to 5 s.
 	Interval time.Duration

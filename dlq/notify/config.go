@@ -67,7 +67,8 @@ type Receiver struct {
 	Name string
 	// URL is posted to: https, or http on this machine. Required.
 	URL string
-	// Slack posts the text as Slack's incoming webhooks take it. Otherwise the notice is posted, signed with Secret, which is required then.
+	// Slack posts the text as Slack's incoming webhooks take it. Otherwise the notice is posted, signed with Secret,
+	// which is required then.
 	Slack  bool
 	Secret string
 	// On is what about. Defaults to all [Kinds].

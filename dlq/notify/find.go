@@ -62,7 +62,8 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 	return found, nil
 }
 
-// causes are those that are new or have come back. Causes that look the same to viewers are one, as they are on the pages.
+// causes are those that are new or have come back. Causes that look the same to viewers are one, as they are on the
+// pages.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
 	groups, err := n.store.Groups(ctx, driver.GroupQuery{SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: dlq.MaxPage})

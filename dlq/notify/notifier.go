@@ -35,7 +35,8 @@ type Notifier struct {
 	process string
 
 	mu sync.Mutex
-	// out is what was published, until it is read from the store that the receiver has had it: what was read before would have it sent again.
+	// out is what was published, until it is read from the store that the receiver has had it: what was read before
+	// would have it sent again.
 	out map[driver.Notice]state
 	// sent is when each receiver was sent something, within the last hour.
 	sent map[string][]time.Time
@@ -137,7 +138,8 @@ func (n *Notifier) look(ctx context.Context) error {
 	return nil
 }
 
-// tell publishes what a receiver has not had. One that is served for the first time is told of what happens from now on.
+// tell publishes what a receiver has not had. One that is served for the first time is told of what happens from now
+// on.
 func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice, now time.Time) error {
 	var begun time.Time
 	had, lately := map[string]bool{}, 0
@@ -191,7 +193,8 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	return true, nil
 }
 
-// down tells that the store does not answer, once for each time that it does not, if this process notified when it last did.
+// down tells that the store does not answer, once for each time that it does not, if this process notified when it last
+// did.
 func (n *Notifier) down(ctx context.Context) {
 	now := time.Now().UTC()
 	n.mu.Lock()
@@ -242,7 +245,8 @@ func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	}
 }
 
-// settle notes that a receiver has had a notice, or will not have it any more. While the store does not take that, it is kept here.
+// settle notes that a receiver has had a notice, or will not have it any more. While the store does not take that, it
+// is kept here.
 func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.mu.Lock()
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered

@@ -329,8 +329,8 @@ func TestNotifier_Muted(t *testing.T) {
 	require.Equal(t, []string{"New cause of dead letters: unknown (in charge)", "New cause of dead letters: known (in charge)"}, ops.texts())
 }
 
-// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack gets no markup
-// of a message.
+// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack
+// gets no markup of a message.
 func TestNotifier_TellsWhatViewersSee(t *testing.T) {
 	t.Parallel()
 	letters, ops, slack := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
@@ -394,7 +394,8 @@ func (s *store) HoldNotices(ctx context.Context, process string, at, until time.
 	return s.NoticeStore.HoldNotices(ctx, process, at, until)
 }
 
-// A store that does not answer is told of by the server whose turn it was, each time once, without the words of its driver.
+// A store that does not answer is told of by the server whose turn it was, each time once, without the words of its
+// driver.
 func TestNotifier_StoreDown(t *testing.T) {
 	t.Parallel()
 	path, ops := filepath.Join(t.TempDir(), "dead.db"), newReceiver(t)

@@ -22,8 +22,9 @@ const (
 	childMemory  = 512 << 20
 )
 
-// Child evaluates in processes of its own, which may take half a gigabyte of memory and five seconds for a payload: one that takes more is
-// killed, and its expression refused. The process is a command of the program that calls [Serve]. It is made by [NewChild].
+// Child evaluates in processes of its own, which may take half a gigabyte of memory and five seconds for a payload: one
+// that takes more is killed, and its expression refused. The process is a command of the program that calls [Serve]. It
+// is made by [NewChild].
 type Child struct {
 	command []string
 	free    chan *process // one for each that may run; nil is one that has to be started
@@ -155,7 +156,8 @@ func start(ctx context.Context, command []string) (*process, error) {
 	return p, nil
 }
 
-// exchange sends, and reads one answer. With an error the process is to be killed, which ends what is being sent or read.
+// exchange sends, and reads one answer. With an error the process is to be killed, which ends what is being sent or
+// read.
 func (p *process) exchange(ctx context.Context, timeout time.Duration, send func() error) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -187,8 +189,8 @@ func (p *process) kill() {
 	_ = p.command.Wait()
 }
 
-// Serve is the child process of a [Child]: it evaluates what comes in until that ends. It bounds the memory of the process, so it is to be
-// the only thing that the process does.
+// Serve is the child process of a [Child]: it evaluates what comes in until that ends. It bounds the memory of the
+// process, so it is to be the only thing that the process does.
 func Serve(in io.Reader, out io.Writer) error {
 	limitMemory(childMemory)
 	debug.SetMaxStack(childMemory / 4)

@@ -63,7 +63,8 @@ func TestChild_AsInProcess(t *testing.T) {
 	}
 }
 
-// Expressions that would take all memory, or never end, end their process and nothing else, and the next one is answered.
+// Expressions that would take all memory, or never end, end their process and nothing else, and the next one is
+// answered.
 func TestChild_Bounded(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)

@@ -19,11 +19,11 @@ import (
 type Diff struct {
 	// Headers are those that are not the same, by name.
 	Headers []Header
-	// Lines are the payload's lines, those that changed with a few around them. JSON is compared in an indented form. Nil when the
-	// payloads are the same, or one is not text.
+	// Lines are the payload's lines, those that changed with a few around them. JSON is compared in an indented form.
+	// Nil when the payloads are the same, or one is not text.
 	Lines []Line
-	// PayloadChanged says that the payloads are not the same bytes. Binary says that one of them is not text, and Before and After
-	// are their sizes in bytes.
+	// PayloadChanged says that the payloads are not the same bytes. Binary says that one of them is not text, and
+	// Before and After are their sizes in bytes.
 	PayloadChanged, Binary bool
 	Before, After          int
 }
@@ -36,7 +36,8 @@ type Header struct {
 	Added, Removed bool
 }
 
-// Line is a line of a payload. Op is '-' for one that is gone, '+' for a new one, ' ' for one that stays, and '@' for a gap.
+// Line is a line of a payload. Op is '-' for one that is gone, '+' for a new one, ' ' for one that stays, and '@' for a
+// gap.
 type Line struct {
 	Op   byte
 	Text string

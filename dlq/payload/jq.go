@@ -25,8 +25,8 @@ const (
 
 // Evaluator runs jq expressions over payloads. It is safe for concurrent use.
 type Evaluator interface {
-	// Evaluate returns what the expression makes of a JSON payload. What it did not touch keeps its bytes: the order of the keys, the white
-	// space, and numbers that no float64 can hold.
+	// Evaluate returns what the expression makes of a JSON payload. What it did not touch keeps its bytes: the order of
+	// the keys, the white space, and numbers that no float64 can hold.
 	Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error)
 }
 
@@ -54,8 +54,8 @@ func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body
 	return &after, nil
 }
 
-// InProcess evaluates in the calling process. Its time is bounded where the expression can be interrupted, its memory is not: it is for
-// expressions of people who could end the process anyway. [Child] is for the others.
+// InProcess evaluates in the calling process. Its time is bounded where the expression can be interrupted, its memory
+// is not: it is for expressions of people who could end the process anyway. [Child] is for the others.
 type InProcess struct{ last atomic.Pointer[program] }
 
 var _ Evaluator = (*InProcess)(nil)

@@ -49,7 +49,8 @@ func spliceValue(out []byte, raw json.RawMessage, was, value any, depth int) ([]
 	return appendJSON(out, value)
 }
 
-// sameJSON reports whether two values are written the same. gojq's own comparison takes 9007199254740993 for 9007199254740992.0.
+// sameJSON reports whether two values are written the same. gojq's own comparison takes 9007199254740993 for
+// 9007199254740992.0.
 func sameJSON(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -144,7 +145,8 @@ func spliceArray(out []byte, raw json.RawMessage, was, value []any, depth int) (
 	return append(out, ']'), nil
 }
 
-// rawMember is a member of an object: its key, the key as it is written with the colon and the space around it, and the value.
+// rawMember is a member of an object: its key, the key as it is written with the colon and the space around it, and the
+// value.
 type rawMember struct {
 	key   string
 	name  []byte

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Entry is what may be shown of an entry: every text of it without what the patterns match. What a hidden value could be tried against
-// (the key, the size, the group of a hidden cause) is left out or made of what is shown.
+// Entry is what may be shown of an entry: every text of it without what the patterns match. What a hidden value could
+// be tried against (the key, the size, the group of a hidden cause) is left out or made of what is shown.
 func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	if r.Empty() {
 		return e
@@ -30,7 +30,8 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	return e
 }
 
-// fingerprint stands for that of a group whose cause is hidden: it is made of what is shown, so it is that of no group in the store.
+// fingerprint stands for that of a group whose cause is hidden: it is made of what is shown, so it is that of no group
+// in the store.
 func fingerprint(handler, class, cause string) string {
 	sum := sha256.Sum256([]byte("hidden\x00" + handler + "\x00" + class + "\x00" + cause))
 	return "h" + hex.EncodeToString(sum[:])[:15]
@@ -41,8 +42,8 @@ func (r *Rules) Detail(d wire.EntryDetail) wire.EntryDetail {
 	return wire.EntryDetail{Entry: r.Entry(d.Entry), Body: r.Body(d.Body)}
 }
 
-// Body is what may be shown of a body. Its digest is that of what is shown, so that no caller can try values against the digest of what is
-// hidden.
+// Body is what may be shown of a body. Its digest is that of what is shown, so that no caller can try values against
+// the digest of what is hidden.
 func (r *Rules) Body(b wire.Body) wire.Body {
 	if r.Empty() {
 		return b
@@ -108,8 +109,8 @@ func (r *Rules) Mute(m wire.Mute) wire.Mute {
 	return m
 }
 
-// Run is what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them, come from a caller
-// that sees payloads, and are hidden.
+// Run is what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them,
+// come from a caller that sees payloads, and are hidden.
 func (r *Rules) Run(run wire.Run) wire.Run {
 	if r.Empty() {
 		return run
@@ -170,8 +171,8 @@ func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
 	return report
 }
 
-// Audit is what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing, so it is hidden as a
-// whole; the difference of the revisions, redacted, is there for the caller.
+// Audit is what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing,
+// so it is hidden as a whole; the difference of the revisions, redacted, is there for the caller.
 func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	if r.Empty() {
 		return a

@@ -14,8 +14,9 @@ import (
 // maxDepth is how deep a payload may be nested to be looked into; what is deeper is hidden.
 const maxDepth = 500
 
-// Payload is what may be shown of a payload. What reads as JSON is JSON, whatever its content type says; patterns apply to what its texts
-// and numbers mean, and then to the document as it is written. The slice that comes back is the one that was given when nothing is hidden.
+// Payload is what may be shown of a payload. What reads as JSON is JSON, whatever its content type says; patterns apply
+// to what its texts and numbers mean, and then to the document as it is written. The slice that comes back is the one
+// that was given when nothing is hidden.
 func (r *Rules) Payload(contentType string, payload []byte) []byte {
 	if r.Empty() || len(payload) == 0 {
 		return payload
@@ -47,8 +48,8 @@ func hidden(why, contentType string) []byte {
 	return fmt.Appendf(nil, "%s: %s (%.80s)", Mask, why, contentType)
 }
 
-// readable reports whether bytes are the text that they seem to be. Text in UTF-16 reads as ASCII with NULs between, and UTF-7 or EBCDIC as
-// other text.
+// readable reports whether bytes are the text that they seem to be. Text in UTF-16 reads as ASCII with NULs between,
+// and UTF-7 or EBCDIC as other text.
 func readable(contentType string, payload []byte) bool {
 	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
 		return false
@@ -148,7 +149,8 @@ func (m *masker) child(e element) error {
 	return err
 }
 
-// scalar hides what the patterns match in a text or a number that was read: it stands between before and where the decoder is.
+// scalar hides what the patterns match in a text or a number that was read: it stands between before and where the
+// decoder is.
 func (m *masker) scalar(before int64, means string) {
 	shown := m.rules.Text(means)
 	if shown == means {

@@ -60,7 +60,8 @@ func TestPayload_Paths(t *testing.T) {
 	}
 }
 
-// Whatever the document is: no value at the path is left, what comes out is JSON again, and without the path it is what went in.
+// Whatever the document is: no value at the path is left, what comes out is JSON again, and without the path it is what
+// went in.
 func TestPayload_Property(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Paths: []string{"$..secret"}})
@@ -146,7 +147,8 @@ func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
 	require.Equal(t, "mail [redacted]", r.Text(`mail ana\u0040example`))
 }
 
-// Every text of an entry is looked at, also that of a column which does not exist yet; what a guess could be tried against is not there.
+// Every text of an entry is looked at, also that of a column which does not exist yet; what a guess could be tried
+// against is not there.
 func TestEntry_EveryText(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`}})

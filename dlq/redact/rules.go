@@ -22,12 +22,13 @@ type Config struct {
 	Paths []string
 	// Headers are names of headers, in any letter case; * stands for any characters.
 	Headers []string
-	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes, header values
-	// and what else is free text, in payloads too.
+	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes,
+	// header values and what else is free text, in payloads too.
 	Texts []string
 }
 
-// Rules hide what a [Config] names. They are safe for concurrent use and never change what they are given. Nil Rules hide nothing.
+// Rules hide what a [Config] names. They are safe for concurrent use and never change what they are given. Nil Rules
+// hide nothing.
 type Rules struct {
 	paths   []location
 	headers []string
@@ -78,8 +79,8 @@ func (r *Rules) Empty() bool {
 // HidesText reports whether there are patterns.
 func (r *Rules) HidesText() bool { return r != nil && len(r.texts) > 0 }
 
-// Text hides what the patterns match, also where it is written with the escapes of JSON. Where there are patterns, what is not text in UTF-8 is
-// hidden as a whole: it may be text in another encoding.
+// Text hides what the patterns match, also where it is written with the escapes of JSON. Where there are patterns, what
+// is not text in UTF-8 is hidden as a whole: it may be text in another encoding.
 func (r *Rules) Text(text string) string {
 	if !r.HidesText() {
 		return text
@@ -102,7 +103,8 @@ func (r *Rules) matched(text string) string {
 
 var escape = regexp.MustCompile(`\\+u[0-9a-fA-F]{4}`)
 
-// unescaped is what text means that has escapes of JSON in it, however often it was escaped. Halves of surrogate pairs stay as they are.
+// unescaped is what text means that has escapes of JSON in it, however often it was escaped. Halves of surrogate pairs
+// stay as they are.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text
@@ -147,8 +149,8 @@ func (r *Rules) Headers(headers map[string]string) map[string]string {
 	return shown
 }
 
-// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides in log records: by the name of the attribute as of a header, and in texts
-// and errors by pattern.
+// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides in log records: by the name of the attribute as of a header,
+// and in texts and errors by pattern.
 func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 	if r.Empty() || a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.SourceKey {
 		return a

@@ -55,7 +55,8 @@ func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id i
 	}
 }
 
-// What one person sends alone counts together, whichever way it is sent: after the limit, every way needs a second person.
+// What one person sends alone counts together, whichever way it is sent: after the limit, every way needs a second
+// person.
 func TestApproval_EveryWay(t *testing.T) {
 	t.Parallel()
 	names := []string{"one", "another spelling of the name", "edited", "a run", "a run that is paused", "a run with a limit"}
@@ -149,7 +150,8 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 	require.NoError(t, adjust(redrive.Adjustment{Rate: new(5.0), MaxOut: new(50), Stop: &redrive.StopRule{Share: 0.05, MinSample: 1}}))
 }
 
-// A rule sends what died, as its configuration says. What a person has edited or put back it leaves to people: they would send it alone.
+// A rule sends what died, as its configuration says. What a person has edited or put back it leaves to people: they
+// would send it alone.
 func TestApproval_Rules(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +186,8 @@ func TestApproval_Rules(t *testing.T) {
 	})
 }
 
-// Who approves sees what would be sent: causes in words, topics, and the difference from what died, edits by hand included.
+// Who approves sees what would be sent: causes in words, topics, and the difference from what died, edits by hand
+// included.
 func TestReviewRun(t *testing.T) {
 	t.Parallel()
 	m, store := operated(t, 3, &consumer{}, redrive.Config{Approval: &dlq.Approval{Above: 0}})

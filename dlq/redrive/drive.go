@@ -30,12 +30,14 @@ const (
 	drainDeadline  = 10 * time.Second
 )
 
-// runDriver carries one run on as a pipeline: while up to two batches are being published, one transaction claims the next and records
-// the last, and the entries behind them are read. All fields belong to the goroutine of drive; the others answer through channels.
+// runDriver carries one run on as a pipeline: while up to two batches are being published, one transaction claims the
+// next and records the last, and the entries behind them are read. All fields belong to the goroutine of drive; the
+// others answer through channels.
 //
-// A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim. So when the
-// process dies, what it had claimed is known. For these entries it is not known whether the broker has the message: the next holder
-// first waits for their outcomes, until the claims run out, and redrives only those for which none came.
+// A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim.
+// So when the process dies, what it had claimed is known. For these entries it is not known whether the broker has the
+// message: the next holder first waits for their outcomes, until the claims run out, and redrives only those for which
+// none came.
 type runDriver struct {
 	runner *Runner
 	holder string
@@ -80,8 +82,8 @@ func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 	return d, nil
 }
 
-// drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends stops the
-// claiming; what is being published is waited for and recorded.
+// drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends
+// stops the claiming; what is being published is waited for and recorded.
 func (d *runDriver) drive(ctx context.Context) error {
 	readCtx, stopReading := context.WithCancel(ctx)
 	defer d.endReading(stopReading)
@@ -113,8 +115,8 @@ func (d *runDriver) drive(ctx context.Context) error {
 	}
 }
 
-// refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports whether it did; a store
-// that does not answer is tried until it does.
+// refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports
+// whether it did; a store that does not answer is tried until it does.
 func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 	if d.runner.store.Ping(ctx) != nil {
 		return false

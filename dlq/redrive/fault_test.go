@@ -118,8 +118,8 @@ func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.T
 	return got.a, got.b, err
 }
 
-// Each call of the store that a run makes is made to go wrong, one by one, in each way: the process lives, and the run ends complete, every
-// message handled, or stopped with a cause from where a person resumes it.
+// Each call of the store that a run makes is made to go wrong, one by one, in each way: the process lives, and the run
+// ends complete, every message handled, or stopped with a cause from where a person resumes it.
 func TestRun_EveryStoreCallGoesWrong(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"Run", "Runs", "ChangeRun", "LeaseRun", "FreezeRun", "NextItems", "StepRun", "SettleRun"} {
@@ -175,8 +175,8 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 	})
 }
 
-// The renewals of a lease, and the freezing of a run that another process has left in the middle of it, are calls like any other: one
-// refused connection there once ended the process.
+// The renewals of a lease, and the freezing of a run that another process has left in the middle of it, are calls like
+// any other: one refused connection there once ended the process.
 func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"LeaseRun", "FreezeRun"} {
@@ -215,8 +215,8 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	}
 }
 
-// What kills each process that carries a run on ends with the second: the run stops with a cause, and a person may resume it. Processes
-// that die while the run gets on do not count.
+// What kills each process that carries a run on ends with the second: the run stops with a cause, and a person may
+// resume it. Processes that die while the run gets on do not count.
 func TestRun_HoldersDie(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

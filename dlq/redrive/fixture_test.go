@@ -43,7 +43,8 @@ var empty struct {
 	file []byte
 }
 
-// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests cost.
+// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests
+// cost.
 func emptyStore(t testing.TB) []byte {
 	t.Helper()
 	empty.Lock()
@@ -99,8 +100,9 @@ func stored(t *testing.T, s dlq.Store, d *envelope.DeadLetter) int64 {
 
 var ana = dlq.By{Actor: "ana", Note: "the bank is back"}
 
-// consumer is a Redriver with the consumer behind it: each message is handled at once, and the outcome reported as the retry pipeline
-// does. fail reports whether the handler fails on a message; hold keeps outcomes back until it is called.
+// consumer is a Redriver with the consumer behind it: each message is handled at once, and the outcome reported as the
+// retry pipeline does. fail reports whether the handler fails on a message; hold keeps outcomes back until it is
+// called.
 type consumer struct {
 	letters *dlq.Letters
 	fail    func(m *message.Message) bool

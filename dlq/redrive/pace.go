@@ -67,7 +67,8 @@ func (r *Run) canary() (left int64) {
 	return math.MaxInt64
 }
 
-// canaryEnded reports whether a step of the canary, counted from 0, has all its outcomes and nothing after it has begun.
+// canaryEnded reports whether a step of the canary, counted from 0, has all its outcomes and nothing after it has
+// begun.
 func (r *Run) canaryEnded() (step int, ended bool) {
 	total := int64(0)
 	for step, size := range r.Spec.Canary {

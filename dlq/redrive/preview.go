@@ -14,8 +14,8 @@ type Preview struct {
 	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the most first.
 	Count  int64
 	Topics []TopicCount
-	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent messages before may
-	// need one for less.
+	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent
+	// messages before may need one for less.
 	NeedsApproval bool
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
@@ -24,15 +24,17 @@ type Preview struct {
 // Sample is an entry of a preview.
 type Sample struct {
 	Entry dlq.Entry
-	// Diff is what the spec's jq expression makes of it; Problem explains why it would be skipped. Both are empty without an expression.
+	// Diff is what the spec's jq expression makes of it; Problem explains why it would be skipped. Both are empty
+	// without an expression.
 	Diff    payload.Diff
 	Problem string
-	// After is the body with that difference; nil without one. Before is what it differs from; nil for the entry's body.
+	// After is the body with that difference; nil without one. Before is what it differs from; nil for the entry's
+	// body.
 	Before, After *dlq.Body
 }
 
-// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would happen to the first few (10 when sample is
-// 0, at most 100).
+// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would happen to the first few
+// (10 when sample is 0, at most 100).
 func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
 	spec, err := rn.checkSpec(spec)
 	if err != nil {

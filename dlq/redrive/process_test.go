@@ -64,11 +64,12 @@ func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cm
 	return cmd, output
 }
 
-// kill -9 of the server in the middle of a run, and a resume by another one: every message is redriven, and none twice. In ordinary test
-// runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the real thing, with three.
+// kill -9 of the server in the middle of a run, and a resume by another one: every message is redriven, and none twice.
+// In ordinary test runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the real thing, with three.
 func TestRunProcess_Killed(t *testing.T) {
 	t.Parallel()
-	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is made again: maxOut sees to it.
+	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is made again: maxOut sees
+	// to it.
 	letters, kills, claims, maxOut := 800, 1, 3*time.Second, 200
 	if text := os.Getenv("REDRIVE_RUN_LETTERS"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -125,8 +126,8 @@ func TestRunProcess_Killed(t *testing.T) {
 	t.Logf("%d messages in %s, kills included", letters, took)
 }
 
-// consumeFile is the consumer behind a fileQueue: it handles each message and reports its success, by many workers, until see has
-// enough.
+// consumeFile is the consumer behind a fileQueue: it handles each message and reports its success, by many workers,
+// until see has enough.
 func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messageID string) bool) {
 	t.Helper()
 	file, err := os.Open(path)

@@ -13,12 +13,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// BatchRedriver is a [Redriver] that publishes many messages in one go, which is faster than many calls at once. It is optional: a
-// run asks its Redriver for it by a type assertion.
+// BatchRedriver is a [Redriver] that publishes many messages in one go, which is faster than many calls at once. It is
+// optional: a run asks its Redriver for it by a type assertion.
 type BatchRedriver interface {
 	dlq.Redriver
-	// RescheduleAll puts each message in front of the consumer of its origin, now. It returns when the broker has confirmed or
-	// refused every one, or the context has ended: an error for each, nil for confirmed, in their order.
+	// RescheduleAll puts each message in front of the consumer of its origin, now. It returns when the broker has
+	// confirmed or refused every one, or the context has ended: an error for each, nil for confirmed, in their order.
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }
 
@@ -36,7 +36,8 @@ type published struct {
 	took  time.Duration
 }
 
-// publishAll publishes a batch and returns when each message is confirmed or refused, after the publish timeout at most.
+// publishAll publishes a batch and returns when each message is confirmed or refused, after the publish timeout at
+// most.
 func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, rn.publishTime)
@@ -64,8 +65,8 @@ func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p publi
 	return p
 }
 
-// RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It returns an error for
-// each message, nil for confirmed, in their order. A panic of r is one.
+// RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It
+// returns an error for each message, nil for confirmed, in their order. A panic of r is one.
 func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message, calls int) []error {
 	if all, ok := r.(BatchRedriver); ok {
 		return rescheduleBatch(ctx, all, origins, messages)

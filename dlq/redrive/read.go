@@ -24,8 +24,8 @@ type readItems struct {
 	err     error
 }
 
-// readAhead takes what has been read, and has the next items read while the last ones are being claimed and published. When nothing is
-// left behind the last one it begins anew: items that were returned wait in front.
+// readAhead takes what has been read, and has the next items read while the last ones are being claimed and published.
+// When nothing is left behind the last one it begins anew: items that were returned wait in front.
 func (d *runDriver) readAhead(ctx context.Context) error {
 	if d.reading != nil {
 		select {
@@ -70,7 +70,8 @@ func (d *runDriver) takeRead(r readItems) error {
 	return nil
 }
 
-// read reads waiting items and runs the jq expression over them. It runs alongside drive and touches nothing of the driver that changes.
+// read reads waiting items and runs the jq expression over them. It runs alongside drive and touches nothing of the
+// driver that changes.
 func (d *runDriver) read(ctx context.Context, answer chan<- readItems, run string, after int64, limit int) {
 	var r readItems
 	if err := guard(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {

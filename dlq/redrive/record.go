@@ -43,7 +43,8 @@ func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	return nil
 }
 
-// send publishes what was claimed of the first items ahead. The publish outlives a context that ends: its result is waited for.
+// send publishes what was claimed of the first items ahead. The publish outlives a context that ends: its result is
+// waited for.
 func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 	read := make(map[int64]*readItem, claims)
 	for i := range d.ahead[:claims] {
@@ -78,8 +79,8 @@ func (d *runDriver) collect() {
 	}
 }
 
-// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a few times and
-// then given up; a broker that takes none is given time, and stops the run when that does not help.
+// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a
+// few times and then given up; a broker that takes none is given time, and stops the run when that does not help.
 func (d *runDriver) take(p published) {
 	d.under--
 	d.resize(len(p.batch), p.took)
@@ -102,7 +103,8 @@ func (d *runDriver) take(p published) {
 		return
 	}
 	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
-	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the broker.
+	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the
+	// broker.
 	known := !slices.ContainsFunc(refused, func(r Refusal) bool { return d.refused[r.EntryID] == 0 })
 	if len(refused) == len(p.batch) && !known {
 		d.refusals++
@@ -121,8 +123,8 @@ func (d *runDriver) take(p published) {
 	}
 }
 
-// resize makes batches larger while they are published fast, for one transaction costs the same whatever is in it, and smaller when they
-// are not: a run is paused and stopped between two of them.
+// resize makes batches larger while they are published fast, for one transaction costs the same whatever is in it, and
+// smaller when they are not: a run is paused and stopped between two of them.
 func (d *runDriver) resize(n int, took time.Duration) {
 	switch {
 	case took > batchSlow:

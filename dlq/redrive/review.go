@@ -7,14 +7,16 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// Review is what a second person looks at before they approve a run: what is frozen, and not what its filter would pick now.
+// Review is what a second person looks at before they approve a run: what is frozen, and not what its filter would pick
+// now.
 type Review struct {
 	// Run has the specification, and the note of its author.
 	Run *Run
 	// Topics and Causes split its entries, the most first; at most 20 causes.
 	Topics []TopicCount
 	Causes []CauseCount
-	// Sample are the first entries. Their difference is from what died to what would be sent, edits by hand and the jq expression included.
+	// Sample are the first entries. Their difference is from what died to what would be sent, edits by hand and the jq
+	// expression included.
 	Sample []Sample
 }
 

@@ -14,26 +14,27 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Rule redrives dead letters of technical causes on its own (C41): "connection refused, after a minute, then after two, three times".
-// It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
+// Rule redrives dead letters of technical causes on its own (C41): "connection refused, after a minute, then after two,
+// three times". It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
 type Rule struct {
 	// Name is in the audit log as "rule <name>". Required, unique.
 	Name string
-	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText say which entries; see [Filter]. At least one is
-	// required: a rule for everything would hide what is broken.
+	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText say which entries; see [Filter]. At
+	// least one is required: a rule for everything would hide what is broken.
 	Reason                             envelope.Reason
 	ErrorClass, ErrorCode, Fingerprint string
 	Handler, Topic, CauseText          string
-	// After is how long after its last death an entry is redriven for the first time. Defaults to 1 min. It doubles with each
-	// redrive, up to MaxAfter, which defaults to 1 h.
+	// After is how long after its last death an entry is redriven for the first time. Defaults to 1 min. It doubles
+	// with each redrive, up to MaxAfter, which defaults to 1 h.
 	After, MaxAfter time.Duration
 	// Redrives is how often at most. Defaults to 3. An entry whose own budget is used up earlier is PARKED.
 	Redrives int
 	// Rate is at most how many messages a second. Defaults to 10.
 	Rate float64
-	// Stop is when a run of the rule stops on its own. Defaults to more than half of at least 10. After a run that has stopped the rule
-	// waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and begins anew, with what has
-	// died since. While a run of it is paused, which a person did, it waits for a person.
+	// Stop is when a run of the rule stops on its own. Defaults to more than half of at least 10. After a run that has
+	// stopped the rule waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that
+	// run and begins anew, with what has died since. While a run of it is paused, which a person did, it waits for a
+	// person.
 	Stop StopRule
 	// CloseOnPublish is that of [Spec].
 	CloseOnPublish bool
@@ -106,10 +107,10 @@ const rulePrefix = "rule "
 
 func (r *Rule) actor() string { return rulePrefix + r.Name }
 
-// Automate redrives by rules until the context ends, whose error it returns. It looks every ten seconds; a rule that finds something
-// starts a run, which the processes in [Runner.Work] carry on, this one among them if it works. Any number of processes may have the
-// same rules: an entry is redriven once. Nothing is automatic unless a program calls this. The error wraps [dlq.ErrInvalid] for rules that
-// make no sense.
+// Automate redrives by rules until the context ends, whose error it returns. It looks every ten seconds; a rule that
+// finds something starts a run, which the processes in [Runner.Work] carry on, this one among them if it works. Any
+// number of processes may have the same rules: an entry is redriven once. Nothing is automatic unless a program calls
+// this. The error wraps [dlq.ErrInvalid] for rules that make no sense.
 func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	var errs []error
 	rules = slices.Clone(rules) // the caller's stay as they are
@@ -184,7 +185,8 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 // stoppedBy is the actor of a run that stops on its own.
 const stoppedBy = "redrive"
 
-// tryAgain cancels a run of the rule that has stopped on its own, when the rule has waited long enough, and reports whether it did.
+// tryAgain cancels a run of the rule that has stopped on its own, when the rule has waited long enough, and reports
+// whether it did.
 func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
 	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: ruleRuns})
 	if err != nil {
@@ -211,7 +213,8 @@ func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time
 	return err == nil, err
 }
 
-// parkHelpless parks what the rule has redriven as often as it may, and what died again: it waits for a person, who sees it as such.
+// parkHelpless parks what the rule has redriven as often as it may, and what died again: it waits for a person, who
+// sees it as such.
 func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) error {
 	ids, err := rn.due(ctx, r.filter(r.Redrives, now), nil)
 	if err != nil || len(ids) == 0 {

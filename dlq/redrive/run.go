@@ -7,10 +7,10 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Run is a redrive run: one bulk redrive as a resource that is started, watched, paused, resumed and cancelled, by anyone and from
-// any process. The entries that it takes are frozen when it starts; what dies later is not taken, and what somebody else has
-// changed since is left alone and reported. A run is carried on by whichever process works (see [Runner.Work]): when that dies,
-// another one takes over.
+// Run is a redrive run: one bulk redrive as a resource that is started, watched, paused, resumed and cancelled, by
+// anyone and from any process. The entries that it takes are frozen when it starts; what dies later is not taken, and
+// what somebody else has changed since is left alone and reported. A run is carried on by whichever process works (see
+// [Runner.Work]): when that dies, another one takes over.
 type Run struct {
 	// ID is a UUIDv7, or what the caller chose in Spec.ID.
 	ID string `json:"id"`
@@ -27,8 +27,9 @@ type Run struct {
 	Note      string    `json:"note,omitzero"`
 	ChangedAt time.Time `json:"changed_at"`
 	ChangedBy string    `json:"changed_by"`
-	// ApprovalAbove is how many messages its creator may send alone within ApprovalWindow, as it was configured where the run was started;
-	// negative is any number. NeedsApproval is what follows from it once the set is frozen; ApprovedBy is who approved, ApprovedAt when.
+	// ApprovalAbove is how many messages its creator may send alone within ApprovalWindow, as it was configured where
+	// the run was started; negative is any number. NeedsApproval is what follows from it once the set is frozen;
+	// ApprovedBy is who approved, ApprovedAt when.
 	ApprovalAbove  int64         `json:"approval_above"`
 	ApprovalWindow time.Duration `json:"approval_window,omitzero"`
 	NeedsApproval  bool          `json:"needs_approval,omitzero"`
@@ -37,8 +38,8 @@ type Run struct {
 	// StartedAt is when it first ran, FinishedAt when it was completed or cancelled.
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	FinishedAt time.Time `json:"finished_at,omitzero"`
-	// ResumedAt and Baseline are the time and the counts at the last start or resume: the rate and the failure share are of what
-	// came after, so that a run that was stopped and resumed is not stopped again by its past.
+	// ResumedAt and Baseline are the time and the counts at the last start or resume: the rate and the failure share
+	// are of what came after, so that a run that was stopped and resumed is not stopped again by its past.
 	ResumedAt time.Time `json:"resumed_at,omitzero"`
 	Baseline  Counts    `json:"baseline,omitzero"`
 	// Counts are the entries by what happened to them.
@@ -46,11 +47,12 @@ type Run struct {
 	// Holder is the process that carries the run on, until LeaseUntil unless it renews.
 	Holder     string    `json:"holder,omitzero"`
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
-	// Abandoned is how many holders in a row let their lease run out with nothing sent: processes that died, or hung. At [MaxAbandoned] the
-	// run stops. AbandonedAt is how many entries were not sent when the last of them had gone.
+	// Abandoned is how many holders in a row let their lease run out with nothing sent: processes that died, or hung.
+	// At [MaxAbandoned] the run stops. AbandonedAt is how many entries were not sent when the last of them had gone.
 	Abandoned   int   `json:"abandoned,omitzero"`
 	AbandonedAt int64 `json:"abandoned_at,omitzero"`
-	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at: newer ones are not taken.
+	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at: newer ones
+	// are not taken.
 	FrozenTo int64 `json:"frozen_to"`
 	FreezeTo int64 `json:"freeze_to"`
 }
@@ -98,8 +100,8 @@ type Counts struct {
 	Failed int64 `json:"failed"`
 	// Lost were published, and no outcome came within the spec's OutcomeTimeout. A late one still closes the entry.
 	Lost int64 `json:"lost"`
-	// Skipped were left alone: somebody else was faster, the payload could not be edited, or the broker refused the message.
-	// Item.Detail names it.
+	// Skipped were left alone: somebody else was faster, the payload could not be edited, or the broker refused the
+	// message. Item.Detail names it.
 	Skipped int64 `json:"skipped"`
 }
 
@@ -191,7 +193,8 @@ func (r *Run) Progress(now time.Time) Progress {
 	return p
 }
 
-// failureShare is the share of failures among the outcomes since the baseline. A message whose outcome never came is not a success.
+// failureShare is the share of failures among the outcomes since the baseline. A message whose outcome never came is
+// not a success.
 func (r *Run) failureShare() float64 {
 	outcomes := r.Counts.Outcomes() - r.Baseline.Outcomes()
 	if outcomes <= 0 {
@@ -200,11 +203,12 @@ func (r *Run) failureShare() float64 {
 	return float64(outcomes-(r.Counts.Succeeded-r.Baseline.Succeeded)) / float64(outcomes)
 }
 
-// MaxAbandoned is how many holders in a row a run may lose without progress: what kills each process that carries it on ends there.
+// MaxAbandoned is how many holders in a row a run may lose without progress: what kills each process that carries it on
+// ends there.
 const MaxAbandoned = 2
 
-// Lease gives the run to a holder until at+lease, or takes it from it when lease is 0. The error wraps [ErrLeaseLost] while another one has
-// it. A [Store] calls it on the row that it holds locked, so that all stores agree.
+// Lease gives the run to a holder until at+lease, or takes it from it when lease is 0. The error wraps [ErrLeaseLost]
+// while another one has it. A [Store] calls it on the row that it holds locked, so that all stores agree.
 func (r *Run) Lease(holder string, at time.Time, lease time.Duration) error {
 	if r.Holder != holder && r.LeaseUntil.After(at) {
 		return fmt.Errorf("%w: %s until %s", ErrLeaseLost, r.Holder, r.LeaseUntil.Format(time.RFC3339))
@@ -231,7 +235,8 @@ type Item struct {
 	// State is what happened to it; Detail explains why it was skipped, or how it died again.
 	State  ItemState `json:"state"`
 	Detail string    `json:"detail,omitzero"`
-	// Version is the entry's, when the set was frozen or the run last changed the entry: an entry with another one is not ours.
+	// Version is the entry's, when the set was frozen or the run last changed the entry: an entry with another one is
+	// not ours.
 	Version int64 `json:"version"`
 	// Revision is the body that the run found.
 	Revision int `json:"revision"`
@@ -263,11 +268,11 @@ func ItemStates() []ItemState {
 	return []ItemState{ItemWaiting, ItemClaimed, ItemOut, ItemSucceeded, ItemFailed, ItemLost, ItemSkipped}
 }
 
-// Settle reports what happened to an item that is claimed or out, from its entry, which is nil when it was purged. It touches nothing; a
-// [Store] calls it, so that all stores agree.
+// Settle reports what happened to an item that is claimed or out, from its entry, which is nil when it was purged. It
+// touches nothing; a [Store] calls it, so that all stores agree.
 //
-// The entry alone tells: a success sets SucceededAt, a death the number of the redrive that it belongs to. So an outcome is found
-// recorded by any process at any time: while no process drove the run, or from the spool a day later.
+// The entry alone tells: a success sets SucceededAt, a death the number of the redrive that it belongs to. So an
+// outcome is found recorded by any process at any time: while no process drove the run, or from the spool a day later.
 func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail string) {
 	switch {
 	case e == nil:
@@ -279,7 +284,8 @@ func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail strin
 	case e.Status != dlq.Retrying || e.RedriveCount != i.Redrive:
 		return ItemLost, "its outcome is not known: " + string(e.Status) + " by " + e.ChangedBy
 	case i.State == ItemClaimed && !at.Before(i.ClaimedUntil):
-		// The process died between claim and publish, or between publish and record. No outcome came since: do it again.
+		// The process died between claim and publish, or between publish and record. No outcome came since: do it
+		// again.
 		return ItemWaiting, ""
 	case i.State == ItemOut && e.Overdue(at):
 		return ItemLost, "no outcome came in time"

@@ -16,9 +16,9 @@ import (
 // freezeChunk is how many entries one transaction of the freezing looks at.
 const freezeChunk = 10_000
 
-// StartRun freezes the set that the spec picks and begins to redrive it, or waits for approval when the configuration asks for one.
-// The messages are sent by a process that is in [Runner.Work] or [Runner.Drive]. The error wraps [dlq.ErrInvalid] for a spec that makes
-// no sense, [dlq.ErrConflict] when there is a run with its ID.
+// StartRun freezes the set that the spec picks and begins to redrive it, or waits for approval when the configuration
+// asks for one. The messages are sent by a process that is in [Runner.Work] or [Runner.Drive]. The error wraps
+// [dlq.ErrInvalid] for a spec that makes no sense, [dlq.ErrConflict] when there is a run with its ID.
 func (rn *Runner) StartRun(ctx context.Context, spec Spec, by dlq.By) (*Run, error) {
 	return rn.startRun(ctx, spec, by, true)
 }
@@ -115,7 +115,8 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 // Run returns a run. The error wraps [dlq.ErrNotFound] if it does not exist.
 func (rn *Runner) Run(ctx context.Context, id string) (*Run, error) { return rn.runs.Run(ctx, id) }
 
-// Runs returns a page of the runs that the filter picks, newest first unless the page says otherwise, and the next page's cursor.
+// Runs returns a page of the runs that the filter picks, newest first unless the page says otherwise, and the next
+// page's cursor.
 func (rn *Runner) Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, string, error) {
 	return rn.runs.Runs(ctx, f, p)
 }
@@ -125,7 +126,8 @@ func (rn *Runner) RunItems(ctx context.Context, id string, f ItemFilter) ([]Item
 	return rn.runs.RunItems(ctx, id, f)
 }
 
-// ApproveRun lets a run begin that waits for approval. The error wraps [ErrForbidden] when by.Actor is who asked for the run.
+// ApproveRun lets a run begin that waits for approval. The error wraps [ErrForbidden] when by.Actor is who asked for
+// the run.
 func (rn *Runner) ApproveRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionApprove, by)
 }
@@ -158,9 +160,9 @@ type Adjustment struct {
 	Stop   *StopRule
 }
 
-// AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval is not changed, so that what is
-// approved is what was looked at; one that was approved may be slowed down and bounded more narrowly, and else the error wraps
-// [ErrForbidden].
+// AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval is not changed,
+// so that what is approved is what was looked at; one that was approved may be slowed down and bounded more narrowly,
+// and else the error wraps [ErrForbidden].
 func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, by dlq.By) (*Run, error) {
 	return rn.changeRunWith(ctx, id, ActionAdjust, by, func(r *Run) error {
 		before := r.Spec
@@ -182,8 +184,8 @@ func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, b
 	})
 }
 
-// WatchRun yields the run now and whenever it has changed, until it has ended and nothing is out, or the context ends. It asks
-// the store every so often. The last pair has the error, if any.
+// WatchRun yields the run now and whenever it has changed, until it has ended and nothing is out, or the context ends.
+// It asks the store every so often. The last pair has the error, if any.
 func (rn *Runner) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*Run, error] {
 	return func(yield func(*Run, error) bool) {
 		var last Run
@@ -214,8 +216,8 @@ func (rn *Runner) changeRun(ctx context.Context, id string, action dlq.Action, b
 	return rn.changeRunWith(ctx, id, action, by, func(*Run) error { return nil })
 }
 
-// changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change that is lost to
-// another one is tried on what that made of it; the state machine then reports whether it still fits.
+// changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change
+// that is lost to another one is tried on what that made of it; the state machine then reports whether it still fits.
 func (rn *Runner) changeRunWith(ctx context.Context, id string, action dlq.Action, by dlq.By, edit func(*Run) error) (*Run, error) {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {

@@ -112,8 +112,8 @@ func (r *Run) ready(at time.Time) {
 	}
 }
 
-// needsApproval reports whether a second person has to look at the run: for its size, or because it does more than send messages
-// back to where they came from.
+// needsApproval reports whether a second person has to look at the run: for its size, or because it does more than send
+// messages back to where they came from.
 func (r *Run) needsApproval() bool {
 	return r.ApprovalAbove >= 0 && (r.Counts.Total() > r.ApprovalAbove || r.Spec.JQ != "" || r.Spec.Target != "")
 }

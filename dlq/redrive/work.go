@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// Work carries redrive runs on, those of this process and those that other processes have left, until the context ends; then it
-// records what is being published, gives the runs back and returns the context's error. Any number of processes may work: each run
-// is held by one of them. It needs a Redriver.
+// Work carries redrive runs on, those of this process and those that other processes have left, until the context ends;
+// then it records what is being published, gives the runs back and returns the context's error. Any number of processes
+// may work: each run is held by one of them. It needs a Redriver.
 func (rn *Runner) Work(ctx context.Context) error {
 	if rn.redriver == nil {
 		return fmt.Errorf("dlq: work: %w: this runner has no Redriver to publish with", dlq.ErrInvalid)
@@ -79,8 +79,9 @@ func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 	}
 }
 
-// Drive carries one run on in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits for approval.
-// While another process holds it, Drive watches. A context that ends gives the run back: it can be driven on, here or elsewhere.
+// Drive carries one run on in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits
+// for approval. While another process holds it, Drive watches. A context that ends gives the run back: it can be driven
+// on, here or elsewhere.
 func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	if rn.redriver == nil {
 		return nil, fmt.Errorf("dlq: drive run %s: %w: this runner has no Redriver to publish with", id, dlq.ErrInvalid)

@@ -19,12 +19,13 @@ const (
 	maxBatchBytes = 4 << 20
 )
 
-// Drain hands everything that waits to take, in batches, in the order in which it was appended, and removes the files that were
-// taken. When take fails Drain stops and returns its error; the next Drain continues with the same batch. A crash lets a file be
-// handed over once more, so take must be idempotent. Lines that came while it ran are drained too. One Drain runs at a time.
+// Drain hands everything that waits to take, in batches, in the order in which it was appended, and removes the files
+// that were taken. When take fails Drain stops and returns its error; the next Drain continues with the same batch. A
+// crash lets a file be handed over once more, so take must be idempotent. Lines that came while it ran are drained too.
+// One Drain runs at a time.
 //
-// A file that is gone is counted as missing, and drained when it comes back. One that cannot be read does not stop those behind it; the
-// error says so.
+// A file that is gone is counted as missing, and drained when it comes back. One that cannot be read does not stop
+// those behind it; the error says so.
 func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines [][]byte) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
@@ -181,8 +182,8 @@ func readBatch(lines *lineReader) (batch [][]byte, err error) {
 	return batch, nil
 }
 
-// finish takes a segment out of the spool. The name changes first, durably: a crash before the removal must not import it again.
-// A segment with damaged lines is kept under another name, for a person.
+// finish takes a segment out of the spool. The name changes first, durably: a crash before the removal must not import
+// it again. A segment with damaged lines is kept under another name, for a person.
 func (s *Spool) finish(seg *segment) error {
 	base := strings.TrimSuffix(seg.path, segmentSuffix)
 	target := base + doneSuffix

@@ -47,8 +47,8 @@ type segment struct {
 	torn bool
 }
 
-// readDir lists the segments that wait for import, the oldest first, and the highest number ever used here. Segments that were
-// imported just before a crash are removed.
+// readDir lists the segments that wait for import, the oldest first, and the highest number ever used here. Segments
+// that were imported just before a crash are removed.
 func readDir(dir string) (waiting []*segment, highest int, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// A spool line is the CRC-32C of the data in 8 lower-case hex digits, a space, the data, and a line feed. The data has no line
-// feed in it (it is JSON), so that a torn or flipped line costs itself and no other.
+// A spool line is the CRC-32C of the data in 8 lower-case hex digits, a space, the data, and a line feed. The data has
+// no line feed in it (it is JSON), so that a torn or flipped line costs itself and no other.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -56,8 +56,8 @@ func decodeLine(line []byte) ([]byte, error) {
 	return data, nil
 }
 
-// decodeLines checks a line and, when it is damaged, looks for whole lines in it: the damage may have been a line feed. It returns
-// the data of those, and whether all of the line was good.
+// decodeLines checks a line and, when it is damaged, looks for whole lines in it: the damage may have been a line feed.
+// It returns the data of those, and whether all of the line was good.
 func decodeLines(line []byte) (data [][]byte, good bool) {
 	if whole, err := decodeLine(line); err == nil {
 		return [][]byte{whole}, true
@@ -111,7 +111,8 @@ func (r *lineReader) next() ([][]byte, error) {
 		}
 		switch {
 		case !whole && !good:
-			// The end of a write that never returned, of which nothing was promised, or a line that the disk has lost the end of.
+			// The end of a write that never returned, of which nothing was promised, or a line that the disk has lost
+			// the end of.
 			r.torn = line
 		case !good:
 			r.bad++

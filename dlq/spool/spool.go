@@ -34,9 +34,9 @@ type Config struct {
 	SegmentBytes int64
 }
 
-// Spool keeps lines in local files until they are drained. A line that Append has taken survives a crash and a power loss: it was
-// written and synced, together with those of concurrent callers. A Spool is safe for concurrent use within its process, and locked
-// against any other.
+// Spool keeps lines in local files until they are drained. A line that Append has taken survives a crash and a power
+// loss: it was written and synced, together with those of concurrent callers. A Spool is safe for concurrent use within
+// its process, and locked against any other.
 type Spool struct {
 	cfg  Config
 	lock *flock.Flock
@@ -68,9 +68,9 @@ type Stats struct {
 	Bytes, MaxBytes int64
 	// OldestSince is when the oldest waiting file was last written; zero when nothing waits.
 	OldestSince time.Time
-	// Appended, Imported, Damaged and Refused count lines since the start: taken, delivered to the store, found unreadable, and put
-	// aside because the store would never take them. Torn counts ends of files that are no whole line: writes that never returned, or
-	// lines whose end the disk has lost.
+	// Appended, Imported, Damaged and Refused count lines since the start: taken, delivered to the store, found
+	// unreadable, and put aside because the store would never take them. Torn counts ends of files that are no whole
+	// line: writes that never returned, or lines whose end the disk has lost.
 	Appended, Imported, Damaged, Refused, Torn int64
 	// Missing counts files that were there and are not: moved or deleted by somebody else.
 	Missing int64
@@ -84,7 +84,8 @@ type appendRequest struct {
 // maxGroup bounds how many bytes are written and synced at once.
 const maxGroup = 8 << 20
 
-// Open opens the spool in cfg.Dir, with the files that are there. It fails with [ErrLocked] when another process has it.
+// Open opens the spool in cfg.Dir, with the files that are there. It fails with [ErrLocked] when another process has
+// it.
 func Open(cfg Config) (*Spool, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 1 << 30
@@ -122,8 +123,8 @@ func Open(cfg Config) (*Spool, error) {
 	return s, nil
 }
 
-// OpenSlot opens the first numbered directory below dir that no other process has: two replicas on one machine, started in
-// the same directory, do not get in each other's way.
+// OpenSlot opens the first numbered directory below dir that no other process has: two replicas on one machine, started
+// in the same directory, do not get in each other's way.
 func OpenSlot(dir string, cfg Config) (*Spool, error) {
 	const slots = 1024
 	for n := range slots {
@@ -145,9 +146,9 @@ func (s *Spool) DamagedFiles() string { return filepath.Join(s.cfg.Dir, "*"+dama
 // RefusedFile is where [Spool.Refuse] puts lines.
 func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedName) }
 
-// Append takes data, which must not hold a line feed, and returns when it is durable. It fails with [ErrFull] at the size
-// bound, with [ErrClosed] after Close, and with the system's error when the disk does not take it; then nothing is promised. The
-// context is looked at only until the write begins.
+// Append takes data, which must not hold a line feed, and returns when it is durable. It fails with [ErrFull] at the
+// size bound, with [ErrClosed] after Close, and with the system's error when the disk does not take it; then nothing is
+// promised. The context is looked at only until the write begins.
 func (s *Spool) Append(ctx context.Context, data []byte) error {
 	line, err := encodeLine(data)
 	if err != nil {

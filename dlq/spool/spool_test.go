@@ -386,8 +386,8 @@ func TestSpool_Child(t *testing.T) {
 	}
 }
 
-// child runs TestSpool_Child and gives each line of its output to see, until that returns false: then the child is killed with
-// SIGKILL. What it had printed by then is seen, too.
+// child runs TestSpool_Child and gives each line of its output to see, until that returns false: then the child is
+// killed with SIGKILL. What it had printed by then is seen, too.
 func child(t *testing.T, dir, round string, env []string, see func(line string) bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSpool_Child$", "-test.v")

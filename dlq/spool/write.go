@@ -39,8 +39,9 @@ func (s *Spool) gather(first *appendRequest) []*appendRequest {
 	return group
 }
 
-// commit writes a group and tells its callers. A segment on which anything failed is never written again: after a failed sync the
-// system may have dropped the pages and call the next sync a success. The group then goes into a new segment, once.
+// commit writes a group and tells its callers. A segment on which anything failed is never written again: after a
+// failed sync the system may have dropped the pages and call the next sync a success. The group then goes into a new
+// segment, once.
 func (s *Spool) commit(group []*appendRequest) {
 	group = s.refuseOverflow(group)
 	if len(group) == 0 {
@@ -122,8 +123,9 @@ func (s *Spool) append(buffer []byte) error {
 	return nil
 }
 
-// abandon gives the open segment up after an error. When something in it was promised it waits for import like any other: its
-// whole lines are good, the torn end is skipped. When nothing was, it is removed; on a full disk that gives the space back.
+// abandon gives the open segment up after an error. When something in it was promised it waits for import like any
+// other: its whole lines are good, the torn end is skipped. When nothing was, it is removed; on a full disk that gives
+// the space back.
 func (s *Spool) abandon() {
 	promised := s.current.size > 0
 	path := s.current.path

@@ -8,9 +8,10 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// putAlone is transact for the letters of one call. A letter of which the database will never take a text, because its character set lacks
-// a character or a constraint of the operator's forbids it, would come again and again, and stop those behind it in its queue: it goes in
-// with its texts escaped. Its payload and its headers are bytes and stay as they are.
+// putAlone is transact for the letters of one call. A letter of which the database will never take a text, because its
+// character set lacks a character or a constraint of the operator's forbids it, would come again and again, and stop
+// those behind it in its queue: it goes in with its texts escaped. Its payload and its headers are bytes and stay as
+// they are.
 func (w *writer) putAlone(letters []letterRow) ([]dlq.Receipt, error) {
 	receipts, err := w.transact(letters)
 	if err == nil || !w.refuses(err) {

@@ -134,7 +134,8 @@ func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
 	return rows.Err()
 }
 
-// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go alongside it in base64.
+// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go alongside it in
+// base64.
 type storedHeaders struct {
 	Text   map[string]string `json:"text"`
 	Binary [][2][]byte       `json:"binary,omitempty"`

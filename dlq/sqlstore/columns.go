@@ -12,16 +12,16 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// column is a column of dlq_entries: what of a dead letter is in it, how it is read, compared and sent. Everything in this package that
-// names the columns is made of the table below.
+// column is a column of dlq_entries: what of a dead letter is in it, how it is read, compared and sent. Everything in
+// this package that names the columns is made of the table below.
 type column struct {
 	name string
 	// archive is its name in dlq_events and in the archive, where that is another.
 	archive string
 	// kind is PostgreSQL's type.
 	kind string
-	// state says that it changes after the first death; counted, that it changes by adding, so that entries may change alike whose
-	// values differ.
+	// state says that it changes after the first death; counted, that it changes by adding, so that entries may change
+	// alike whose values differ.
 	state, counted bool
 	// derived says that the functions which store new letters on PostgreSQL make it from the others.
 	derived bool

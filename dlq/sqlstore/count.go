@@ -49,8 +49,8 @@ func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int
 	return n, err
 }
 
-// countKept answers from the kept statistics what they know: a cause, of any time or of any status; else a topic and an event type, of
-// any status.
+// countKept answers from the kept statistics what they know: a cause, of any time or of any status; else a topic and an
+// event type, of any status.
 func (s *Store) countKept(ctx context.Context, f dlq.Filter) (n int64, kept bool, err error) {
 	cause := f.Fingerprint != "" || f.CauseText != ""
 	timed := !f.From.IsZero() || !f.To.IsZero()
@@ -124,7 +124,8 @@ func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
 	}
 }
 
-// countHours counts the whole hours of a time range by what is kept of them, and the entries of the hours that it begins and ends in.
+// countHours counts the whole hours of a time range by what is kept of them, and the entries of the hours that it
+// begins and ends in.
 func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
 	first, last := f.From.Truncate(time.Hour), f.To.Truncate(time.Hour)
 	if !first.Equal(f.From) {

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// deltas gathers what a transaction changes in the kept statistics. They are written once at its end, in the order of their keys:
-// the rows are few and everybody wants them, so they are locked briefly, and never in two orders.
+// deltas gathers what a transaction changes in the kept statistics. They are written once at its end, in the order of
+// their keys: the rows are few and everybody wants them, so they are locked briefly, and never in two orders.
 type deltas struct {
 	groups map[string]*groupDelta
 	counts map[countKey]*countDelta

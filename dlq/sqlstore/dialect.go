@@ -24,15 +24,18 @@ type dialect interface {
 	forUpdate() string
 	// idIn are conditions that together pick the rows with these ids, in their order, and their parameters.
 	idIn(column string, ids []int64) iter.Seq2[string, []any]
-	// keys is the table in which an entry is found by dedup_key, event_id, source_id and correlation_id, and its column for the id.
+	// keys is the table in which an entry is found by dedup_key, event_id, source_id and correlation_id, and its column
+	// for the id.
 	keys() (table, id string)
 	// insertEntries inserts rows of entryColumns but those whose key is there, and returns the ids of the new ones.
 	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error)
 	// insertRows inserts any number of rows.
 	insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error
-	// upsert is a multi-row INSERT that, where a key is there, adds to the columns of add and takes the later of those of latest.
+	// upsert is a multi-row INSERT that, where a key is there, adds to the columns of add and takes the later of those
+	// of latest.
 	upsert(table string, columns, key, add, latest []string, rows int) string
-	// after is the condition that a row comes behind a place in a listing; op is < or >. at and id write their parameter.
+	// after is the condition that a row comes behind a place in a listing; op is < or >. at and id write their
+	// parameter.
 	after(column, op string, at, id func() string) string
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
@@ -41,11 +44,11 @@ type dialect interface {
 	containsArg(text string) any
 	// containsBytes is a condition that a binary column holds the parameter.
 	containsBytes(column, parameter string) string
-	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs after dlq_bodies b in
-	// FROM. A payload without projection has none.
+	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs
+	// after dlq_bodies b in FROM. A payload without projection has none.
 	hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string)
-	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON functions can read
-	// it, else what makes it NULL.
+	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON
+	// functions can read it, else what makes it NULL.
 	projection(payload []byte) any
 	// lockTables are statements after which no other transaction changes these tables until the transaction ends.
 	lockTables(tables []string) []string
@@ -62,7 +65,8 @@ type dialect interface {
 	archivedBodies() string
 	// archivedProjection makes payload_json of the archive's event_payload.
 	archivedProjection() string
-	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may do it at once.
+	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may
+	// do it at once.
 	ready(ctx context.Context, db *sql.DB) error
 	// durable makes the commit of a transaction wait for the disk, where that is not a setting of the whole database.
 	durable(ctx context.Context, tx *sql.Tx) error
@@ -70,8 +74,8 @@ type dialect interface {
 	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
 }
 
-// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. greater is the name of the function that
-// returns the greater of two values.
+// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. greater is the name of the
+// function that returns the greater of two values.
 func onConflict(table string, columns, key, add, latest []string, rows int, greater string) string {
 	sets := make([]string, 0, len(add)+len(latest))
 	for _, c := range add {

@@ -1,5 +1,5 @@
-// Package sqlstore keeps dead letters in a SQL database: PostgreSQL, MySQL or MariaDB, or a SQLite file. Import it for its side effect of
-// registering the schemes, together with the SQL driver; this package imports none.
+// Package sqlstore keeps dead letters in a SQL database: PostgreSQL, MySQL or MariaDB, or a SQLite file. Import it for
+// its side effect of registering the schemes, together with the SQL driver; this package imports none.
 //
 //	import (
 //		_ "github.com/redrive-go/redrive/dlq/sqlstore"
@@ -10,13 +10,14 @@
 //
 //	letters, err := dlq.Open(ctx, "postgres://app:password@db:5432/app")
 //
-// The tables are made and brought up to date when the store is opened, by one process under a lock of the database, however many start
-// at once.
+// The tables are made and brought up to date when the store is opened, by one process under a lock of the database,
+// however many start at once.
 //
 // # URL
 //
-// postgres://user:password@host:5432/database (or postgresql://) is PostgreSQL 12 or later, mysql://user:password@host:3306/database (or
-// mariadb://) MySQL 8.0, MariaDB 10.6 or later. Parameters, each also with x- before its name:
+// postgres://user:password@host:5432/database (or postgresql://) is PostgreSQL 12 or later,
+// mysql://user:password@host:3306/database (or mariadb://) MySQL 8.0, MariaDB 10.6 or later. Parameters, each also with
+// x- before its name:
 //
 //	conn-lifetime  30m     how long a connection is used; 0 is forever
 //	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
@@ -26,10 +27,11 @@
 //	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
 //	writers        4       connections that write, at most
 //
-// The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...); any other is
-// refused. No error shows a password.
+// The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...);
+// any other is refused. No error shows a password.
 //
-// sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is not there.
+// sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is
+// not there.
 //
 //	busy-timeout   5s      how long to wait for another process that writes
 //	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or sqlite3 (mattn)
@@ -39,40 +41,45 @@
 //
 // # Tables
 //
-// The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with the exact
-// payload and the rest alongside them: event_payload is JSON, or NULL for a payload that the database's JSON cannot hold; correlation_id on
-// PostgreSQL is a UUID, or NULL for an id of another form, and correlation its text. Behind the view dlq_entries has what is searched and
-// changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys has the ids by which entries are found, and on MySQL dlq_parts the
-// rest of payloads above 1 MiB. dlq_groups, dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no
-// dashboard ever scans the entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the
-// server lets an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What was
-// purged is in archive.dlq_events_archive on PostgreSQL (C35), else in dlq_events_archive, and [Store.Unarchive] brings it back.
+// The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with
+// the exact payload and the rest alongside them: event_payload is JSON, or NULL for a payload that the database's JSON
+// cannot hold; correlation_id on PostgreSQL is a UUID, or NULL for an id of another form, and correlation its text.
+// Behind the view dlq_entries has what is searched and changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys
+// has the ids by which entries are found, and on MySQL dlq_parts the rest of payloads above 1 MiB. dlq_groups,
+// dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no dashboard ever scans the
+// entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the server lets
+// an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What
+// was purged is in archive.dlq_events_archive on PostgreSQL (C35), else in dlq_events_archive, and [Store.Unarchive]
+// brings it back.
 //
 // # Partitions
 //
-// On PostgreSQL partition=month makes dlq_entries and dlq_bodies partitioned, also of a store that is there, whose tables become the first
-// partition without a copy. The ranges are of ids, which then begin with a month, so both tables have the same, ids are unique, and
-// an id determines its partition; dlq_keys, by which a delivery is one entry, stays whole. [Store.PurgeMonths], which
-// dlq.Manager.Purge calls, drops months. docs/operations.md describes the migration.
+// On PostgreSQL partition=month makes dlq_entries and dlq_bodies partitioned, also of a store that is there, whose
+// tables become the first partition without a copy. The ranges are of ids, which then begin with a month, so both
+// tables have the same, ids are unique, and an id determines its partition; dlq_keys, by which a delivery is one entry,
+// stays whole. [Store.PurgeMonths], which dlq.Manager.Purge calls, drops months. docs/operations.md describes the
+// migration.
 //
 // # Durability
 //
-// Put returns when the letters are committed. PostgreSQL waits for the disk in each transaction (synchronous_commit = on),
-// whatever the database's default says; on MySQL that is the server's innodb_flush_log_at_trx_commit, whose default is right.
+// Put returns when the letters are committed. PostgreSQL waits for the disk in each transaction (synchronous_commit =
+// on), whatever the database's default says; on MySQL that is the server's innodb_flush_log_at_trx_commit, whose
+// default is right.
 //
 // # Concurrency
 //
-// Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once. On PostgreSQL new
-// letters are stored by functions of the schema, dlq_put_letter and dlq_put_letters, which a role other than the tables' owner needs the right
-// to execute (by default everybody has it), and a Put of hundreds of letters may be several transactions. Any number of processes may share a server's
-// database, and processes of one machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a
-// transaction of the caller's, and blocks no other writer until that is committed.
+// Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once.
+// On PostgreSQL new letters are stored by functions of the schema, dlq_put_letter and dlq_put_letters, which a role
+// other than the tables' owner needs the right to execute (by default everybody has it), and a Put of hundreds of
+// letters may be several transactions. Any number of processes may share a server's database, and processes of one
+// machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a transaction of the
+// caller's, and blocks no other writer until that is committed.
 //
 // # Limits
 //
-// On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others every page is a
-// range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves. On PostgreSQL, who often searches
-// for fields of payloads can have an index for it, which costs every insert:
+// On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others
+// every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves.
+// On PostgreSQL, who often searches for fields of payloads can have an index for it, which costs every insert:
 //
 //	CREATE INDEX CONCURRENTLY ON dlq_bodies USING gin (payload_json jsonb_path_ops);
 package sqlstore

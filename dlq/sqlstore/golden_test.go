@@ -166,7 +166,8 @@ func goldenChanged(e *dlq.Entry) *dlq.Entry {
 	return &c
 }
 
-// Every statement that names the columns of a dead letter, as it goes to each database: whatever builds them, they stay the same.
+// Every statement that names the columns of a dead letter, as it goes to each database: whatever builds them, they stay
+// the same.
 func TestStatements_Golden(t *testing.T) {
 	for _, d := range []dialect{sqlite{}, mysql{}, postgres{}} {
 		t.Run(string(d.name()), func(t *testing.T) {

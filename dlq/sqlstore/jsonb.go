@@ -9,8 +9,9 @@ const (
 	maxJSONBNumber = 1000 // characters of a number
 )
 
-// jsonbReadable reports whether PostgreSQL's jsonb takes a payload. It is stricter than JSON: no \u0000, no lone surrogates, and no
-// numbers beyond those of NUMERIC. When in doubt it says no: the projection is a convenience, and the payload is kept anyway.
+// jsonbReadable reports whether PostgreSQL's jsonb takes a payload. It is stricter than JSON: no \u0000, no lone
+// surrogates, and no numbers beyond those of NUMERIC. When in doubt it says no: the projection is a convenience, and
+// the payload is kept anyway.
 func jsonbReadable(payload []byte) bool {
 	return len(payload) <= maxJSONBBytes && validJSON(payload, maxJSONBDepth) && plainEscapes(payload) && plainNumbers(payload)
 }

@@ -24,7 +24,8 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 	}
 	err = s.inTx(ctx, "reserve", func(tx *sql.Tx) error {
 		granted = false
-		// The write locks the person's row until the transaction ends: two that are counted at once would both find room.
+		// The write locks the person's row until the transaction ends: two that are counted at once would both find
+		// room.
 		lock := s.dialect.upsert("dlq_sends", sendColumns, sendColumns[:1], []string{"entries"}, []string{"at"}, 1)
 		if _, err := s.statements.exec(ctx, tx, lock, "person "+person, person, at, 0, 0); err != nil {
 			return err
@@ -60,7 +61,8 @@ func (s *Store) Unreserve(ctx context.Context, key string) error {
 	})
 }
 
-// settleSends closes the reservation of a run that has ended: what it began to send counts from now on, what it did not is free again.
+// settleSends closes the reservation of a run that has ended: what it began to send counts from now on, what it did not
+// is free again.
 func (s *Store) settleSends(ctx context.Context, tx *sql.Tx, now, r *redrive.Run) error {
 	if !r.State.Ended() {
 		return nil

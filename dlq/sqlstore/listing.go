@@ -12,9 +12,10 @@ import (
 // maxBranches bounds how many ranges of an index one page is put together from.
 const maxBranches = 64
 
-// branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin with status, or
-// with fingerprint, topic or event type and then status: "any status of this topic" is not a range of any of them, and a database would
-// sort the whole topic for a page of 50. The first rows of each part, put in order, are the page, at any size of the table.
+// branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin
+// with status, or with fingerprint, topic or event type and then status: "any status of this topic" is not a range of
+// any of them, and a database would sort the whole topic for a page of 50. The first rows of each part, put in order,
+// are the page, at any size of the table.
 func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.Filter, error) {
 	parts := []dlq.Filter{f}
 	if p.Order.ByID() {

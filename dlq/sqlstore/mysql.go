@@ -25,8 +25,8 @@ func (mysql) flavor() sqlbuilder.Flavor { return sqlbuilder.MySQL }
 
 func (mysql) name() sqldb.Dialect { return sqldb.MySQL }
 
-// ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators make triggers,
-// unless it is configured to trust them: the store works without.
+// ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators
+// make triggers, unless it is configured to trust them: the store works without.
 func (mysql) ready(ctx context.Context, db *sql.DB) error {
 	for _, event := range []string{"UPDATE", "DELETE"} {
 		name := "dlq_audit_no_" + strings.ToLower(event)
@@ -120,12 +120,12 @@ func (mysql) containsBytes(column, parameter string) string {
 	return "LOCATE(" + parameter + ", " + column + ") > 0"
 }
 
-// mysqlPart is how much of a payload one row has, in bytes: its statement stays below the smallest max_allowed_packet in use
-// (4 MiB), even with every byte escaped.
+// mysqlPart is how much of a payload one row has, in bytes: its statement stays below the smallest max_allowed_packet
+// in use (4 MiB), even with every byte escaped.
 const mysqlPart = 1 << 20
 
-// lockTables locks the rows that are there: LOCK TABLES would commit. What is counted meanwhile of a cause or an hour that is new may be
-// missing until the next recount.
+// lockTables locks the rows that are there: LOCK TABLES would commit. What is counted meanwhile of a cause or an hour
+// that is new may be missing until the next recount.
 func (mysql) lockTables(tables []string) []string {
 	queries := make([]string, len(tables))
 	for i, table := range tables {
@@ -164,8 +164,8 @@ func (mysql) archive() string { return "dlq_events_archive" }
 
 func (mysql) archivedBodies() string { return "dlq_bodies_archive" }
 
-// inTx reads what is committed: at the default level, locks on the gaps between rows make processes wait for each other. Durability is
-// a setting of the server (innodb_flush_log_at_trx_commit = 1, the default).
+// inTx reads what is committed: at the default level, locks on the gaps between rows make processes wait for each
+// other. Durability is a setting of the server (innodb_flush_log_at_trx_commit = 1, the default).
 func (mysql) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
 	return sqldb.MySQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed, fn)
 }

@@ -30,8 +30,8 @@ type Config struct {
 	Read *sql.DB
 	// KeepSchema makes missing or old tables an error instead of making them.
 	KeepSchema bool
-	// Trigram makes an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL only; see the
-	// parameters of the URL.
+	// Trigram makes an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL
+	// only; see the parameters of the URL.
 	Trigram, Monthly bool
 	// SpoolDir is where a spool alongside this store belongs; empty for none.
 	SpoolDir string
@@ -46,11 +46,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It makes the
-// tables, unless cfg.KeepSchema. Any number of processes may do so at once.
+// New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It
+// makes the tables, unless cfg.KeepSchema. Any number of processes may do so at once.
 //
-// On PostgreSQL the driver is pgx. On MySQL, sql_mode is strict, and no parameter loc makes times local. On SQLite, transactions begin as
-// writers (_txlock=immediate), and connections wait for each other (busy_timeout). [Open] sees to all of this by a URL.
+// On PostgreSQL the driver is pgx. On MySQL, sql_mode is strict, and no parameter loc makes times local. On SQLite,
+// transactions begin as writers (_txlock=immediate), and connections wait for each other (busy_timeout). [Open] sees to
+// all of this by a URL.
 func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)

@@ -52,7 +52,8 @@ func TestOpen_Refuses(t *testing.T) {
 	require.NoFileExists(t, "a.db")
 }
 
-// Schema of an older version, with letters in it: nothing to do yet, and an application's own migrations are left alone.
+// Schema of an older version, with letters in it: nothing to do yet, and an application's own migrations are left
+// alone.
 func TestOpen_BesideAnApplication(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")

@@ -11,11 +11,11 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). An id then begins with the month in which
-// its letter was stored: 2026110000000017 is the 17th number, in November 2026. So the tables are ranges of ids, an entry and its bodies
-// are in the partitions of the same month, ids stay unique by a primary key, everything that knows an id finds its partition, and no
-// statement of this package is another one. dlq_keys stays whole, because a delivery must be one entry across all months; it is a quarter
-// of the store, and has no payload.
+// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). An id then begins with
+// the month in which its letter was stored: 2026110000000017 is the 17th number, in November 2026. So the tables are
+// ranges of ids, an entry and its bodies are in the partitions of the same month, ids stay unique by a primary key,
+// everything that knows an id finds its partition, and no statement of this package is another one. dlq_keys stays
+// whole, because a delivery must be one entry across all months; it is a quarter of the store, and has no payload.
 //
 // The tables of a store that is there already become the first partition as they are: nothing is copied.
 
@@ -67,8 +67,8 @@ func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// checkBounds lets the database look, while others work, that all ids are from before this month, so that it need not when it attaches
-// the tables without traffic.
+// checkBounds lets the database look, while others work, that all ids are from before this month, so that it need not
+// when it attaches the tables without traffic.
 func checkBounds(ctx context.Context, db *sql.DB, now time.Time) error {
 	to, _ := bounds(monthOf(now))
 	for _, t := range partitioned {
@@ -177,8 +177,8 @@ func firstOf(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// makeMonths makes the partitions of this month and the next ones, which a store does when it is opened and when it purges. What is stored
-// without one is in the partition that takes the rest.
+// makeMonths makes the partitions of this month and the next ones, which a store does when it is opened and when it
+// purges. What is stored without one is in the partition that takes the rest.
 func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) error {
 	for n := range monthsAhead {
 		month := monthOf(firstOf(now).AddDate(0, n, 0))
@@ -187,7 +187,8 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 		if err == nil && !there {
 			err = d.inTx(ctx, db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
-		// 23514: the partition that takes the rest has letters of that month already. 55P03: somebody reads for long; there is time.
+		// 23514: the partition that takes the rest has letters of that month already. 55P03: somebody reads for long;
+		// there is time.
 		if err != nil && !sqldb.IsCode(err, "23514", "55P03") {
 			return fmt.Errorf("partition of %d: %w", month, err)
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// keepsMany reports whether a month keeps too many entries to be dropped, as far as ranges of its indexes tell: retention looks at each month
-// many times until it is old enough, and need not read all of it each time. A month of which it says no is counted.
+// keepsMany reports whether a month keeps too many entries to be dropped, as far as ranges of its indexes tell:
+// retention looks at each month many times until it is old enough, and need not read all of it each time. A month of
+// which it says no is counted.
 func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
 	var rows float64 // as many as ANALYZE has seen to a page; none without it
 	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / current_setting('block_size')::int) FROM pg_class WHERE oid = '" +
@@ -27,10 +28,11 @@ func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (ma
 	return false, nil
 }
 
-// countMonth is what the statistics lose with the entries that a condition picks, how many these are, and how many the others are.
+// countMonth is what the statistics lose with the entries that a condition picks, how many these are, and how many the
+// others are.
 func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64, err error) {
-	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on disk. Hours are numbers
-	// because truncating times takes the server longer than all the rest.
+	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on
+	// disk. Hours are numbers because truncating times takes the server longer than all the rest.
 	for _, setting := range []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"} {
 		if _, err := tx.ExecContext(ctx, setting); err != nil {
 			return nil, 0, 0, err

@@ -16,12 +16,13 @@ import (
 
 var _ driver.MonthStore = (*Store)(nil)
 
-// maxKept is the share of a month that may wait for somebody, one in so many entries, for the month to be dropped: these are copied.
+// maxKept is the share of a month that may wait for somebody, one in so many entries, for the month to be dropped:
+// these are copied.
 const maxKept = 10
 
-// PurgeMonths drops the partitions of months of which nearly all entries are to be purged, after one statement has copied these to the
-// archive; the others of the month stay, in the partition that takes the rest. It returns how many entries were purged: none in a store that
-// is not partitioned. In the audit log a dropped month is one record.
+// PurgeMonths drops the partitions of months of which nearly all entries are to be purged, after one statement has
+// copied these to the archive; the others of the month stay, in the partition that takes the rest. It returns how many
+// entries were purged: none in a store that is not partitioned. In the audit log a dropped month is one record.
 func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
 	p, err := p.Resolve()
 	if err != nil {
@@ -68,8 +69,8 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 	return total, s.sweepKeys(ctx)
 }
 
-// dropMonth drops one month, if it is worth it. Until the entries are counted and copied only writers to this month wait; everybody waits
-// only for the rest.
+// dropMonth drops one month, if it is worth it. Until the entries are counted and copied only writers to this month
+// wait; everybody waits only for the rest.
 func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.Purge) (int, error) {
 	entries, bodies := "dlq_entries_"+month, "dlq_bodies_"+month
 	err := execAll(ctx, tx, []string{
@@ -146,8 +147,8 @@ func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC333
 // sweepSize is how many keys are looked at in one transaction.
 const sweepSize = 10_000
 
-// sweepKeys removes the keys of entries whose partitions are gone: those from before the oldest that is there. Until then a key without an
-// entry blocks nothing: a letter that meets it takes its place.
+// sweepKeys removes the keys of entries whose partitions are gone: those from before the oldest that is there. Until
+// then a key without an entry blocks nothing: a letter that meets it takes its place.
 func (s *Store) sweepKeys(ctx context.Context) error {
 	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
 	if err != nil || len(left) == 0 || left[0] == beforeMonth {

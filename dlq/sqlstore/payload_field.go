@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// hasField is a jsonpath, whose lax mode looks into lists. An index of the kind in the package's documentation answers it.
+// hasField is a jsonpath, whose lax mode looks into lists. An index of the kind in the package's documentation answers
+// it.
 func (postgres) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
 	var path strings.Builder
 	path.WriteString("$")
@@ -73,7 +74,8 @@ func spellings(value string) []string {
 	return slices.Compact(all)
 }
 
-// hasField goes down name by name. A value that is not a list is made one of one element, so that each step is over the elements of a list.
+// hasField goes down name by name. A value that is not a list is made one of one element, so that each step is over the
+// elements of a list.
 func (sqlite) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
 	var from strings.Builder
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"

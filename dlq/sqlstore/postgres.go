@@ -57,7 +57,8 @@ func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
 	}
 }
 
-// insertEntries inserts in the order of the keys, so that two processes with the same dead letters do not wait for each other.
+// insertEntries inserts in the order of the keys, so that two processes with the same dead letters do not wait for each
+// other.
 func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
 	ids := make(map[dlq.Key]int64, len(rows))
 	if len(rows) == 0 {
@@ -138,8 +139,8 @@ func (postgres) archive() string { return "archive.dlq_events_archive" }
 
 func (postgres) archivedBodies() string { return "archive.dlq_bodies_archive" }
 
-// durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server then loses
-// dead letters whose messages were acked.
+// durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server
+// then loses dead letters whose messages were acked.
 func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
 		return fmt.Errorf("synchronous_commit: %w", err)

@@ -12,16 +12,17 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// A dead letter that waits and was never seen is what a store gets nearly always, and PostgreSQL stores any number of them by one call of
-// a function of the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and statistics. It is a separate transaction, so
-// there is one round trip instead of eight, and the server has planned all of its statements before.
+// A dead letter that waits and was never seen is what a store gets nearly always, and PostgreSQL stores any number of
+// them by one call of a function of the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and
+// statistics. It is a separate transaction, so there is one round trip instead of eight, and the server has planned all
+// of its statements before.
 //
-// One statement with a part for each table did the same, and took the server twice as long for one letter: the parts had to be joined, and
-// each to be set up again. Sets of many letters save that join by their order, and let each column's values flow into the rows instead of
-// gathering them in a table first.
+// One statement with a part for each table did the same, and took the server twice as long for one letter: the parts
+// had to be joined, and each to be set up again. Sets of many letters save that join by their order, and let each
+// column's values flow into the rows instead of gathering them in a table first.
 
-// isNew reports whether a letter is, unless its key is there, no more than a row to insert, with the columns that a dead letter has that
-// nothing happened to.
+// isNew reports whether a letter is, unless its key is there, no more than a row to insert, with the columns that a
+// dead letter has that nothing happened to.
 func (r *letterRow) isNew() bool {
 	e := r.Entry
 	return e.RedriveOf == 0 && e.Status == dlq.Pending && e.Version == 1 && e.Revision == 0 && e.Body.Revision == 0 &&
@@ -47,7 +48,8 @@ func putStatement(function, array string, columns []newColumn, more []string) st
 	return "SELECT " + function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a separate key, and isNew.
+// putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a separate key, and
+// isNew.
 func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error) {
 	if len(letters) == 1 {
 		return d.putOne(ctx, s, &letters[0])

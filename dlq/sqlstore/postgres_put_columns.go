@@ -67,8 +67,8 @@ func binary(name string, of func(r *letterRow) []byte) newColumn {
 	})
 }
 
-// newColumns are the parameters of dlq_put_letter and dlq_put_letters; the other columns are as the tables make them, follow from these, or
-// are NULL until something happens to the letter.
+// newColumns are the parameters of dlq_put_letter and dlq_put_letters; the other columns are as the tables make them,
+// follow from these, or are NULL until something happens to the letter.
 var newColumns = append(newEntryColumns(), []newColumn{
 	required("message_uuid", func(r *letterRow) []byte { return []byte(r.Body.UUID) }),
 	required("payload", func(r *letterRow) []byte { payload, _ := r.body[bodyPayload].([]byte); return payload }),

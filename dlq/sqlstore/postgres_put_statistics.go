@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The statistics of new letters go to the server as the few groups, counts and hours that they are in, and a number of each with every
-// letter: which of the letters are new, and what id they get, only the server knows.
+// The statistics of new letters go to the server as the few groups, counts and hours that they are in, and a number of
+// each with every letter: which of the letters are new, and what id they get, only the server knows.
 
 // newStatisticsNames are the parameters of dlq_put_letters that newStatistics makes.
 var newStatisticsNames = []string{
@@ -15,7 +15,8 @@ var newStatisticsNames = []string{
 	"count_type", "count_topic", "count_new", "hour_at", "hour_fingerprint", "hour_new",
 }
 
-// newStatistics are the values of newStatisticsNames. Groups, counts and hours are in the order in which every transaction locks them.
+// newStatistics are the values of newStatisticsNames. Groups, counts and hours are in the order in which every
+// transaction locks them.
 func newStatistics(letters []letterRow) []any {
 	var all deltas
 	for i := range letters {

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's table had under
-// other names or in another type.
+// archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's
+// table had under other names or in another type.
 var archiveColumns = strings.Join(slices.Concat(
 	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"}, bodyColumns[bodyProjection+1:],
 	[]string{"kafka_topic", "correlation_id"},
@@ -70,8 +70,8 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	return len(entries), counted.apply(ctx, s, tx)
 }
 
-// notBrought is a condition that an entry of a table was not brought back from the archive since a time, which is a parameter or a literal:
-// what somebody has brought back stays for as long again as it stayed after it was closed.
+// notBrought is a condition that an entry of a table was not brought back from the archive since a time, which is a
+// parameter or a literal: what somebody has brought back stays for as long again as it stayed after it was closed.
 func notBrought(table, since string) string {
 	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" + string(dlq.ActionUnarchive) +
 		"' AND a.at >= " + since + ")"

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may be several.
+// Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may be
+// several.
 func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
 	if err := checkLetters(letters); err != nil {
 		return nil, err
@@ -33,9 +34,9 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 	return receipts, nil
 }
 
-// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and durable (C13). Ack
-// their messages only then. When it fails the transaction is as it was before. Do not use the transaction of business work that has
-// failed: it will be rolled back, and the dead letter with it.
+// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and
+// durable (C13). Ack their messages only then. When it fails the transaction is as it was before. Do not use the
+// transaction of business work that has failed: it will be rolled back, and the dead letter with it.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("sqlstore: put: %w: the transaction is nil", dlq.ErrInvalid)
@@ -88,7 +89,8 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
-// letterRow is a dead letter with what takes time to make of it, which is done by the caller: everybody waits for the writer.
+// letterRow is a dead letter with what takes time to make of it, which is done by the caller: everybody waits for the
+// writer.
 type letterRow struct {
 	*dlq.Entry
 	entry []any // values of entryColumns; nil for a letter that will hardly need them
@@ -240,15 +242,16 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	return nil
 }
 
-// errRemoved ends a transaction of dead letters that met a key, and then no entry of it; it is tried again. Somebody has removed the
-// entry in between. MariaDB also gives it to some of the calls that store the same letters at once, where nothing was removed.
+// errRemoved ends a transaction of dead letters that met a key, and then no entry of it; it is tried again. Somebody
+// has removed the entry in between. MariaDB also gives it to some of the calls that store the same letters at once,
+// where nothing was removed.
 var errRemoved = errors.New("an entry was removed while its message died again: repeat the call")
 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago are still to be
-// swept.
+// takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago
+// are still to be swept.
 func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.tookPlace || table == "dlq_entries" {

@@ -15,8 +15,9 @@ const (
 	maxPiece = 500
 )
 
-// putPieces stores letters, many of them in pieces: while a server works on one this process makes the rows of the next, and a second
-// connection brings a second processor of the server to work. Each piece is a transaction; a caller who gets an error repeats the call anyway.
+// putPieces stores letters, many of them in pieces: while a server works on one this process makes the rows of the
+// next, and a second connection brings a second processor of the server to work. Each piece is a transaction; a caller
+// who gets an error repeats the call anyway.
 func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]dlq.Receipt, error) {
 	size := s.pieceSize(letters)
 	if size >= len(letters) {
@@ -43,7 +44,8 @@ func (s *Store) putPiece(ctx context.Context, letters []*dlq.Entry) ([]dlq.Recei
 	return s.writer.put(ctx, rows)
 }
 
-// pieceSize is how many letters of a call a piece has. Letters that may meet each other, or that came back, are stored in their order, in one.
+// pieceSize is how many letters of a call a piece has. Letters that may meet each other, or that came back, are stored
+// in their order, in one.
 func (s *Store) pieceSize(letters []*dlq.Entry) int {
 	if _, short := s.dialect.(newPutter); !short || len(letters) < 2*minPiece {
 		return len(letters)

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The five queries of the system that dlq_events replaces (C26-C30), as they stand in its handbook for PostgreSQL. For SQLite only the
-// date functions are others; what was there stands in the comment behind the line.
+// The five queries of the system that dlq_events replaces (C26-C30), as they stand in its handbook for PostgreSQL. For
+// SQLite only the date functions are others; what was there stands in the comment behind the line.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at

@@ -71,8 +71,8 @@ func scanIDs(rows *sql.Rows, ids map[dlq.Key]int64) error {
 	return rows.Err()
 }
 
-// lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot wait for each
-// other. Those that are not there are not in the map.
+// lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot wait
+// for each other. Those that are not there are not in the map.
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// entries are the entries as they are before the step. What the caller knows is neither read nor locked: the updates name the version
-// that they are of, and a row that has another one ends the step with errStale.
+// entries are the entries as they are before the step. What the caller knows is neither read nor locked: the updates
+// name the version that they are of, and a row that has another one ends the step with errStale.
 func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Entry, error) {
 	var unknown []int64
 	for _, id := range ids {
@@ -57,8 +57,8 @@ func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int
 	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET "+set+" WHERE "+where+" AND run_seq = ?", ids, slices.Concat(args, []any{p.run.seq}))
 }
 
-// updateIn adds a list of sorted ids to the condition of an update. The range that they are in is for a database which has no
-// statistics of a run's items yet, and would read all of them to find these.
+// updateIn adds a list of sorted ids to the condition of an update. The range that they are in is for a database which
+// has no statistics of a run's items yet, and would read all of them to find these.
 func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args []any) (changed int64, err error) {
 	if len(ids) == 0 {
 		return 0, nil
@@ -131,8 +131,8 @@ func (p *stepping) claim(ctx context.Context) error {
 	return p.claimItems(ctx)
 }
 
-// claimable are the claims' items that wait. Only the holder of the run's lease changes them, so that one who knows the entries,
-// which came with their items, need not be asked for these again.
+// claimable are the claims' items that wait. Only the holder of the run's lease changes them, so that one who knows the
+// entries, which came with their items, need not be asked for these again.
 func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
 	if p.step.Known == nil {
 		return p.items(ctx, ids, redrive.ItemWaiting)
@@ -144,8 +144,8 @@ func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []
 	return items, nil
 }
 
-// claimItems writes the items of the claimed entries: a claim has made their version one more, and their redrive count is the same for
-// most of them.
+// claimItems writes the items of the claimed entries: a claim has made their version one more, and their redrive count
+// is the same for most of them.
 func (p *stepping) claimItems(ctx context.Context) error {
 	type life struct {
 		version int64

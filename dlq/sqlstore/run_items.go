@@ -172,7 +172,8 @@ func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
 	return nil
 }
 
-// readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim will fail.
+// readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim
+// will fail.
 func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 	byID := make(map[int64]*dlq.Entry, len(items))
 	for i := range items {

@@ -18,7 +18,8 @@ const maxDetail = 1 << 10
 // errStale is the end of a step that took the caller's word for an entry which has changed meanwhile.
 var errStale = errors.New("an entry or an item has changed since it was read")
 
-// StepRun does one step of a run in one transaction, and once more from what is stored when the caller's knowledge is old.
+// StepRun does one step of a run in one transaction, and once more from what is stored when the caller's knowledge is
+// old.
 func (s *Store) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
 	stepped, err := s.stepRun(ctx, step)
 	if step.Known != nil && errors.Is(err, errStale) {
@@ -111,8 +112,8 @@ func (p *stepping) skipped(ctx context.Context) error {
 	return p.refuse(ctx, p.step.Skipped, redrive.ItemSkipped)
 }
 
-// refuse gives items up, and the claims on their entries back. An entry that has moved on since its claim is left alone: its item is
-// settled by what happened to it.
+// refuse gives items up, and the claims on their entries back. An entry that has moved on since its claim is left
+// alone: its item is settled by what happened to it.
 func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to redrive.ItemState) error {
 	if len(refusals) == 0 {
 		return nil
@@ -178,8 +179,9 @@ func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
 	})
 }
 
-// items reads items of the run that are in one of the states; the others are not in the map. The states are named, here and below,
-// because a database that has no statistics of a new run's items would read all of them to find a few by their entries alone.
+// items reads items of the run that are in one of the states; the others are not in the map. The states are named, here
+// and below, because a database that has no statistics of a new run's items would read all of them to find a few by
+// their entries alone.
 func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item, error) {
 	found := make(map[int64]redrive.Item, len(ids))
 	for _, state := range states {

@@ -88,8 +88,8 @@ func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"
 }
 
-// projection is 1 for JSON: the view makes text of the payload then. SQLite's JSON functions stop at a nesting of 1,000 in older
-// versions, and one row that they cannot read fails a whole query.
+// projection is 1 for JSON: the view makes text of the payload then. SQLite's JSON functions stop at a nesting of 1,000
+// in older versions, and one row that they cannot read fails a whole query.
 func (sqlite) projection(payload []byte) any {
 	if validJSON(payload, 500) {
 		return 1

@@ -35,8 +35,8 @@ func open(t testing.TB, url string) *sqlstore.Store {
 	return s
 }
 
-// Two processes change entries at the same time: each waits for the other. A transaction that took the write lock only when it
-// comes to write would fail, because what it has read is old by then.
+// Two processes change entries at the same time: each waits for the other. A transaction that took the write lock only
+// when it comes to write would fail, because what it has read is old by then.
 func TestSQLite_TwoWriters(t *testing.T) {
 	t.Parallel()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy-timeout=1m"

@@ -12,8 +12,8 @@ import (
 
 // statements keeps the prepared statements of the write path, which are few and long and the same all the time.
 //
-// A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So a new one
-// runs unprepared the first time, and is prepared between two transactions.
+// A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So
+// a new one runs unprepared the first time, and is prepared between two transactions.
 type statements struct {
 	dialect sqldb.Dialect
 	// unprepared is for transactions of a pool that is not ours: a prepared statement belongs to its pool.

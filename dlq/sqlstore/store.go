@@ -29,7 +29,8 @@ type Store struct {
 
 var _ dlq.Store = (*Store)(nil)
 
-// Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes it.
+// Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes
+// it.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
 	var mux driver.Mux
 	for _, scheme := range schemes {
@@ -42,8 +43,8 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 	return store.(*Store), nil //nolint:forcetypeassert // our drivers give one
 }
 
-// start checks the connection, brings the schema up to date, unless it is to be kept as it is, and starts the writer. On an error it
-// closes what was opened.
+// start checks the connection, brings the schema up to date, unless it is to be kept as it is, and starts the writer.
+// On an error it closes what was opened.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
 	s.statements.dialect = s.dialect.name()
@@ -58,8 +59,8 @@ func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	return nil
 }
 
-// writers is how many goroutines write: on a server a second one fills the time in which the first waits for it, or it for the first; a
-// database in a file has one writer at a time.
+// writers is how many goroutines write: on a server a second one fills the time in which the first waits for it, or it
+// for the first; a database in a file has one writer at a time.
 func (s *Store) writers() int {
 	if s.dialect.name() == SQLite || s.write.Stats().MaxOpenConnections == 1 {
 		return 1

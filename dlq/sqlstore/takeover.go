@@ -27,12 +27,13 @@ type Takeover struct {
 // keptSuffix is behind the name of a table, or of an index, that made room for ours.
 const keptSuffix = "_before_redrive"
 
-// TakeOver makes a store in a PostgreSQL database that has a dead letter table already, with the columns id, event_id, event_type,
-// source_table, source_id, event_payload, error_message, stack_trace, retry_count, max_retries, status, created_at, last_retry_at,
-// resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic and correlation_id, and copies its rows. A table, an archive and
-// indexes that have names of ours get others, and nothing of them is changed or removed. Times without a zone are read in that of the
-// session. It may be repeated: rows that are there already stay as they are. What is inserted into dlq_events later goes to the table that
-// was there, and a repetition takes it over.
+// TakeOver makes a store in a PostgreSQL database that has a dead letter table already, with the columns id, event_id,
+// event_type, source_table, source_id, event_payload, error_message, stack_trace, retry_count, max_retries, status,
+// created_at, last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic and correlation_id,
+// and copies its rows. A table, an archive and indexes that have names of ours get others, and nothing of them is
+// changed or removed. Times without a zone are read in that of the session. It may be repeated: rows that are there
+// already stay as they are. What is inserted into dlq_events later goes to the table that was there, and a repetition
+// takes it over.
 func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -165,8 +166,8 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
 	return nil
 }
 
-// divert leads what is still inserted into dlq_events, which is a view from now on, to the table that was there: consumers that have
-// not moved in yet notice nothing, and the next call takes their rows over.
+// divert leads what is still inserted into dlq_events, which is a view from now on, to the table that was there:
+// consumers that have not moved in yet notice nothing, and the next call takes their rows over.
 func divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, last_retry_at, resolved_at," +
 		" resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"

@@ -9,8 +9,8 @@ import (
 
 const trigramIndex = "idx_dlq_error_trigram"
 
-// makeTrigram makes an index for texts in the middle of errors. It is made while others write, which can take minutes: one process does it, and
-// the others do not wait, because they would hold up what they wait for.
+// makeTrigram makes an index for texts in the middle of errors. It is made while others write, which can take minutes:
+// one process does it, and the others do not wait, because they would hold up what they wait for.
 func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -45,9 +45,9 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	return nil
 }
 
-// trigramStatements make the index of each partition and then put them together, because a partitioned table takes no index while others
-// write. The planner gets a larger sample of the errors: by its usual one it takes a rare word for one that is in a row of 300, and reads a
-// whole status alongside the trigrams.
+// trigramStatements make the index of each partition and then put them together, because a partitioned table takes no
+// index while others write. The planner gets a larger sample of the errors: by its usual one it takes a rare word for
+// one that is in a row of 300, and reads a whole status alongside the trigrams.
 func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
 	const using = " USING gin (error_message gin_trgm_ops)"
 	statements := []string{

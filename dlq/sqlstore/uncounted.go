@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the application's may stay
-// open for long after that, and everybody else's dead letters would wait for it. So it leaves what is to be counted in a row of its
-// own in dlq_uncounted, and readers of the statistics count it.
+// The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the
+// application's may stay open for long after that, and everybody else's dead letters would wait for it. So it leaves
+// what is to be counted in a row of its own in dlq_uncounted, and readers of the statistics count it.
 
 // storedDeltas are deltas as JSON.
 type storedDeltas struct {
@@ -111,7 +111,8 @@ func (d *deltas) merge(stored *storedDeltas) {
 // maxFold is how many rows of dlq_uncounted are counted in one transaction.
 const maxFold = 1000
 
-// fold counts what transactions of the application left uncounted. Mostly there is nothing, and that is one look at an empty table.
+// fold counts what transactions of the application left uncounted. Mostly there is nothing, and that is one look at an
+// empty table.
 func (s *Store) fold(ctx context.Context) error {
 	for {
 		var there bool
@@ -160,11 +161,12 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
 // counterTables are locked in the order in which writers come to them.
 var counterTables = []string{"dlq_groups", "dlq_counts", "dlq_hours", "dlq_uncounted"}
 
-// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction, and lets no other change meanwhile.
+// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction, and lets no other
+// change meanwhile.
 func (s *Store) Recount(ctx context.Context) error {
 	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
-		// A writer comes to the statistics last. One that is not there yet has its entries uncommitted, so they are not read below, and
-		// counts them when we are done.
+		// A writer comes to the statistics last. One that is not there yet has its entries uncommitted, so they are not
+		// read below, and counts them when we are done.
 		for _, query := range s.dialect.lockTables(counterTables) {
 			if _, err := tx.ExecContext(ctx, query); err != nil {
 				return fmt.Errorf("lock: %w", err)

@@ -20,8 +20,8 @@ type update struct {
 	ids  []int64
 }
 
-// updateEntries writes entries that have changed: only the columns that differ, and one statement for all that differ alike, as
-// those of a bulk action do.
+// updateEntries writes entries that have changed: only the columns that differ, and one statement for all that differ
+// alike, as those of a bulk action do.
 func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed) error {
 	var updates []*update
 	for _, e := range entries {

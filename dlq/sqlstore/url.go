@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// target is a database as a URL names it. Readers and writers have a pool each: a dashboard that asks for much does not keep a dead
-// letter waiting for a connection.
+// target is a database as a URL names it. Readers and writers have a pool each: a dashboard that asks for much does not
+// keep a dead letter waiting for a connection.
 type target struct {
 	*sqldb.Source
 	dialect dialect
@@ -129,8 +129,9 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 	return s, s.start(ctx, !t.migrate)
 }
 
-// pools makes the pools, which open nothing yet. SQLite has one writer at a time anyway: a second connection of ours would only wait in
-// its busy handler, which polls, instead of in our queue. A database in memory is one connection's: it has one pool.
+// pools makes the pools, which open nothing yet. SQLite has one writer at a time anyway: a second connection of ours
+// would only wait in its busy handler, which polls, instead of in our queue. A database in memory is one connection's:
+// it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, MustExist: !t.migrate}
 	read := write
@@ -150,8 +151,8 @@ func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	return nil
 }
 
-// postgresParams are the parameters of pgx and of PostgreSQL's own client library, and the settings of a session that make sense here.
-// Any other setting can be given as options=-c%20name=value.
+// postgresParams are the parameters of pgx and of PostgreSQL's own client library, and the settings of a session that
+// make sense here. Any other setting can be given as options=-c%20name=value.
 var postgresParams = []string{
 	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode", "description_cache_capacity",
 	"host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout", "options", "passfile", "password", "port",

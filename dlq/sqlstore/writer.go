@@ -19,8 +19,8 @@ const (
 	maxMoment      = 500 * time.Microsecond
 )
 
-// writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A commit costs a
-// sync of the disk however much is in it.
+// writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A
+// commit costs a sync of the disk however much is in it.
 type writer struct {
 	store   *Store
 	calls   chan *putCall
@@ -94,11 +94,11 @@ func (w *writer) run() {
 	}
 }
 
-// gather adds the callers that wait already to the first. Those of the group before have just been answered and are about to come
-// back: without a chance to run they would miss this commit, and two halves of the callers would take turns, each waiting for a
-// whole commit of the other. So the writer steps aside a few times before it commits, and then waits for a moment as long as there are
-// fewer than in the group before; after a group of one it does not. A piece of a large call is a group on its own: the next one is for
-// another writer.
+// gather adds the callers that wait already to the first. Those of the group before have just been answered and are
+// about to come back: without a chance to run they would miss this commit, and two halves of the callers would take
+// turns, each waiting for a whole commit of the other. So the writer steps aside a few times before it commits, and
+// then waits for a moment as long as there are fewer than in the group before; after a group of one it does not. A
+// piece of a large call is a group on its own: the next one is for another writer.
 func (w *writer) gather(first *putCall, previous int) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size
 	var moment <-chan time.Time
@@ -132,8 +132,9 @@ func (w *writer) gather(first *putCall, previous int) []*putCall {
 	return group
 }
 
-// commit writes a group. When that fails each call is tried alone, so that one letter that the database does not take does not
-// fail its neighbours; when a second one fails too it is the database, and the others get the same answer at once.
+// commit writes a group. When that fails each call is tried alone, so that one letter that the database does not take
+// does not fail its neighbours; when a second one fails too it is the database, and the others get the same answer at
+// once.
 func (w *writer) commit(group []*putCall) {
 	var joined []letterRow
 	for _, call := range group {
@@ -167,7 +168,8 @@ type newPutter interface {
 	putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error)
 }
 
-// transact stores letters: those that are new by the short way, if the database has one, and the others in a transaction.
+// transact stores letters: those that are new by the short way, if the database has one, and the others in a
+// transaction.
 func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
@@ -186,8 +188,8 @@ func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
 	return receipts, nil
 }
 
-// putNew stores what it can by the short way, and returns the others with their indexes. An error is left to the long way, which meets it
-// again if it stays.
+// putNew stores what it can by the short way, and returns the others with their indexes. An error is left to the long
+// way, which meets it again if it stays.
 func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dlq.Receipt) (rest []letterRow, indexes []int) {
 	d, ok := w.store.dialect.(newPutter)
 	if !ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Callers that share a transaction with a letter which the database does not take get their own answers: that one an error, else its
-// message would be acked and lost, and the others their receipts.
+// Callers that share a transaction with a letter which the database does not take get their own answers: that one an
+// error, else its message would be acked and lost, and the others their receipts.
 func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -54,8 +54,8 @@ func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	require.Equal(t, int64(8*(callers-1)), n)
 }
 
-// A text that the database will never take does not keep the letter out, or those of the same call and the same moment: it is escaped.
-// Payload and headers are what they were.
+// A text that the database will never take does not keep the letter out, or those of the same call and the same moment:
+// it is escaped. Payload and headers are what they were.
 func TestPut_RefusedTextIsSetApart(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")

@@ -130,8 +130,8 @@ type AuditRecord struct {
 	Since   time.Time `json:"since,omitzero" doc:"With fold: when the first of them was made; at is the last one."`
 }
 
-// FoldAudit makes one record of those of a run that say the same, where the newest of them stands. Outcomes are reported by
-// consumers, which do not know the run: those that follow each other are one record.
+// FoldAudit makes one record of those of a run that say the same, where the newest of them stands. Outcomes are
+// reported by consumers, which do not know the run: those that follow each other are one record.
 func FoldAudit(records []AuditRecord) []AuditRecord {
 	type key struct{ run, actor, action, to string }
 	rows, at := make([]AuditRecord, 0, len(records)), map[key]int{}

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text is text that may hold any bytes. In JSON it is a string where the bytes are valid UTF-8, else a list with their base64.
+// Text is text that may hold any bytes. In JSON it is a string where the bytes are valid UTF-8, else a list with their
+// base64.
 type Text string
 
 // MarshalJSON writes a string, or a list with the base64.

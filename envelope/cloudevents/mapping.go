@@ -33,8 +33,8 @@ const (
 // unknownSource stands for an unknown source; CloudEvents require one.
 const unknownSource = "/"
 
-// FromEnvelope returns the envelope as a CloudEvent. The error explains what of it no CloudEvent can hold, such as neither an event
-// name nor a queue for its type.
+// FromEnvelope returns the envelope as a CloudEvent. The error explains what of it no CloudEvent can hold, such as
+// neither an event name nor a queue for its type.
 func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 	ev := event.New(event.CloudEventsVersionV1)
 	ev.SetID(e.MessageID())
@@ -184,8 +184,8 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 	return e, err
 }
 
-// addMetadata reads the extension that holds what no extension could be named after. Another producer's "metadata" is kept as
-// an ordinary value.
+// addMetadata reads the extension that holds what no extension could be named after. Another producer's "metadata" is
+// kept as an ordinary value.
 func addMetadata(md message.Metadata, text string) {
 	var rest map[string]string
 	if json.Unmarshal([]byte(text), &rest) != nil {

@@ -96,8 +96,9 @@ func Binary(ev event.Event, binding Binding) (*message.Message, error) {
 	return m, nil
 }
 
-// FromMessage reads a message in either form, under either binding. It returns ErrNotCloudEvent for a message that does not
-// claim to be an event, and another error, which explains why, for one that does and is not. The message is not changed.
+// FromMessage reads a message in either form, under either binding. It returns ErrNotCloudEvent for a message that does
+// not claim to be an event, and another error, which explains why, for one that does and is not. The message is not
+// changed.
 func FromMessage(m *message.Message) (event.Event, error) {
 	for _, key := range [...]string{envelope.KeyContentType, envelope.KeyAMQPContentType} {
 		if isMediaType(m.Metadata[key], ContentType) {
@@ -112,8 +113,8 @@ func FromMessage(m *message.Message) (event.Event, error) {
 	return event.Event{}, ErrNotCloudEvent
 }
 
-// fromJSON reads the attributes with the SDK, but the data without it: v2.16.2 refuses numbers that no float64 holds, even
-// where it only passes over them.
+// fromJSON reads the attributes with the SDK, but the data without it: v2.16.2 refuses numbers that no float64 holds,
+// even where it only passes over them.
 func fromJSON(payload []byte) (ev event.Event, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil {

@@ -32,7 +32,8 @@ func main() {
 	os.Exit(code)
 }
 
-// Exit codes: 0 when every event has ended at every service, 1 when not or something failed, 2 for a wrong command line.
+// Exit codes: 0 when every event has ended at every service, 1 when not or something failed, 2 for a wrong command
+// line.
 const (
 	exitEnded  = 0
 	exitFailed = 1

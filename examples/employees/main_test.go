@@ -79,7 +79,8 @@ func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
 	require.Zero(t, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`))
 }
 
-// C38: an event is corrected, sent back, and processed; C36: a correction that does not help comes back to the same entry.
+// C38: an event is corrected, sent back, and processed; C36: a correction that does not help comes back to the same
+// entry.
 func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	few := string(bytes.Join(bytes.SplitAfterN(dumpFile, []byte("\n"), 31)[:30], nil)) // 30 events
 	r, file := employees(t, few, "-")

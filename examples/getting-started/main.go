@@ -1,5 +1,5 @@
-// Command getting-started is the service of docs/getting-started.md: it confirms orders by mail, and keeps what cannot be
-// confirmed for a person to look at.
+// Command getting-started is the service of docs/getting-started.md: it confirms orders by mail, and keeps what cannot
+// be confirmed for a person to look at.
 package main
 
 import (

@@ -36,8 +36,8 @@ func (sh *shop) charge(m *message.Message) ([]*message.Message, error) {
 	return sh.paid(received, &order)
 }
 
-// paid makes the event that the order is paid. Its id follows from the order's, so that it is the same when the order is
-// delivered twice.
+// paid makes the event that the order is paid. Its id follows from the order's, so that it is the same when the order
+// is delivered twice.
 func (sh *shop) paid(received envelope.Envelope, order *Order) ([]*message.Message, error) {
 	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte("paid "+received.MessageID())).String()
 	event, err := envelope.New("shop", topicPaid, order,

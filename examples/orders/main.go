@@ -1,11 +1,11 @@
-// Command orders is the main job: it reads orders, charges them, books loyalty points, and shows what happens to the ones
-// that fail. It needs nothing but Go:
+// Command orders is the main job: it reads orders, charges them, books loyalty points, and shows what happens to the
+// ones that fail. It needs nothing but Go:
 //
 //	go run ./examples/orders
 //
 // It reads orders.ndjson alongside this file (or the file given, or standard input for "-"), sends every line through a
-// broker to two consumers, and prints a ledger that must balance. BROKER_URL and DLQ_URL choose the broker and the store
-// of the dead letters; the code does not change. See wire.go for what a service has to write.
+// broker to two consumers, and prints a ledger that must balance. BROKER_URL and DLQ_URL choose the broker and the
+// store of the dead letters; the code does not change. See wire.go for what a service has to write.
 package main
 
 import (

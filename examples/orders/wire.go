@@ -103,8 +103,8 @@ func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler
 		})
 }
 
-// serve runs the consumers, gives them work, and returns when every message has come to its end, when patience runs out,
-// or when the user interrupts.
+// serve runs the consumers, gives them work, and returns when every message has come to its end, when patience runs
+// out, or when the user interrupts.
 func (sh *shop) serve(ctx context.Context, patience time.Duration, work func(context.Context) error, p *progress) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -94,8 +94,8 @@ func TestReminder_WithoutPhoneIsNotRetried(t *testing.T) {
 	})
 }
 
-// The whole timeline on Watermill's own gochannel alongside the one on memory: the service does not know the difference, and both
-// run in virtual time.
+// The whole timeline on Watermill's own gochannel alongside the one on memory: the service does not know the
+// difference, and both run in virtual time.
 func TestReminder_SameTimelineOnGochannel(t *testing.T) {
 	for name, open := range map[string]func() (brokers.Broker, error){
 		"memory":    func() (brokers.Broker, error) { return memory.New(brokers.Config{}) },

@@ -1,5 +1,5 @@
-// Package access_test tries to break the HTTP server from outside: on every database, by a fuzzer that knows its document, by hand over raw
-// connections, and by logins at a real OpenID provider.
+// Package access_test tries to break the HTTP server from outside: on every database, by a fuzzer that knows its
+// document, by hand over raw connections, and by logins at a real OpenID provider.
 package access_test
 
 import (

@@ -30,8 +30,8 @@ func schemathesis(t *testing.T) string {
 	return path
 }
 
-// A fuzzer that knows OpenAPI finds no answer that the document does not have: no fault of the server's own, no status, type or body alongside
-// the document.
+// A fuzzer that knows OpenAPI finds no answer that the document does not have: no fault of the server's own, no status,
+// type or body alongside the document.
 func TestSchemathesis(t *testing.T) {
 	t.Parallel()
 	program := schemathesis(t)

@@ -1,6 +1,6 @@
-// Package await waits in tests of real servers. A deadline that is right on one machine is wrong on a busier one, so a test
-// waits as long as there is progress, and fails when nothing has changed for [Patience]. Values that come over a channel are
-// awaited with a select and time.After(await.Patience), which begins again with each value.
+// Package await waits in tests of real servers. A deadline that is right on one machine is wrong on a busier one, so a
+// test waits as long as there is progress, and fails when nothing has changed for [Patience]. Values that come over a
+// channel are awaited with a select and time.After(await.Patience), which begins again with each value.
 package await
 
 import (
@@ -19,8 +19,8 @@ const (
 	lastLook  = 20 * time.Millisecond
 )
 
-// Progress calls look until it reports that it is done, for as long as what it returns changes within [Patience]. It calls look
-// in the goroutine of the test, so look may use require.
+// Progress calls look until it reports that it is done, for as long as what it returns changes within [Patience]. It
+// calls look in the goroutine of the test, so look may use require.
 func Progress[T comparable](t testing.TB, look func() (far T, done bool), msgAndArgs ...any) {
 	t.Helper()
 	if last, ok := progress(look); !ok {

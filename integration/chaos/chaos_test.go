@@ -26,8 +26,8 @@ var (
 	clusters = flag.Bool("chaos.clusters", false, "run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
 )
 
-// No message that no handler has refused is ever dead, none is lost, none comes before it is due, whatever is killed, cut,
-// frozen or restarted, and none stands still when all is well again.
+// No message that no handler has refused is ever dead, none is lost, none comes before it is due, whatever is killed,
+// cut, frozen or restarted, and none stands still when all is well again.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(*testing.T) target{
@@ -249,8 +249,8 @@ func (c *chaos) workerFaults(random *rand.Rand) []fault {
 	}
 }
 
-// await waits, as long as there is progress, until every confirmed message is settled, and then until no worker has had anything
-// to write for a while: a copy that comes again, or dies after all, would do so then.
+// await waits, as long as there is progress, until every confirmed message is settled, and then until no worker has had
+// anything to write for a while: a copy that comes again, or dies after all, would do so then.
 func (c *chaos) await() {
 	settled := func() (int64, bool) {
 		require.NoError(c.t, c.ledger.update(c.book))

@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// fault is something that goes wrong and is put right again before do returns. While one with outage lasts, a standstill is
-// not a fault.
+// fault is something that goes wrong and is put right again before do returns. While one with outage lasts, a
+// standstill is not a fault.
 type fault struct {
 	name   string
 	outage bool
@@ -31,7 +31,8 @@ type target struct {
 	workers []string // URLs of the workers, through what fails, in turns
 	direct  string   // URL of the publisher and of the reader of dead letters
 	faults  []fault
-	// remove deletes what the service has on its broker, with all messages in it; nil where the server keeps none of it apart.
+	// remove deletes what the service has on its broker, with all messages in it; nil where the server keeps none of it
+	// apart.
 	remove func(ctx context.Context) error
 	deep   func(id string) error // publishes a message that no handler can be given; nil without one
 	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
@@ -297,8 +298,8 @@ func open(t *testing.T, driver, dsn string) *sql.DB {
 	return db
 }
 
-// deleteRows deletes the messages of every queue, one statement after the other: some are locked, and the server may choose ours to
-// end a deadlock.
+// deleteRows deletes the messages of every queue, one statement after the other: some are locked, and the server may
+// choose ours to end a deadlock.
 func deleteRows(db *sql.DB) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		for range 20 {

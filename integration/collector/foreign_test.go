@@ -45,8 +45,8 @@ func entryOf(t *testing.T, letters *dlq.Letters, id string) dlq.Entry {
 	return dlq.Entry{}
 }
 
-// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ, as these write them: read, and one run brings
-// every message to its queue with the headers that are its own, each with its type.
+// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ, as these write them: read, and
+// one run brings every message to its queue with the headers that are its own, each with its type.
 func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

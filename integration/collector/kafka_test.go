@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A Spring service's dead letter topic: collected, with the numbers that Java writes as bytes, and back to the topic with key and
-// headers.
+// A Spring service's dead letter topic: collected, with the numbers that Java writes as bytes, and back to the topic
+// with key and headers.
 func TestKafka_SpringService(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic, dlt := k.CreateTopic(t, 3), k.CreateTopic(t, 3)
@@ -75,8 +75,8 @@ func TestKafka_SpringService(t *testing.T) {
 	}, headers)
 }
 
-// A service of ours that keeps its dead letters in Kafka alone: they are collected with their coordinates and their error, and go back to
-// the group that failed, with key and headers; a second group on the topic sees nothing of it.
+// A service of ours that keeps its dead letters in Kafka alone: they are collected with their coordinates and their
+// error, and go back to the group that failed, with key and headers; a second group on the topic sees nothing of it.
 func TestKafka_OwnService(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic := k.CreateTopic(t, 3)

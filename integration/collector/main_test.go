@@ -1,4 +1,5 @@
-// Package collector_test proves package dlq/collector on a real RabbitMQ and a real Kafka, against services that know nothing of us.
+// Package collector_test proves package dlq/collector on a real RabbitMQ and a real Kafka, against services that know
+// nothing of us.
 package collector_test
 
 import (

@@ -76,8 +76,8 @@ func (s *service) depth(t *testing.T, queue string) int {
 	return q.Messages
 }
 
-// A service in any language rejects a message. It is collected with what RabbitMQ says of it, goes back to that service's queue and to
-// no other consumer, every header with its type; rejected again, it is the same entry.
+// A service in any language rejects a message. It is collected with what RabbitMQ says of it, goes back to that
+// service's queue and to no other consumer, every header with its type; rejected again, it is the same entry.
 func TestRabbitMQ_ForeignService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)
@@ -128,7 +128,8 @@ func TestRabbitMQ_ForeignService(t *testing.T) {
 	require.Equal(t, e.Origin.RoutingKey, all[0].Origin.RoutingKey, "where it was published first")
 }
 
-// C1, C37: thousands of dead letters, and a collector that is stopped and started in the middle, twice. Every one is stored, once.
+// C1, C37: thousands of dead letters, and a collector that is stopped and started in the middle, twice. Every one is
+// stored, once.
 func TestRabbitMQ_StopAndStart(t *testing.T) {
 	const n = 3000
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -184,8 +185,8 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 	require.Equal(t, "later", entries(t, letters)[0].Origin.Consumer)
 }
 
-// A service of ours that keeps its dead letters in RabbitMQ alone: they are collected with its error, and go back to its queue with the
-// routing key of their first publication (D18).
+// A service of ours that keeps its dead letters in RabbitMQ alone: they are collected with its error, and go back to
+// its queue with the routing key of their first publication (D18).
 func TestRabbitMQ_OwnService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) { c.Group = "billing" })

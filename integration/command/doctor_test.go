@@ -10,7 +10,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What is in order is said to be so, and what is not there yet is a warning: services make their queues at their first dead letter.
+// What is in order is said to be so, and what is not there yet is a warning: services make their queues at their first
+// dead letter.
 func TestDoctor_Healthy(t *testing.T) {
 	t.Parallel()
 	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t), services.SharedKafka(t)
@@ -65,7 +66,8 @@ func TestDoctor_Broken(t *testing.T) {
 	}
 }
 
-// Watermill's own adapters are examined as the others are: what answers and can delay nothing is a warning that says how it can.
+// Watermill's own adapters are examined as the others are: what answers and can delay nothing is a warning that says
+// how it can.
 func TestDoctor_WatermillsAdapters(t *testing.T) {
 	t.Parallel()
 	database := services.SharedPostgres(t).Database(t)

@@ -83,7 +83,8 @@ func TestEntry_Conflict(t *testing.T) {
 	require.Equal(t, dlq.Discarded, s.entry(t, id).Status)
 }
 
-// An operator fixes a payload, sees the difference, and sends it back; the consumer gets the fixed bytes, and the original is kept.
+// An operator fixes a payload, sees the difference, and sends it back; the consumer gets the fixed bytes, and the
+// original is kept.
 func TestEntry_EditAndRedrive(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]
@@ -129,7 +130,8 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Contains(t, eval[string](b, `document.querySelector("#raw").textContent`), `"currency":null`)
 }
 
-// What is not touched keeps its bytes, whatever a form does to line ends, and what a form would harm cannot be edited in one.
+// What is not touched keeps its bytes, whatever a form does to line ends, and what a form would harm cannot be edited
+// in one.
 func TestEntry_EditKeepsBytes(t *testing.T) {
 	s := newSite(t)
 	payloads := []string{"\n\n{\n  \"a\": 1\n}\n", "a\r\nb\r\n", "tab\there \u00e9\U0001F600\u2028"}
@@ -253,7 +255,8 @@ func TestEntries_Filters(t *testing.T) {
 	require.Len(t, unique, 40)
 }
 
-// A field of the payload picks entries, and what is done to all that match is done to these: the field travels through the counting page.
+// A field of the payload picks entries, and what is done to all that match is done to these: the field travels through
+// the counting page.
 func TestEntries_PayloadField(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12)
@@ -280,7 +283,8 @@ func TestEntries_PayloadField(t *testing.T) {
 	require.Contains(t, b.text(), "customer.id=42", "what a field looks like")
 }
 
-// What belongs to an entry is a link: the others of its flow by their correlation id, those of its trace by the headers.
+// What belongs to an entry is a link: the others of its flow by their correlation id, those of its trace by the
+// headers.
 func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 6) // three of a flow each
@@ -299,7 +303,8 @@ func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`), "it reads headers one by one: it does not refresh")
 }
 
-// What somebody knows of a cause stands on its page; a cause that is known is muted, for a time, and says so in the list.
+// What somebody knows of a cause stands on its page; a cause that is known is muted, for a time, and says so in the
+// list.
 func TestGroup_NoteAndMute(t *testing.T) {
 	s := newSite(t)
 	fingerprint := s.entry(t, s.put(t, 1)[0]).Fingerprint

@@ -33,7 +33,8 @@ func TestRefresh_OnePause(t *testing.T) {
 	b.wait(`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// A server that is away is said in the middle of the page, over data that is grey and has its time; when it is back, the page is too.
+// A server that is away is said in the middle of the page, over data that is grey and has its time; when it is back,
+// the page is too.
 func TestRefresh_ServerAway(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)

@@ -28,8 +28,8 @@ var attacks = []string{
 	`<input data-do="theme" form="pick" name="scope" value="all"><form action="//evil.test"><button data-xss>`,
 }
 
-// Whatever a message, an error or a person's note says stands on the pages as text: nothing of it runs, changes the page, or asks another
-// host. Every field of an entry has every attack once.
+// Whatever a message, an error or a person's note says stands on the pages as text: nothing of it runs, changes the
+// page, or asks another host. Every field of an entry has every attack once.
 func TestHostile(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) {
 		c.Topology = func(context.Context) (any, error) {
@@ -95,7 +95,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// harmless looks for what an attack would have left in the page. The console, dialogs and requests are watched all the time.
+// harmless looks for what an attack would have left in the page. The console, dialogs and requests are watched all the
+// time.
 func (b *tab) harmless(path string) {
 	b.t.Helper()
 	found := eval[[]string](b, `[

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What services do now is on one screen: what they handle, what waits for a retry and when it is due, what the broker holds, and which
-// circuits are open. It refreshes without a reload.
+// What services do now is on one screen: what they handle, what waits for a retry and when it is due, what the broker
+// holds, and which circuits are open. It refreshes without a reload.
 func TestLive_WhatIsDoneNow(t *testing.T) {
 	s := newSite(t)
 	b := s.open(t, "ana:viewer")
@@ -33,7 +33,8 @@ func TestLive_WhatIsDoneNow(t *testing.T) {
 	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
 }
 
-// Intake is paused and resumed from the screen: nothing is received meanwhile, and nothing is lost. Both are in the audit log.
+// Intake is paused and resumed from the screen: nothing is received meanwhile, and nothing is lost. Both are in the
+// audit log.
 func TestLive_PauseAndResume(t *testing.T) {
 	s := newSite(t)
 	b := s.open(t, "ana:operator")

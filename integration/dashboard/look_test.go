@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// takeAll takes every screen of an empty store, of one incident, of 100,000 letters, and of texts that are long or go from right to left,
-// at two widths, light and dark: screens are judged by looking.
+// takeAll takes every screen of an empty store, of one incident, of 100,000 letters, and of texts that are long or go
+// from right to left, at two widths, light and dark: screens are judged by looking.
 func takeAll(t *testing.T, dir string) {
 	t.Helper()
 	for name, fill := range looks {

@@ -1,4 +1,5 @@
-// Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the store.
+// Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the
+// store.
 package dashboard_test
 
 import (
@@ -24,7 +25,8 @@ func TestMain(m *testing.M) {
 
 var stopBrowser = func() {}
 
-// browser starts Chromium, once for all tests, with a separate profile. Where it is required and missing, the test fails.
+// browser starts Chromium, once for all tests, with a separate profile. Where it is required and missing, the test
+// fails.
 var browser = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {

@@ -52,7 +52,8 @@ func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
 	}
 }
 
-// The last hour, day and week stand beside each other; a redriven message that dies again is counted, and what is not over stands apart.
+// The last hour, day and week stand beside each other; a redriven message that dies again is counted, and what is not
+// over stands apart.
 func TestOverview_Curves(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 3)[0]
@@ -99,7 +100,8 @@ func TestWithoutJavaScript(t *testing.T) {
 	require.Contains(t, html, `<th scope="col" class="num">Died</th>`)
 }
 
-// A search over payloads does not start again when the page would refresh, says that it runs, and when it is stopped the server stops.
+// A search over payloads does not start again when the page would refresh, says that it runs, and when it is stopped
+// the server stops.
 func TestEntries_SlowSearch(t *testing.T) {
 	slow := &slowStore{began: make(chan struct{}, 8)}
 	s := newSiteOver(t, func(store dlq.Store) dlq.Store {

@@ -106,8 +106,8 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	require.Contains(t, b.text(), "run pause")
 }
 
-// A run that edits needs a second person: who asked for it cannot approve it, an operator cannot, an approver can. What is sent is what
-// the preview showed.
+// A run that edits needs a second person: who asked for it cannot approve it, an operator cannot, an approver can. What
+// is sent is what the preview showed.
 func TestRun_Approval(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -175,7 +175,8 @@ func TestRun_OfTickedEntries(t *testing.T) {
 	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
 }
 
-// What was typed after the preview is what starts: every field of the form, without a second preview. The button says it in numbers.
+// What was typed after the preview is what starts: every field of the form, without a second preview. The button says
+// it in numbers.
 func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) { c.Rate = 20 })
 	s.put(t, 29, cause("bank: connection refused"))

@@ -62,8 +62,8 @@ func lived(t testing.TB) (s *site, run *redrive.Run) {
 	return s, run
 }
 
-// Every screen shows in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark, and contacts no other host
-// for anything. That the console stays empty is watched in every test.
+// Every screen shows in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark, and
+// contacts no other host for anything. That the console stays empty is watched in every test.
 func TestScreens(t *testing.T) {
 	s, run := lived(t)
 	b := s.open(t, "ana:admin")

@@ -26,8 +26,8 @@ const (
 	maxImage = 150 << 10
 )
 
-// The pictures of the documentation are taken of what the tests see: UPDATE_SCREENSHOTS=1 writes them anew, and without it their names
-// and sizes are checked. LOOK=directory takes all screens in all states into a directory instead.
+// The pictures of the documentation are taken of what the tests see: UPDATE_SCREENSHOTS=1 writes them anew, and without
+// it their names and sizes are checked. LOOK=directory takes all screens in all states into a directory instead.
 func TestScreenshots(t *testing.T) {
 	if dir := os.Getenv("LOOK"); dir != "" {
 		takeAll(t, dir)

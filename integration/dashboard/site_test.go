@@ -32,7 +32,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// site is a whole system: a memory broker, a consumer with the retry pipeline, dead letters in SQLite, and the dashboard over them.
+// site is a whole system: a memory broker, a consumer with the retry pipeline, dead letters in SQLite, and the
+// dashboard over them.
 type site struct {
 	letters *dlq.Letters
 	broker  *memory.Broker
@@ -177,8 +178,8 @@ func (s *site) handle(m *message.Message) error {
 	return nil
 }
 
-// mail is a handler of another queue: a message that says "fail" is retried in 20 minutes, one that says "slow" takes until the test
-// lets it.
+// mail is a handler of another queue: a message that says "fail" is retried in 20 minutes, one that says "slow" takes
+// until the test lets it.
 func (s *site) mail(m *message.Message) error {
 	switch string(m.Payload) {
 	case "fail":

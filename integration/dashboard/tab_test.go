@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tab is a tab of the browser, with its own cookies, that looks at a site. It notes what no page of ours does: errors in the console,
-// dialogs, requests to other hosts.
+// tab is a tab of the browser, with its own cookies, that looks at a site. It notes what no page of ours does: errors
+// in the console, dialogs, requests to other hosts.
 type tab struct {
 	t    testing.TB
 	ctx  context.Context //nolint:containedctx // a tab is a context to chromedp

@@ -64,7 +64,8 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 	}
 }
 
-// From an entry to its neighbours in the list that it was opened from, and through them with keys: redrive, edit, discard, next.
+// From an entry to its neighbours in the list that it was opened from, and through them with keys: redrive, edit,
+// discard, next.
 func TestEntry_NeighboursAndKeys(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12) // the newest first

@@ -67,8 +67,8 @@ func commands(t *testing.T) (found []command) {
 	return found
 }
 
-// ours are servers in the place of those that the documents name. Databases and virtual hosts are new for each line, or for each block
-// that exports its URLs.
+// ours are servers in the place of those that the documents name. Databases and virtual hosts are new for each line, or
+// for each block that exports its URLs.
 type ours struct {
 	t        *testing.T
 	kafka    *services.KafkaServer // not the one whose topics other tests fill
@@ -145,7 +145,8 @@ func checkout(t *testing.T) string {
 	return dir
 }
 
-// What the documents say to type works as it is typed, but for the addresses of servers: it prints the numbers that it prints in memory.
+// What the documents say to type works as it is typed, but for the addresses of servers: it prints the numbers that it
+// prints in memory.
 func TestDocs_CommandsWithURLs(t *testing.T) {
 	prints := map[string][]string{
 		"orders":    {chargeLine, loyaltyLine},

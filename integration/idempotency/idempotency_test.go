@@ -127,8 +127,9 @@ func TestStore_Conformance(t *testing.T) {
 	}
 }
 
-// Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after its
-// handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, is there once.
+// Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after
+// its handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, is there
+// once.
 func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -248,7 +249,8 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	require.NoError(t, broker.Close())
 	workers.Wait()
 
-	// A delivery alongside the one at work, and one after the success, do not run the handler: one failure, one success.
+	// A delivery alongside the one at work, and one after the success, do not run the handler: one failure, one
+	// success.
 	for id, times := range attempts {
 		require.Equal(t, 2, times, "how often the handler of %s ran", id)
 	}

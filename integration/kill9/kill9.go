@@ -1,5 +1,5 @@
-// Package kill9 starts the test program again as processes that kill themselves with SIGKILL at a place of their work, which a
-// kill from outside would hardly ever meet.
+// Package kill9 starts the test program again as processes that kill themselves with SIGKILL at a place of their work,
+// which a kill from outside would hardly ever meet.
 package kill9
 
 import (
@@ -18,8 +18,9 @@ const dies = "REDRIVE_TEST_DIES"
 // times is how often a process comes by the place before it dies there.
 const times = 5
 
-// Start runs the test program once more, with more environment, by which its TestMain knows what to do. It dies when it comes by
-// a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless somebody has waited for it.
+// Start runs the test program once more, with more environment, by which its TestMain knows what to do. It dies when it
+// comes by a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless somebody has
+// waited for it.
 func Start(t *testing.T, where string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := Command(t, where, env...)

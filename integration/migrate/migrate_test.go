@@ -1,5 +1,6 @@
-// Package migrate_test follows the guides of docs/migrate to the letter: the original system's topology and messages are made by its own
-// kind of client, the page's program is started with the page's URL next to the old consumer, and the way back is gone as well.
+// Package migrate_test follows the guides of docs/migrate to the letter: the original system's topology and messages
+// are made by its own kind of client, the page's program is started with the page's URL next to the old consumer, and
+// the way back is gone as well.
 package migrate_test
 
 import (
@@ -181,8 +182,8 @@ func (m *move) program() (stop func()) {
 	return m.start("new", "Starting handler", command)
 }
 
-// balanced waits until every message below n is handled, or is in the dead letter queue if its consumers cannot handle it,
-// exactly once, and until nothing is left anywhere else.
+// balanced waits until every message below n is handled, or is in the dead letter queue if its consumers cannot handle
+// it, exactly once, and until nothing is left anywhere else.
 func (m *move) balanced(n int, dead string, empty ...string) {
 	m.t.Helper()
 	conn, err := amqp.Dial(m.vhost)
@@ -245,8 +246,8 @@ func (m *move) by(who string) (n int) {
 	return n
 }
 
-// sideBySide is the first hour, and the way back: messages wait already, the old consumer reads, the new one comes alongside it, then it is
-// alone, and then the old one is.
+// sideBySide is the first hour, and the way back: messages wait already, the old consumer reads, the new one comes
+// alongside it, then it is alone, and then the old one is.
 func (m *move) sideBySide(dead string, empty ...string) {
 	m.t.Helper()
 	m.publish(0, 20)
@@ -275,8 +276,8 @@ func TestMove_Laravel(t *testing.T) {
 	m.sideBySide("orders_dlq", "orders", "orders_retry", "orders_wait")
 }
 
-// jobs has the program read what Laravel's own queue driver has put on the queue: plain data are handled, a serialized object is a
-// dead letter with that reason and its bytes as they were, for a worker that can read it.
+// jobs has the program read what Laravel's own queue driver has put on the queue: plain data are handled, a serialized
+// object is a dead letter with that reason and its bytes as they were, for a worker that can read it.
 func (m *move) jobs() {
 	m.t.Helper()
 	m.seed("jobs")

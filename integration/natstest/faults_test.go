@@ -131,8 +131,8 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 	require.Equal(t, 2, total, "the other consumer has had none but the two")
 }
 
-// An operator deletes the consumer: it is made again behind what was acked. The stream is deleted: it is made again, and
-// what is published from then on is handled.
+// An operator deletes the consumer: it is made again behind what was acked. The stream is deleted: it is made again,
+// and what is published from then on is handled.
 func TestDeleted_WhileRunning(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)

@@ -34,7 +34,8 @@ import (
 
 var errAway = errors.New("connection refused")
 
-// running is a service in virtual time whose parts can be taken away. Every minute its metrics are read, as a scrape does.
+// running is a service in virtual time whose parts can be taken away. Every minute its metrics are read, as a scrape
+// does.
 type running struct {
 	*testing.T
 
@@ -232,8 +233,8 @@ func (r *running) firing(t *testing.T, want []string) {
 	promtool(t, "test", "rules", path)
 }
 
-// C32, C33, D35, D36: every alert fires from the metrics that a service shows when what it is about happens to it, and then no other one
-// does; while nothing happens, none.
+// C32, C33, D35, D36: every alert fires from the metrics that a service shows when what it is about happens to it, and
+// then no other one does; while nothing happens, none.
 func TestAlerts_OnService(t *testing.T) {
 	const good = 300 // a minute
 	cases := map[string]struct {

@@ -1,4 +1,5 @@
-// Package observability_test proves the alerts and dashboards of deploy/ with promtool, and on a real Prometheus that scrapes a service.
+// Package observability_test proves the alerts and dashboards of deploy/ with promtool, and on a real Prometheus that
+// scrapes a service.
 package observability_test
 
 import (
@@ -265,8 +266,8 @@ func ask(t *testing.T, api, expr string) int {
 	return len(answer.Data.Result)
 }
 
-// D33, D34, C31: a Prometheus that scrapes a service understands every query of every panel, and all that are about what has
-// happened there have an answer.
+// D33, D34, C31: a Prometheus that scrapes a service understands every query of every panel, and all that are about
+// what has happened there have an answer.
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))

@@ -64,8 +64,8 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	}
 }
 
-// A wait queue that is missing does not lead back through an adopted exchange that would hand its messages to others too, and a dead
-// letter exchange that is not a fanout is bound with the keys that its messages have.
+// A wait queue that is missing does not lead back through an adopted exchange that would hand its messages to others
+// too, and a dead letter exchange that is not a fanout is bound with the keys that its messages have.
 func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 	t.Parallel()
 	t.Run("fanout", func(t *testing.T) {

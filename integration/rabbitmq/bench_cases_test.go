@@ -64,8 +64,9 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkPublishInFlight: what any client gets with no more than 64 publications in flight, as 64 callers who wait for
-// their confirms have: raw ones over 1 to 8 channels of one connection whose writes are put together. Target: 0.9 of the best.
+// BenchmarkPublishInFlight: what any client gets with no more than 64 publications in flight, as 64 callers who wait
+// for their confirms have: raw ones over 1 to 8 channels of one connection whose writes are put together. Target: 0.9
+// of the best.
 func BenchmarkPublishInFlight(b *testing.B) {
 	onQueues(b, func(a *arena) {
 		const n, callers = 10_000, 64
@@ -86,8 +87,8 @@ func BenchmarkPublishInFlight(b *testing.B) {
 	})
 }
 
-// BenchmarkConsume: a handler that does nothing. Target: 0.9 of raw, and through the router 0.95 of a router that is fed
-// by hand.
+// BenchmarkConsume: a handler that does nothing. Target: 0.9 of raw, and through the router 0.95 of a router that is
+// fed by hand.
 func BenchmarkConsume(b *testing.B) {
 	const n = 20_000
 	onQueues(b, func(a *arena) {
@@ -137,7 +138,8 @@ func BenchmarkConsumeRouter(b *testing.B) {
 	})
 }
 
-// BenchmarkConcurrency: a handler that takes 1 ms, behind the whole pipeline, 64 at once. Target: 0.9 of 64 raw workers.
+// BenchmarkConcurrency: a handler that takes 1 ms, behind the whole pipeline, 64 at once. Target: 0.9 of 64 raw
+// workers.
 func BenchmarkConcurrency(b *testing.B) {
 	const n = 20_000
 	onQueues(b, func(a *arena) {
@@ -177,8 +179,8 @@ func (a *arena) pipeline(broker brokers.Broker, delay time.Duration) *middleware
 	return p
 }
 
-// BenchmarkRetryCycle: every message fails once and comes back through a delay queue of 100 ms. Targets: 0.85 of the raw
-// client with 250 in flight, 2.5 times Watermill's parts; at most 2 connections and 4 + concurrency channels.
+// BenchmarkRetryCycle: every message fails once and comes back through a delay queue of 100 ms. Targets: 0.85 of the
+// raw client with 250 in flight, 2.5 times Watermill's parts; at most 2 connections and 4 + concurrency channels.
 func BenchmarkRetryCycle(b *testing.B) {
 	const n, delay = 10_000, 100 * time.Millisecond
 	onQueues(b, func(a *arena) {

@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// rounds is how often the contenders of a benchmark run in turn. What is reported are medians over the rounds: rates, and
-// the ratio of two contenders within one round, because the machine's speed changes from minute to minute.
+// rounds is how often the contenders of a benchmark run in turn. What is reported are medians over the rounds: rates,
+// and the ratio of two contenders within one round, because the machine's speed changes from minute to minute.
 const rounds = 5
 
 // benchBody is the payload of every message.
@@ -91,7 +91,8 @@ func (a *arena) fill(name string, n int) {
 	a.publishRaw(name, n, rawInFlight)
 }
 
-// open opens our broker on the arena's queues. It does not declare those it reads, so that all contenders have the same.
+// open opens our broker on the arena's queues. It does not declare those it reads, so that all contenders have the
+// same.
 func (a *arena) open(change ...func(*brokers.Config)) *rabbitmq.Broker {
 	a.Helper()
 	cfg := brokers.Config{
@@ -118,8 +119,8 @@ type contender struct {
 	run  func() time.Duration
 }
 
-// race runs the contenders in turn and reports each one's rate, the first's ratio to every other, and what a message costs
-// in microseconds of processor time, here and in the broker.
+// race runs the contenders in turn and reports each one's rate, the first's ratio to every other, and what a message
+// costs in microseconds of processor time, here and in the broker.
 func (a *arena) race(contenders ...contender) {
 	a.Helper()
 	rates := make([][]float64, len(contenders))
@@ -186,7 +187,8 @@ func spread(workers, n int, work func(i int)) {
 	all.Wait()
 }
 
-// route runs n messages through a router with one handler per subscriber, and returns the time until the last is handled.
+// route runs n messages through a router with one handler per subscriber, and returns the time until the last is
+// handled.
 func (a *arena) route(n int, topic string, middlewares []message.HandlerMiddleware, handle func(*message.Message) (done bool, err error), subscribers ...message.Subscriber) time.Duration {
 	a.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})

@@ -30,8 +30,8 @@ type delayCase struct {
 // at most 1 % or 100 ms, jittered ones by at most a quarter.
 //
 // It does not run in parallel: it is about time. The promise is for a broker that is not overloaded, and other programs
-// share its cores with it. So raw messages wait alongside the others, in a queue with a TTL, and what the latest of them is
-// late by is allowed for; and of three rounds one must keep the promise. None may be early.
+// share its cores with it. So raw messages wait alongside the others, in a queue with a TTL, and what the latest of
+// them is late by is allowed for; and of three rounds one must keep the promise. None may be early.
 func TestDelays_Accuracy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -19,7 +19,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// foreign is a router on watermill-amqp's own subscriber, with a pipeline whose Rescheduler is our broker on the same server.
+// foreign is a router on watermill-amqp's own subscriber, with a pipeline whose Rescheduler is our broker on the same
+// server.
 type foreign struct {
 	router   *message.Router
 	pipeline *middleware.Pipeline
@@ -86,8 +87,8 @@ func (f *foreign) run(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, errors.Join(f.router.Close(), <-ended)) })
 }
 
-// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message came again thousands of
-// times a second and reached no handler. The plugin refuses that before a message is consumed.
+// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message came again
+// thousands of times a second and reached no handler. The plugin refuses that before a message is consumed.
 func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t, wmamqp.DefaultMarshaler{})

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that has come early and cannot be sent on for the rest of its delay, because there is no queue to wait in, is kept
-// in hand: it is handled once it is due, and not before, and no delivery is counted for it.
+// A message that has come early and cannot be sent on for the rest of its delay, because there is no queue to wait in,
+// is kept in hand: it is handled once it is due, and not before, and no delivery is counted for it.
 func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -49,8 +49,8 @@ func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that could not be
-// published anew because its handler has made a header too large, comes back as it came.
+// A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that could not
+// be published anew because its handler has made a header too large, comes back as it came.
 func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -79,7 +79,8 @@ func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()))
-	// A queue with room for one, whose messages are gone after 100 ms: it is full for the first attempt, not for the last.
+	// A queue with room for one, whose messages are gone after 100 ms: it is full for the first attempt, not for the
+	// last.
 	_, err := p.ch.QueueDeclare("full", true, false, false, false,
 		amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish", "x-message-ttl": int32(100)})
 	require.NoError(t, err)

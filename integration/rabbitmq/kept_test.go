@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An alarm lasts for longer than all attempts to publish while delayed messages come for a further wait: they are kept in hand,
-// handled when they are due, and none is dead.
+// An alarm lasts for longer than all attempts to publish while delayed messages come for a further wait: they are kept
+// in hand, handled when they are due, and none is dead.
 func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	t.Parallel()
 	const n = 15

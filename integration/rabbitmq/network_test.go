@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The network swallows everything and closes nothing. Heartbeats notice, both connections are made anew, and the message
-// that was in flight comes again.
+// The network swallows everything and closes nothing. Heartbeats notice, both connections are made anew, and the
+// message that was in flight comes again.
 func TestNetwork_SwallowsEverything(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
@@ -55,8 +55,8 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	}
 }
 
-// The broker stores a publication and its confirm is lost: the caller learns in time that the result is unknown, and the next
-// publish works.
+// The broker stores a publication and its confirm is lost: the caller learns in time that the result is unknown, and
+// the next publish works.
 func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
@@ -80,8 +80,8 @@ func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("after")) == nil })
 }
 
-// An error text of 200 KB is dead-lettered, and so is the stack of a panic, over the same connections as before: a header
-// of that size would end one.
+// An error text of 200 KB is dead-lettered, and so is the stack of a panic, over the same connections as before: a
+// header of that size would end one.
 func TestErrorText_Of200KB(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
@@ -163,8 +163,9 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	})
 }
 
-// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit, and
-// than RabbitMQ's own delivery limit, finishes its message, whose copies are acked then, and those behind it are handled.
+// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit,
+// and than RabbitMQ's own delivery limit, finishes its message, whose copies are acked then, and those behind it are
+// handled.
 func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	const crashLimit, deliveryLimit, cuts = 3, 12, 16
@@ -202,8 +203,8 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// An ack that fails, because the connection ended while the handler ran, is counted and logged, and the message is acked
-// without its handler when it comes again.
+// An ack that fails, because the connection ended while the handler ran, is counted and logged, and the message is
+// acked without its handler when it comes again.
 func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -20,8 +20,8 @@ import (
 
 func succeeds(*message.Message) error { return nil }
 
-// Publishers of a process publish to an exchange that does not exist, as fast as they can. RabbitMQ ends their channel each
-// time; retries and dead letters are not held up.
+// Publishers of a process publish to an exchange that does not exist, as fast as they can. RabbitMQ ends their channel
+// each time; retries and dead letters are not held up.
 func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -65,7 +65,8 @@ func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	require.Eventually(t, func() bool { return p.depth("orders_dlq") == n }, patience, 10*time.Millisecond)
 }
 
-// What an operator deletes while the service runs is declared again when it is needed next, and Ping tells of it before.
+// What an operator deletes while the service runs is declared again when it is needed next, and Ping tells of it
+// before.
 func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 	t.Parallel()
 	const delay = 100 * time.Millisecond
@@ -150,8 +151,8 @@ func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
 	require.Contains(t, depths, brokers.Depth{Topic: "orders", Kind: brokers.DepthRetry})
 }
 
-// Headers that an AMQP client of Go cannot decode, and RabbitMQ takes: a table 40 deep, 9,000 entries. Such a message is dead
-// with its payload and the bytes of its headers, and costs no connection; all others are handled, once.
+// Headers that an AMQP client of Go cannot decode, and RabbitMQ takes: a table 40 deep, 9,000 entries. Such a message
+// is dead with its payload and the bytes of its headers, and costs no connection; all others are handled, once.
 func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 	t.Parallel()
 	deep := amqp.Table{}

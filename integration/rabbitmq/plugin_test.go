@@ -71,7 +71,8 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 }
 
 // The real plugin. No package registry has it: build the tag that fits the broker as its README says, unpack it into a
-// directory, and name that in TEST_DELAYED_PLUGIN_DIR. It passed with 3.10.2, compiled for RabbitMQ 3.10.8, on 2026-11-21.
+// directory, and name that in TEST_DELAYED_PLUGIN_DIR. It passed with 3.10.2, compiled for RabbitMQ 3.10.8, on
+// 2026-11-21.
 func TestPlugin_Delays(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("TEST_DELAYED_PLUGIN_DIR")

@@ -60,8 +60,8 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.Zero(t, p.depth("orders_retry"))
 }
 
-// System B as it is written: first delivery after 10 s, retries 10, 20 and 40 s later, all in the one delayed queue of the
-// event type, and then the DLX.
+// System B as it is written: first delivery after 10 s, retries 10, 20 and 40 s later, all in the one delayed queue of
+// the event type, and then the DLX.
 func TestPresetB_TimelineAndNames(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -226,8 +226,8 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	require.Zero(t, p.depth(queue+".deadletter"))
 }
 
-// E on queues that exist, classic, in the original's spelling, and with a consumer alongside ours that still rejects: its
-// cycles count (E3).
+// E on queues that exist, classic, in the original's spelling, and with a consumer alongside ours that still rejects:
+// its cycles count (E3).
 func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 	t.Parallel()
 	const queue, bus = "dre", "sme.sgp.workers"

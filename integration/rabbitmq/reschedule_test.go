@@ -19,7 +19,8 @@ import (
 
 var _ redrive.BatchRedriver = (*rabbitmq.Broker)(nil)
 
-// A batch that is redriven has an answer for each message: those that cannot be sent explain why, and keep no other back.
+// A batch that is redriven has an answer for each message: those that cannot be sent explain why, and keep no other
+// back.
 func TestRescheduleAll_AnswersForEach(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

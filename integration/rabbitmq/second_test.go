@@ -20,8 +20,8 @@ var second struct {
 	err    error
 }
 
-// borrowSecond lends the second broker until the test ends, with alone to no other test meanwhile. A test that has killed it
-// need not start it again.
+// borrowSecond lends the second broker until the test ends, with alone to no other test meanwhile. A test that has
+// killed it need not start it again.
 func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	t.Helper()
 	if alone {

@@ -145,8 +145,8 @@ func (s *service) schedule(want ...time.Duration) []run {
 	return runs
 }
 
-// busy is what a machine with other work may add to a delay. How exact delays are is measured against those of plain clients,
-// see TestDelays_Accuracy.
+// busy is what a machine with other work may add to a delay. How exact delays are is measured against those of plain
+// clients, see TestDelays_Accuracy.
 const busy = 20 * time.Second
 
 func fails(*message.Message) error { return errDown }

@@ -14,9 +14,10 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker closes the channel of a consumer that holds a message for too long, and again when the message has come back
-// and waits for its handler. The handler is not started again alongside the one that still runs, whose late answer stands; its
-// ack, whose delivery tag means another message by now, acks no other; and the messages alongside it are handled.
+// The broker closes the channel of a consumer that holds a message for too long, and again when the message has come
+// back and waits for its handler. The handler is not started again alongside the one that still runs, whose late answer
+// stands; its ack, whose delivery tag means another message by now, acks no other; and the messages alongside it are
+// handled.
 func TestConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, true)

@@ -34,8 +34,9 @@ func inVHost(t *testing.T, rawURL, other string) string {
 	return u.String()
 }
 
-// amqps:// with certificates of both sides, none of them the system's: messages larger than a TLS record come through, and
-// closing leaves nothing unsaid. Every way to get it wrong ends in an error that says what to do, without the password.
+// amqps:// with certificates of both sides, none of them the system's: messages larger than a TLS record come through,
+// and closing leaves nothing unsaid. Every way to get it wrong ends in an error that says what to do, without the
+// password.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, false)

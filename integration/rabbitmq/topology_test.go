@@ -204,7 +204,8 @@ func TestTopology_Adopt(t *testing.T) {
 	require.Contains(t, there, "orders_retry")
 }
 
-// A queue in which retries would stay is refused with what makes it work, and nothing is left behind by the start that failed.
+// A queue in which retries would stay is refused with what makes it work, and nothing is left behind by the start that
+// failed.
 func TestTopology_NoWayBackIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]amqp.Table{
@@ -268,8 +269,8 @@ func TestTopology_None(t *testing.T) {
 	require.Len(t, queues(t, url), 3)
 }
 
-// A retry queue that an earlier version, or another policy, has made with a time to live does not stop the service: it keeps
-// its name and serves the new policy, never early.
+// A retry queue that an earlier version, or another policy, has made with a time to live does not stop the service: it
+// keeps its name and serves the new policy, never early.
 func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []int64{0, 200, 60_000} {
@@ -288,8 +289,8 @@ func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
 	}
 }
 
-// A producer in another language asks for a first delay by the delayed queue and the message's own expiration; its x-delay is
-// the base of the backoff.
+// A producer in another language asks for a first delay by the delayed queue and the message's own expiration; its
+// x-delay is the base of the backoff.
 func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -443,7 +444,8 @@ func TestTopology_PlanDelayed(t *testing.T) {
 	}
 }
 
-// A policy on our queues that loses messages is found: RabbitMQ applies it to queues that are there, and reports it nowhere.
+// A policy on our queues that loses messages is found: RabbitMQ applies it to queues that are there, and reports it
+// nowhere.
 func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	t.Parallel()
 	server := services.SharedRabbitMQ(t)

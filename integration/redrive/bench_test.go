@@ -17,9 +17,10 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// BenchmarkRedrive compares runs with raw amqp091-go that publishes the same messages, confirmed, with 1,000 in flight, and with one
-// redrive after the other; PostgreSQL syncs every commit. They take turns. "run" is until the broker has confirmed everything and the
-// store knows it, as one redrive is; "closing" also closes every entry. Targets: run/raw at least 0.6, run/single at least 15.
+// BenchmarkRedrive compares runs with raw amqp091-go that publishes the same messages, confirmed, with 1,000 in flight,
+// and with one redrive after the other; PostgreSQL syncs every commit. They take turns. "run" is until the broker has
+// confirmed everything and the store knows it, as one redrive is; "closing" also closes every entry. Targets: run/raw
+// at least 0.6, run/single at least 15.
 func BenchmarkRedrive(b *testing.B) {
 	store := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{"max_wal_size": "4GB"}}).Database(b)
 	url := services.SharedRabbitMQ(b).VHost(b)

@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Dead letters in PostgreSQL are redriven to RabbitMQ by redrive serve, which is killed with SIGKILL in the middle and started again,
-// several times: every message reaches its consumer, none does twice, and every outcome is the consumer's own report. They are 100,000,
-// which takes 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
+// Dead letters in PostgreSQL are redriven to RabbitMQ by redrive serve, which is killed with SIGKILL in the middle and
+// started again, several times: every message reaches its consumer, none does twice, and every outcome is the
+// consumer's own report. They are 100,000, which takes 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
 func TestServe_Killed(t *testing.T) {
 	t.Parallel()
 	letters, kills := 100_000, 3
@@ -107,8 +107,8 @@ type program struct {
 	ended chan error
 }
 
-// newProgram configures a server whose claims last ten seconds: the consumer must not be further behind than that, else a message of
-// which a killed process did not tell is sent twice.
+// newProgram configures a server whose claims last ten seconds: the consumer must not be further behind than that, else
+// a message of which a killed process did not tell is sent twice.
 func newProgram(t *testing.T, store, broker string) *program {
 	t.Helper()
 	var listen net.ListenConfig

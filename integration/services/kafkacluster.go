@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// KafkaCluster is a Kafka of several nodes, each broker and controller at once. Topics have a replica on every node, and
-// a record is confirmed when all but one of them have it.
+// KafkaCluster is a Kafka of several nodes, each broker and controller at once. Topics have a replica on every node,
+// and a record is confirmed when all but one of them have it.
 type KafkaCluster struct {
 	Nodes   []*KafkaServer
 	Brokers []string // host:port of every node

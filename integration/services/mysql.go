@@ -32,7 +32,8 @@ func mysqlArgs() []string {
 	return args
 }
 
-// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as we do, because it may be in our home.
+// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as we do, because it may be in
+// our home.
 func mysqlInstalled() (program string, owner account, err error) {
 	unavailable := func(cause error) (string, account, error) {
 		return "", account{}, &UnavailableError{Service: "mysql", Env: mysqlEnv, Cause: cause}

@@ -19,8 +19,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLConfig describes how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it promised
-// when the machine (not the process) crashes.
+// MySQLConfig describes how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it
+// promised when the machine (not the process) crashes.
 type MySQLConfig struct {
 	// Durable keeps the server's own settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
 	// MariaDB) writes a binary log.
@@ -41,8 +41,8 @@ type MySQLServer struct {
 	data *mysqlData // nil of a server that is not ours
 }
 
-// RestartWith stops the server cleanly and starts it again on the same port and data, with other arguments than those of
-// its configuration.
+// RestartWith stops the server cleanly and starts it again on the same port and data, with other arguments than those
+// of its configuration.
 func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 	if m.external {
 		return ErrExternal
@@ -197,16 +197,16 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	// Temporary files in a separate directory: a server that starts removes what looks like an earlier one's temporary tables. So does
-	// the one that mariadb-install-db runs, which takes no option for it.
+	// Temporary files in a separate directory: a server that starts removes what looks like an earlier one's temporary
+	// tables. So does the one that mariadb-install-db runs, which takes no option for it.
 	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
 }
 
 func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
 
-// externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a MariaDB:
-// it is then treated as what it is, as it was before tests ran on MySQL too.
+// externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a
+// MariaDB: it is then treated as what it is, as it was before tests ran on MySQL too.
 func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 	for _, env := range []string{mariadbEnv, mysqlEnv} {
 		u := os.Getenv(env)

@@ -39,8 +39,8 @@ func lookupAccount(name string) (account, error) {
 	return account{name: name, uid: uid, gid: gid, switched: true}, nil
 }
 
-// prepare makes cmd run as the account, in a separate process group (a terminal's Ctrl-C is for us to act on), and
-// die by deathSignal when we do. A write beyond a limit of files is an error to it, and not its end: it inherits that we
+// prepare makes cmd run as the account, in a separate process group (a terminal's Ctrl-C is for us to act on), and die
+// by deathSignal when we do. A write beyond a limit of files is an error to it, and not its end: it inherits that we
 // ignore the signal.
 func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	signal.Ignore(syscall.SIGXFSZ)

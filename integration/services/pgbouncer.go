@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PgBouncerServer is a running pgbouncer in front of a PostgreSQL, in transaction mode: each transaction, and each statement outside of
-// one, may run on another of the server's sessions.
+// PgBouncerServer is a running pgbouncer in front of a PostgreSQL, in transaction mode: each transaction, and each
+// statement outside of one, may run on another of the server's sessions.
 type PgBouncerServer struct {
 	server
 	host string

@@ -12,8 +12,8 @@ import (
 // Ports are taken from below Linux's range for outgoing connections (32768 and up): a server that was killed must get
 // its port back at its restart, and from that range a client's connection could have taken it meanwhile.
 //
-// Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing listens
-// on may still be another process's. Each process therefore takes ports from its own blocks. It owns a block by
+// Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing
+// listens on may still be another process's. Each process therefore takes ports from its own blocks. It owns a block by
 // listening on the block's first port until it ends.
 const (
 	firstPort = 20000

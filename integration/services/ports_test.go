@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two test processes that run side by side are two sources: a port that one has given and that has no listener yet is not
-// given by the other.
+// Two test processes that run side by side are two sources: a port that one has given and that has no listener yet is
+// not given by the other.
 func TestPortSource(t *testing.T) {
 	var one, other portSource
 	t.Cleanup(func() {

@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresConfig describes how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it promised
-// when the machine (not the process) crashes.
+// PostgresConfig describes how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it
+// promised when the machine (not the process) crashes.
 type PostgresConfig struct {
 	// Durable keeps PostgreSQL's own settings for fsync, synchronous_commit and full_page_writes, which tests of
 	// durability and honest benchmarks need.

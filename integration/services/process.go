@@ -32,7 +32,8 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends the parent-death signal when the thread that forked the child ends, not the process, and Go
-		// may end a thread (golang/go#27505). A goroutine that is locked to its thread until the child is gone keeps it.
+		// may end a thread (golang/go#27505). A goroutine that is locked to its thread until the child is gone keeps
+		// it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()

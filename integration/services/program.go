@@ -15,8 +15,8 @@ var programs struct {
 	done map[string]string
 }
 
-// Program builds a main package of the root module, ./cmd/redrive for example, once for all tests of the process, and returns the path
-// of the binary. Tests run two directories below the root of the repository.
+// Program builds a main package of the root module, ./cmd/redrive for example, once for all tests of the process, and
+// returns the path of the binary. Tests run two directories below the root of the repository.
 func Program(t testing.TB, pkg string) string {
 	t.Helper()
 	programs.Lock()

@@ -71,7 +71,8 @@ func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), healTimeout)
 	defer cancel()
-	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening socket.
+	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening
+	// socket.
 	err := poll(ctx, func() error {
 		err := p.toxi.Start()
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {

@@ -76,12 +76,13 @@ type RabbitConfig struct {
 	// Conf is appended to rabbitmq.conf, one "key = value" a line.
 	Conf string
 
-	// Plugins are enabled besides rabbitmq_management. PluginsDir is where those lie that RabbitMQ does not bring along.
+	// Plugins are enabled besides rabbitmq_management. PluginsDir is where those lie that RabbitMQ does not bring
+	// along.
 	Plugins    []string
 	PluginsDir string
 
-	// TLS opens a second port that speaks TLS, with certificates made for it; see Rabbit.TLSURL. Conf may ask for those of
-	// clients: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
+	// TLS opens a second port that speaks TLS, with certificates made for it; see Rabbit.TLSURL. Conf may ask for those
+	// of clients: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
 	TLS bool
 }
 
@@ -96,8 +97,8 @@ type Rabbit struct {
 	// and not its management (TEST_AMQP_MANAGEMENT_URL).
 	ManagementURL string
 
-	// TLSURL is amqps://user:password@host:port/, without the files that it needs, and Certificates are these. Empty unless
-	// RabbitConfig.TLS.
+	// TLSURL is amqps://user:password@host:port/, without the files that it needs, and Certificates are these. Empty
+	// unless RabbitConfig.TLS.
 	TLSURL       string
 	Certificates *Certificates
 
@@ -154,7 +155,8 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// newRabbits makes n brokers that know each other, and starts none of them. Closing the first one ends the name server of all.
+// newRabbits makes n brokers that know each other, and starts none of them. Closing the first one ends the name server
+// of all.
 func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err error) {
 	find := rabbitOfDebian
 	if cfg.Four {
@@ -196,7 +198,8 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 			return nil, fmt.Errorf("services: rabbitmq: %w", err)
 		}
 	}
-	// Our own epmd, in the foreground: the one that a broker would start is a daemon that outlives all processes of the test.
+	// Our own epmd, in the foreground: the one that a broker would start is a daemon that outlives all processes of the
+	// test.
 	names, err := nodes[0].startEPMD(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("services: rabbitmq: %w", err)

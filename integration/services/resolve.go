@@ -29,8 +29,9 @@ func required(service string) bool {
 	return os.Getenv("REQUIRE_SERVICES") == "1" && !slices.Contains(strings.Split(os.Getenv("OPTIONAL_SERVICES"), ","), service)
 }
 
-// Need ends a test for which a server could not be started: skipped when the server is not installed and REQUIRE_SERVICES
-// is not 1 or OPTIONAL_SERVICES names it, failed in every other case. Without an error it does nothing.
+// Need ends a test for which a server could not be started: skipped when the server is not installed and
+// REQUIRE_SERVICES is not 1 or OPTIONAL_SERVICES names it, failed in every other case. Without an error it does
+// nothing.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	var unavailable *UnavailableError

@@ -93,7 +93,8 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 	return proc, nil
 }
 
-// Kill ends the server and its helpers with SIGKILL, as a crash would, and returns when it is gone. Start brings it back.
+// Kill ends the server and its helpers with SIGKILL, as a crash would, and returns when it is gone. Start brings it
+// back.
 func (s *server) Kill() error {
 	return s.end(func(p *process) error { return p.kill() })
 }
@@ -126,8 +127,9 @@ func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 // Resume ends a Pause.
 func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 
-// LimitFiles keeps every file of the server from growing beyond a size, in bytes: to a database, the disk is full for those
-// that are as large. [Unlimited] ends it. It holds for the processes that the server has and for those that they start.
+// LimitFiles keeps every file of the server from growing beyond a size, in bytes: to a database, the disk is full for
+// those that are as large. [Unlimited] ends it. It holds for the processes that the server has and for those that they
+// start.
 func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

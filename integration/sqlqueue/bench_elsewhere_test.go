@@ -51,8 +51,8 @@ func mysqlElsewhere(start func(testing.TB, services.MySQLConfig) *services.MySQL
 	}
 }
 
-// BenchmarkElsewhere publishes 10,000 messages in batches of 100 and consumes them through a router, on MariaDB, MySQL and SQLite
-// with their durable settings, alongside the loop written by hand.
+// BenchmarkElsewhere publishes 10,000 messages in batches of 100 and consumes them through a router, on MariaDB, MySQL
+// and SQLite with their durable settings, alongside the loop written by hand.
 func BenchmarkElsewhere(b *testing.B) {
 	for name, where := range elsewheres {
 		b.Run(name, func(b *testing.B) {

@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put a hand-written loop and watermill-sql alongside the queue in one run; only the ratios count. A figure
-// named x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
+// The benchmarks put a hand-written loop and watermill-sql alongside the queue in one run; only the ratios count. A
+// figure named x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
 //
 //	go test ./sqlqueue -run '^$' -bench . -benchtime 5x
 
@@ -57,8 +57,9 @@ func handPublish(tb testing.TB, db *sql.DB, list []*message.Message) {
 	require.NoError(tb, err)
 }
 
-// handConsume is the SKIP LOCKED loop in batches of 500, which holds its rows in a transaction while it works on them: it
-// has no leases, no retries, and nothing runs at once. With a router, each row becomes a message and waits for its ack.
+// handConsume is the SKIP LOCKED loop in batches of 500, which holds its rows in a transaction while it works on them:
+// it has no leases, no retries, and nothing runs at once. With a router, each row becomes a message and waits for its
+// ack.
 func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Message)) time.Duration {
 	tb.Helper()
 	began := time.Now()
@@ -179,7 +180,8 @@ func median(list []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// onBoth runs a benchmark on a server that forgets what it promised when the power fails, and on one that syncs each commit.
+// onBoth runs a benchmark on a server that forgets what it promised when the power fails, and on one that syncs each
+// commit.
 func onBoth(b *testing.B, run func(b *testing.B, open func() arena)) {
 	b.Helper()
 	for _, durable := range []bool{false, true} {
@@ -227,8 +229,8 @@ func (a arena) fillHand(b *testing.B, n int) {
 	a.vacuum(b)
 }
 
-// routeHand is the hand-written loop behind a router: no queue of any make can be faster through one than this, unless it
-// reads ahead.
+// routeHand is the hand-written loop behind a router: no queue of any make can be faster through one than this, unless
+// it reads ahead.
 func routeHand(b *testing.B, db *sql.DB, n int) time.Duration {
 	b.Helper()
 	handed := make(channel)
@@ -276,8 +278,8 @@ func consumePlain(b *testing.B, a arena, n int) time.Duration {
 	return route(b, "bench", n, sub)
 }
 
-// BenchmarkBacklog consumes 20,000 messages of a queue where 10,000 more are due, where 1,000,000 more are due, and where
-// 1,000,000 wait for later.
+// BenchmarkBacklog consumes 20,000 messages of a queue where 10,000 more are due, where 1,000,000 more are due, and
+// where 1,000,000 wait for later.
 func BenchmarkBacklog(b *testing.B) {
 	const n = 20_000
 	server := services.Postgres(b, services.PostgresConfig{})

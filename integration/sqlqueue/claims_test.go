@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Acks of messages that share a lease with others go in one statement with acks of those that share another one. When that is lost,
-// the others are stored nevertheless.
+// Acks of messages that share a lease with others go in one statement with acks of those that share another one. When
+// that is lost, the others are stored nevertheless.
 func TestAcks_BesideALostLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -65,8 +65,8 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	}
 }
 
-// A claim that begins in the middle of the index does not end leases that have run out, and does not take their rows for new ones
-// either. One from the beginning counts the crash.
+// A claim that begins in the middle of the index does not end leases that have run out, and does not take their rows
+// for new ones either. One from the beginning counts the crash.
 func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -133,8 +133,8 @@ func TestClaims_AreDisjoint(t *testing.T) {
 	})
 }
 
-// A row that somebody has locked, an operator's forgotten transaction or an ack in flight, is passed by: those behind it are handed
-// out, and it is when the lock is gone.
+// A row that somebody has locked, an operator's forgotten transaction or an ack in flight, is passed by: those behind
+// it are handed out, and it is when the lock is gone.
 func TestClaims_PassByLockedRows(t *testing.T) {
 	t.Parallel()
 	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1", "UPDATE redrive_queue_messages SET lease = 99, deliveries = 1"
@@ -179,9 +179,9 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 	}
 }
 
-// An ack or a nack touches its own row and no other: one that is locked, as claims lock those behind it, does not hold it up. On
-// MariaDB it did, where the planner took a table that has just been filled for an empty one and read it whole; claims then
-// skipped what the ack had locked on its way, and messages came out of order.
+// An ack or a nack touches its own row and no other: one that is locked, as claims lock those behind it, does not hold
+// it up. On MariaDB it did, where the planner took a table that has just been filled for an empty one and read it
+// whole; claims then skipped what the ack had locked on its way, and messages came out of order.
 func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What databases say when a handler's statement fails is treated as what it is, in the numbers and codes that each of them has for it.
+// What databases say when a handler's statement fails is treated as what it is, in the numbers and codes that each of
+// them has for it.
 func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -50,7 +50,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// limits are smaller than what a server takes where that is too much to be tried; on the others the packet is the limit.
+// limits are smaller than what a server takes where that is too much to be tried; on the others the packet is the
+// limit.
 var limits = map[string]string{"PostgreSQL": "&x-max-message=1MiB"}
 
 // rowOf returns the key of a message's row.

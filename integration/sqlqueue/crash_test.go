@@ -82,9 +82,9 @@ func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each is in
-// it. The last one must come after all returns the final number. It waits as long as messages come; when none does, they are
-// lost only if none is waiting in "jobs" or in the ledger.
+// handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each
+// is in it. The last one must come after all returns the final number. It waits as long as messages come; when none
+// does, they are lost only if none is waiting in "jobs" or in the ledger.
 func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int, each func(m *message.Message)) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -108,8 +108,9 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int, e
 	return runs
 }
 
-// Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its lease
-// has run out, as the second delivery that it is. A row that came back because its lease was forgotten would be a first one.
+// Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its
+// lease has run out, as the second delivery that it is. A row that came back because its lease was forgotten would be a
+// first one.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -129,7 +130,8 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for range 9 {
 			startWorker(t, url)
 		}
-		// Messages come until the worker is dead, so that it gets some, and once more after that; at most n wait to be handled.
+		// Messages come until the worker is dead, so that it gets some, and once more after that; at most n wait to be
+		// handled.
 		var (
 			dead      atomic.Bool
 			total     atomic.Int64
@@ -290,8 +292,8 @@ func restartUnderLoad(t *testing.T, s server) {
 	consumers.Wait()
 }
 
-// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although those that came with
-// it are done.
+// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although those that
+// came with it are done.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -322,8 +324,8 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	})
 }
 
-// A process that stops answering loses its lease: another worker gets the message, and the first one's ack, when it comes
-// back, changes nothing.
+// A process that stops answering loses its lease: another worker gets the message, and the first one's ack, when it
+// comes back, changes nothing.
 func TestStuckProcess_LosesItsLease(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -142,8 +142,8 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	}
 }
 
-// A transaction that somebody forgot to end stops nothing, and costs little: watermill-sql's subscribers stand still behind
-// it (TestWatermillSQL_StallsBehindATransaction).
+// A transaction that somebody forgot to end stops nothing, and costs little: watermill-sql's subscribers stand still
+// behind it (TestWatermillSQL_StallsBehindATransaction).
 func TestForeignTransaction_DoesNotStall(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -230,7 +230,8 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 	})
 }
 
-// Whatever waits in the table, no statement of publishing, claiming, renewing, acking, nacking or rescheduling reads it all.
+// Whatever waits in the table, no statement of publishing, claiming, renewing, acking, nacking or rescheduling reads it
+// all.
 func TestBacklog_IsNeverScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 100_000, 500
@@ -307,7 +308,8 @@ func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 		return count(t, db, "SELECT relpages FROM pg_class WHERE relname = 'redrive_queue_messages'") > waiting/200
 	}, "the statistics are not refreshed")
 
-	// Sessions report what they have done about a second later, so a round is over when its deletions have been reported.
+	// Sessions report what they have done about a second later, so a round is over when its deletions have been
+	// reported.
 	reported := func(column string) int {
 		return count(t, db, "SELECT "+column+" FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
 	}

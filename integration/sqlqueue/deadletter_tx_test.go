@@ -25,13 +25,14 @@ type office struct {
 	db      *sql.DB
 	queue   *sqlqueue.Broker
 	letters *dlq.Letters
-	// refuse, where there are no constraints that are looked at when a transaction commits, ends the one that it is given at its end.
+	// refuse, where there are no constraints that are looked at when a transaction commits, ends the one that it is
+	// given at its end.
 	refuse  func(ctx context.Context, tx *sql.Tx) error
 	refused string // what the error of such a transaction says
 }
 
-// newOffice makes one where no transaction with an employee can commit as long as there is no company. On PostgreSQL and SQLite it is
-// the COMMIT that fails; on MariaDB, which has no such constraints, the connection is lost before it.
+// newOffice makes one where no transaction with an employee can commit as long as there is no company. On PostgreSQL
+// and SQLite it is the COMMIT that fails; on MariaDB, which has no such constraints, the connection is lost before it.
 func newOffice(t *testing.T, url string) *office {
 	t.Helper()
 	o := &office{db: openDB(t, url)}
@@ -99,7 +100,8 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	})
 }
 
-// waiting counts what there is, at one moment: rows of the application, dead letters, messages to be handled and those published.
+// waiting counts what there is, at one moment: rows of the application, dead letters, messages to be handled and those
+// published.
 func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected int) {
 	t.Helper()
 	return waiting(t, o.db)
@@ -126,8 +128,8 @@ func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected i
 
 func alone(next message.HandlerFunc) message.HandlerFunc { return next }
 
-// C13 end to end: the handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack of
-// the message are one transaction. When the commit fails none of them has happened, and the message comes again.
+// C13 end to end: the handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack
+// of the message are one transaction. When the commit fails none of them has happened, and the message comes again.
 func TestDeadLetter_OneTransaction(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -176,8 +178,8 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 	})
 }
 
-// A handler that fails inside of its own transaction: that is rolled back first, with the change and the publish, and the dead
-// letter is stored in a fresh one.
+// A handler that fails inside of its own transaction: that is rolled back first, with the change and the publish, and
+// the dead letter is stored in a fresh one.
 func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(ctx context.Context, tx *sql.Tx) error{

@@ -13,8 +13,8 @@ import (
 )
 
 // The delays of a queue with time to spare, of what another process publishes: never early, and exact to 100 ms. A busy
-// machine may be late in a round; a queue that polls too seldom is late in every one. TestPolling_IsExactTo100ms of the package
-// shows it in virtual time.
+// machine may be late in a round; a queue that polls too seldom is late in every one. TestPolling_IsExactTo100ms of the
+// package shows it in virtual time.
 func TestDelay_IsExact(t *testing.T) { //nolint:tparallel // the other tests wait for it
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()

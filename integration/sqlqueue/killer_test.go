@@ -23,7 +23,8 @@ import (
 // victimURL is set for processes whose handler ends them.
 const victimURL = "REDRIVE_TEST_VICTIM_URL"
 
-// victim consumes "jobs" until it comes to the message that kills, and writes down each other message that it has handled.
+// victim consumes "jobs" until it comes to the message that kills, and writes down each other message that it has
+// handled.
 func victim(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)

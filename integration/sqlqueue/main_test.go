@@ -1,5 +1,5 @@
-// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and what takes several processes on SQLite
-// too.
+// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and what takes several
+// processes on SQLite too.
 package sqlqueue_test
 
 import (

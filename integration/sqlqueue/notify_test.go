@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Whatever puts something into a queue tells other processes so, and a delay with it: a publish, those that come so fast that
-// they share a notification, the commit of a transaction, a nack, a reschedule.
+// Whatever puts something into a queue tells other processes so, and a delay with it: a publish, those that come so
+// fast that they share a notification, the commit of a transaction, a nack, a reschedule.
 func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -74,8 +74,8 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	notified(4 * time.Second)
 }
 
-// A consumer that has been idle for so long that it looks a second later is woken by the notification. A busy machine may be
-// late in a round; a queue that is not woken is late in every one.
+// A consumer that has been idle for so long that it looks a second later is woken by the notification. A busy machine
+// may be late in a round; a queue that is not woken is late in every one.
 func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

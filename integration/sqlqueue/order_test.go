@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A claim that comes to the end of its queue must not hold what comes behind it in the index, the first message of the next
-// queue: the claims of that one would skip it, and its messages would come out of order.
+// A claim that comes to the end of its queue must not hold what comes behind it in the index, the first message of the
+// next queue: the claims of that one would skip it, and its messages would come out of order.
 func TestOrder_BesideABusyQueue(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -14,8 +14,9 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Behind pgbouncer in transaction mode prepared statements meet those of other clients, locks of a session stay forever, and LISTEN
-// succeeds and never hears anything. Two processes work there all the same, and each gets what the other publishes.
+// Behind pgbouncer in transaction mode prepared statements meet those of other clients, locks of a session stay
+// forever, and LISTEN succeeds and never hears anything. Two processes work there all the same, and each gets what the
+// other publishes.
 func TestPgBouncer_TransactionMode(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)

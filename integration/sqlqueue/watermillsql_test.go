@@ -41,9 +41,9 @@ func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *
 	return pub, sub
 }
 
-// Plain watermill-sql topics work with the pipeline: retries go through our queue, alongside the topic, and come back to the
-// same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler must be faster
-// than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
+// Plain watermill-sql topics work with the pipeline: retries go through our queue, alongside the topic, and come back
+// to the same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler
+// must be faster than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
 func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -111,8 +111,8 @@ func (f rescheduler) Reschedule(ctx context.Context, origin envelope.Origin, m *
 	return f(ctx, origin, m, delay)
 }
 
-// Why its schema was not kept: a transaction that has written anything, in any table, holds up every topic. Ours does not
-// notice (TestForeignTransaction_DoesNotStall).
+// Why its schema was not kept: a transaction that has written anything, in any table, holds up every topic. Ours does
+// not notice (TestForeignTransaction_DoesNotStall).
 func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	t.Parallel()
 	db := openDB(t, services.SharedPostgres(t).Database(t))
@@ -138,8 +138,8 @@ func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// Why its subscriber was not kept: even with SKIP LOCKED in the adapters it holds a connection and a transaction for each
-// handler while it runs, and starts a handler that is slower than AckDeadline again concurrently with itself.
+// Why its subscriber was not kept: even with SKIP LOCKED in the adapters it holds a connection and a transaction for
+// each handler while it runs, and starts a handler that is slower than AckDeadline again concurrently with itself.
 func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	t.Parallel()
 	const workers = 16

@@ -13,7 +13,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A PostgreSQL database whose character set lacks a character of an error still takes the dead letter, alone and among others.
+// A PostgreSQL database whose character set lacks a character of an error still takes the dead letter, alone and among
+// others.
 func TestPut_CharacterSetLacksIt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

@@ -19,14 +19,16 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put C's table as written alongside the store, on one durable PostgreSQL, with the same rows, and let the two take turns.
-// Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md has the last run:
+// The benchmarks put C's table as written alongside the store, on one durable PostgreSQL, with the same rows, and let
+// the two take turns. Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md
+// has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench 'Postgres$' -benchtime 20x -timeout 30m ./sqlstore
 //
-// Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database of a server of your own, with durable settings, that the
-// first run fills and the others find filled; -bench 'Postgres$/None' only fills it. REDRIVE_PEER=off leaves the peer's reads out, whose
-// scans take caches away from ours: with it, two sizes of the table can be compared.
+// Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database of a server of your own, with durable
+// settings, that the first run fills and the others find filled; -bench 'Postgres$/None' only fills it.
+// REDRIVE_PEER=off leaves the peer's reads out, whose scans take caches away from ours: with it, two sizes of the table
+// can be compared.
 
 // peerSchema is C19 and C20 as they are written.
 const peerSchema = `
@@ -95,7 +97,8 @@ func (a *arena) fill(b *testing.B) {
 	}
 }
 
-// turns lets the two take turns and reports their medians. What is between two rounds is not measured. A nil peer has no turn.
+// turns lets the two take turns and reports their medians. What is between two rounds is not measured. A nil peer has
+// no turn.
 func turns(b *testing.B, unit string, per float64, ours, peer func(), between ...func()) {
 	b.Helper()
 	var mine, theirs []time.Duration
@@ -189,8 +192,8 @@ func (a *arena) benchmarkReads(b *testing.B) {
 	}
 }
 
-// benchmarkSearch looks for a word that one error in 2,000 has, with the trigram index, which is there only for that: it would slow the inserts
-// down.
+// benchmarkSearch looks for a word that one error in 2,000 has, with the trigram index, which is there only for that:
+// it would slow the inserts down.
 func (a *arena) benchmarkSearch(b *testing.B) {
 	s := openStore(b, with(a.url, "trigram=true"))
 	defer s.Close()
@@ -206,8 +209,8 @@ func (a *arena) benchmarkSearch(b *testing.B) {
 		WHERE error_message ILIKE '%Pay/1707"%' ORDER BY created_at DESC LIMIT 50`))
 }
 
-// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, what is older is done. The store also
-// writes who claimed, keeps its statistics, and returns whole entries.
+// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, what is older is done.
+// The store also writes who claimed, keeps its statistics, and returns whole entries.
 func (a *arena) benchmarkClaim(b *testing.B) {
 	const size = 500
 	page := dlq.Page{Limit: size, Order: dlq.OldestFirst}
@@ -240,7 +243,8 @@ func peerRow(e *dlq.Entry) []any {
 	}
 }
 
-// benchmarkInsert: 64 callers that each wait for their own letter, against C's table one by one, and with 64 callers too.
+// benchmarkInsert: 64 callers that each wait for their own letter, against C's table one by one, and with 64 callers
+// too.
 func (a *arena) benchmarkInsert(b *testing.B) {
 	next := unused()
 	fresh := func(n int) []*dlq.Entry {

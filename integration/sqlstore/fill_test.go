@@ -32,7 +32,8 @@ func rowCount(t testing.TB) int {
 	return n
 }
 
-// causes are the errors of the filled tables; the first is every third of them, and some have values that differ in each.
+// causes are the errors of the filled tables; the first is every third of them, and some have values that differ in
+// each.
 var causes = []func(n int) (class, text string){
 	func(int) (string, string) { return "*esocial.ValidationError", "Falha na validação: CPF inválido" },
 	func(n int) (string, string) {
@@ -78,7 +79,8 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 
 func correlation(n int) string { return fmt.Sprintf("6f1f3a52-0000-4000-8000-%012x", n) }
 
-// filled is the n-th of total rows, spread over the last month: the newest third waits, what is older was resolved, and some were given up.
+// filled is the n-th of total rows, spread over the last month: the newest third waits, what is older was resolved, and
+// some were given up.
 func filled(n, total int, end time.Time) *dlq.Entry {
 	e := letter(n, end.Add(-month+month*time.Duration(n)/time.Duration(total)))
 	switch {
@@ -97,7 +99,8 @@ func filled(n, total int, end time.Time) *dlq.Entry {
 // template is how many rows are stored by the store itself; SQL makes the others of them.
 const template = 2000
 
-// fill makes total rows, in the order of their time, and tells the planner about them. It returns the time behind the newest.
+// fill makes total rows, in the order of their time, and tells the planner about them. It returns the time behind the
+// newest.
 func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	t.Helper()
 	end := time.Now().UTC().Truncate(time.Microsecond)

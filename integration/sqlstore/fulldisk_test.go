@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The database's disk is full: dead letters go to the spool, what is in the store can be read, and with room all of them are in the
-// store, once and byte for byte.
+// The database's disk is full: dead letters go to the spool, what is in the store can be read, and with room all of
+// them are in the store, once and byte for byte.
 func TestLetters_DatabaseFull(t *testing.T) {
 	t.Parallel()
 	const room = 24 << 20 // a segment of the log has 16 MiB

@@ -34,7 +34,8 @@ func TestAudit_AppendOnly(t *testing.T) {
 	})
 }
 
-// C35 on servers: what is purged is in the archive, column by column and byte for byte, and a purge that cannot archive removes nothing.
+// C35 on servers: what is purged is in the archive, column by column and byte for byte, and a purge that cannot archive
+// removes nothing.
 func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A service that starts while the database is down starts on its spool; an empty database that comes later gets its tables, and
-// all letters.
+// A service that starts while the database is down starts on its spool; an empty database that comes later gets its
+// tables, and all letters.
 func TestOpen_WhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -16,8 +16,9 @@ import (
 	idempotency "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// A MySQL as companies run it: an application's account has a password, rights in its own database and no others, tables must have primary
-// keys (group replication asks for them), the binary log is on, and the server's clock is shown in a zone that is not UTC.
+// A MySQL as companies run it: an application's account has a password, rights in its own database and no others,
+// tables must have primary keys (group replication asks for them), the binary log is on, and the server's clock is
+// shown in a zone that is not UTC.
 func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	t.Parallel()
 	server := services.MySQL(t, services.MySQLConfig{Args: []string{

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// On MariaDB and MySQL too, the questions that look for entries read a few rows by an index. The servers log every statement, and how
-// many rows it examined.
+// On MariaDB and MySQL too, the questions that look for entries read a few rows by an index. The servers log every
+// statement, and how many rows it examined.
 func TestMySQL_Plans(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
 		"MariaDB": services.MariaDB, "MySQL": services.MySQL,

@@ -48,8 +48,8 @@ func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64
 	return closed, waiting
 }
 
-// The tables of a store that is there become the first partition, also when processes start at once while others store; nothing is lost, and
-// a delivery of before is still the same entry.
+// The tables of a store that is there become the first partition, also when processes start at once while others store;
+// nothing is lost, and a delivery of before is still the same entry.
 func TestPartition_ExistingStore(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -118,7 +118,8 @@ func requireCounted(t *testing.T, s *sqlstore.Store) {
 	}
 }
 
-// Retention drops a month of which nearly all is closed and old: archived first, what waits is kept, and the deliveries' keys are free again.
+// Retention drops a month of which nearly all is closed and old: archived first, what waits is kept, and the
+// deliveries' keys are free again.
 func TestPartition_Retention(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -171,8 +172,8 @@ func TestPartition_Retention(t *testing.T) {
 	requireCounted(t, s)
 }
 
-// A month is dropped when at most one entry stays for ten that go, whatever the reason: it waits, or was closed a moment ago. What ANALYZE has
-// found of it changes nothing.
+// A month is dropped when at most one entry stays for ten that go, whatever the reason: it waits, or was closed a
+// moment ago. What ANALYZE has found of it changes nothing.
 func TestPartition_WorthDropping(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -241,7 +242,8 @@ func TestPartition_WorthDropping(t *testing.T) {
 	}
 }
 
-// A month that has gone by is dropped, from its first id to its last: all of its letters are in the archive, or still there.
+// A month that has gone by is dropped, from its first id to its last: all of its letters are in the archive, or still
+// there.
 func TestPartition_RetentionOfAMonth(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -362,8 +364,9 @@ func TestPartition_Trigram(t *testing.T) {
 	require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
 }
 
-// Somebody restores an entry of the month that retention is about to drop, after it was counted and copied: either that is refused, and the
-// entry is in the archive, or it was in time and the entry waits. It is never told that it waits and dropped.
+// Somebody restores an entry of the month that retention is about to drop, after it was counted and copied: either that
+// is refused, and the entry is in the archive, or it was in time and the entry waits. It is never told that it waits
+// and dropped.
 func TestPartition_RestoreWhileDropped(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -84,7 +84,8 @@ func pagesOf(t *testing.T, plan string) int {
 	return n
 }
 
-// maxPages is how many pages of the database a question may touch, in all its statements: of a table of 20,000 pages and more.
+// maxPages is how many pages of the database a question may touch, in all its statements: of a table of 20,000 pages
+// and more.
 const maxPages = 150
 
 // read is one question to a store.
@@ -141,8 +142,8 @@ func reads(total int, end time.Time) []read {
 	}
 }
 
-// fewAmongMany stores some letters of a topic, an event type, a cause and a run that hardly any other has, in the middle of the table, and
-// asks for them: there is no page of them among the next few hundred rows of any other index.
+// fewAmongMany stores some letters of a topic, an event type, a cause and a run that hardly any other has, in the
+// middle of the table, and asks for them: there is no page of them among the next few hundred rows of any other index.
 func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []read {
 	t.Helper()
 	var ids []int64
@@ -176,8 +177,8 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 	}
 }
 
-// No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in milliseconds, which
-// depend on who else uses the machine).
+// No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in
+// milliseconds, which depend on who else uses the machine).
 func TestPostgres_Plans(t *testing.T) {
 	url := servers["PostgreSQL"](t)
 	db := openDB(t, url)

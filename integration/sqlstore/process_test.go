@@ -40,8 +40,8 @@ func TestOpen_TenAtOnce(t *testing.T) {
 	})
 }
 
-// Two processes dead-letter the same deliveries, in opposite orders and in large calls, over and over: one row each, and none fails on
-// a deadlock.
+// Two processes dead-letter the same deliveries, in opposite orders and in large calls, over and over: one row each,
+// and none fails on a deadlock.
 func TestPut_TwoProcessesOppositeOrders(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// TestPurge_Child is not a test: it is the process that TestPurge_Killed starts and kills. It purges in small transactions, and reports when
-// each begins.
+// TestPurge_Child is not a test: it is the process that TestPurge_Killed starts and kills. It purges in small
+// transactions, and reports when each begins.
 func TestPurge_Child(t *testing.T) {
 	url := os.Getenv("REDRIVE_PURGE_CHILD")
 	if url == "" {
@@ -34,7 +34,8 @@ func TestPurge_Child(t *testing.T) {
 
 const purgeSize = 40
 
-// kill -9 in the middle of a purge, again and again: each letter is in the table or in the archive, whole, and in one of them (C34, C35).
+// kill -9 in the middle of a purge, again and again: each letter is in the table or in the archive, whole, and in one
+// of them (C34, C35).
 func TestPurge_Killed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

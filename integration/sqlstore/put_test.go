@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What is new is stored in one round trip, one letter as well as many: a call that the server refuses would be repeated in another way, and
-// only be slow.
+// What is new is stored in one round trip, one letter as well as many: a call that the server refuses would be repeated
+// in another way, and only be slow.
 func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at a time hears the plans
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, with(url, explained))
@@ -46,8 +46,8 @@ func counted(t *testing.T, s *sqlstore.Store) (dlq.Stats, []dlq.Group) {
 	return stats, groups
 }
 
-// A call of letters of which some are there, in every mixture of causes, topics and hours: what is new is stored and counted, the others have
-// been seen again, and a recount finds nothing to mend.
+// A call of letters of which some are there, in every mixture of causes, topics and hours: what is new is stored and
+// counted, the others have been seen again, and a recount finds nothing to mend.
 func TestPut_KnownAndNew(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -112,8 +112,8 @@ func TestPut_KnownAndNew(t *testing.T) {
 	})
 }
 
-// Large calls, which are stored in pieces, of the same letters at once, by two processes: a letter is one entry, one call stored it, and
-// each receipt is its letter's.
+// Large calls, which are stored in pieces, of the same letters at once, by two processes: a letter is one entry, one
+// call stored it, and each receipt is its letter's.
 func TestPut_LargeCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, putLargeCallsAtOnce)

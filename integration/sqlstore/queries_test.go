@@ -152,8 +152,8 @@ func TestPostgres_ColumnsAndIndexes(t *testing.T) {
 	}
 }
 
-// The payload is a jsonb in SQL whenever jsonb can hold it, and NULL when it cannot, for the whole corpus; a correlation id that is not an UUID
-// is NULL alongside its text.
+// The payload is a jsonb in SQL whenever jsonb can hold it, and NULL when it cannot, for the whole corpus; a
+// correlation id that is not an UUID is NULL alongside its text.
 func TestPostgres_Projection(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

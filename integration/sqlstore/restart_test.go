@@ -24,7 +24,8 @@ type crashing interface {
 	Start(ctx context.Context) error
 }
 
-// The database is killed under load, twice: every dead letter that was taken is there afterwards, once, and the spool is empty (C1, C14, C37).
+// The database is killed under load, twice: every dead letter that was taken is there afterwards, once, and the spool
+// is empty (C1, C14, C37).
 func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (crashing, string){

@@ -59,8 +59,8 @@ SELECT 'e-' || n, 'EmployeeHired', 'employees', n, jsonb_build_object('cpf', n::
     CASE WHEN n % 10 = 0 THEN now() END, CASE WHEN n % 10 = 0 THEN 'maria' END, n, n % 3, 'employees', gen_random_uuid()
 FROM generate_series(1, 500) n;`
 
-// A database that has a dead letter table becomes a store: every row is an entry, nothing of theirs is gone, and everything that waited is
-// redriven to its topic and closed by what its consumer reports.
+// A database that has a dead letter table becomes a store: every row is an entry, nothing of theirs is gone, and
+// everything that waited is redriven to its topic and closed by what its consumer reports.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

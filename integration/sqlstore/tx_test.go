@@ -24,7 +24,8 @@ func death(n int) *envelope.DeadLetter {
 	}
 }
 
-// C13: state change and dead letter are one; a transaction that the failing handler has spoiled is not used, and nothing is lost by it.
+// C13: state change and dead letter are one; a transaction that the failing handler has spoiled is not used, and
+// nothing is lost by it.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -62,7 +63,8 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, tx.Rollback())
 		require.Equal(t, int64(2), count())
 
-		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets a separate one. On MySQL it has not.
+		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets a separate one. On MySQL
+		// it has not.
 		tx, err = db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")

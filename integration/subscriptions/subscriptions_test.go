@@ -39,9 +39,9 @@ var urls = map[string]func(b *testing.B) string{
 	"Kafka":      func(b *testing.B) string { b.Helper(); return services.SharedKafka(b).URL() + "?partitions=1" },
 }
 
-// BenchmarkSubscriptions is the curve from 1 to 1,000 subscriptions of one process that receive nothing, each of a topic of its own that
-// is new to the broker: how long they take to start, and the memory, goroutines and processor time of this process for
-// each. Everything on SQLite is in this process, and nothing of the other servers.
+// BenchmarkSubscriptions is the curve from 1 to 1,000 subscriptions of one process that receive nothing, each of a
+// topic of its own that is new to the broker: how long they take to start, and the memory, goroutines and processor
+// time of this process for each. Everything on SQLite is in this process, and nothing of the other servers.
 func BenchmarkSubscriptions(b *testing.B) {
 	for name, url := range urls {
 		for _, n := range []int{1, 10, 100, 1000} {

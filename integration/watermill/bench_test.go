@@ -114,8 +114,8 @@ func benchKafka(b *testing.B) *bench {
 	}
 }
 
-// benchSQL is watermill-sql with one message a transaction, as the broker has it unless it is told otherwise, or with a hundred,
-// which is what watermill-sql does.
+// benchSQL is watermill-sql with one message a transaction, as the broker has it unless it is told otherwise, or with a
+// hundred, which is what watermill-sql does.
 func benchSQL(b *testing.B, batch int) *bench {
 	b.Helper()
 	url := databases["PostgreSQL"](b)
@@ -211,8 +211,8 @@ type contender struct {
 	chain      []message.HandlerMiddleware
 }
 
-// race runs the contenders in turn, and reports how long a message takes each, what it costs in processor time of this process, and
-// the ratio of each one's time to the first's within a round: medians of the rounds.
+// race runs the contenders in turn, and reports how long a message takes each, what it costs in processor time of this
+// process, and the ratio of each one's time to the first's within a round: medians of the rounds.
 func (c *bench) race(b *testing.B, handler func(m *message.Message) error, contenders ...contender) {
 	b.Helper()
 	took, costs, ratios := make([][]float64, len(contenders)), make([][]float64, len(contenders)), make([][]float64, len(contenders))
@@ -243,8 +243,8 @@ func median(v []float64) float64 {
 
 var errDown = errors.New("the payment service is down")
 
-// round is the time from the first message that reaches the handler to the success of the last, and what this process has worked
-// meanwhile.
+// round is the time from the first message that reaches the handler to the success of the last, and what this process
+// has worked meanwhile.
 func (c *bench) round(b *testing.B, of contender, handler func(m *message.Message) error) (wall, processor time.Duration) {
 	b.Helper()
 	topic := "bench" + strings.ToLower(watermill.NewShortUUID()[:8])
@@ -311,8 +311,9 @@ func failsFirst() func(m *message.Message) error {
 	}
 }
 
-// BenchmarkPipeline: a handler that does nothing, and one that takes a millisecond, on the plain adapter, on it with the pipeline, and on
-// the broker that is made of it with the pipeline. Target: at most 1.1 of the plain adapter's time.
+// BenchmarkPipeline: a handler that does nothing, and one that takes a millisecond, on the plain adapter, on it with
+// the pipeline, and on the broker that is made of it with the pipeline. Target: at most 1.1 of the plain adapter's
+// time.
 //
 //	go test -run '^$' -bench BenchmarkPipeline -benchtime 7x ./watermill
 func BenchmarkPipeline(b *testing.B) {
@@ -338,8 +339,8 @@ func BenchmarkPipeline(b *testing.B) {
 	}
 }
 
-// BenchmarkRetries: every message fails once, and is retried after 100 ms, by the pipeline, by Watermill's Retry in the handler, and
-// by its DelayOnError and the adapter's nack, which gochannel and RabbitMQ answer at once.
+// BenchmarkRetries: every message fails once, and is retried after 100 ms, by the pipeline, by Watermill's Retry in the
+// handler, and by its DelayOnError and the adapter's nack, which gochannel and RabbitMQ answer at once.
 //
 //	go test -run '^$' -bench BenchmarkRetries -benchtime 5x ./watermill
 func BenchmarkRetries(b *testing.B) {

@@ -23,8 +23,8 @@ var features = tests.Features{
 // The suite on watermill-kafka as it is, and Watermill's own on what is made of it.
 func TestConformance_Kafka(t *testing.T) {
 	url := "watermill+" + services.SharedKafka(t).URL() + "?partitions=1"
-	// sarama's metrics keep one goroutine from then on, whatever is closed, and a server that has just started takes seconds to
-	// make its own topics for the first group.
+	// sarama's metrics keep one goroutine from then on, whatever is closed, and a server that has just started takes
+	// seconds to make its own topics for the first group.
 	b := open(t, with(url, "group=first"))
 	subscribe(t, b.Subscriber(), "first")
 	require.NoError(t, b.Close())
@@ -57,7 +57,8 @@ func TestConformance_SQL(t *testing.T) {
 						return sql.New(t.Context(), sql.Config{Broker: cfg, Delays: delays()})
 					}}
 				},
-				// Longer and later than elsewhere: every open transaction of the server holds deliveries up, also those of the other cases.
+				// Longer and later than elsewhere: every open transaction of the server holds deliveries up, also those
+				// of the other cases.
 				Factor: 0.15, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
 			})
 		})

@@ -73,8 +73,8 @@ func behind(t *testing.T, url string) (string, *services.Proxy) {
 	return p.URL(t, url), p
 }
 
-// Connections are cut while messages flow, the network swallows everything for a while, and the server dies and comes back: the
-// subscription heals, the publisher too, and every message that was taken is handled.
+// Connections are cut while messages flow, the network swallows everything for a while, and the server dies and comes
+// back: the subscription heals, the publisher too, and every message that was taken is handled.
 func TestNetwork_CutsAndKillsLoseNothing(t *testing.T) {
 	t.Parallel()
 	for name, connect := range map[string]func(t *testing.T) faulty{

@@ -1,5 +1,5 @@
-// Package watermill_test proves the brokers on Watermill's own adapters on real servers: Kafka, PostgreSQL, MariaDB, MySQL and,
-// by its URL, RabbitMQ.
+// Package watermill_test proves the brokers on Watermill's own adapters on real servers: Kafka, PostgreSQL, MariaDB,
+// MySQL and, by its URL, RabbitMQ.
 package watermill_test
 
 import (
@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// newDelays returns what makes one broker in memory that the brokers of a case share, as processes with one database would.
+// newDelays returns what makes one broker in memory that the brokers of a case share, as processes with one database
+// would.
 func newDelays(t *testing.T) func() brokers.Broker {
 	t.Helper()
 	return sync.OnceValue(func() brokers.Broker {

@@ -33,7 +33,8 @@ type service struct {
 	ended   chan struct{}
 }
 
-// serve starts a process of the service on the broker of a URL. Every tenth message fails at its first attempt, and waits.
+// serve starts a process of the service on the broker of a URL. Every tenth message fails at its first attempt, and
+// waits.
 func (m *mover) serve(t *testing.T, url string) *service {
 	t.Helper()
 	return m.serveVia(t, url, url)
@@ -90,8 +91,8 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
-// docs/brokers/watermill.md: a service moves to the native driver by one word of its URL, rolling, with messages and retries
-// that wait, and back, and loses none.
+// docs/brokers/watermill.md: a service moves to the native driver by one word of its URL, rolling, with messages and
+// retries that wait, and back, and loses none.
 func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -165,8 +166,9 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 	}
 }
 
-// backByRescheduler is the way back where only members on the native driver read its retries: new ones wait in the adapter's Delays
-// first, until the native driver has none, and then the members are replaced. The topic is consumed all the time.
+// backByRescheduler is the way back where only members on the native driver read its retries: new ones wait in the
+// adapter's Delays first, until the native driver has none, and then the members are replaced. The topic is consumed
+// all the time.
 func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, delays string) {
 	t.Helper()
 	through := m.serveVia(t, native, adapter)

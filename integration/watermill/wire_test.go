@@ -132,8 +132,8 @@ func sample(id string) *message.Message {
 	return m
 }
 
-// A plain Watermill service and one on the broker share a topic: each reads what the other publishes, on tables, queues and
-// topics that the plain one has made.
+// A plain Watermill service and one on the broker share a topic: each reads what the other publishes, on tables, queues
+// and topics that the plain one has made.
 func TestWire_BothDirections(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, a adapter) {

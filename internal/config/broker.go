@@ -26,9 +26,9 @@ func (b *Broker) IsQueueBroker() bool { s := b.Scheme(); return s == "amqp" || s
 
 // Operating is the broker's configuration for reading its dead letter queues and sending messages back.
 //
-// On RabbitMQ a queue is read by its very name and nothing is declared: it is somebody else's, with arguments that only they know.
-// The naming that the file, or the URL, gives is that of the services; explain and topology use it. On the other brokers it
-// takes part in a redrive, and stays.
+// On RabbitMQ a queue is read by its very name and nothing is declared: it is somebody else's, with arguments that only
+// they know. The naming that the file, or the URL, gives is that of the services; explain and topology use it. On the
+// other brokers it takes part in a redrive, and stays.
 func (b *Broker) Operating() brokers.Config {
 	cfg := b.Config
 	if !b.IsQueueBroker() {
@@ -47,7 +47,8 @@ func (b *Broker) Operating() brokers.Config {
 	return cfg
 }
 
-// withoutParams removes parameters from a URL, in both of their spellings. A URL that cannot be parsed stays: opening it explains why.
+// withoutParams removes parameters from a URL, in both of their spellings. A URL that cannot be parsed stays: opening
+// it explains why.
 func withoutParams(rawURL string, names ...string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -47,7 +47,8 @@ type Store struct {
 // Broker is a broker's configuration, and what is to be known of its consumers.
 type Broker struct {
 	brokers.Config `yaml:",inline"`
-	// Outcome describes how the entries of redriven messages are closed that were collected from this broker. Defaults to confirmed.
+	// Outcome describes how the entries of redriven messages are closed that were collected from this broker. Defaults
+	// to confirmed.
 	Outcome collector.Outcome `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
 }
 
@@ -84,8 +85,8 @@ type Redrive struct {
 	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 is as fast as it goes."`
 	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long a redriven message may take until its consumer reports; 1h if not given."`
-	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, what a process had
-	// claimed that died is redriven by another one unless its outcome is known. Defaults to 30 s.
+	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, what a
+	// process had claimed that died is redriven by another one unless its outcome is known. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. What a process that died was sending is sent again after twice that time unless its outcome is known."`
 	// RunLease is how long a run stays with a process that does not answer any more. Defaults to 30 s.
 	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that does not answer any more; 30s if not given."`

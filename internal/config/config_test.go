@@ -84,7 +84,8 @@ func TestParse(t *testing.T) {
 	require.Equal(t, redrive.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5}, c.Redrive.Rules[0].Rule())
 }
 
-// Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the file.
+// Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the
+// file.
 func TestBroker_Operating(t *testing.T) {
 	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
 	c, err := config.Parse([]byte(full))

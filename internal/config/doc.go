@@ -1,6 +1,7 @@
-// Package config is the one YAML file that the redrive command reads: the dead letter store, the brokers, what is collected from
-// them, and the server. It is read strictly: an unknown key or an invalid value is an error with its line, and
-// all faults are reported at once. Secrets come from elsewhere, as ${NAME}, ${NAME:-default} or ${file:/run/secrets/broker}.
+// Package config is the one YAML file that the redrive command reads: the dead letter store, the brokers, what is
+// collected from them, and the server. It is read strictly: an unknown key or an invalid value is an error with its
+// line, and all faults are reported at once. Secrets come from elsewhere, as ${NAME}, ${NAME:-default} or
+// ${file:/run/secrets/broker}.
 //
 //	store:
 //	  url: postgres://redrive:${DB_PASSWORD}@db.internal/ops

@@ -68,8 +68,8 @@ func exampleLetters(t *testing.T) *dlq.Letters {
 	return letters
 }
 
-// Every curl of docs/api.md is sent, in its order, to a server with tokens, and answered with success; there is one at least for every
-// group of routes.
+// Every curl of docs/api.md is sent, in its order, to a server with tokens, and answered with success; there is one at
+// least for every group of routes.
 func TestAPI_Examples(t *testing.T) {
 	const token = "the-token-of-the-examples"
 	auth, err := dlqhttp.Bearer(dlqhttp.Token{Name: "ana", Role: dlqhttp.Admin, SHA256: dlqhttp.HashToken(token)})

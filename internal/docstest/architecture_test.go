@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each step of the walks is where docs/architecture.md has it, and a walk from delivery to ack opens at most a dozen files.
+// Each step of the walks is where docs/architecture.md has it, and a walk from delivery to ack opens at most a dozen
+// files.
 func TestArchitecture(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))

@@ -102,8 +102,8 @@ func runCommands(t *testing.T, program string, commands []string) {
 	}
 }
 
-// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on forever is interrupted when
-// it has shown something.
+// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on forever
+// is interrupted when it has shown something.
 func (s *service) run(t *testing.T, program, command string, more ...string) string {
 	t.Helper()
 	var output logbuffer.Buffer
@@ -156,8 +156,8 @@ func shellWords(command string) []string {
 	return words
 }
 
-// service is a service with dead letters, which has been repaired: what comes back to it succeeds. Its store, its queue and the
-// configuration of the command are in one directory.
+// service is a service with dead letters, which has been repaired: what comes back to it succeeds. Its store, its queue
+// and the configuration of the command are in one directory.
 type service struct {
 	dir     string
 	letters *dlq.Letters

@@ -154,7 +154,8 @@ func (c composition) live(t *testing.T, inside bool) (f fate) {
 	return f
 }
 
-// docs/composition.md has what each middleware of Watermill does to a failing message: go test ./internal/docstest -update.
+// docs/composition.md has what each middleware of Watermill does to a failing message: go test ./internal/docstest
+// -update.
 func TestComposition_Table(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| | outside | inside | |\n|---|---|---|---|\n")

@@ -32,8 +32,8 @@ import (
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
-// observed wires a service with metrics of the pipeline and of the dead letters. The line with ServiceBus, and the one with
-// LegacyNames, are for dashboards and alerts on older names.
+// observed wires a service with metrics of the pipeline and of the dead letters. The line with ServiceBus, and the one
+// with LegacyNames, are for dashboards and alerts on older names.
 func observed(ctx context.Context, broker brokers.Broker, url string) (*middleware.Pipeline, *dlq.Letters, prometheus.Gatherer, error) {
 	pipelines, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
 	if err != nil {
@@ -90,8 +90,8 @@ func TestObserve_Traced(t *testing.T) {
 	require.NoError(t, broker.Close())
 }
 
-// gathered is what a service shows in which everything has happened once: a message that succeeds, others that die or are deferred, a
-// redrive, a run, a collector.
+// gathered is what a service shows in which everything has happened once: a message that succeeds, others that die or
+// are deferred, a redrive, a run, a collector.
 func gathered(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	broker, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})

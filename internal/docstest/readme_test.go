@@ -25,8 +25,9 @@ func masked(output string) string {
 	return uuid.ReplaceAllString(when.ReplaceAllString(output, "TIME"), "ID")
 }
 
-// A reader of the README in an empty directory: go mod init, go get, the program, go run. What it prints is what stands there. Only
-// where the library comes from is not as for a reader: from this checkout, with the module cache that this test was built from.
+// A reader of the README in an empty directory: go mod init, go get, the program, go run. What it prints is what stands
+// there. Only where the library comes from is not as for a reader: from this checkout, with the module cache that this
+// test was built from.
 func TestREADME_Program(t *testing.T) {
 	t.Parallel()
 	readme := pages(t)[0]
@@ -78,8 +79,8 @@ func goCommand(t *testing.T, dir string, args ...string) string {
 	return output.String()
 }
 
-// The ten minutes of docs/getting-started.md, in an empty directory: the service, its test, its dead letters, one of which is corrected
-// and confirmed by the running service.
+// The ten minutes of docs/getting-started.md, in an empty directory: the service, its test, its dead letters, one of
+// which is corrected and confirmed by the running service.
 func TestGettingStarted(t *testing.T) {
 	t.Parallel()
 	var p page

@@ -11,8 +11,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// The commands of the runbook are typed as they stand, with an ID, a GROUP and a TOPIC of a store on which what the alert says has happened,
-// and do what their page says. Those that only look share a store, and must show what the next command needs.
+// The commands of the runbook are typed as they stand, with an ID, a GROUP and a TOPIC of a store on which what the
+// alert says has happened, and do what their page says. Those that only look share a store, and must show what the next
+// command needs.
 func TestRunbook_CommandsRun(t *testing.T) {
 	t.Parallel()
 	program := built(t)

@@ -1,4 +1,5 @@
-// Package logbuffer keeps what tests read while the program under test still writes it: logs, and the output of processes.
+// Package logbuffer keeps what tests read while the program under test still writes it: logs, and the output of
+// processes.
 package logbuffer
 
 import (
@@ -6,7 +7,8 @@ import (
 	"sync"
 )
 
-// Buffer keeps all that is written to it. Any number of goroutines may write and read it at once; its zero value is empty.
+// Buffer keeps all that is written to it. Any number of goroutines may write and read it at once; its zero value is
+// empty.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -174,8 +174,8 @@ var leaves = map[string]string{
 	"brokers/watermill/sql":   watermills + "-sql/v3/pkg/sql",
 }
 
-// The packages of Watermill's own adapters are used by the product, each in a separate leaf, and by nothing else but those
-// that open any URL.
+// The packages of Watermill's own adapters are used by the product, each in a separate leaf, and by nothing else but
+// those that open any URL.
 func TestImports_WatermillsAdapters(t *testing.T) {
 	const theirs = watermills + "-"
 	compiled := map[string]bool{}
@@ -210,8 +210,8 @@ func TestImports_WatermillsAdapters(t *testing.T) {
 	}
 }
 
-// The six packages that this module is built on are required by it, and are in what users run: the command, which opens any
-// broker URL, or for testify the conformance suites that third parties run.
+// The six packages that this module is built on are required by it, and are in what users run: the command, which opens
+// any broker URL, or for testify the conformance suites that third parties run.
 func TestImports_BuiltOnWatermill(t *testing.T) {
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)

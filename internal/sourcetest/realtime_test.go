@@ -15,8 +15,9 @@ import (
 
 const root = "../.."
 
-// A test waits for the thing that it waits for, and what is about time runs in a bubble of testing/synctest. A pause outside of
-// one costs every run its whole length, and is too short on a busy machine, so the few that must be carry their reason.
+// A test waits for the thing that it waits for, and what is about time runs in a bubble of testing/synctest. A pause
+// outside of one costs every run its whole length, and is too short on a busy machine, so the few that must be carry
+// their reason.
 func TestTests_DoNotPauseInRealTime(t *testing.T) {
 	var reasons []string
 	files := 0
@@ -115,9 +116,9 @@ func pausesOf(set *token.FileSet, file *ast.File) (found []pause) {
 	return found
 }
 
-// unawaitedIn returns where the first goroutine of a bubble sleeps, and goes on without synctest.Wait. When it wakes, a timer of
-// another goroutine that is due at the same moment or before may still be at work: the race detector has found reads of a test's
-// results that way, once in some hundred runs.
+// unawaitedIn returns where the first goroutine of a bubble sleeps, and goes on without synctest.Wait. When it wakes, a
+// timer of another goroutine that is due at the same moment or before may still be at work: the race detector has found
+// reads of a test's results that way, once in some hundred runs.
 func unawaitedIn(file *ast.File) map[token.Pos]bool {
 	found := map[token.Pos]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {

@@ -11,9 +11,9 @@ import (
 	"strconv"
 )
 
-// Code is what the database calls an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result code of SQLite;
-// empty for an error that is not from the database. It goes by the shapes that the drivers' errors have, because naming their
-// types would make every program link the drivers:
+// Code is what the database calls an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result code
+// of SQLite; empty for an error that is not from the database. It goes by the shapes that the drivers' errors have,
+// because naming their types would make every program link the drivers:
 //
 //	SQLState() string    pgx and lib/pq
 //	Code() int           modernc.org/sqlite
@@ -67,9 +67,9 @@ func IsCode(err error, codes ...string) bool {
 	return code != "" && slices.Contains(codes, code)
 }
 
-// conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which the
-// database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took too long is not one:
-// it would take as long again.
+// conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which
+// the database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took
+// too long is not one: it would take as long again.
 var conflicts = map[Dialect][]string{
 	PostgreSQL: {"40P01", "40001"},
 	MySQL:      {"1213", "1020"},
@@ -88,15 +88,16 @@ var locked = map[Dialect][]string{
 // Locked reports whether a statement gave up waiting for a lock.
 func (d Dialect) Locked(err error) bool { return IsCode(err, locked[d]...) }
 
-// refusals are the classes of codes by which a database says that it will never take these values: they do not fit, or cannot be.
+// refusals are the classes of codes by which a database says that it will never take these values: they do not fit, or
+// cannot be.
 var refusals = map[Dialect][]string{
 	PostgreSQL: {"22021", "22P05", "22001", "22003", "22008", "22P02", "22P03", "54000", "23502", "23514"},
 	MySQL:      {"1264", "1265", "1292", "1366", "1406", "1153", "1048", "3819", "4025", "3140", "1301"},
 	SQLite:     {"18", "20", "19"},
 }
 
-// Refused reports whether the database refuses the values of a statement, and will do so again: characters that it cannot hold, text
-// that is too long, a statement beyond its size.
+// Refused reports whether the database refuses the values of a statement, and will do so again: characters that it
+// cannot hold, text that is too long, a statement beyond its size.
 func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
 
 // Unreachable reports whether the database did not answer, rather than refuse.
@@ -112,7 +113,8 @@ var away = map[Dialect][]string{
 	MySQL:      {"1040", "1053", "1077", "1079", "2002", "2003", "2006", "2013"},
 }
 
-// Away reports whether a server cannot be reached, or accepts no connection now and may do so later. A file is never away.
+// Away reports whether a server cannot be reached, or accepts no connection now and may do so later. A file is never
+// away.
 func (d Dialect) Away(err error) bool {
 	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...))
 }

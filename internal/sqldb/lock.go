@@ -8,12 +8,13 @@ import (
 	"hash/fnv"
 )
 
-// WithLock runs fn while this process has the database's lock of a name, for which it waits: on PostgreSQL until ctx ends, on MySQL
-// for five minutes. fn uses other connections of the pool than the one that holds the lock. On SQLite it runs fn without one.
+// WithLock runs fn while this process has the database's lock of a name, for which it waits: on PostgreSQL until ctx
+// ends, on MySQL for five minutes. fn uses other connections of the pool than the one that holds the lock. On SQLite it
+// runs fn without one.
 //
-// goose's own session lockers (v3.29.0) come too late for migrations: its Up first looks for pending ones without them, and makes
-// its table there. On MySQL, where that takes two steps, another process finds the table without its first row and fails; on
-// PostgreSQL it waits a second.
+// goose's own session lockers (v3.29.0) come too late for migrations: its Up first looks for pending ones without them,
+// and makes its table there. On MySQL, where that takes two steps, another process finds the table without its first
+// row and fails; on PostgreSQL it waits a second.
 func (d Dialect) WithLock(ctx context.Context, db *sql.DB, name string, fn func() error) error {
 	switch d {
 	case PostgreSQL:
@@ -25,8 +26,8 @@ func (d Dialect) WithLock(ctx context.Context, db *sql.DB, name string, fn func(
 	}
 }
 
-// postgresLocked takes an advisory lock of a transaction, not of a session: a pooler gives each statement outside of a transaction
-// another session, and the lock would never be released.
+// postgresLocked takes an advisory lock of a transaction, not of a session: a pooler gives each statement outside of a
+// transaction another session, and the lock would never be released.
 func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() error) error {
 	return InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		h := fnv.New64a()
@@ -44,8 +45,8 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 	})
 }
 
-// mysqlLockName is the lock's name in SQL, which is the server's and not the database's: 64 characters, as many as one may have.
-// MySQL 9.6 took MD5 and SHA1 away.
+// mysqlLockName is the lock's name in SQL, which is the server's and not the database's: 64 characters, as many as one
+// may have. MySQL 9.6 took MD5 and SHA1 away.
 const mysqlLockName = "SHA2(CONCAT(?, DATABASE()), 256)"
 
 // mysqlWait is how long a process waits for the one that has the lock, in seconds.

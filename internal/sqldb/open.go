@@ -10,7 +10,8 @@ import (
 
 // Pool is how the connections to a database are kept.
 type Pool struct {
-	// Driver is the name of the database/sql driver; the first of the source's that the program imports, when it is empty.
+	// Driver is the name of the database/sql driver; the first of the source's that the program imports, when it is
+	// empty.
 	Driver string
 	// Max is how many connections there are at most.
 	Max int

@@ -14,8 +14,8 @@ import (
 // Param reads one parameter of a URL.
 type Param func(value string) error
 
-// ReadParams takes our parameters, each also with x- before its name, out of a URL's query, and returns the database driver's. native
-// reports whether the driver knows one; any other is refused.
+// ReadParams takes our parameters, each also with x- before its name, out of a URL's query, and returns the database
+// driver's. native reports whether the driver knows one; any other is refused.
 func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (url.Values, error) {
 	scheme := u.Scheme
 	if scheme == "" {

@@ -11,13 +11,13 @@ import (
 // execMode is pgx's parameter for how it runs statements.
 const execMode = "default_query_exec_mode"
 
-// poolerMode prepares no statement under a name. A pooler that gives each transaction another session, as pgbouncer does in its
-// transaction mode, loses names, or finds those of another client.
+// poolerMode prepares no statement under a name. A pooler that gives each transaction another session, as pgbouncer
+// does in its transaction mode, loses names, or finds those of another client.
 const poolerMode = "cache_describe"
 
-// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and looks whether a pooler stands in front of it. If
-// one does, and the URL does not say how statements are run, they are run as a pooler can take them, by this pool and by those that are
-// opened later. What else fails is left to the first use of the pool.
+// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and looks whether a pooler
+// stands in front of it. If one does, and the URL does not say how statements are run, they are run as a pooler can
+// take them, by this pool and by those that are opened later. What else fails is left to the first use of the pool.
 func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	db, err := s.Open(p)
 	if err != nil || s.Dialect != PostgreSQL {
@@ -37,8 +37,9 @@ func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	return s.Open(p)
 }
 
-// behindPooler reports whether the server's process that answers is another one than the one that a connection of pgx learned at its start:
-// a pooler tells one that it has made up. The query has no parameters, so that nothing is prepared for it.
+// behindPooler reports whether the server's process that answers is another one than the one that a connection of pgx
+// learned at its start: a pooler tells one that it has made up. The query has no parameters, so that nothing is
+// prepared for it.
 func behindPooler(ctx context.Context, db *sql.DB) bool {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -61,8 +62,8 @@ func behindPooler(ctx context.Context, db *sql.DB) bool {
 	return err == nil && same == 0
 }
 
-// processOf is the id of the server's process behind a connection of pgx, 0 for another driver's. It goes by the methods' shapes, because
-// naming the types would make every program link pgx:
+// processOf is the id of the server's process behind a connection of pgx, 0 for another driver's. It goes by the
+// methods' shapes, because naming the types would make every program link pgx:
 //
 //	(*stdlib.Conn).Conn() *pgx.Conn
 //	(*pgx.Conn).PgConn() *pgconn.PgConn

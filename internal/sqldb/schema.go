@@ -25,13 +25,13 @@ var (
 type Schema struct {
 	Dialect Dialect
 	Files   fs.FS // 00001_name.sql ...
-	// Table is goose's record of what has been applied; a separate one for each part keeps its migrations apart from the
-	// application's and from other parts' in the same database.
+	// Table is goose's record of what has been applied; a separate one for each part keeps its migrations apart from
+	// the application's and from other parts' in the same database.
 	Table string
 }
 
-// Check reports whether db has exactly these migrations, and changes nothing: nil, or an error that is one of ErrSchemaMissing,
-// ErrSchemaOlder and ErrSchemaNewer, or the database's.
+// Check reports whether db has exactly these migrations, and changes nothing: nil, or an error that is one of
+// ErrSchemaMissing, ErrSchemaOlder and ErrSchemaNewer, or the database's.
 func (s Schema) Check(ctx context.Context, db *sql.DB) error {
 	has, err := s.version(ctx, db)
 	if err != nil {
@@ -85,11 +85,12 @@ func (s Schema) newest() (newest int64, err error) {
 	return newest, nil
 }
 
-// Up applies what is missing, and does nothing where nothing is. Any number of processes may do it at once: they take a lock of the
-// database in turn, and all but the first find nothing to do. A schema of a newer program is an error, ErrSchemaNewer.
+// Up applies what is missing, and does nothing where nothing is. Any number of processes may do it at once: they take a
+// lock of the database in turn, and all but the first find nothing to do. A schema of a newer program is an error,
+// ErrSchemaNewer.
 //
-// On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it alongside goose, each migration must do
-// nothing the second time (IF NOT EXISTS) or be one transaction.
+// On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it alongside goose, each
+// migration must do nothing the second time (IF NOT EXISTS) or be one transaction.
 func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	err := s.Check(ctx, db)
 	if !errors.Is(err, ErrSchemaMissing) && !errors.Is(err, ErrSchemaOlder) {

@@ -23,8 +23,8 @@ type Source struct {
 	secrets []string
 }
 
-// ReadURL reads a URL whose query is native, the driver's own parameters; what its User, Host, Path and Opaque say is the same for
-// every package. No error shows a password.
+// ReadURL reads a URL whose query is native, the driver's own parameters; what its User, Host, Path and Opaque say is
+// the same for every package. No error shows a password.
 func ReadURL(u *url.URL, native url.Values) (*Source, error) {
 	s := &Source{}
 	if password, ok := u.User.Password(); ok {
@@ -62,8 +62,8 @@ func (s *Source) postgres(u *url.URL, native url.Values) error {
 	return nil
 }
 
-// mysql writes go-sql-driver's own form, user:password@tcp(host:port)/database?parameters. Only the database is escaped in it: the
-// driver looks for the last slash, the last @ before it, and the first colon.
+// mysql writes go-sql-driver's own form, user:password@tcp(host:port)/database?parameters. Only the database is escaped
+// in it: the driver looks for the last slash, the last @ before it, and the first colon.
 func (s *Source) mysql(u *url.URL, native url.Values) error {
 	database := strings.TrimPrefix(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
@@ -93,7 +93,8 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 		native.Del("socket")
 	}
 	if !native.Has("sql_mode") {
-		// A server that is not strict cuts what is too long without an error. This also takes NO_BACKSLASH_ESCAPES and ANSI_QUOTES away.
+		// A server that is not strict cuts what is too long without an error. This also takes NO_BACKSLASH_ESCAPES and
+		// ANSI_QUOTES away.
 		native.Set("sql_mode", "'STRICT_ALL_TABLES'")
 	}
 	dsn.WriteString(address + "/" + url.PathEscape(database) + "?" + native.Encode())
@@ -134,8 +135,8 @@ func (s *Source) keepSecrets(secrets ...string) {
 	}
 }
 
-// Hide takes what is secret out of an error's text; errors.Is and errors.As find the same in it. The drivers hide it too, but nothing
-// obliges them to.
+// Hide takes what is secret out of an error's text; errors.Is and errors.As find the same in it. The drivers hide it
+// too, but nothing obliges them to.
 func (s *Source) Hide(err error) error {
 	text := err.Error()
 	for _, secret := range s.secrets {

@@ -1,6 +1,6 @@
-// Package sqldb is everything that the packages of this module which keep something in a SQL database know about one: its
-// dialect, how its URL is read and its pools are opened, which errors mean what, how transactions are retried and schemas
-// migrated. It imports no driver.
+// Package sqldb is everything that the packages of this module which keep something in a SQL database know about one:
+// its dialect, how its URL is read and its pools are opened, which errors mean what, how transactions are retried and
+// schemas migrated. It imports no driver.
 package sqldb
 
 import (
@@ -50,8 +50,8 @@ func (d Dialect) Bind(query string) string {
 // Tick is the resolution of SQLite's clock, in microseconds; the other databases' is one.
 const Tick = 1000
 
-// Now is the SQL for the server's time in microseconds since 1970, in no session's time zone. It does not change within a
-// statement, so that an index condition can use it.
+// Now is the SQL for the server's time in microseconds since 1970, in no session's time zone. It does not change within
+// a statement, so that an index condition can use it.
 func (d Dialect) Now() string {
 	switch d {
 	case PostgreSQL:
@@ -63,14 +63,14 @@ func (d Dialect) Now() string {
 	}
 }
 
-// Clock is Now for a statement in somebody else's transaction. It reads the clock each time it is evaluated, which no index
-// condition can use.
+// Clock is Now for a statement in somebody else's transaction. It reads the clock each time it is evaluated, which no
+// index condition can use.
 func (d Dialect) Clock() string {
 	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
 }
 
-// InsertIgnore makes an INSERT that does nothing when a unique key is taken already. column is any column of its table. MySQL's
-// INSERT IGNORE would ignore every other error too.
+// InsertIgnore makes an INSERT that does nothing when a unique key is taken already. column is any column of its table.
+// MySQL's INSERT IGNORE would ignore every other error too.
 func (d Dialect) InsertIgnore(insert, column string) string {
 	if d == MySQL {
 		return insert + " ON DUPLICATE KEY UPDATE " + column + " = " + column

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// sqlitePragmas make what was committed survive a loss of power (synchronous), readers and the writer independent (journal_mode),
-// and processes that share the file wait for each other (busy_timeout, in ms).
+// sqlitePragmas make what was committed survive a loss of power (synchronous), readers and the writer independent
+// (journal_mode), and processes that share the file wait for each other (busy_timeout, in ms).
 var sqlitePragmas = []string{
 	"PRAGMA busy_timeout = 10000",
 	"PRAGMA journal_mode = WAL",
@@ -46,11 +46,12 @@ const Patience = 10 * time.Second
 // pause is between two attempts at a locked file.
 const pause = 5 * time.Millisecond
 
-// Connector opens connections to a SQLite file with any driver, and runs statements on each before it is used, because the drivers
-// have no common way to say pragmas in a DSN. It waits for the lock where SQLite itself does not. Make a pool of it with sql.OpenDB.
-// It may be used by several goroutines at once.
+// Connector opens connections to a SQLite file with any driver, and runs statements on each before it is used, because
+// the drivers have no common way to say pragmas in a DSN. It waits for the lock where SQLite itself does not. Make a
+// pool of it with sql.OpenDB. It may be used by several goroutines at once.
 type Connector struct {
-	// File is made, with no rights for others than its owner, unless it is there. MustExist makes that an error instead.
+	// File is made, with no rights for others than its owner, unless it is there. MustExist makes that an error
+	// instead.
 	File      string
 	MustExist bool
 
@@ -69,8 +70,8 @@ func NewConnector(d driver.Driver, dsn string, statements ...string) *Connector 
 // Driver returns the driver below.
 func (c *Connector) Driver() driver.Driver { return c.driver }
 
-// Connect opens a connection and runs the statements on it. While the file is locked it tries again for as long as Patience, or
-// until ctx ends. Its errors name the statement, and never the DSN.
+// Connect opens a connection and runs the statements on it. While the file is locked it tries again for as long as
+// Patience, or until ctx ends. Its errors name the statement, and never the DSN.
 func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err := c.makeFile(); err != nil {
 		return nil, err
@@ -91,11 +92,12 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// making keeps connections away from a file until it is made: a process loses all its locks on a file when it closes any descriptor of
-// it. For the same reason a file that is there is not opened.
+// making keeps connections away from a file until it is made: a process loses all its locks on a file when it closes
+// any descriptor of it. For the same reason a file that is there is not opened.
 var making sync.Mutex
 
-// makeFile makes the file before SQLite does, which would let everybody read it. SQLite gives its other files the same rights.
+// makeFile makes the file before SQLite does, which would let everybody read it. SQLite gives its other files the same
+// rights.
 func (c *Connector) makeFile() error {
 	if c.File == "" {
 		return nil
@@ -115,8 +117,8 @@ func (c *Connector) makeFile() error {
 	return f.Close()
 }
 
-// patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the journal
-// mode of a new file, or recover it, at the same time.
+// patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
+// journal mode of a new file, or recover it, at the same time.
 func patiently(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

@@ -26,8 +26,9 @@ func sqlite(t *testing.T) driver.Driver {
 	return db.Driver()
 }
 
-// Processes that start together all turn the journal of a new file into a write-ahead log: SQLite lets those who meet fail at
-// once, without a wait for busy_timeout, whether a statement of ours or the driver itself, from its DSN, comes to that point.
+// Processes that start together all turn the journal of a new file into a write-ahead log: SQLite lets those who meet
+// fail at once, without a wait for busy_timeout, whether a statement of ours or the driver itself, from its DSN, comes
+// to that point.
 func TestConnector_FileOpenedTogether(t *testing.T) {
 	t.Parallel()
 	drv := sqlite(t)

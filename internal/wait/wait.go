@@ -41,7 +41,8 @@ func (b Backoff) After(n int) time.Duration {
 	return b.First << (n - 1)
 }
 
-// Spread returns the pause after n failures, shortened by up to a half at random, so that many do not try at the same moment.
+// Spread returns the pause after n failures, shortened by up to a half at random, so that many do not try at the same
+// moment.
 func (b Backoff) Spread(n int) time.Duration {
 	d := b.After(n)
 	if d <= 1 {

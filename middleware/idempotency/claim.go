@@ -47,7 +47,8 @@ func (c *Claim) completed(produced int) bool {
 	return c.marked && c.kept >= produced
 }
 
-// renewal extends a claim's lease while its handler runs. Handlers that are done within a third of the lease cost a timer.
+// renewal extends a claim's lease while its handler runs. Handlers that are done within a third of the lease cost a
+// timer.
 type renewal struct {
 	mu      sync.Mutex
 	timer   *time.Timer

@@ -33,7 +33,8 @@ type Config struct {
 	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
 	Retention time.Duration
 	// Busy turns the error for a message that another owner is handling, which should be looked at again after d, into
-	// the handler's error. middleware.Defer fits: no attempt is consumed. Defaults to returning err, which is retryable.
+	// the handler's error. middleware.Defer fits: no attempt is consumed. Defaults to returning err, which is
+	// retryable.
 	Busy func(err error, d time.Duration) error
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger

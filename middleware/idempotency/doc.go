@@ -1,8 +1,8 @@
 // Package idempotency runs a message's effect once per consumer, although brokers deliver messages at least once (D41).
 //
-// A [Guard] is a middleware. It claims the pair of consumer and message id in a [Store] before the handler runs, and marks
-// it as done afterwards; a further delivery of a message that is done is acked without running the handler. Put it inside
-// the retry pipeline, next to the handler:
+// A [Guard] is a middleware. It claims the pair of consumer and message id in a [Store] before the handler runs, and
+// marks it as done afterwards; a further delivery of a message that is done is acked without running the handler. Put
+// it inside the retry pipeline, next to the handler:
 //
 //	guard, err := idempotency.New(idempotency.Config{Store: store, Busy: middleware.Defer})
 //	...
@@ -15,10 +15,10 @@
 //	done               does not run  success, and the messages that the handler produced the first time
 //	being handled      does not run  [BusyError], through Config.Busy: come back later
 //
-// A failed attempt is never treated as done. An owner that crashed is replaced when its lease ends; an owner that is merely
-// slow renews it. A message without any id runs each time, with a warning. A message whose content differs from that of the
-// handled message with its id is another message, and runs: a producer that sends an order twice under one id must send the
-// same bytes.
+// A failed attempt is never treated as done. An owner that crashed is replaced when its lease ends; an owner that is
+// merely slow renews it. A message without any id runs each time, with a warning. A message whose content differs from
+// that of the handled message with its id is another message, and runs: a producer that sends an order twice under one
+// id must send the same bytes.
 //
 // # How much it promises
 //
@@ -26,6 +26,6 @@
 // whose effect is in a SQL database closes it: package sqlstore marks the message in the handler's own transaction, and
 // then the effect happens exactly once.
 //
-// What the handler returns for publishing is kept with the mark and returned again for a duplicate, because the crash may
-// have come before it was published. It is therefore published at least once, with the same ids.
+// What the handler returns for publishing is kept with the mark and returned again for a duplicate, because the crash
+// may have come before it was published. It is therefore published at least once, with the same ids.
 package idempotency

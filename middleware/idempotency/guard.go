@@ -73,8 +73,8 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// claim claims a message. Where one with the same id and another content is done, it is not this one: the ids of a topic that was
-// made again begin anew, and so do those of a second cluster. Then the message has a separate key.
+// claim claims a message. Where one with the same id and another content is done, it is not this one: the ids of a
+// topic that was made again begin anew, and so do those of a second cluster. Then the message has a separate key.
 func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 	record, err := g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
 	if err != nil || record.State != Done {
@@ -113,8 +113,8 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 	return out, err
 }
 
-// complete marks the message as done. The effect has happened: whatever goes wrong here, an error would only make it happen
-// again.
+// complete marks the message as done. The effect has happened: whatever goes wrong here, an error would only make it
+// happen again.
 func (g *Guard) complete(ctx context.Context, claim *Claim, out []*message.Message) {
 	if claim.completed(len(out)) {
 		return

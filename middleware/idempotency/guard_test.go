@@ -180,8 +180,8 @@ func (s heeding) Release(ctx context.Context, key idempotency.Key, owner int64) 
 	return s.Store.Release(ctx, key, owner)
 }
 
-// The process shuts down while a handler runs: what it has done is marked, and what it has not is released, although the
-// message's context has ended.
+// The process shuts down while a handler runs: what it has done is marked, and what it has not is released, although
+// the message's context has ended.
 func TestGuard_SettlesAfterTheContextHasEnded(t *testing.T) {
 	for name, want := range map[string]error{"Success": nil, "Failure": errBoom} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,8 @@ func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64,
 	return s.Store.Complete(ctx, key, owner, outcome, d)
 }
 
-// A store that is out of reach for as long as the lease may have given the message to another worker: the handler's context ends.
+// A store that is out of reach for as long as the lease may have given the message to another worker: the handler's
+// context ends.
 func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
 	for name, fault := range map[string]error{"Lost": idempotency.ErrLost, "Unreachable": errBoom} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +304,8 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "Retention")
 }
 
-// A topic that was deleted and made again, a mirror, a second cluster: positions begin anew, and so do the ids that are made of them.
+// A topic that was deleted and made again, a mirror, a second cluster: positions begin anew, and so do the ids that are
+// made of them.
 func TestGuard_AnotherMessageWithTheSameIDRuns(t *testing.T) {
 	var ran []string
 	h := guard(t).Middleware(func(m *message.Message) ([]*message.Message, error) {

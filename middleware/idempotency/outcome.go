@@ -19,8 +19,8 @@ type produced struct {
 	Payload  []byte
 }
 
-// An outcome is a zero byte, a digest and a gob of what was produced, if anything was. What an earlier release has kept is the gob
-// alone, which never begins with zero.
+// An outcome is a zero byte, a digest and a gob of what was produced, if anything was. What an earlier release has kept
+// is the gob alone, which never begins with zero.
 const (
 	digested   = 0
 	digestSize = 16
@@ -45,8 +45,8 @@ func (k Key) another(digest []byte) Key {
 	return k
 }
 
-// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, by which a different message
-// with the same id is recognised, and the messages that its handler has produced.
+// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, by which a
+// different message with the same id is recognised, and the messages that its handler has produced.
 func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte(digested)

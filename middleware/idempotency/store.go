@@ -38,8 +38,8 @@ type Record struct {
 // ErrLost says that the claim is not the caller's any more: its lease has ended, and another owner may be at it.
 var ErrLost = errors.New("the claim on the message is lost to another owner")
 
-// Store remembers keys. Each method is atomic, durable when it returns nil, and safe for concurrent use, also by several
-// processes. Owners are random numbers, one per claim.
+// Store remembers keys. Each method is atomic, durable when it returns nil, and safe for concurrent use, also by
+// several processes. Owners are random numbers, one per claim.
 type Store interface {
 	// Claim makes key the owner's for the time of the lease if it is free, or if its owner's lease has ended.
 	Claim(ctx context.Context, key Key, owner int64, lease time.Duration) (Record, error)

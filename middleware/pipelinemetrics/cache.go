@@ -15,8 +15,8 @@ const maxLabel = 128
 // labels are the values that come from a message, bounded.
 type labels struct{ topic, handler, event string }
 
-// cache finds the series of a delivery without a lock: a copy of the map is made for each series that is new, and there are few of
-// them, because the values of each label are bounded.
+// cache finds the series of a delivery without a lock: a copy of the map is made for each series that is new, and there
+// are few of them, because the values of each label are bounded.
 type cache struct {
 	make func(labels) *series
 

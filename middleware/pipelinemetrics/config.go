@@ -17,22 +17,24 @@ const DefaultMaxValues = 100
 
 // Config specifies what to export. The zero Config is ready for use.
 type Config struct {
-	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; what comes after them is [Other].
-	// Defaults to [DefaultMaxValues].
+	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; what comes after them
+	// is [Other]. Defaults to [DefaultMaxValues].
 	MaxValues int
-	// DurationBuckets are the classic buckets of durations, in seconds. Default to 1 ms to 1 min, about two for each doubling.
+	// DurationBuckets are the classic buckets of durations, in seconds. Default to 1 ms to 1 min, about two for each
+	// doubling.
 	DurationBuckets []float64
 	// DelayBuckets are those of the delays of retries, in seconds. Default to 100 ms to 1 day.
 	DelayBuckets []float64
 	// PayloadBuckets are those of payload sizes, in bytes. Default to 64 B to 16 MiB.
 	PayloadBuckets []float64
-	// NativeFactor is the growth from one native bucket to the next. Defaults to 1.1; negative leaves native buckets out.
+	// NativeFactor is the growth from one native bucket to the next. Defaults to 1.1; negative leaves native buckets
+	// out.
 	NativeFactor float64
-	// ServiceBus, unless empty, is the nano_service_name under which the metrics are exported in the names of the PHP service bus,
-	// too. It does not follow Prometheus' conventions.
+	// ServiceBus, unless empty, is the nano_service_name under which the metrics are exported in the names of the PHP
+	// service bus, too. It does not follow Prometheus' conventions.
 	ServiceBus string
-	// AcksFailed counts messages that were handled and whose acks could not be sent, for the bus's rmq_consumer_ack_failed_total:
-	// brokermetrics.AcksFailed of the service's broker. Defaults to none, which shows 0.
+	// AcksFailed counts messages that were handled and whose acks could not be sent, for the bus's
+	// rmq_consumer_ack_failed_total: brokermetrics.AcksFailed of the service's broker. Defaults to none, which shows 0.
 	AcksFailed func() uint64
 	// ConstLabels are put on every metric.
 	ConstLabels prometheus.Labels

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Metrics counts what pipelines do. Register it with a registry and make it the observer of any number of pipelines. It is safe for
-// concurrent use and has nothing to close.
+// Metrics counts what pipelines do. Register it with a registry and make it the observer of any number of pipelines. It
+// is safe for concurrent use and has nothing to close.
 type Metrics struct {
 	cfg   Config
 	cache cache

@@ -447,7 +447,8 @@ func TestNew_Faults(t *testing.T) {
 		"DelayBuckets must rise from one to the next, and there must be one")
 }
 
-// A message whose attempts are used up is dead for that reason, also where the last of them panicked: the bus knows no other.
+// A message whose attempts are used up is dead for that reason, also where the last of them panicked: the bus knows no
+// other.
 func TestMetrics_ServiceBusPanics(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
 	require.NoError(t, err)

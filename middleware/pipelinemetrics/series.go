@@ -25,8 +25,8 @@ func place(t middleware.Tag) int {
 
 const outcomes = int(middleware.OutcomeNotSettled) + 1
 
-// series are the metrics of the deliveries with the same labels. What most deliveries need is found by an index; what only some
-// need is made when it is needed, so that the page has no series that never count.
+// series are the metrics of the deliveries with the same labels. What most deliveries need is found by an index; what
+// only some need is made when it is needed, so that the page has no series that never count.
 type series struct {
 	metrics *Metrics
 	labels  labels

@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// sizes is a histogram of whole numbers. Each delivery adds to it, and the library's histogram, which adds up fractions and keeps
-// count and sum of one moment together, takes twice the atomic operations: a tenth of what metrics cost. Here the sum may be an
-// observation ahead of the buckets or behind them; the count never is.
+// sizes is a histogram of whole numbers. Each delivery adds to it, and the library's histogram, which adds up fractions
+// and keeps count and sum of one moment together, takes twice the atomic operations: a tenth of what metrics cost. Here
+// the sum may be an observation ahead of the buckets or behind them; the count never is.
 type sizes struct {
 	desc   *prometheus.Desc
 	bounds []float64

@@ -1,12 +1,14 @@
-// Package pipelinestatsd sends what a retry pipeline does to a DogStatsD agent, under the names and tags of the PHP service bus
-// (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards go on without Prometheus.
+// Package pipelinestatsd sends what a retry pipeline does to a DogStatsD agent, under the names and tags of the PHP
+// service bus (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards go on
+// without Prometheus.
 //
 //	client, err := statsd.New("127.0.0.1:8125")
 //	pipeline, err := middleware.New(middleware.Config{Observer: pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"}), ...})
 //
-// Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the first, for example.
-// As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's size, where no other is configured.
-// The agent multiplies what it gets by the rate that comes with it. Tags are not bounded here: a StatsD agent has its own limits.
+// Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the
+// first, for example. As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's
+// size, where no other is configured. The agent multiplies what it gets by the rate that comes with it. Tags are not
+// bounded here: a StatsD agent has its own limits.
 package pipelinestatsd
 
 import (
@@ -46,17 +48,19 @@ type Config struct {
 	// AcksFailed counts messages that were handled and whose acks could not be sent, which are sent as AckFailed:
 	// brokermetrics.AcksFailed of the service's broker. Defaults to none.
 	AcksFailed func() uint64
-	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent, but for
-	// Payload, whose share is then what [EnvSamplePayload] says.
+	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent,
+	// but for Payload, whose share is then what [EnvSamplePayload] says.
 	Rates map[string]float64
-	// TagRates multiply these by the attempt's tag: {TagFirst: 0.1} sends a tenth of the first attempts' and all of the others'.
+	// TagRates multiply these by the attempt's tag: {TagFirst: 0.1} sends a tenth of the first attempts' and all of the
+	// others'.
 	TagRates map[middleware.Tag]float64
 }
 
 // EnvSamplePayload is the environment variable with the share of payload sizes that is sent, from 0 to 1.
 const EnvSamplePayload = "STATSD_SAMPLE_PAYLOAD"
 
-// Observer sends. It is safe for concurrent use. A client that cannot send is not waited for, and nothing is said of it.
+// Observer sends. It is safe for concurrent use. A client that cannot send is not waited for, and nothing is said of
+// it.
 type Observer struct {
 	middleware.NopObserver
 

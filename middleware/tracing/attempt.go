@@ -64,8 +64,8 @@ func attemptAttributes(d *middleware.Delivery) []attribute.KeyValue {
 	return list
 }
 
-// Finished implements [middleware.Observer]: it ends the span with the outcome. A delivery that was not run gets a span that has
-// nothing but that.
+// Finished implements [middleware.Observer]: it ends the span with the outcome. A delivery that was not run gets a span
+// that has nothing but that.
 func (t *Tracer) Finished(ctx context.Context, e middleware.Finished) {
 	span := attemptSpan(ctx)
 	if span == nil {
@@ -102,8 +102,8 @@ func event(ctx context.Context, name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// Stamp implements [middleware.Stamper]: what is published because of this attempt names it. The context of the publish stays as it
-// is, but for a message that has none.
+// Stamp implements [middleware.Stamper]: what is published because of this attempt names it. The context of the publish
+// stays as it is, but for a message that has none.
 func (t *Tracer) Stamp(ctx context.Context, m *message.Message) {
 	span := attemptSpan(ctx)
 	if span == nil || !span.SpanContext().IsValid() {

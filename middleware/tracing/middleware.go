@@ -11,8 +11,8 @@ import (
 
 var errUnfinished = errors.New("the handler panicked, or ended its goroutine")
 
-// Middleware hands the attempt's span on to the messages that the handler returns, so that what they cause is part of the trace. It
-// stands inside of the pipeline:
+// Middleware hands the attempt's span on to the messages that the handler returns, so that what they cause is part of
+// the trace. It stands inside of the pipeline:
 //
 //	router.AddMiddleware(pipeline.Middleware, tracer.Middleware)
 //

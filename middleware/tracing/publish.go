@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Publisher traces what is published through next, the publisher of a broker of the given URL scheme (amqp, kafka, ...). Each message
-// gets a span, whose context travels in its headers: in a copy, the caller's message is not changed. The span's parent is the one in
-// the message's context. Closing it closes next.
+// Publisher traces what is published through next, the publisher of a broker of the given URL scheme (amqp, kafka,
+// ...). Each message gets a span, whose context travels in its headers: in a copy, the caller's message is not changed.
+// The span's parent is the one in the message's context. Closing it closes next.
 func (t *Tracer) Publisher(next message.Publisher, scheme string) message.Publisher {
 	return &publisher{next, t, scheme}
 }
@@ -65,9 +65,9 @@ func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topi
 	return t.tracer.Start(ctx, "send "+topic, opts...) //nolint:spancheck // the caller ends it
 }
 
-// Redriver traces the redrives that go through next: a broker, or whatever else is the dlq.Redriver of a Manager. Each gets a span in
-// the operator's trace that links to the attempt that died, and the attempt that it leads to links to the redrive. Where next takes
-// many at once (RescheduleAll), so does what is returned.
+// Redriver traces the redrives that go through next: a broker, or whatever else is the dlq.Redriver of a Manager. Each
+// gets a span in the operator's trace that links to the attempt that died, and the attempt that it leads to links to
+// the redrive. Where next takes many at once (RescheduleAll), so does what is returned.
 func (t *Tracer) Redriver(next middleware.Rescheduler) middleware.Rescheduler {
 	one := &redriver{next, t}
 	if all, ok := next.(batch); ok {

@@ -20,8 +20,8 @@ const Scope = "github.com/redrive-go/redrive/middleware/tracing"
 type Config struct {
 	// Provider makes the spans. Defaults to the global one, as it is when New is called.
 	Provider trace.TracerProvider
-	// Propagator writes and reads the context that travels in headers. Defaults to W3C trace context; the global one is not asked,
-	// because without an SDK's configuration none is set, and traces would break at every queue.
+	// Propagator writes and reads the context that travels in headers. Defaults to W3C trace context; the global one is
+	// not asked, because without an SDK's configuration none is set, and traces would break at every queue.
 	Propagator propagation.TextMapPropagator
 	// NewTraces begins a trace for each attempt, linked to the publish, instead of one trace for all.
 	NewTraces bool

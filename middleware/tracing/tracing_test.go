@@ -90,7 +90,8 @@ func TestTracer_NewTraces(t *testing.T) {
 	require.Equal(t, "b7ad6b7169203331", span.Links[0].SpanContext.SpanID().String())
 }
 
-// A message of a producer that does not trace gets a trace with its first failure; a malformed one has a span though it is not run.
+// A message of a producer that does not trace gets a trace with its first failure; a malformed one has a span though it
+// is not run.
 func TestTracer_UntracedAndUnstarted(t *testing.T) {
 	w := newWorld(tracing.Config{})
 	var retried *message.Message

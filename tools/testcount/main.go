@@ -3,8 +3,8 @@
 //	testcount [-failed N] file.json...
 //
 // Subtests count. A package that failed without a failing test (it did not compile, or it panicked or timed out outside
-// of one) counts as one failure, and so do the N failures of other checks. It exits with 1 if anything failed or no test
-// ran.
+// of one) counts as one failure, and so do the N failures of other checks. It exits with 1 if anything failed or no
+// test ran.
 package main
 
 import (

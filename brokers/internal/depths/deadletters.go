@@ -3,8 +3,8 @@ package depths
 
 import "github.com/redrive-go/redrive/brokers"
 
-// DeadLetters gives the messages that are ready in a dead letter queue their own kind, and the topic and group of the consumer
-// that they died in. Whose it is follows from the names of the queues that were counted.
+// DeadLetters gives the messages that are ready in a dead letter queue their own kind, and the topic and group of the
+// consumer that they died in. Whose it is follows from the names of the queues that were counted.
 func DeadLetters(found []brokers.Depth, naming brokers.NameScheme) []brokers.Depth {
 	owners := map[string]brokers.Depth{}
 	for _, d := range found {

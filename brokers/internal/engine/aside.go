@@ -62,8 +62,8 @@ func (s *subscription) admitDue(h *hand) bool {
 	return false
 }
 
-// refresh publishes h again, behind the others, before the broker gives it up for being delivered too often, which was no
-// fault of its handler. While that fails it runs in place.
+// refresh publishes h again, behind the others, before the broker gives it up for being delivered too often, which was
+// no fault of its handler. While that fails it runs in place.
 func (s *subscription) refresh(h *hand) {
 	h.NearLimit = false
 	s.memory.hold(h)
@@ -112,8 +112,8 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 	}
 }
 
-// await waits for the handler that has the message, since a session that has ended or from another copy, and lets its answer
-// stand for h: a handler that takes longer than the broker waits would otherwise run again and again.
+// await waits for the handler that has the message, since a session that has ended or from another copy, and lets its
+// answer stand for h: a handler that takes longer than the broker waits would otherwise run again and again.
 func (s *subscription) await(h *hand, answered <-chan struct{}) {
 	select {
 	case <-answered:

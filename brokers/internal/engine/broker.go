@@ -124,8 +124,8 @@ func (b *Broker) CanReschedule(delay time.Duration) error {
 	return b.delay(&driver.Outgoing{}, delay, time.Now())
 }
 
-// Expect notes what a pipeline has announced, for consumers that subscribe from now on: where topics are event names, its
-// system events are delivered to them. middleware.New calls it.
+// Expect notes what a pipeline has announced, for consumers that subscribe from now on: where topics are event names,
+// its system events are delivered to them. middleware.New calls it.
 func (b *Broker) Expect(delays []time.Duration, events []string) {
 	b.expected.Add(delays, events)
 	if e, ok := b.transport.(driver.Expecter); ok {

@@ -398,8 +398,8 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 	}
 }
 
-// The rest of a wait was stored without a confirm, so its message ran when it was due, and once more when the copy came while
-// the handler still had it. The same happened to a retry that was stored twice.
+// The rest of a wait was stored without a confirm, so its message ran when it was due, and once more when the copy came
+// while the handler still had it. The same happened to a retry that was stored twice.
 func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		delay   time.Duration // of the first delivery

@@ -43,8 +43,8 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 	})
 }
 
-// The end of a session is noticed while its deliveries fill the window and a handler holds them up, whether the broker counts
-// deliveries or not.
+// The end of a session is noticed while its deliveries fill the window and a handler holds them up, whether the broker
+// counts deliveries or not.
 func TestSession_ThatEndsWithAFullWindowIsNoticed(t *testing.T) {
 	for _, counts := range []bool{true, false} {
 		t.Run(strconv.FormatBool(counts), func(t *testing.T) { endWithAFullWindow(t, counts) })
@@ -218,7 +218,8 @@ func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	})
 }
 
-// Acks wait for others for a moment, in places of the window that no handler needs, and not at all where there are none.
+// Acks wait for others for a moment, in places of the window that no handler needs, and not at all where there are
+// none.
 func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 	for _, c := range []struct {
 		prefetch    string

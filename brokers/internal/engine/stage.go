@@ -156,8 +156,8 @@ func (m *memory) survive(h *hand) {
 }
 
 // survivedWith returns how many of the deliveries that the broker counts this process knows not to have ended in a
-// crash, at most. Where what has not begun is counted too, that is what was on its way when a session ended as well, which
-// this process has not seen. A process that a message has ended knows nothing of the losses before.
+// crash, at most. Where what has not begun is counted too, that is what was on its way when a session ended as well,
+// which this process has not seen. A process that a message has ended knows nothing of the losses before.
 func (m *memory) survivedWith(h *hand) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,8 +168,9 @@ func (m *memory) survivedWith(h *hand) int {
 	return n
 }
 
-// earlier returns a channel that is closed when the delivery has been answered that this process already has of the same
-// message, or nil when it has none. Then h is held itself if it is a retry: one whose confirm was lost is published twice.
+// earlier returns a channel that is closed when the delivery has been answered that this process already has of the
+// same message, or nil when it has none. Then h is held itself if it is a retry: one whose confirm was lost is
+// published twice.
 func (m *memory) earlier(h *hand) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()

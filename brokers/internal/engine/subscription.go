@@ -215,8 +215,8 @@ func (s *subscription) giveBackReady() {
 	}
 }
 
-// dropLost releases what is ready or waits in line, and came with a session that has ended: its places are for what comes
-// again.
+// dropLost releases what is ready or waits in line, and came with a session that has ended: its places are for what
+// comes again.
 func (s *subscription) dropLost() {
 	for range len(s.ready) {
 		select {

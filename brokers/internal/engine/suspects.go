@@ -24,11 +24,11 @@ import (
 // which needs no mark.
 const (
 	suspectAfter = 2
-	// gathering is how long the one that is to run waits for others that were sent ahead with it, as another process has
-	// given them their turns, so that they are not in hand when it runs.
+	// gathering is how long the one that is to run waits for others that were sent ahead with it, as another process
+	// has given them their turns, so that they are not in hand when it runs.
 	gathering = 100 * time.Millisecond
-	// asideFor is how long a suspect is sent away that was counted once more, doubled each time, and how long the turn is
-	// kept for one that was published to run here: another process may get it.
+	// asideFor is how long a suspect is sent away that was counted once more, doubled each time, and how long the turn
+	// is kept for one that was published to run here: another process may get it.
 	asideFor = 5 * time.Second
 	// runs ends the mark of one that is to run.
 	runs = "!"

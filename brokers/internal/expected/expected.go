@@ -1,5 +1,5 @@
-// Package expected keeps what the pipelines of a broker have announced before their consumers subscribe: the waits of their
-// retries and the system events that they answer.
+// Package expected keeps what the pipelines of a broker have announced before their consumers subscribe: the waits of
+// their retries and the system events that they answer.
 package expected
 
 import (

@@ -4,13 +4,15 @@
 //
 // # URL
 //
-// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL stands in the environment variable
-// that x-delays-env names (REDRIVE_DELAYS_URL), because a URL with a password does not belong into another one.
+// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL stands in the environment
+// variable that x-delays-env names (REDRIVE_DELAYS_URL), because a URL with a password does not belong into another
+// one.
 //
 // # Topology
 //
-// That of watermill-amqp's NewDurablePubSubConfig: a fanout exchange for each topic, and a queue for each group with the
-// name of the naming scheme, {topic}.{group}. A plain Watermill service publishes to it, and reads from it, as it is.
+// That of watermill-amqp's NewDurablePubSubConfig: a fanout exchange for each topic, and a queue for each group with
+// the name of the naming scheme, {topic}.{group}. A plain Watermill service publishes to it, and reads from it, as it
+// is.
 //
 // # What is configured to avoid which fault of watermill-amqp v2.1.3
 //
@@ -24,6 +26,6 @@
 //
 // # Limits
 //
-// Every publish opens a channel: a few hundred a second for each caller. A connection that is cut delivers again what is in
-// hand, and acks that were on their way are lost without a report. Package rabbitmq has none of this.
+// Every publish opens a channel: a few hundred a second for each caller. A connection that is cut delivers again what
+// is in hand, and acks that were on their way are lost without a report. Package rabbitmq has none of this.
 package amqp

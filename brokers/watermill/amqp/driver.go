@@ -46,9 +46,11 @@ type Config struct {
 	Broker brokers.Config
 	// Marshaler converts messages, for services that have their own. Defaults to one that takes every delivery.
 	Marshaler wamqp.Marshaler
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// x-delays-env.
 	Delays brokers.Broker
-	// Change may change what watermill-amqp is configured with, for topologies of another kind. A queue must be one group's.
+	// Change may change what watermill-amqp is configured with, for topologies of another kind. A queue must be one
+	// group's.
 	Change func(*wamqp.Config)
 }
 

@@ -20,7 +20,8 @@ type Marshaler struct{ wamqp.DefaultMarshaler }
 
 var _ wamqp.Marshaler = Marshaler{}
 
-// errGhost makes watermill-amqp consume anew: it takes the end of a consumer, as when its queue is deleted, for a message.
+// errGhost makes watermill-amqp consume anew: it takes the end of a consumer, as when its queue is deleted, for a
+// message.
 var errGhost = errors.New("the consumer was cancelled")
 
 // Marshal leaves out the headers that a broker has made: a server reads some of them as orders.
@@ -53,8 +54,8 @@ func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// tolerant keeps a user's marshaler from what watermill-amqp makes of its errors, the same message forever: a delivery that
-// it refuses is handed out as it is, for the handler to fail on. A ghost never reaches it.
+// tolerant keeps a user's marshaler from what watermill-amqp makes of its errors, the same message forever: a delivery
+// that it refuses is handed out as it is, for the handler to fail on. A ghost never reaches it.
 type tolerant struct {
 	wamqp.Marshaler
 

@@ -4,13 +4,14 @@
 //
 // # URL
 //
-// Brokers of one name share their topics, in one process, for as long as one of them is open. gochannel:// without a name
-// shares with none. In a testing/synctest bubble everything runs in virtual time; open and close the broker in it.
+// Brokers of one name share their topics, in one process, for as long as one of them is open. gochannel:// without a
+// name shares with none. In a testing/synctest bubble everything runs in virtual time; open and close the broker in it.
 //
 // # Delivery semantics
 //
-// gochannel gives every subscriber every message. Here the subscriptions of one group share one of its subscriptions, and
-// with it the messages, and a new group gets what was published before it, as on Kafka. What waits is kept in memory.
+// gochannel gives every subscriber every message. Here the subscriptions of one group share one of its subscriptions,
+// and with it the messages, and a new group gets what was published before it, as on Kafka. What waits is kept in
+// memory.
 //
 // # Limits
 //

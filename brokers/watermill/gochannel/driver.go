@@ -35,10 +35,11 @@ func (d Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, err
 type Config struct {
 	// Broker has the URL and what every broker has. An empty Broker.URL means gochannel://.
 	Broker brokers.Config
-	// PubSub is a GoChannel of the caller's, who closes it after the broker; the URL then has no name. What is published to
-	// it while a group has no subscription is lost to that group, unless it is Persistent.
+	// PubSub is a GoChannel of the caller's, who closes it after the broker; the URL then has no name. What is
+	// published to it while a group has no subscription is lost to that group, unless it is Persistent.
 	PubSub *gochannel.GoChannel
-	// Delays keeps what must wait. It stays the caller's. Defaults to a broker in memory, which brokers of one name share.
+	// Delays keeps what must wait. It stays the caller's. Defaults to a broker in memory, which brokers of one name
+	// share.
 	Delays brokers.Broker
 }
 

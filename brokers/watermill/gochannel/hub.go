@@ -119,8 +119,8 @@ func (h *hub) join(topic, name string) (<-chan *message.Message, error) {
 // group is a subscription of GoChannel that the members of a group share.
 type group struct{ out chan *message.Message }
 
-// pass keeps what no member has taken yet. GoChannel itself would wait for the reader under a lock, which virtual time does
-// not see.
+// pass keeps what no member has taken yet. GoChannel itself would wait for the reader under a lock, which virtual time
+// does not see.
 func (g *group) pass(ctx context.Context, in <-chan *message.Message) {
 	var waiting []*message.Message
 	for {

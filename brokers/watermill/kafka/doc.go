@@ -4,15 +4,15 @@
 //
 // # URL
 //
-// host:port of one or more brokers behind watermill+kafka://, separated by commas. Params lists the parameters. A user name
-// and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. What must wait is kept by a second
-// broker, whose URL stands in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
+// host:port of one or more brokers behind watermill+kafka://, separated by commas. Params lists the parameters. A user
+// name and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. What must wait is kept by
+// a second broker, whose URL stands in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
 //
 // # Headers
 //
-// Records are those of watermill-kafka's DefaultMarshaler, and a key: metadata x-kafka-key is the key of the record, in both
-// directions, and a record without it has none. A null value is x-kafka-tombstone. Of a header that occurs twice, only the
-// last is kept.
+// Records are those of watermill-kafka's DefaultMarshaler, and a key: metadata x-kafka-key is the key of the record, in
+// both directions, and a record without it has none. A null value is x-kafka-tombstone. Of a header that occurs twice,
+// only the last is kept.
 //
 // # What is configured to avoid which fault of watermill-kafka v3.1.2
 //
@@ -27,7 +27,7 @@
 //
 // # Limits
 //
-// One message of a partition at a time, and so never more handlers than partitions, and a slow handler holds up the others
-// of its partition. A rebalance waits for running handlers, at most for x-rebalance-timeout; a handler that takes longer runs
-// again elsewhere. Package brokers/kafka has none of this, and waits for retries in Kafka itself.
+// One message of a partition at a time, and so never more handlers than partitions, and a slow handler holds up the
+// others of its partition. A rebalance waits for running handlers, at most for x-rebalance-timeout; a handler that
+// takes longer runs again elsewhere. Package brokers/kafka has none of this, and waits for retries in Kafka itself.
 package kafka

@@ -72,12 +72,13 @@ func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, e
 type Config struct {
 	// Broker has the URL and what every broker has. Required: Broker.URL.
 	Broker brokers.Config
-	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is handed out as it
-	// is. Defaults to [Marshaler].
+	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is handed out
+	// as it is. Defaults to [Marshaler].
 	Marshaler wkafka.MarshalerUnmarshaler
 	// Tracer traces what is sent and received. Optional.
 	Tracer wkafka.SaramaTracer
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// x-delays-env.
 	Delays brokers.Broker
 	// Sarama may change what sarama is configured with: certificates, SCRAM. It is called for each part.
 	Sarama func(*sarama.Config)

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Handlers run at once for as many partitions as there are, one for each, in the order of each key, and each message once.
+// Handlers run at once for as many partitions as there are, one for each, in the order of each key, and each message
+// once.
 func TestPartitions_AreHandledAtOnce(t *testing.T) {
 	const partitions, keys, each = 3, 12, 5
 	b, err := brokers.Open(t.Context(), urlOf(cluster(t), fmt.Sprintf("group=billing&partitions=%d&x-concurrency=8", partitions)))

@@ -32,8 +32,8 @@ func (c *client) subscriber(group string) (message.Subscriber, error) {
 	return &subscriber{client: c, group: group}, nil
 }
 
-// Subscribe ends the subscription when the group fails, so that the engine opens another one, paced. watermill-kafka itself
-// joins again at once, hundreds of times a second.
+// Subscribe ends the subscription when the group fails, so that the engine opens another one, paced. watermill-kafka
+// itself joins again at once, hundreds of times a second.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	c := s.client
 	c.topics.forget(topic) // it may have been deleted

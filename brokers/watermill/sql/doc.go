@@ -1,22 +1,23 @@
-// Package sql opens watermill-sql as a broker: watermill+postgres:// and watermill+mysql:// URLs. The program imports the
-// database/sql driver of its choice.
+// Package sql opens watermill-sql as a broker: watermill+postgres:// and watermill+mysql:// URLs. The program imports
+// the database/sql driver of its choice.
 //
 //	broker, err := brokers.Open(ctx, "watermill+postgres://app@localhost/shop") // with import _ ".../brokers/watermill/sql"
 //
 // # URL
 //
-// The database's own URL behind watermill+; our parameters have an x- before their names, the rest is the database driver's.
-// What must wait is kept by a second broker, whose URL stands in the environment variable that x-delays-env names
-// (REDRIVE_DELAYS_URL): the native queue in the same database (postgres://...) fits.
+// The database's own URL behind watermill+; our parameters have an x- before their names, the rest is the database
+// driver's. What must wait is kept by a second broker, whose URL stands in the environment variable that x-delays-env
+// names (REDRIVE_DELAYS_URL): the native queue in the same database (postgres://...) fits.
 //
-// watermill-sql v3 has no adapter for SQLite, and its subscriber keeps a transaction open while a handler runs, which there
-// locks every writer out. watermill+sqlite:// says so; sqlite:// is the native queue.
+// watermill-sql v3 has no adapter for SQLite, and its subscriber keeps a transaction open while a handler runs, which
+// there locks every writer out. watermill+sqlite:// says so; sqlite:// is the native queue.
 //
 // # Tables
 //
-// Those of watermill-sql: watermill_{topic} and watermill_offsets_{topic}, which it shares with plain Watermill services.
-// The group of a consumer that names none is theirs too, "". Tables that are there are used as they are; new ones keep
-// payloads as bytes and ids of any length. A name that the database would cut, and so confuse with another, ends in a hash.
+// Those of watermill-sql: watermill_{topic} and watermill_offsets_{topic}, which it shares with plain Watermill
+// services. The group of a consumer that names none is theirs too, "". Tables that are there are used as they are; new
+// ones keep payloads as bytes and ids of any length. A name that the database would cut, and so confuse with another,
+// ends in a hash.
 //
 // # What is configured to avoid which fault of watermill-sql v3.1.0
 //
@@ -32,7 +33,7 @@
 //
 // # Limits
 //
-// One handler at a time for a group and topic. On PostgreSQL any open transaction that has written, in the whole cluster,
-// holds deliveries up, and so does a handler of another topic while it runs. Nothing is ever deleted from the tables. Package
-// brokers/sqlqueue has none of this.
+// One handler at a time for a group and topic. On PostgreSQL any open transaction that has written, in the whole
+// cluster, holds deliveries up, and so does a handler of another topic while it runs. Nothing is ever deleted from the
+// tables. Package brokers/sqlqueue has none of this.
 package sql

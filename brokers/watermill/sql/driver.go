@@ -73,16 +73,18 @@ func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, e
 
 // Config is for programs that open the broker themselves.
 type Config struct {
-	// Broker has the URL and what every broker has. Required: Broker.URL. With DB only its scheme and our parameters count.
+	// Broker has the URL and what every broker has. Required: Broker.URL. With DB only its scheme and our parameters
+	// count.
 	Broker brokers.Config
-	// DB is a pool of the caller's, who closes it after the broker. It must allow a connection for each subscription, and one
-	// more. Defaults to pools for the URL.
+	// DB is a pool of the caller's, who closes it after the broker. It must allow a connection for each subscription,
+	// and one more. Defaults to pools for the URL.
 	DB *sql.DB
-	// Schema and Offsets are the adapters of services that have their own. They default to those of the database, with the
-	// configuration that the package comment lists. Both or none.
+	// Schema and Offsets are the adapters of services that have their own. They default to those of the database, with
+	// the configuration that the package comment lists. Both or none.
 	Schema  wsql.SchemaAdapter
 	Offsets wsql.OffsetsAdapter
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable x-delays-env.
+	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// x-delays-env.
 	Delays brokers.Broker
 	// Change may change what subscribers are configured with.
 	Change func(*wsql.SubscriberConfig)

@@ -69,12 +69,13 @@ func (s MySQLSchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 	return unpacked(r), nil
 }
 
-// SubscribeIsolationLevel locks no gaps. With SERIALIZABLE, which watermill-sql has, the reader's transaction locks the end
-// of the table while the handler runs, and a publish to it waits for that handler, which may be waiting for the publish.
+// SubscribeIsolationLevel locks no gaps. With SERIALIZABLE, which watermill-sql has, the reader's transaction locks the
+// end of the table while the handler runs, and a publish to it waits for that handler, which may be waiting for the
+// publish.
 func (MySQLSchema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
-// SelectQuery reads with shared locks, as SERIALIZABLE would: a row whose transaction is still open is waited for, and not
-// passed over and lost when a later one is acked.
+// SelectQuery reads with shared locks, as SERIALIZABLE would: a row whose transaction is still open is waited for, and
+// not passed over and lost when a later one is acked.
 func (s MySQLSchema) SelectQuery(topic, group string, offsets wsql.OffsetsAdapter) wsql.Query {
 	q := s.DefaultMySQLSchema.SelectQuery(topic, group, offsets)
 	q.Query += " LOCK IN SHARE MODE"

@@ -38,8 +38,8 @@ func newPostgres(batch int, json bool) (PostgresSchema, PostgresOffsets) {
 	}}
 }
 
-// NextOffsetQuery begins at the beginning for a group without a row. watermill-sql adds the row once, when a subscription
-// begins; without it, as after the tables were dropped and made again, nothing would ever be delivered.
+// NextOffsetQuery begins at the beginning for a group without a row. watermill-sql adds the row once, when a
+// subscription begins; without it, as after the tables were dropped and made again, nothing would ever be delivered.
 func (o PostgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
 	q := o.DefaultPostgreSQLOffsetsAdapter.NextOffsetQuery(topic, group)
 	q.Query = "SELECT * FROM (" + q.Query + ") AS locked UNION ALL SELECT 0, '0'::xid8 WHERE NOT EXISTS (SELECT 1 FROM " +

@@ -17,7 +17,8 @@ type publisher struct {
 	inner  *wsql.Publisher
 }
 
-// Publish makes tables that are missing, also those that were dropped since. A call is one INSERT: all are stored, or none.
+// Publish makes tables that are missing, also those that were dropped since. A call is one INSERT: all are stored, or
+// none.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil

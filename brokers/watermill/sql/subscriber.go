@@ -31,7 +31,8 @@ func (c *client) subscriber(group string) (message.Subscriber, error) {
 // closeTimeout bounds the wait for the transaction of an ack.
 const closeTimeout = 5 * time.Second
 
-// Subscribe ends in order. watermill-sql, whose context ends, rolls back what was acked last; when it is closed it commits.
+// Subscribe ends in order. watermill-sql, whose context ends, rolls back what was acked last; when it is closed it
+// commits.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	c := s.client
 	c.forget(topic) // it may have been dropped
@@ -89,7 +90,8 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// noting notes whether a transaction has messages in it: from the first row until the next query, which follows its commit.
+// noting notes whether a transaction has messages in it: from the first row until the next query, which follows its
+// commit.
 type noting struct {
 	wsql.SchemaAdapter
 

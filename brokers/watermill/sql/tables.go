@@ -23,8 +23,8 @@ type tables struct {
 // maxKnown bounds the topics remembered: their names may come from messages.
 const maxKnown = 10_000
 
-// ensure makes the tables of a topic. It does so under a lock of the database: watermill-sql makes them without one, and
-// of services that start together on PostgreSQL all but one fail.
+// ensure makes the tables of a topic. It does so under a lock of the database: watermill-sql makes them without one,
+// and of services that start together on PostgreSQL all but one fail.
 func (c *client) ensure(ctx context.Context, topic string) error {
 	c.mu.Lock()
 	_, known := c.known[topic]
@@ -73,7 +73,8 @@ func (c *client) exist(ctx context.Context, topic string) (bool, error) {
 func (c *client) create(ctx context.Context, topic string) error {
 	queries := append([]wsql.Query(nil), c.schema.SchemaInitializingQueries(topic)...)
 	queries = append(queries, c.offsets.SchemaInitializingQueries(topic)...)
-	// One at a time also here: those that wait for the lock keep a connection each, and would leave none to the one that has it.
+	// One at a time also here: those that wait for the lock keep a connection each, and would leave none to the one
+	// that has it.
 	select {
 	case c.making <- struct{}{}:
 		defer func() { <-c.making }()
@@ -103,8 +104,8 @@ func missing(err error) bool { return sqldb.IsCode(err, "42P01", "1146") }
 // denied are the codes of statements that the user has no right to.
 func denied(err error) bool { return sqldb.IsCode(err, "42501", "1142") }
 
-// tableName is prefix and topic as watermill-sql joins them. PostgreSQL cuts longer names, so that two topics share a table;
-// these end in a hash instead.
+// tableName is prefix and topic as watermill-sql joins them. PostgreSQL cuts longer names, so that two topics share a
+// table; these end in a hash instead.
 func tableName(prefix, topic string, longest int) string {
 	name := prefix + topic
 	if len(name) <= longest {

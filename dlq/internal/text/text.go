@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the text columns, in bytes. What is cut ends in a mark with the number of missing bytes; the headers keep all of it.
+// Bounds of the text columns, in bytes. What is cut ends in a mark with the number of missing bytes; the headers keep
+// all of it.
 const (
 	MaxError = 8 << 10
 	MaxTrace = 32 << 10

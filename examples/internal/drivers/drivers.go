@@ -1,10 +1,11 @@
-// Package drivers is what the examples import: brokers in memory and on SQLite, and dead letters in a SQLite file. The others
-// are compiled by a build tag, so that the first go run does not take minutes to build clients of servers that are not there:
+// Package drivers is what the examples import: brokers in memory and on SQLite, and dead letters in a SQLite file. The
+// others are compiled by a build tag, so that the first go run does not take minutes to build clients of servers that
+// are not there:
 //
 //	BROKER_URL=kafka://127.0.0.1:9092 go run -tags kafka ./examples/orders
 //
-// The tags are amqp, kafka, nats, postgres, mysql and watermill (Watermill's own adapters, watermill+kafka:// and the like),
-// and a list of them is joined by commas. A service imports the one driver that it uses, and needs no tags.
+// The tags are amqp, kafka, nats, postgres, mysql and watermill (Watermill's own adapters, watermill+kafka:// and the
+// like), and a list of them is joined by commas. A service imports the one driver that it uses, and needs no tags.
 package drivers
 
 import (
@@ -25,7 +26,8 @@ var tags = map[string]string{
 	"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql",
 }
 
-// tagsOf are the tags that a scheme needs. Watermill's SQL adapter needs a client of the database, the others bring theirs.
+// tagsOf are the tags that a scheme needs. Watermill's SQL adapter needs a client of the database, the others bring
+// theirs.
 func tagsOf(scheme string, watermill bool) (needed []string) {
 	tag, ok := tags[scheme]
 	if watermill {

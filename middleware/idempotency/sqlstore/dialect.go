@@ -12,7 +12,8 @@ const (
 	SQLite     = sqldb.SQLite     // 3.42 and later
 )
 
-// purgeQuery removes the oldest rows that are over. MySQL knows no subquery of the table that it deletes from, the others no LIMIT.
+// purgeQuery removes the oldest rows that are over. MySQL knows no subquery of the table that it deletes from, the
+// others no LIMIT.
 func purgeQuery(d Dialect) string {
 	oldest := "until < " + d.Now() + " ORDER BY until LIMIT 1000"
 	if d == MySQL {

@@ -1,5 +1,5 @@
-// Package sqlstore keeps the records of package idempotency in PostgreSQL, MySQL, MariaDB or SQLite, through database/sql
-// and with a driver that the user brings.
+// Package sqlstore keeps the records of package idempotency in PostgreSQL, MySQL, MariaDB or SQLite, through
+// database/sql and with a driver that the user brings.
 //
 // A handler that works on the same database marks its message in its own transaction, and so makes its effect happen
 // exactly once:

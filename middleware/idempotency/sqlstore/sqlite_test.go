@@ -135,7 +135,8 @@ func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
 	}, 2*time.Minute, 5*time.Millisecond)
 }
 
-// The messages that a handler produces are kept for its duplicates, whether it has named them in its transaction or not.
+// The messages that a handler produces are kept for its duplicates, whether it has named them in its transaction or
+// not.
 func TestCompleteTx_KeepsWhatTheHandlerProduces(t *testing.T) {
 	for name, named := range map[string]bool{"NamedInTheTransaction": true, "NotNamed": false} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
-// Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes too.
+// Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes
+// too.
 type Store struct {
 	db *sql.DB
 	d  Dialect
@@ -54,8 +55,8 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 			return idempotency.Record{}, fault("claim", err)
 		}
 		if !known || record.Remaining <= 0 {
-			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one changes
-			// the row.
+			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one
+			// changes the row.
 			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+" + ?"+where+
 				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
 			if err != nil {
@@ -116,12 +117,12 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) e
 	return nil
 }
 
-// CompleteTx marks the message that the handler of ctx is working on as done, in the handler's transaction: the mark and
-// the effect are committed together or not at all. produced are the messages that the handler is going to return; they
-// are kept, so that a duplicate returns them again.
+// CompleteTx marks the message that the handler of ctx is working on as done, in the handler's transaction: the mark
+// and the effect are committed together or not at all. produced are the messages that the handler is going to return;
+// they are kept, so that a duplicate returns them again.
 //
-// It returns idempotency.ErrLost when another worker has taken the message over, and an error outside of a guard; then the
-// transaction must be rolled back. After a failing Commit the handler must return an error.
+// It returns idempotency.ErrLost when another worker has taken the message over, and an error outside of a guard; then
+// the transaction must be rolled back. After a failing Commit the handler must return an error.
 func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message.Message) error {
 	claim, ok := idempotency.ClaimFrom(ctx)
 	if !ok {
@@ -139,8 +140,8 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 	return nil
 }
 
-// InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. Nothing has happened when it
-// returns an error, unless Commit failed without an answer.
+// InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. Nothing has happened when
+// it returns an error, unless Commit failed without an answer.
 func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -159,8 +160,8 @@ func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return nil
 }
 
-// Purge forgets up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call it
-// from time to time until it returns 0: nothing else shrinks the table.
+// Purge forgets up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call
+// it from time to time until it returns 0: nothing else shrinks the table.
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	n, err := s.exec(ctx, purgeQuery(s.d))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package tracingtest has the test that proves traces on a broker: one trace from the publish through a retry to the dead letter and
-// its redrive, carried by nothing but what the broker delivers.
+// Package tracingtest has the test that proves traces on a broker: one trace from the publish through a retry to the
+// dead letter and its redrive, carried by nothing but what the broker delivers.
 package tracingtest
 
 import (
@@ -43,7 +43,8 @@ const (
 // patience is how long a loaded machine may take.
 const patience = 90 * time.Second
 
-// Run runs the test: a message is published, fails twice, is dead-lettered, redriven, and then succeeds with a separate message.
+// Run runs the test: a message is published, fails twice, is dead-lettered, redriven, and then succeeds with a separate
+// message.
 func Run(t *testing.T, b Broker) {
 	t.Helper()
 	spans := &exporter{InMemoryExporter: tracetest.NewInMemoryExporter(), exported: make(chan struct{}, 100)}

@@ -7,8 +7,8 @@ import (
 
 // Authenticator identifies the sender of a request. It is safe for concurrent use.
 type Authenticator interface {
-	// Authenticate returns who it is. The error is [ErrNoCredentials] when the request has nothing that this authenticator reads: then
-	// the next one is asked. Any other error refuses the request.
+	// Authenticate returns who it is. The error is [ErrNoCredentials] when the request has nothing that this
+	// authenticator reads: then the next one is asked. Any other error refuses the request.
 	Authenticate(r *http.Request) (Principal, error)
 }
 

@@ -27,7 +27,8 @@ type basic struct {
 	mu    sync.Mutex
 }
 
-// maxKnown bounds how many passwords that were right are remembered by their digest: bcrypt is slow on purpose, for each request.
+// maxKnown bounds how many passwords that were right are remembered by their digest: bcrypt is slow on purpose, for
+// each request.
 const maxKnown = 1000
 
 // Basic authenticates by user name and password.

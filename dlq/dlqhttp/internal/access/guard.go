@@ -78,8 +78,8 @@ func (g *Guard) Protect(next http.Handler) http.Handler {
 	})
 }
 
-// Recognize lets a caller without credentials through as one without a role: for what is public in part. One with credentials is admitted
-// as by Protect: whether they are right is not to be found out here.
+// Recognize lets a caller without credentials through as one without a role: for what is public in part. One with
+// credentials is admitted as by Protect: whether they are right is not to be found out here.
 func (g *Guard) Recognize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.foreign(r) != "" {
@@ -98,8 +98,8 @@ func (g *Guard) Recognize(next http.Handler) http.Handler {
 	})
 }
 
-// Open lets callers without credentials through to what is for them: logins. It refuses requests that are not for this server, or another
-// site's.
+// Open lets callers without credentials through to what is for them: logins. It refuses requests that are not for this
+// server, or another site's.
 func (g *Guard) Open(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reason := g.foreign(r)
@@ -181,8 +181,8 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, http.StatusUnauthorized, "say who you are: Authorization: Bearer <token>, or user and password")
 }
 
-// authenticate identifies a caller. Credentials that are wrong are counted and logged, wherever they are sent, and the answer to more of
-// them is slowed, by the address that they come from and by the account that they are for.
+// authenticate identifies a caller. Credentials that are wrong are counted and logged, wherever they are sent, and the
+// answer to more of them is slowed, by the address that they come from and by the account that they are for.
 func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
 	if g.guessing(r, address, account) {
@@ -218,8 +218,8 @@ func accountOf(r *http.Request) string {
 	return clean(name)
 }
 
-// guessing reports whether a password is not to be looked at: many from this address, or for this account, were wrong, and this one was never
-// right before. Tokens are looked at, so that no caller is kept out by a neighbour who guesses.
+// guessing reports whether a password is not to be looked at: many from this address, or for this account, were wrong,
+// and this one was never right before. Tokens are looked at, so that no caller is kept out by a neighbour who guesses.
 func (g *Guard) guessing(r *http.Request, address, account string) bool {
 	if _, _, password := r.BasicAuth(); !password || !g.failures.Spent(address) && !g.accounts.Spent(account) {
 		return false
@@ -288,7 +288,8 @@ func (g *Guard) foreign(r *http.Request) string {
 			return "the request came through a proxy (" + header + ")" + remedy
 		}
 	}
-	// A page of another site may give its own name this machine's address (DNS rebinding): then the browser sends that name.
+	// A page of another site may give its own name this machine's address (DNS rebinding): then the browser sends that
+	// name.
 	if addr, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil && addr.IsLoopback() ||
 		name == "localhost" || strings.HasSuffix(name, ".localhost") || slices.Contains(g.cfg.Hosts, name) {
 		return ""
@@ -319,7 +320,8 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 	problem.Write(w, http.StatusTooManyRequests, fmt.Sprintf("too many requests: try again in %d s", seconds))
 }
 
-// IsLoopback reports whether only this machine reaches an address to listen on. A name counts when all of its addresses do.
+// IsLoopback reports whether only this machine reaches an address to listen on. A name counts when all of its addresses
+// do.
 func IsLoopback(address string) (bool, error) {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -205,7 +205,8 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 	return claims, nil
 }
 
-// principal is the person of the claims. An address that its provider has not verified is ignored: anyone could have typed it.
+// principal is the person of the claims. An address that its provider has not verified is ignored: anyone could have
+// typed it.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if name = clean(name); name == "" {

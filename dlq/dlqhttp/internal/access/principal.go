@@ -17,7 +17,8 @@ type Principal struct {
 	Unproven bool
 }
 
-// Identity is what a caller's own things are kept under. The role is part of it: what was made with one is not another one's.
+// Identity is what a caller's own things are kept under. The role is part of it: what was made with one is not another
+// one's.
 func (p *Principal) Identity() string {
 	return fmt.Sprintf("%t %s %s", p.Unproven, p.Role, p.Name)
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ProxyConfig specifies what a reverse proxy that authenticates tells us. Its headers are believed only when the connection comes from it; the
-// proxy must remove them from what clients send.
+// ProxyConfig specifies what a reverse proxy that authenticates tells us. Its headers are believed only when the
+// connection comes from it; the proxy must remove them from what clients send.
 type ProxyConfig struct {
 	// From are the addresses of the proxy: 10.0.0.7, 10.0.0.0/8. Required.
 	From []string

@@ -1,4 +1,5 @@
-// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what stands in front of every request.
+// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what stands in
+// front of every request.
 package access
 
 import (
@@ -41,7 +42,8 @@ func (r Role) String() string {
 	return names[r]
 }
 
-// Allows reports whether the role may do what asks for the least role. No one may do what requires none: its role was forgotten.
+// Allows reports whether the role may do what asks for the least role. No one may do what requires none: its role was
+// forgotten.
 func (r Role) Allows(least Role) bool { return least > None && r >= least }
 
 // MarshalText is String.

@@ -12,10 +12,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Sessions are people who have logged in, known by a cookie of which the store has the digest. It is safe for concurrent use.
+// Sessions are people who have logged in, known by a cookie of which the store has the digest. It is safe for
+// concurrent use.
 type Sessions struct {
 	store driver.PeopleStore
-	// secure says that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can set it.
+	// secure says that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can
+	// set it.
 	secure bool
 	life   time.Duration
 	// lookups bounds how often an address may ask the store about cookies that it does not know.
@@ -31,7 +33,8 @@ type knownSession struct {
 }
 
 const (
-	// knownFor is how long a session is believed without asking the store: one that another process has ended lasts so long here.
+	// knownFor is how long a session is believed without asking the store: one that another process has ended lasts so
+	// long here.
 	knownFor    = 5 * time.Second
 	maxSessions = 10_000
 
@@ -53,7 +56,8 @@ func (s *Sessions) cookie() string {
 	return "redrive_session"
 }
 
-// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and 26 random letters cannot be guessed.
+// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and 26 random
+// letters cannot be guessed.
 func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	c, err := r.Cookie(s.cookie())
 	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// stored are the tokens that a store keeps. Each is read again after a few seconds, so that a revoked one is soon refused.
+// stored are the tokens that a store keeps. Each is read again after a few seconds, so that a revoked one is soon
+// refused.
 type stored struct {
 	store   driver.PeopleStore
 	logger  *slog.Logger
@@ -39,7 +40,8 @@ func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	return &stored{store: people, logger: logger, lookups: NewLimiter(lookupRate, lookupBurst), known: map[string]*knownToken{}}, nil
 }
 
-// Authenticate leaves a token that is not in the store to others: it may be one of the configuration, or a user's password.
+// Authenticate leaves a token that is not in the store to others: it may be one of the configuration, or a user's
+// password.
 func (s *stored) Authenticate(r *http.Request) (Principal, error) {
 	text, _, ok := tokenOf(r)
 	if !ok || text == "" {
@@ -66,7 +68,8 @@ func (s *stored) Known(r *http.Request) bool {
 	return ok && s.known[HashToken(text)] != nil
 }
 
-// find asks the store, unless it did so a moment ago. An address that guesses is answered without, for tokens that were never right.
+// find asks the store, unless it did so a moment ago. An address that guesses is answered without, for tokens that were
+// never right.
 func (s *stored) find(r *http.Request, digest string, now time.Time) (*driver.Token, error) {
 	s.mu.Lock()
 	k := s.known[digest]

@@ -22,8 +22,8 @@ type Token struct {
 // hashPrefix may stand in front of a digest, to say what it is.
 const hashPrefix = "sha256:"
 
-// HashToken is the digest of a token as configurations hold it. A token is random and long, so a fast digest is enough; a password is
-// not a token.
+// HashToken is the digest of a token as configurations hold it. A token is random and long, so a fast digest is enough;
+// a password is not a token.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hashPrefix + hex.EncodeToString(sum[:])
@@ -34,8 +34,8 @@ type bearer struct {
 	sums   [][sha256.Size]byte
 }
 
-// Bearer authenticates by "Authorization: Bearer <token>". Browsers, which cannot send that on their own, may send the token as the
-// password of basic authentication, with any user name.
+// Bearer authenticates by "Authorization: Bearer <token>". Browsers, which cannot send that on their own, may send the
+// token as the password of basic authentication, with any user name.
 func Bearer(tokens ...Token) (Authenticator, error) {
 	b := &bearer{tokens: tokens}
 	var errs []error
@@ -77,7 +77,8 @@ func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
 	}
 }
 
-// Known reports whether the token is one of ours. It costs a digest, so one that is sent as a password is looked at too while others guess.
+// Known reports whether the token is one of ours. It costs a digest, so one that is sent as a password is looked at too
+// while others guess.
 func (b *bearer) Known(r *http.Request) bool {
 	token, _, ok := tokenOf(r)
 	return ok && b.find(token) >= 0

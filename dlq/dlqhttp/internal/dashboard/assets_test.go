@@ -36,7 +36,8 @@ func TestAssets_Manifest(t *testing.T) {
 
 var elsewhere = regexp.MustCompile(`(?i)(?:src|href|action|url)\s*[=(]\s*["']?\s*(?:https?:)?//`)
 
-// Neither a page nor a file of ours names another host, and none has a script, a style or an inline handler: the policy would stop it.
+// Neither a page nor a file of ours names another host, and none has a script, a style or an inline handler: the policy
+// would stop it.
 func TestAssets_NothingFromElsewhere(t *testing.T) {
 	for _, dir := range []string{"templates", "static"} {
 		files, err := os.ReadDir(dir)

@@ -24,8 +24,8 @@ type Config struct {
 	ReadOnly bool
 	// Visible is what a caller may see. Nil hides nothing.
 	Visible func(context.Context) visible.View
-	// Refused is called for each caller that asked for what is hidden from it, Read before a caller sees the messages of entries. Nil records
-	// nothing.
+	// Refused is called for each caller that asked for what is hidden from it, Read before a caller sees the messages
+	// of entries. Nil records nothing.
 	Refused func(context.Context, *visible.RefusedError)
 	Read    func(ctx context.Context, what string, entries ...int64) error
 	// Health reports on the components. Nil asks the store alone.
@@ -68,8 +68,8 @@ const (
 	defaultTimeout  = 30 * time.Second
 )
 
-// New makes the dashboard's handler. The caller is in the context of the request (see the access package); the wrapping handler has refused
-// those who are not known and requests of other sites.
+// New makes the dashboard's handler. The caller is in the context of the request (see the access package); the wrapping
+// handler has refused those who are not known and requests of other sites.
 func New(cfg Config) *access.Mux {
 	if cfg.Interval <= 0 {
 		cfg.Interval = defaultInterval

@@ -17,7 +17,8 @@ type curve struct {
 	Newest bool    `json:"-"`
 }
 
-// curveOf fills the gaps between the hours that a store returns: those of the last hours before now, the current hour among them.
+// curveOf fills the gaps between the hours that a store returns: those of the last hours before now, the current hour
+// among them.
 func curveOf(hours []dlq.HourCount, now time.Time, last int) curve {
 	first := now.UTC().Truncate(time.Hour).Add(-time.Duration(last-1) * time.Hour)
 	c := curve{Hours: make([]int64, last), In: make([]int64, last), Out: make([]int64, last)}
@@ -80,7 +81,8 @@ func (c curve) Rows() []curveRow {
 	return rows
 }
 
-// spark is a small curve of one cause, drawn by the server: the points of a polygon, in a box of sparkWidth by sparkHeight.
+// spark is a small curve of one cause, drawn by the server: the points of a polygon, in a box of sparkWidth by
+// sparkHeight.
 type spark struct {
 	Area, Line string
 	Total      int64
@@ -117,7 +119,8 @@ func sparkOf(hours []dlq.HourCount, now time.Time, top int64) spark {
 	}
 }
 
-// perHour is how many an hour there are now: of the current hour and the share of the one before that is not an hour ago yet.
+// perHour is how many an hour there are now: of the current hour and the share of the one before that is not an hour
+// ago yet.
 func perHour(hours []dlq.HourCount, now time.Time, of func(dlq.HourCount) int64) float64 {
 	current := now.UTC().Truncate(time.Hour)
 	passed := now.Sub(current).Hours()

@@ -36,8 +36,8 @@ const (
 	newRows   = 3
 )
 
-// editable explains why a payload cannot be edited as text; empty when it can. A form brings line its own ends, drops NUL, and knows
-// nothing but text, and what is hidden from somebody must not be replaced by the mask.
+// editable explains why a payload cannot be edited as text; empty when it can. A form brings line its own ends, drops
+// NUL, and knows nothing but text, and what is hidden from somebody must not be replaced by the mask.
 func editable(sees visible.View, body *dlq.Body) string {
 	payload := body.Payload
 	switch {

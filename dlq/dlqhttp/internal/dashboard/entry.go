@@ -140,7 +140,8 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "entry", view{Title: title, Nav: "entries", Live: true, Data: &data})
 }
 
-// neighbours finds what is before and behind an entry in the list that its page was opened from: all entries without one.
+// neighbours finds what is before and behind an entry in the list that its page was opened from: all entries without
+// one.
 func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) error {
 	data.In = r.URL.Query().Get("in")
 	q, err := url.ParseQuery(data.In)
@@ -204,7 +205,8 @@ func legal(e *dlq.Entry, now time.Time) []string {
 	}
 }
 
-// change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was faster.
+// change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was
+// faster.
 func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	id, err := dlq.ParseID(r.PathValue("id"))
 	if err != nil {

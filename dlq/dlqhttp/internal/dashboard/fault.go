@@ -45,7 +45,8 @@ func (f *fault) Error() string {
 // Unwrap is the cause.
 func (f *fault) Unwrap() error { return f.cause }
 
-// faultOf reports what an error means to the person who looks at a page. What is not known to be a refusal has a status from 500.
+// faultOf reports what an error means to the person who looks at a page. What is not known to be a refusal has a status
+// from 500.
 func faultOf(err error) *fault {
 	var f *fault
 	var refused *visible.RefusedError

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// What a change did is shown on the next page, once: the text travels in a cookie that lives until then. It is shown as text like
-// anything else.
+// What a change did is shown on the next page, once: the text travels in a cookie that lives until then. It is shown as
+// text like anything else.
 const flashCookie = "redrive_said"
 
 // maxFlash bounds the text, so that the cookie is one that browsers take.

@@ -129,7 +129,8 @@ func (g *groupsData) By(sort string) template.URL {
 	return query(q)
 }
 
-// confirmCauses is what is done to all entries of the causes that are ticked: one is a separate page, several are confirmed together.
+// confirmCauses is what is done to all entries of the causes that are ticked: one is a separate page, several are
+// confirmed together.
 func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	picked := q["pick"]

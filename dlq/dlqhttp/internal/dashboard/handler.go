@@ -20,7 +20,8 @@ type dashboard struct {
 	jobs             *jobs
 }
 
-// policy allows our own files and nothing else; pico draws its arrows and ticks with images that are in the style sheet itself.
+// policy allows our own files and nothing else; pico draws its arrows and ticks with images that are in the style sheet
+// itself.
 const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // action is a handler that may fail.

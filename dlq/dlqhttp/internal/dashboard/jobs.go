@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: one that is cut off
-// has done a part, and to do it again is safe.
+// jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: one
+// that is cut off has done a part, and to do it again is safe.
 type jobs struct {
 	mu  sync.Mutex
 	all map[string]*job

@@ -175,8 +175,8 @@ func samples(p *redrive.Preview, sees visible.View) []sampleView {
 	return views
 }
 
-// startRun starts what is in the form, whether it was previewed or not: the fields are those of the preview. The id in the form makes a
-// second press of the button the same run.
+// startRun starts what is in the form, whether it was previewed or not: the fields are those of the preview. The id in
+// the form makes a second press of the button the same run.
 func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
@@ -201,7 +201,8 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if spec.ID == "" {
 		return fmt.Errorf("%w: the form has no run_id", dlq.ErrInvalid)
 	}
-	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it is.
+	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it
+	// is.
 	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID), func(ctx context.Context) (string, error) {
 		run, err := d.cfg.Runner.StartRun(ctx, spec, by)
 		if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice

@@ -149,7 +149,8 @@ func (s *search) values() url.Values {
 // Query is the search as the part of a URL behind the question mark.
 func (s *search) Query() template.URL { return query(s.values()) }
 
-// query is what a template puts behind a question mark as it is: a plain string would be one value to it, and escaped as such.
+// query is what a template puts behind a question mark as it is: a plain string would be one value to it, and escaped
+// as such.
 func query(q url.Values) template.URL {
 	return template.URL(q.Encode()) //nolint:gosec // G203: Encode escapes everything
 }
@@ -169,7 +170,8 @@ func (s *search) Fields() []field {
 // field is a hidden field of a form.
 type field struct{ Name, Value string }
 
-// Frozen is the search with times that do not move: what was counted is what is acted on, and what arrives later is not.
+// Frozen is the search with times that do not move: what was counted is what is acted on, and what arrives later is
+// not.
 func (s *search) Frozen(now time.Time) search {
 	frozen := *s
 	frozen.Since = ""

@@ -17,7 +17,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// C17: the report as a page puts each cause under what happened to it, links to it, and is the one that can be downloaded.
+// C17: the report as a page puts each cause under what happened to it, links to it, and is the one that can be
+// downloaded.
 func TestPages_Report(t *testing.T) {
 	s := newSite(t)
 	empty := s.get(access.Viewer, "/report?since=24h").Body.String()
@@ -76,7 +77,8 @@ func TestPages_Report(t *testing.T) {
 	require.Equal(t, report.Markdown(), w.Body.String())
 }
 
-// What is hidden from one who looks is hidden in the page and the files, and stays there for the next: they share what was read.
+// What is hidden from one who looks is hidden in the page and the files, and stays there for the next: they share what
+// was read.
 func TestPages_ReportRedaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{Texts: []string{`bank of \w+`}})
 	require.NoError(t, err)

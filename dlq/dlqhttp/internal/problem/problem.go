@@ -1,4 +1,5 @@
-// Package problem writes errors as application/problem+json (RFC 9457), for what is answered before or alongside the API's own routes.
+// Package problem writes errors as application/problem+json (RFC 9457), for what is answered before or alongside the
+// API's own routes.
 package problem
 
 import (

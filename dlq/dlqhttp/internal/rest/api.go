@@ -143,7 +143,8 @@ var tags = []*huma.Tag{
 // Document is the API's OpenAPI document.
 func (a *API) Document() *huma.OpenAPI { return a.huma.OpenAPI() }
 
-// Routes are what the API serves: its document's operations with their roles, and the pages of the document for viewers.
+// Routes are what the API serves: its document's operations with their roles, and the pages of the document for
+// viewers.
 func (a *API) Routes(mux *access.Mux) []access.Route {
 	routes := mux.Routes()
 	for i := range routes {
@@ -160,7 +161,8 @@ func (a *API) Routes(mux *access.Mux) []access.Route {
 	return routes
 }
 
-// EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for them. Call it once.
+// EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for
+// them. Call it once.
 func (a *API) EndStreams() { close(a.closing) }
 
 // Route specifies what a route is besides its path.

@@ -32,8 +32,8 @@ func TestStreams(t *testing.T) {
 	require.NotEmpty(t, one.open(&admin))
 }
 
-// The answers that are kept for one caller push out none of another's; a caller whose role has changed is another one, and so is one who has
-// the same name and gave no credentials.
+// The answers that are kept for one caller push out none of another's; a caller whose role has changed is another one,
+// and so is one who has the same name and gave no credentials.
 func TestCallers(t *testing.T) {
 	t.Parallel()
 	c := newCallers()

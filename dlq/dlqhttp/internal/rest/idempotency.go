@@ -30,8 +30,8 @@ const (
 
 const otherBody = KeyHeader + " was used before with another request: a new request needs a new key"
 
-// idempotency keeps the answers of requests with a key, in memory: after a restart a repeated request is judged anew, by the state of
-// what it changes. Only a run's start is known then too, because its id is made of the key.
+// idempotency keeps the answers of requests with a key, in memory: after a restart a repeated request is judged anew,
+// by the state of what it changes. Only a run's start is known then too, because its id is made of the key.
 type idempotency struct {
 	mu      sync.Mutex
 	answers map[[32]byte]*answer
@@ -51,7 +51,8 @@ type answer struct {
 
 func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
 
-// callers are the answers that are kept for each caller, under its identity: a role that was taken away replays nothing.
+// callers are the answers that are kept for each caller, under its identity: a role that was taken away replays
+// nothing.
 type callers struct {
 	mu   sync.Mutex
 	of   map[string]*idempotency

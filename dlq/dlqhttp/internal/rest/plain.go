@@ -11,9 +11,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// plain refuses what no store holds, before one is called: text with NUL or that is not UTF-8, numbers beyond 32 bits where a column has no
-// more, and times outside of the years 1 to 9999. The answer names each field, as every other validation does. Fields with the tag bytes
-// take any bytes.
+// plain refuses what no store holds, before one is called: text with NUL or that is not UTF-8, numbers beyond 32 bits
+// where a column has no more, and times outside of the years 1 to 9999. The answer names each field, as every other
+// validation does. Fields with the tag bytes take any bytes.
 func plain(in any) error {
 	var faults []error
 	walk(reflect.ValueOf(in).Elem(), "", &faults)

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// streams bounds the progress streams that are open: all together, those of one caller, and those that are not an admin's, for whom some are
-// kept, so that no other caller shuts them out.
+// streams bounds the progress streams that are open: all together, those of one caller, and those that are not an
+// admin's, for whom some are kept, so that no other caller shuts them out.
 type streams struct {
 	all, each, reserve int
 

@@ -97,7 +97,8 @@ func (a *API) exported(ctx context.Context) func(*wire.Letter) {
 	}
 }
 
-// begun writes the head of the answer with the first bytes, so that a fault before them can be answered with its status.
+// begun writes the head of the answer with the first bytes, so that a fault before them can be answered with its
+// status.
 type begun struct {
 	ctx  huma.Context
 	done bool

@@ -13,7 +13,8 @@ import (
 
 // RefusedError means that the answer would show what is hidden from the caller.
 type RefusedError struct {
-	// Invalid says that the request is wrong for any caller from whom something is hidden, not that another role may make it.
+	// Invalid says that the request is wrong for any caller from whom something is hidden, not that another role may
+	// make it.
 	Invalid bool
 	Detail  string
 	// Field is what was requested, never the value that was looked for. Entry is the entry, 0 without one.
@@ -24,9 +25,9 @@ type RefusedError struct {
 // Error is what the caller reads.
 func (r *RefusedError) Error() string { return r.Detail }
 
-// Search refuses a filter that looks into what is hidden: to search for it is to see it. Part of a text that is hidden may be asked for
-// neither, nor a value that is one. A group whose cause is hidden is shown under another fingerprint, so that guesses of the real one find what
-// those of a group that is not there find.
+// Search refuses a filter that looks into what is hidden: to search for it is to see it. Part of a text that is hidden
+// may be asked for neither, nor a value that is one. A group whose cause is hidden is shown under another fingerprint,
+// so that guesses of the real one find what those of a group that is not there find.
 func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 	switch {
 	case !v.Hides():

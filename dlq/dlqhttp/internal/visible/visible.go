@@ -1,6 +1,6 @@
-// Package visible is what a caller may see. It stands between the manager and everything that is encoded for a caller: answers, pages,
-// events, exports and the texts of errors alike. What hides, and what may not be asked because the answer would show what is hidden, is
-// decided here and nowhere else.
+// Package visible is what a caller may see. It stands between the manager and everything that is encoded for a caller:
+// answers, pages, events, exports and the texts of errors alike. What hides, and what may not be asked because the
+// answer would show what is hidden, is decided here and nowhere else.
 package visible
 
 import (
@@ -26,8 +26,8 @@ type View struct {
 	groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)
 }
 
-// New makes the view of a caller from whom the rules hide something, nil hides nothing; from is the name of the role that sees everything,
-// and groups looks groups up.
+// New makes the view of a caller from whom the rules hide something, nil hides nothing; from is the name of the role
+// that sees everything, and groups looks groups up.
 func New(rules *redact.Rules, from string, groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)) View {
 	if rules.Empty() {
 		rules = nil
@@ -62,8 +62,8 @@ func (v View) Detail(e *dlq.Entry) wire.EntryDetail { return v.rules.Detail(e.De
 // Body is what may be shown of a body.
 func (v View) Body(b *dlq.Body) wire.Body { return v.rules.Body(b.Wire()) }
 
-// Diff is what changed between what may be shown of two bodies. Where only hidden values differ, nothing has changed: the difference does
-// not show whether a guess was right.
+// Diff is what changed between what may be shown of two bodies. Where only hidden values differ, nothing has changed:
+// the difference does not show whether a guess was right.
 func (v View) Diff(before, after *dlq.Body) payload.Diff {
 	return payload.Compare(v.ShownBody(before), v.ShownBody(after))
 }

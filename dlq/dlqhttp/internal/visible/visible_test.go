@@ -10,7 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// A difference shows what changed of what is shown, and is the same whatever the hidden values are: no guess is confirmed by it.
+// A difference shows what changed of what is shown, and is the same whatever the hidden values are: no guess is
+// confirmed by it.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	rules, err := redact.New(redact.Config{Paths: []string{"$.cpf"}, Headers: []string{"auth"}})
