@@ -179,7 +179,7 @@ func TestManager_ImportTableRows(t *testing.T) {
 		e.Status, e.ResolvedBy, e.RedriveCount, e.RedriveBudget, e.Origin.Topic, *e.Origin.Partition, *e.Origin.Offset, e.ErrorMessage,
 		e.EventType, e.Body.Trace,
 	})
-	require.Equal(t, []byte(`{"cpf":"123","n":1.10}`), e.Body.Payload, "with every digit")
+	require.Equal(t, []byte(`{"cpf":"123","n":1.10}`), e.Body.Payload, "with every digit") //nolint:testifylint // exact bytes
 	require.Equal(t, time.Date(2025, time.November, 20, 7, 30, 0, 123456000, time.UTC), e.CreatedAt)
 	e, err = store.Get(t.Context(), 2)
 	require.NoError(t, err)

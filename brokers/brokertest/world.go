@@ -264,7 +264,7 @@ func (c *consumer) quiet() {
 	c.w.Helper()
 	before := len(c.seen())
 	c.w.pass(c.w.h.Quiet)
-	require.Equal(c.w, before, len(c.seen()), "runs of the handler after it should have been over")
+	require.Len(c.w, c.seen(), before, "runs of the handler after it should have been over")
 }
 
 // pass lets d pass; in virtual time an hour, which costs nothing.

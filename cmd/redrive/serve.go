@@ -100,7 +100,7 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	if err := s.makeCollector(); err != nil {
 		return nil, err
 	}
-	if err := s.makeNotifications(); err != nil {
+	if err := s.makeNotifications(); err != nil { //nolint:contextcheck // what it makes lives longer than the start
 		return nil, err
 	}
 	if a.metrics != nil {

@@ -20,9 +20,10 @@ const (
 	NewestFirst Order = "newest"
 	// OldestFirst is the order in which messages died.
 	OldestFirst Order = "oldest"
-	// StoredFirst and StoredLast are the order in which they came into the store: for who follows what comes.
+	// StoredFirst is the order in which they came into the store, for readers that follow it.
 	StoredFirst Order = "stored-first"
-	StoredLast  Order = "stored-last"
+	// StoredLast is that order backwards.
+	StoredLast Order = "stored-last"
 )
 
 // orders are all, with the letter that stands for each in a cursor.

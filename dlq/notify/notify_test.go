@@ -21,6 +21,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	_ "modernc.org/sqlite"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
@@ -33,7 +35,6 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
-	_ "modernc.org/sqlite"
 )
 
 const patience = time.Minute
@@ -341,11 +342,11 @@ func TestNotifier_TellsWhatViewersSee(t *testing.T) {
 		Receivers: []notify.Receiver{ops.hook("ops"), {Name: "chat", URL: slack.URL + "/services/T0/B0/key", Slack: true}},
 	}, letters)
 	begun(t, letters, 2)
-	real := die(t, letters, "<!channel> no account of ana@example", time.Now())
+	fingerprint := die(t, letters, "<!channel> no account of ana@example", time.Now())
 	first := ops.await(t, 1)[0]
 	require.Contains(t, first.notice.Text, redact.Mask)
 	require.NotContains(t, string(first.body), "ana@")
-	require.NotContains(t, string(first.body), real, "the fingerprint of a hidden cause could be tried")
+	require.NotContains(t, string(first.body), fingerprint, "the fingerprint of a hidden cause could be tried")
 	chat := slack.await(t, 1)[0]
 	require.Contains(t, string(chat.body), `{"text":`)
 	var said struct{ Text string }
@@ -443,7 +444,9 @@ func TestReceiver_Validate(t *testing.T) {
 		}
 	}
 	for _, r := range []notify.Receiver{
-		{URL: "https://a.example", Slack: true}, {Name: "a", URL: "https://a.example"}, {Name: "a", URL: "https://a.example", Secret: "whsec_%"},
+		{URL: "https://a.example", Slack: true},
+		{Name: "a", URL: "https://a.example"},
+		{Name: "a", URL: "https://a.example", Secret: "whsec_%"},
 		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.Kind{"x"}},
 		{Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
 		{Name: strings.Repeat("a", 101), URL: "https://a.example", Slack: true},

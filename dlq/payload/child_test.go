@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -89,14 +88,17 @@ func TestChild_Shared(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)
 	var callers sync.WaitGroup
-	for n := range 16 {
+	got, errs := make([][]byte, 16), make([]error, 16)
+	for n := range got {
 		callers.Go(func() {
-			got, err := child.Evaluate(t.Context(), fmt.Sprintf(".x = %d", n), []byte(`{}`))
-			assert.NoError(t, err)
-			assert.JSONEq(t, fmt.Sprintf(`{"x":%d}`, n), string(got))
+			got[n], errs[n] = child.Evaluate(t.Context(), fmt.Sprintf(".x = %d", n), []byte(`{}`))
 		})
 	}
 	callers.Wait()
+	for n := range got {
+		require.NoError(t, errs[n])
+		require.JSONEq(t, fmt.Sprintf(`{"x":%d}`, n), string(got[n]))
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := child.Evaluate(gone, ".x = 1", []byte(`{}`))

@@ -126,7 +126,7 @@ func (s *Store) fold(ctx context.Context) error {
 }
 
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
-	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate())
+	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate()) //nolint:gosec // constants
 	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -165,9 +166,7 @@ func restricted(t *testing.T, rabbit *services.Rabbit, rawURL string, permission
 	require.NoError(t, management.Do(t.Context(), http.MethodPut, map[string]string{"password": "secret", "tags": ""}, nil, "users", user))
 	t.Cleanup(func() { _ = management.Do(t.Context(), http.MethodDelete, nil, nil, "users", user) })
 	all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
-	for what, pattern := range permission {
-		all[what] = pattern
-	}
+	maps.Copy(all, permission)
 	require.NoError(t, management.Do(t.Context(), http.MethodPut, all, nil, "permissions", vhost, user))
 	u, err := url.Parse(rawURL)
 	require.NoError(t, err)

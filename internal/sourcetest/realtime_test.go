@@ -194,7 +194,11 @@ func f() {
 		got = append(got, pause{comment: p.comment, inBubble: p.inBubble, unawaited: p.unawaited})
 	}
 	require.Equal(t, []pause{
-		{}, {comment: "real time: the work"}, {comment: "virtual"},
-		{inBubble: true}, {inBubble: true}, {inBubble: true, unawaited: true},
+		{},
+		{comment: "real time: the work"},
+		{comment: "virtual"},
+		{inBubble: true},
+		{inBubble: true},
+		{inBubble: true, unawaited: true},
 	}, got)
 }

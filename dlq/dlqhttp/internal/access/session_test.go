@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
@@ -42,7 +43,7 @@ func TestSessions_GuessedByOthers(t *testing.T) {
 		answer := httptest.NewRecorder()
 		require.NoError(t, s.Begin(t.Context(), answer, access.Principal{Name: "ana", Role: access.Operator}))
 		ask := func(cookie string) error {
-			r := httptest.NewRequest("GET", "/", nil)
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header.Set("Cookie", cookie)
 			_, err := s.Authenticate(r)
 			return err
