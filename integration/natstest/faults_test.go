@@ -237,7 +237,7 @@ func TestPublishing_AFullStreamRefuses(t *testing.T) {
 	require.ErrorContains(t, b.Publisher().Publish(topicOrders, numbers(10, 11)...), "maximum messages exceeded")
 
 	l := newLedger()
-	serve(t, server.URL(), recording(l), "prefetch=4")
+	serve(t, server.URL(), recording(l), "prefetch=1")
 	l.wait(t, 9) // all but the one that fails first
 	cfg.MaxMsgs = -1
 	_, err = js.UpdateStream(t.Context(), cfg)

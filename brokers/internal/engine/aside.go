@@ -106,6 +106,7 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 			b.warn("a message cannot be dead-lettered before its handler, it is kept in hand", err,
 				"topic", s.q.Topic, "message_id", h.uuid)
 		}
+		s.widen(h)
 		if !s.rest(h, republishing.Spread(n)) {
 			return
 		}
@@ -150,8 +151,12 @@ func (s *subscription) nacked(h *hand) {
 	s.aside.Go(func() { s.hold(next, pause) })
 }
 
-// hold keeps h in hand for d, and lets it run then. Others run meanwhile.
+// hold keeps h in hand for d, and lets it run then. Others run meanwhile, also where the window is one message: the second
+// nack in a row is of a message that can be neither retried nor dead-lettered now.
 func (s *subscription) hold(h *hand, d time.Duration) {
+	if h.nacks > 1 {
+		s.widen(h)
+	}
 	if s.rest(h, d) {
 		s.enter(h)
 	}

@@ -281,6 +281,41 @@ func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 	}
 }
 
+// A message that can be neither retried nor dead-lettered keeps nothing behind it waiting, whatever the prefetch.
+func TestNack_OfWhatCannotBeSettledStopsNothing(t *testing.T) {
+	for _, prefetch := range []string{"1", "10"} {
+		t.Run("prefetch "+prefetch, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(rabbit())
+				p := open(t, s, param("prefetch", prefetch))
+				var mended atomic.Bool
+				d := p.consume(func(m *message.Message) {
+					if strings.HasPrefix(m.UUID, "stuck") && !mended.Load() {
+						m.Nack()
+						return
+					}
+					m.Ack()
+				})
+				p.publish("stuck 1", "stuck 2", "good 1", "good 2", "good 3")
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				for _, id := range []string{"good 1", "good 2", "good 3"} {
+					require.Len(t, d.of(id), 1, id)
+				}
+				mended.Store(true)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				runs := d.total()
+				p.publish("after")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Equal(t, runs+1, d.total(), "what was stuck is settled, and each place in the window is free again")
+				require.Empty(t, s.Dead("orders.billing_dlq"))
+			})
+		})
+	}
+}
+
 func TestPublish_EndsWithinItsTimeoutAndSoDoesClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		prompt  bool

@@ -168,6 +168,7 @@ func (h *hand) again() *hand {
 		ordered: h.ordered, suspect: h.suspect,
 	}
 	next.windowed.Store(h.windowed.Swap(false))
+	next.stuck, h.stuck = h.stuck, false
 	next.Origin.Redelivered = true
 	next.Origin.DeliveryCount++
 	if next.Message = h.copy; h.session.renewer != nil {
