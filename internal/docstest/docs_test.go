@@ -282,6 +282,24 @@ func TestDocs_ProofsExist(t *testing.T) {
 	require.Greater(t, seen, 20)
 }
 
+// Each line of the model in SECURITY.md names the tests that prove it.
+func TestDocs_SecurityModel(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
+	require.NoError(t, err)
+	_, model, found := strings.Cut(string(text), "## The model")
+	require.True(t, found)
+	rows := 0
+	for _, line := range strings.Split(model, "\n") {
+		if !strings.HasPrefix(line, "| ") || strings.Contains(line, "proved by") {
+			continue
+		}
+		rows++
+		columns := strings.Split(strings.Trim(line, "| "), " | ")
+		require.True(t, tests.MatchString(columns[len(columns)-1]), "no test proves: %s", line)
+	}
+	require.Greater(t, rows, 30)
+}
+
 // The headers in the table are headers of ours.
 func TestDocs_Headers(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "headers.md"))
