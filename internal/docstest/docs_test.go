@@ -48,7 +48,7 @@ type page struct {
 
 func pages(t *testing.T) []page {
 	t.Helper()
-	paths := []string{"README.md"}
+	paths := []string{"README.md", "SECURITY.md"}
 	require.NoError(t, fs.WalkDir(os.DirFS(root), "docs", func(path string, _ fs.DirEntry, err error) error {
 		if strings.HasSuffix(path, ".md") {
 			paths = append(paths, path)
