@@ -83,7 +83,7 @@ func (d *doctor) warn(what, text, remedy string) {
 
 func (d *doctor) problem(what string, err error, remedy string) {
 	d.problems++
-	d.findings = append(d.findings, finding{what, severityProblem, err.Error(), remedy})
+	d.findings = append(d.findings, finding{what, severityProblem, unprefixed(err), remedy})
 }
 
 func (d *doctor) examine(ctx context.Context) error {

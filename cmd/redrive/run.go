@@ -113,8 +113,19 @@ func errorText(err error) string {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return ""
 	}
-	return packages.ReplaceAllString(strings.TrimSpace(err.Error()), "$1")
+	return unprefixed(err)
 }
 
-// packages are the names of packages before a part of an error, which say nothing to somebody who types commands.
-var packages = regexp.MustCompile(`(?m)(^|: )(?:(?:dlq|sqlstore|sqldb|sqlqueue|brokers|brokerconfig|config|collector|envelope|middleware|wire|client): )+`)
+// unprefixed returns an error's text without package names, which mean nothing to somebody who types commands.
+func unprefixed(err error) string {
+	return prefixes.ReplaceAllString(strings.TrimSpace(err.Error()), "$1")
+}
+
+// packages are the names that errors begin with, and redrive, which the command prints before every error.
+var packages = []string{
+	"brokerconfig", "brokers", "client", "collector", "config", "dashboard", "dlq", "dlqhttp", "dlqmetrics", "driver", "envelope", "gochannel",
+	"kafka", "live", "memory", "middleware", "nats", "notify", "pipelinemetrics", "rabbitmq", "redact", "redrive", "spool", "sqldb", "sqlqueue",
+	"sqlstore", "watermill", "wire",
+}
+
+var prefixes = regexp.MustCompile(`(?m)(^|: )(?:(?:[a-z]+/)?(?:` + strings.Join(packages, "|") + `): )+`)
