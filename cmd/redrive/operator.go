@@ -52,6 +52,7 @@ type operator interface {
 	PauseRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	ResumeRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	CancelRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
+	AdjustRun(ctx context.Context, id string, change redrive.Adjustment, by dlq.By) (*redrive.Run, error)
 	ApproveRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error]

@@ -189,14 +189,19 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 			a.hint("  because  %s (%d of the last %d)", cause, causes[cause], len(list.Entries))
 		}
 	}
-	how := "as fast as it goes"
-	if spec.Rate > 0 {
-		how = fmt.Sprintf("at most %g a second", spec.Rate)
-	}
+	how := pace(spec.Rate)
 	if len(spec.Canary) > 0 {
 		how += fmt.Sprintf(", in first steps of %v", spec.Canary)
 	}
 	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
+}
+
+// pace is a run's rate in words.
+func pace(rate float64) string {
+	if rate > 0 {
+		return fmt.Sprintf("at most %g a second", rate)
+	}
+	return "as fast as it goes"
 }
 
 // announced is from how many dead letters the causes of a question are taken.

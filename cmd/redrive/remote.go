@@ -363,6 +363,12 @@ func (r *remote) CancelRun(ctx context.Context, id string, by dlq.By) (*redrive.
 	return ran(r.api.CancelRun(ctx, id, as(by)))
 }
 
+func (r *remote) AdjustRun(ctx context.Context, id string, change redrive.Adjustment, by dlq.By) (*redrive.Run, error) {
+	return ran(r.api.AdjustRun(ctx, id, wire.RunAdjustment{
+		Rate: change.Rate, MaxOut: change.MaxOut, Stop: (*wire.StopRule)(change.Stop),
+	}, as(by)))
+}
+
 func (r *remote) ApproveRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
 	return ran(r.api.ApproveRun(ctx, id, as(by)))
 }

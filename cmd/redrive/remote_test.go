@@ -48,6 +48,9 @@ func TestGolden_ThroughServer(t *testing.T) {
 			t.Chdir(t.TempDir())
 			seed(t, "dead.db")
 			seedQueue(t, "queue.db")
+			if strings.HasPrefix(name, "remote/") { // paused before the server starts, which would send it at once
+				held(t)
+			}
 			t.Setenv("REDRIVE_SERVER", serveSeed(t, ""))
 			// The server has a broker, which the session on the store names.
 			got := play(t, strings.ReplaceAll(string(want), " --broker sqlite:queue.db", ""))
@@ -59,6 +62,15 @@ func TestGolden_ThroughServer(t *testing.T) {
 			require.Equal(t, string(want), got)
 		})
 	}
+}
+
+// held leaves a paused run of one dead letter in the store dead.db.
+func held(t *testing.T) {
+	t.Helper()
+	code, _, stderr := command(t, "dlq", "redrive", "--topic", "invoices", "--detach", "--close-on-publish", "--yes", "--id", "held", "--store", "dead.db")
+	require.Equal(t, exitOK, code, stderr)
+	code, _, stderr = command(t, "runs", "pause", "held", "--store", "dead.db")
+	require.Equal(t, exitOK, code, stderr)
 }
 
 // command runs a command and returns what it prints.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
@@ -28,6 +29,7 @@ func (a *app) runsCommand() *cobra.Command {
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; what waits stays as it was",
 			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer(operator.CancelRun)),
+		a.runsAdjustCommand(),
 		a.runCommand("approve ID", "Let a run begin that somebody else has asked for",
 			[]redrive.State{redrive.AwaitingApproval}, steer(operator.ApproveRun)),
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
@@ -172,6 +174,56 @@ func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run, err
 		}
 		return a.printRun(run)
 	}
+}
+
+func (a *app) runsAdjustCommand() *cobra.Command {
+	var (
+		speed, stop float64
+		maxOut      int
+		flags       *pflag.FlagSet
+	)
+	cmd := a.runCommand("adjust ID", "Change the speed and the bounds of a run that has not ended",
+		[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, func(a *app, ctx context.Context, id string) error {
+			manager, err := a.manager(ctx)
+			if err != nil {
+				return err
+			}
+			before, err := manager.Run(ctx, id)
+			if err != nil {
+				return err
+			}
+			var change redrive.Adjustment
+			if flags.Changed("rate") {
+				change.Rate = &speed
+			}
+			if flags.Changed("max-out") {
+				change.MaxOut = &maxOut
+			}
+			if flags.Changed("stop-above") {
+				change.Stop = &redrive.StopRule{Share: stop, MinSample: before.Spec.Stop.MinSample}
+			}
+			run, err := manager.AdjustRun(ctx, id, change, a.by())
+			if err != nil {
+				return err
+			}
+			out := "any number"
+			if run.Spec.MaxOut > 0 {
+				out = fmt.Sprintf("at most %d", run.Spec.MaxOut)
+			}
+			a.hint("%s, %s out without an outcome, stops when more than %.3g%% fail", pace(run.Spec.Rate), out, 100*run.Spec.Stop.Share)
+			return a.printRun(run)
+		})
+	cmd.Long = `Change the speed and the bounds of a run that has not ended, while it runs or before it continues. What is not given stays.
+
+What a second person has approved may be slowed down, not loosened.`
+	cmd.Example = `  redrive runs adjust ID --rate 5 --note "the bank is slow today"
+  redrive runs adjust ID --rate 0 --max-out 1000`
+	flags = cmd.Flags()
+	flags.Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as it goes")
+	flags.IntVar(&maxOut, "max-out", 0, "at most so many out without an outcome (0 is 10000; -1 for no bound)")
+	flags.Float64Var(&stop, "stop-above", 0, "stop when the share of failures is above this (0 is 0.1; 1 never stops)")
+	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")
+	return cmd
 }
 
 func (a *app) resumeRun(ctx context.Context, id string) error {
