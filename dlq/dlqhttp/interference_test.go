@@ -166,8 +166,8 @@ func TestNonInterference(t *testing.T) {
 			b, bLog := secretive(t, other)
 			for _, role := range []string{"viewer", "operator", "approver"} {
 				for _, guess := range []secrets{one, other} {
-					if role == "approver" && guess == other {
-						continue // sees what an operator does
+					if guess != other && name != "same length" || role == "approver" && guess == other {
+						continue // seen already, by this role or by an operator
 					}
 					first, second := seen(t, a, role, guess), seen(t, b, role, guess)
 					require.Greater(t, len(first), 100)
