@@ -40,7 +40,7 @@ func New(cfg Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dlqhttp: %w", err)
 	}
-	h.root = h.recovered(h.secured(h.routes(guard)))
+	h.root = patient(h.recovered(h.secured(h.routes(guard))))
 	return h, nil
 }
 
@@ -103,6 +103,11 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 		header.Set("Cache-Control", "no-store")
 		if r.TLS != nil || strings.HasPrefix(h.cfg.PublicURL, "https:") {
 			header.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		// net/http ignores a Content-Length that stands beside Transfer-Encoding, and keeps the connection. A proxy that
+		// believed the length has sent a part of the next one's request as this body, or the other way round.
+		if len(r.TransferEncoding) > 0 {
+			header.Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -102,6 +102,12 @@ func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 
 func newServerWith(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
+	return newConfigured(t, runs, change...).restarted(t)
+}
+
+// newConfigured is a server that does not listen yet.
+func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
+	t.Helper()
 	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
 	path := filepath.Join(t.TempDir(), "dead.db")
@@ -117,7 +123,7 @@ func newServerWith(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Co
 		c(&cfg)
 	}
 	s.cfg = cfg
-	return s.restarted(t)
+	return s
 }
 
 // restarted is another server with the same configuration and store.

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -81,6 +82,9 @@ var anyBytes = []string{"payload", "header", "value", "new_header", "new_value",
 // readable reads the parameters of a request, and refuses text that no store holds with the name of its field.
 func readable(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
+		if _, large := errors.AsType[*http.MaxBytesError](err); large {
+			return newFault(http.StatusRequestEntityTooLarge, "The form is too large", "Nothing was changed. Send less at once.", err)
+		}
 		return newFault(http.StatusBadRequest, "The form could not be read", "Go back and send it again.", err)
 	}
 	bad := func(text string) bool { return strings.ContainsRune(text, 0) || !utf8.ValidString(text) }

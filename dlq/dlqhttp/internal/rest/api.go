@@ -178,7 +178,7 @@ type route struct {
 func (a *API) operation(r route) huma.Operation {
 	op := huma.Operation{
 		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description, Tags: []string{r.tag},
-		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: bodyTimeout, // huma refuses at the bound, not above it
+		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: BodyTimeout, // huma refuses at the bound, not above it
 		Extensions: map[string]any{ExtRole: r.role.String()},
 		Metadata:   map[string]any{"role": r.role, "changes": r.changes, "slow": r.slow},
 	}
@@ -188,8 +188,8 @@ func (a *API) operation(r route) huma.Operation {
 	return op
 }
 
-// bodyTimeout is how long a client may take to send a body of ordinary size.
-const bodyTimeout = 30 * time.Second
+// BodyTimeout is how long a client may take to send a body of ordinary size, and each part of an import.
+const BodyTimeout = 30 * time.Second
 
 // handle registers a route.
 func handle[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {

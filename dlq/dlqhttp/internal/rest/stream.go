@@ -20,8 +20,6 @@ const (
 	watchEvery = 500 * time.Millisecond
 	// keepAlive is how often a stream says something when nothing happens: proxies close what is silent.
 	keepAlive = 15 * time.Second
-	// sendTimeout is how long a client may take to read an event.
-	sendTimeout = 10 * time.Second
 )
 
 func (a *API) streamRoutes() {
@@ -122,12 +120,8 @@ func (e eventWriter) write(text string) error {
 	if !ok {
 		return http.ErrNotSupported
 	}
-	control := http.NewResponseController(out)
-	if err := control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
 	if _, err := out.Write([]byte(text)); err != nil {
 		return err
 	}
-	return control.Flush()
+	return http.NewResponseController(out).Flush()
 }

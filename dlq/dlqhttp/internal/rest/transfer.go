@@ -6,6 +6,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -24,11 +26,12 @@ type importInput struct {
 
 	contentType string
 	body        io.Reader
+	extend      func(deadline time.Time) error
 }
 
 // Resolve keeps the body for the handler: an import is read as it comes.
 func (i *importInput) Resolve(ctx huma.Context) []error {
-	i.contentType, i.body = ctx.Header("Content-Type"), ctx.BodyReader()
+	i.contentType, i.body, i.extend = ctx.Header("Content-Type"), ctx.BodyReader(), ctx.SetReadDeadline
 	return nil
 }
 
@@ -124,12 +127,14 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 	default:
 		return nil, huma.NewError(http.StatusUnsupportedMediaType, "an import is "+linesType+": the lines that an export has written")
 	}
-	limited := &limitedReader{from: in.body, left: a.cfg.Import}
+	limited := &limitedReader{from: in.body, left: a.cfg.Import, extend: in.extend}
 	imported, err := a.cfg.Manager.Import(ctx, limited, by(ctx, in.Note))
 	switch {
 	case limited.over:
 		return nil, huma.NewError(http.StatusRequestEntityTooLarge,
 			"an import of this server has at most "+dlq.FormatID(a.cfg.Import)+" bytes: send it in parts; the lines before may have been stored")
+	case limited.late:
+		return nil, huma.NewError(http.StatusRequestTimeout, "no more of the import came: send it again; the lines before may have been stored")
 	case err != nil:
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -141,6 +146,9 @@ type limitedReader struct {
 	from io.Reader
 	left int64
 	over bool
+	late bool // nothing came for too long
+	// extend sets the deadline for more: an import may take long, but not forever for nothing.
+	extend func(deadline time.Time) error
 }
 
 // Read reads, and fails when there is more than may be.
@@ -148,7 +156,9 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.over {
 		return 0, errTooLarge
 	}
+	_ = l.extend(time.Now().Add(BodyTimeout)) // where there are no deadlines, nothing is waited for
 	n, err := l.from.Read(p[:min(int64(len(p)), l.left+1)])
+	l.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if l.left -= int64(n); l.left < 0 {
 		l.over = true
 		return 0, errTooLarge

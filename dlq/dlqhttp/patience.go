@@ -1,0 +1,92 @@
+package dlqhttp
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
+)
+
+const (
+	// sendTimeout is how long a client may take to read a part of an answer: the whole may take as long as it is large.
+	sendTimeout = 30 * time.Second
+	sendPart    = 64 << 10
+)
+
+// patient bounds how long a client is waited for that sends no body, or does not read its answer: it would keep a
+// connection, and what the route holds, forever. The server around the handler cannot bound it, because imports, exports
+// and progress streams take as long as they take.
+func patient(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+		if r.Body != nil && r.Body != http.NoBody {
+			// In a copy: net/http closes a connection whose body was given up only where it finds its own body in its own
+			// request. Otherwise the rest of the body would be the next request.
+			r = r.WithContext(r.Context())
+			out.body = &patientBody{ReadCloser: r.Body}
+			r.Body = out.body
+			_ = out.SetReadDeadline(time.Now().Add(rest.BodyTimeout)) // where there are no deadlines, nothing is waited for
+		}
+		next.ServeHTTP(out, r)
+		_ = out.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // for what net/http still holds
+	})
+}
+
+// patientWriter gives the client time for each part of what is written, and none in between: HTTP/2 resets a stream at
+// its deadline, although nothing waits to be written.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	body    *patientBody // nil without one
+}
+
+// Write writes p in parts.
+func (w *patientWriter) Write(p []byte) (n int, err error) {
+	for {
+		part := p[n:min(n+sendPart, len(p))]
+		var m int
+		err = w.within(func() (err error) { m, err = w.ResponseWriter.Write(part); return err })
+		if n += m; err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// FlushError is for http.ResponseController.
+func (w *patientWriter) FlushError() error { return w.within(w.control.Flush) }
+
+func (w *patientWriter) within(send func() error) error {
+	_ = w.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // where there are no deadlines, nothing is waited for
+	err := send()
+	_ = w.control.SetWriteDeadline(time.Time{}) // as above
+	return err
+}
+
+// SetReadDeadline sets the deadline for the body. Behind the body's end net/http itself reads, to see the client go, and
+// would take a deadline for that.
+func (w *patientWriter) SetReadDeadline(t time.Time) error {
+	if w.body == nil || w.body.ended.Load() {
+		return nil
+	}
+	return w.control.SetReadDeadline(t)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// patientBody knows whether it was read to its end.
+type patientBody struct {
+	io.ReadCloser
+	ended atomic.Bool
+}
+
+// Read reads.
+func (b *patientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.ended.Store(true)
+	}
+	return n, err
+}
