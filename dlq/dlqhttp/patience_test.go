@@ -55,14 +55,14 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// slow runs test in virtual time, with a server of some large dead letters, and a client that speaks HTTP/2 with it or
+// slow runs test in virtual time, with a server of six dead letters of a size, and a client that speaks HTTP/2 with it or
 // HTTP/1.1.
-func slow(t *testing.T, secure bool, test func(*testing.T, *server, *pipes, *http.Client)) {
+func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *pipes, *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newConfigured(t, redrive.Config{}, func(c *dlqhttp.Config) { c.Limits.Timeout = 5 * time.Minute })
 		for range 6 {
-			m := message.NewMessage("", []byte(strings.Repeat("x", 1<<20)))
+			m := message.NewMessage("", []byte(strings.Repeat("x", size)))
 			_, err := s.letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
 				Message: m, Reason: envelope.ReasonExhausted, Origin: envelope.Origin{Topic: "orders", Consumer: "billing"}, At: time.Now(),
 			}))
@@ -105,7 +105,7 @@ func TestSlowClients_Body(t *testing.T) {
 	} {
 		for kind, length := range map[string]string{"": "Content-Length: 100\r\n\r\n{", ", chunked": "Transfer-Encoding: chunked\r\n\r\n10\r\n{"} {
 			t.Run(name+kind, func(t *testing.T) {
-				slow(t, false, func(t *testing.T, _ *server, p *pipes, _ *http.Client) {
+				slow(t, false, 1, func(t *testing.T, _ *server, p *pipes, _ *http.Client) {
 					t.Helper()
 					conn, err := p.dial(t.Context(), "", "")
 					require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestSlowClients_Body(t *testing.T) {
 func TestSlowClients_Answer(t *testing.T) {
 	for name, secure := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
-			slow(t, secure, func(t *testing.T, s *server, _ *pipes, client *http.Client) {
+			slow(t, secure, 1<<20, func(t *testing.T, s *server, _ *pipes, client *http.Client) {
 				t.Helper()
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/entries/export", nil)
 				require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestSlowClients_Answer(t *testing.T) {
 func TestSlowClients_Patience(t *testing.T) {
 	for name, secure := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
-			slow(t, secure, func(t *testing.T, s *server, _ *pipes, client *http.Client) {
+			slow(t, secure, 1<<20, func(t *testing.T, s *server, _ *pipes, client *http.Client) {
 				t.Helper()
 				ask := func(method, path string, body io.Reader, header ...string) io.Reader {
 					r, err := http.NewRequestWithContext(t.Context(), method, s.url+"/api/v1"+path, body)
