@@ -135,7 +135,7 @@ func TestSlowClients_Answer(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, name == "HTTP/2", response.ProtoMajor == 2)
 				require.Equal(t, http.StatusOK, response.StatusCode)
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute) // virtual
 				_, err = io.Copy(io.Discard, response.Body)
 				require.Error(t, err, "not an export that ends as if it were complete")
 				require.NoError(t, response.Body.Close())
@@ -169,7 +169,7 @@ func TestSlowClients_Patience(t *testing.T) {
 				body, w := io.Pipe()
 				go func() {
 					for line := range strings.Lines(exported) {
-						time.Sleep(20 * time.Second)
+						time.Sleep(20 * time.Second)   // virtual
 						_, _ = io.WriteString(w, line) // the import says what is wrong
 					}
 					_ = w.Close() // never fails
@@ -178,7 +178,7 @@ func TestSlowClients_Patience(t *testing.T) {
 				require.NoError(t, err)
 				require.Contains(t, string(imported), `"seen":6`)
 
-				s.sent.hold = func() { time.Sleep(2 * time.Minute) }
+				s.sent.hold = func() { time.Sleep(2 * time.Minute) } // virtual
 				ask(http.MethodPost, "/entries/1/redrive", strings.NewReader("{}"), "Content-Type", "application/json", "Idempotency-Key", "a")
 
 				_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true}, dlq.By{Actor: "ana"})
@@ -205,6 +205,6 @@ func readSlowly(t *testing.T, from io.Reader) string {
 			return text.String()
 		}
 		require.NoError(t, err, fmt.Sprint(text.Len(), " bytes so far"))
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // virtual
 	}
 }

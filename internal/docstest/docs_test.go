@@ -289,7 +289,7 @@ func TestDocs_SecurityModel(t *testing.T) {
 	_, model, found := strings.Cut(string(text), "## The model")
 	require.True(t, found)
 	rows := 0
-	for _, line := range strings.SplitSeq(model, "\n") {
+	for line := range strings.SplitSeq(model, "\n") {
 		if !strings.HasPrefix(line, "| ") || strings.Contains(line, "proved by") {
 			continue
 		}
