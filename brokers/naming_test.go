@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// The names that the five systems use, letter for letter (A3, A4, B8, C47, D1-D5, E1, E2, E4).
+// The names that the five systems use, letter for letter.
 func TestNameScheme_Presets(t *testing.T) {
 	type golden struct {
 		Queue, Exchange, Retry, Retry8s, RetryExchange, Delayed10s, Dead, DeadExchange string
@@ -108,7 +108,7 @@ func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// D2: the environment names the service where nothing else does, with the names of the service bus only.
+// The environment names the service where nothing else does, with the names of the service bus only.
 func TestResolve_TheServiceBusTakesItsServiceFromTheEnvironment(t *testing.T) {
 	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
 	bus := brokers.ServiceBus("easyweek")

@@ -168,7 +168,7 @@ func TestLetters_Stored(t *testing.T) {
 	require.ErrorIs(t, l.DeadLetter(t.Context(), &envelope.DeadLetter{}), dlq.ErrInvalid)
 }
 
-// C14: the store is away: CRITICAL, the fallback file, and import automatically when it is back.
+// The store is away: CRITICAL, the fallback file, and import automatically when it is back.
 func TestLetters_StoreAway(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}

@@ -251,7 +251,7 @@ func TestManager_ResolveDiscardRestore(t *testing.T) {
 	require.Equal(t, "the bank is back", records[0].Note)
 }
 
-// C34: more than one transaction's worth.
+// More than one transaction's worth.
 func TestManager_Purge(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

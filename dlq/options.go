@@ -14,7 +14,7 @@ import (
 // LevelCritical is the level of what a person must see now: a dead letter that could not be stored where it belongs.
 const LevelCritical = envelope.LevelCritical
 
-// DefaultRedriveBudget is how often a message should be redriven before a person looks at it (C19's max_retries).
+// DefaultRedriveBudget is how often a message should be redriven before a person looks at it (the column max_retries).
 const DefaultRedriveBudget = 3
 
 type options struct {
@@ -65,7 +65,7 @@ func WithImportBackoff(minimum, maximum time.Duration) Option {
 	return func(o *options) { o.importBackoff, o.importMax = minimum, maximum }
 }
 
-// WithRedriveBudget sets C19's max_retries of new entries. Defaults to [DefaultRedriveBudget].
+// WithRedriveBudget sets max_retries of new entries. Defaults to [DefaultRedriveBudget].
 func WithRedriveBudget(n int) Option { return func(o *options) { o.redriveBudget = n } }
 
 // WithSource sets how the table and id of the business record behind a message are found. It must not panic. Defaults

@@ -26,7 +26,7 @@ type RecurrenceQuery struct {
 }
 
 // Recurrence describes how the causes of dead letters have changed since the last period: which are new, grow, have
-// come back, or come no more (C17). It is made from the kept statistics of the causes.
+// come back, or come no more. It is made from the kept statistics of the causes.
 type Recurrence struct {
 	// From and To bound the period, To not included; the one before begins as long before From.
 	From time.Time `json:"from"`

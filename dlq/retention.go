@@ -9,7 +9,7 @@ import (
 // Retention says for how long closed entries are kept. What waits for somebody is kept for as long as it waits.
 type Retention struct {
 	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them
-	// forever. C34 keeps resolved ones for 90 days, and discarded ones forever.
+	// forever. Older services kept resolved ones for 90 days, and discarded ones forever.
 	Resolved, Discarded time.Duration
 	// SkipArchive removes without a copy.
 	SkipArchive bool

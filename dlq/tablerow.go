@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// tableRow is a row of a dead letter table that a service kept itself, with the columns of C19, as row_to_json writes
+// tableRow is a row of a dead letter table that a service kept itself, with its columns, as row_to_json writes
 // it.
 type tableRow struct {
 	ID            json.RawMessage `json:"id"`

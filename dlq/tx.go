@@ -10,7 +10,7 @@ import (
 type txKey struct{}
 
 // ContextWithTx offers a transaction on the store's database to [Letters.DeadLetter], so that a dead letter and the
-// work that goes with it are one (C13): a row marked invalid and its dead letter, or a dead letter and the offset
+// work that goes with it are one: a row marked invalid and its dead letter, or a dead letter and the offset
 // behind it.
 //
 // The one who offers commits after DeadLetter has returned nil, and acks the message only after the commit; when the

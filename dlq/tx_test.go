@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// C13: the dead letter is part of the transaction that is offered, and only then.
+// The dead letter is part of the transaction that is offered, and only then.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// body is a structured body with the places of its members (A17). Of a member that is there twice the last one counts,
+// body is a structured body with the places of its members. Of a member that is there twice the last one counts,
 // as with encoding/json; nothing is decoded before it is needed.
 type body struct {
 	raw []byte

@@ -102,8 +102,8 @@ func (e Envelope) structured() Envelope {
 	return out
 }
 
-// canonical renders the body as A18 has it: the members in A17's order, compact, the metadata in the order of their
-// names.
+// canonical renders the body as its documentation has it: the members in the order of the schema, compact, the metadata
+// in the order of their names.
 func (e Envelope) canonical(entries map[string]entry) []byte {
 	b := make([]byte, 0, len(e.payload)+512)
 	for _, f := range [...]struct{ name, key string }{

@@ -8,8 +8,8 @@ import (
 )
 
 // SetDelay asks the publisher to deliver the message for the first time after d, a business delay such as "remind in 10
-// s" (B1). It writes x-delay and, unless it is there already, x-original-delay, the base of the backoff, which no retry
-// changes (B2, B4). d is clamped to [0, MaxDelay] and cut to whole milliseconds.
+// s". It writes x-delay and, unless it is there already, x-original-delay, the base of the backoff, which no retry
+// changes. d is clamped to [0, MaxDelay] and cut to whole milliseconds.
 func SetDelay(m *message.Message, d time.Duration) {
 	d, _ = clampDelay(d)
 	setHeader(m, KeyDelay, formatMillis(d))

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// B1, B2, B4: the request is consumed by the publisher, the original delay stays and is written once.
+// The request is consumed by the publisher, the original delay stays and is written once.
 func TestDelay_TakenOnceOriginalStays(t *testing.T) {
 	m := message.NewMessage("u", nil)
 	envelope.SetDelay(m, 10*time.Second)

@@ -105,7 +105,7 @@
 //
 // # Identity
 //
-// A message keeps its id for its whole life (A7). It is, in this order: x-message-id in binary mode or message_id in
+// A message keeps its id for its whole life. It is, in this order: x-message-id in binary mode or message_id in
 // the body; AMQP's message-id; CloudEvents' id; the Watermill UUID; a UUIDv5 of where the message lies ([StableID]),
 // the same each time it is delivered; else a new UUIDv7.
 //

@@ -10,7 +10,7 @@ import (
 )
 
 // Envelope is a message with everything that belongs to one, from any producer and in whichever mode it travels. It is
-// an immutable value: the With methods return copies (A6), and it shares no memory with the message it came from or the
+// an immutable value: the With methods return copies, and it shares no memory with the message it came from or the
 // messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
 	mode    Mode // in which headers and payload are
@@ -77,7 +77,7 @@ func (e Envelope) Message() (*message.Message, error) {
 // Mode returns the mode in which Message renders the envelope.
 func (e Envelope) Mode() Mode { return e.want }
 
-// MessageID returns the id that the message has for its whole life (A7).
+// MessageID returns the id that the message has for its whole life.
 func (e Envelope) MessageID() string { return carriable(e.field(KeyMessageID, e.body.id)) }
 
 // Timestamp returns when the message was created; retries do not change it. It is the zero time if it cannot be read.
@@ -217,7 +217,7 @@ func (e Envelope) Origin() (Origin, bool) {
 }
 
 // EventName returns the name of the event that the message is: from our header, Watermill's cqrs header, CloudEvents'
-// or AMQP's type, else the routing key (D1), or "".
+// or AMQP's type, else the routing key, or "".
 func EventName(m *message.Message) string {
 	if name := eventName(m.Metadata, nil); name != "" {
 		return name // without a walk through the contexts

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A6: whatever is done with an envelope or with what it gave away, it stays what it was.
+// Whatever is done with an envelope or with what it gave away, it stays what it was.
 func TestEnvelope_IsImmutable(t *testing.T) {
 	for _, mode := range []envelope.Mode{envelope.Binary, envelope.Structured} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestEnvelope_WithMethods(t *testing.T) {
 	}
 }
 
-// A8, A9: the factory says everything that is wrong at once.
+// The factory says everything that is wrong at once.
 func TestNew_Faults(t *testing.T) {
 	_, err := envelope.New("a\nb", "", make(chan int), map[string]string{envelope.KeyRetryCount: "0"}, envelope.ID(""), envelope.InMode(7))
 	for _, want := range []string{"queue is empty", "source cannot travel", "data: json", `"x-retry-count" belongs`, "the id is empty", "Mode(7) is not a mode"} {

@@ -2,11 +2,11 @@ package envelope
 
 import "errors"
 
-// ErrMalformed is what reading a message wraps when its body claims to be an envelope (A17) and is not readable. The
+// ErrMalformed is what reading a message wraps when its body claims to be an envelope and is not readable. The
 // message itself is untouched, so that its exact bytes can be dead-lettered.
 var ErrMalformed = errors.New("envelope: malformed structured body")
 
-// Error is the last error of a message, as it travels (A17). Only the last one is kept (A19).
+// Error is the last error of a message, as it travels. Only the last one is kept.
 type Error struct {
 	// Message is the error's text, at most MaxErrorMessage bytes once recorded.
 	Message string `json:"message"`
@@ -25,7 +25,7 @@ func (e Error) bounded() Error {
 	}
 }
 
-// appendJSON appends the error as the JSON object of A17.
+// appendJSON appends the error as the JSON object of the schema.
 func (e Error) appendJSON(b []byte) []byte {
 	b = append(b, `{"message":`...)
 	b = appendString(b, e.Message)

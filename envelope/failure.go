@@ -10,7 +10,7 @@ import (
 
 // Failure is one failed attempt, as RecordFailure writes it into a message.
 type Failure struct {
-	// Err is the error as it travels (A17). It is bounded and made valid UTF-8 when it is recorded.
+	// Err is the error as it travels. It is bounded and made valid UTF-8 when it is recorded.
 	Err Error
 	// Class is the error's Go type, for people and for grouping.
 	Class string
@@ -32,7 +32,7 @@ type Failure struct {
 
 // RecordFailure returns a copy of the message, without its context and acknowledgement, that says it failed once more:
 // the error, the retry count and the first failure are set in the message's own mode. In a structured body only the
-// values of error and retry_count change, every other byte stays (A12, A18); in binary mode the payload is the same
+// values of error and retry_count change, every other byte stays; in binary mode the payload is the same
 // slice. A foreign message gets its identity now, so that it keeps it. A body that is malformed is left as it is and
 // the failure goes into headers.
 //

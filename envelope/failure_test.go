@@ -41,7 +41,7 @@ func TestRecordFailure_Binary(t *testing.T) {
 	require.Equal(t, &envelope.Error{Message: "line 1\nC:\\temp", Code: "500", Trace: "a\n\tb"}, e.Err())
 }
 
-// A19: only the last error is kept, also where it says less than the one before.
+// Only the last error is kept, also where it says less than the one before.
 func TestRecordFailure_OnlyTheLastError(t *testing.T) {
 	for _, m := range []*message.Message{message.NewMessage("u", []byte("x")), structuredMessage([]byte(envelopeBody(`1`, `{}`)))} {
 		first, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "first", Code: "1", Trace: "t"}, Class: "C", Retry: 1})
@@ -57,7 +57,7 @@ func TestRecordFailure_OnlyTheLastError(t *testing.T) {
 	}
 }
 
-// A7: a foreign message gets an identity with its first failure and keeps it.
+// A foreign message gets an identity with its first failure and keeps it.
 func TestRecordFailure_ForeignMessageKeepsItsNewIdentity(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	m := message.NewMessage("", []byte("x"))

@@ -23,7 +23,7 @@ func structuredMessage(body []byte) *message.Message {
 	return m
 }
 
-// newOrder is A18's new message, made with the factory of A8.
+// newOrder is the documented new message, made with the factory.
 func newOrder(t *testing.T, opts ...envelope.Option) envelope.Envelope {
 	t.Helper()
 	data := []byte(`{"order_id":1234,"total":99.9,"items":[{"sku":"A-1","quantity":2}]}`)
@@ -36,7 +36,7 @@ func newOrder(t *testing.T, opts ...envelope.Option) envelope.Envelope {
 	return e
 }
 
-// A17, A18: the rendered body is the sample, member by member and in its order.
+// The rendered body is the sample, member by member and in its order.
 func TestGolden_NewMessage(t *testing.T) {
 	m, err := newOrder(t, envelope.InMode(envelope.Structured)).Message()
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestGolden_NewMessage(t *testing.T) {
 	require.Equal(t, message.Metadata{envelope.KeyContentType: envelope.ContentType}, m.Metadata)
 }
 
-// A12, A18: after the first failure the body is identical except for error and retry_count.
+// After the first failure the body is identical except for error and retry_count.
 func TestGolden_FirstFailure(t *testing.T) {
 	failure := envelope.Failure{
 		Err:   envelope.Error{Message: "Payment gateway timeout", Code: "500", Trace: "#0 OrderHandler.php(42): charge()\n#1 {main}"},
@@ -61,7 +61,7 @@ func TestGolden_FirstFailure(t *testing.T) {
 	}
 }
 
-// A6, A17: the value's own methods give the same golden body, and leave the value that they were called on alone.
+// The value's own methods give the same golden body, and leave the value that they were called on alone.
 func TestGolden_WithMethods(t *testing.T) {
 	fresh, err := envelope.FromMessage(structuredMessage(golden(t, "a18_new.json")))
 	require.NoError(t, err)

@@ -2,7 +2,8 @@ package envelope
 
 import "strings"
 
-// Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names of A17.
+// Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names of the
+// schema.
 const (
 	KeyMessageID    = "x-message-id"       // message_id, a UUID unless the producer chose otherwise
 	KeyTimestamp    = "x-timestamp"        // timestamp of creation, RFC 3339 with offset
@@ -55,7 +56,7 @@ const (
 	KeyCorrelationID = "correlation_id" // Watermill's correlation id, part of the metadata
 	KeyTraceParent   = "traceparent"    // W3C trace context
 	KeyTraceState    = "tracestate"     // W3C trace context
-	KeyConsumerError = "consumer_error" // error text of a dead letter, for nano-service consumers (D25)
+	KeyConsumerError = "consumer_error" // error text of a dead letter, for nano-service consumers
 	KeyCQRSName      = "name"           // Watermill's cqrs marshalers: command or event name
 
 	KeyPoisonReason     = "reason_poisoned"     // Watermill's PoisonQueue: error text

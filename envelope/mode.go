@@ -8,7 +8,7 @@ type Mode int
 const (
 	// Binary leaves the payload untouched and carries control data in headers. The default.
 	Binary Mode = iota
-	// Structured carries everything in the payload, the JSON object of A17.
+	// Structured carries everything in the payload, the JSON object of the schema.
 	Structured
 )
 
@@ -27,5 +27,5 @@ func (m Mode) String() string {
 // without it, a payload is recognised by its members, see the package documentation.
 const ContentType = "application/vnd.redrive.envelope+json"
 
-// LayoutVersion is the version of the layout that this package writes (A17).
+// LayoutVersion is the version of the layout that this package writes.
 const LayoutVersion = "1.0"

@@ -47,9 +47,9 @@ func Meta(key string, value any) Option {
 	return func(c *creation) { c.meta = append(c.meta, metaValue{key, value}) }
 }
 
-// New returns the envelope of a new message (A8). source is the service that creates it and queue the destination. data
+// New returns the envelope of a new message. source is the service that creates it and queue the destination. data
 // may be anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata
-// carries auxiliaries such as priority and correlation_id (A9) and may be nil; see Meta for values that are not
+// carries auxiliaries such as priority and correlation_id and may be nil; see Meta for values that are not
 // strings.
 //
 // The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that

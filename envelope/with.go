@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// WithError returns a copy whose last error is err, bounded as it may travel. Earlier errors are not kept (A19).
+// WithError returns a copy whose last error is err, bounded as it may travel. Earlier errors are not kept.
 func (e Envelope) WithError(err Error) Envelope {
 	err = err.bounded()
 	if e.mode == Structured {

@@ -20,7 +20,7 @@ func breakerConfig(b middleware.Breaker) middleware.Config {
 	return middleware.Config{Breaker: &b, MaxAttempts: 10, Backoff: middleware.Constant(time.Hour)}
 }
 
-// D40: five failures in a row open the circuit for 60 s. What arrives then is deferred for the rest of it, without an
+// Five failures in a row open the circuit for 60 s. What arrives then is deferred for the rest of it, without an
 // attempt, and nothing is lost.
 func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

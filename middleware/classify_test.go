@@ -39,7 +39,7 @@ func classifier(t testing.TB, rules ...middleware.Rule) *middleware.Classifier {
 
 func jsonError(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// D37, D38, D39, C8, C42: every row of the decision tree, with errors of the libraries that make them.
+// Every row of the decision tree, with errors of the libraries that make them.
 func TestClassifier_BuiltinRules(t *testing.T) {
 	const (
 		unknown   = middleware.KindUnknown
@@ -246,7 +246,7 @@ func TestNewClassifier_RefusesBrokenRules(t *testing.T) {
 	require.ErrorContains(t, err, `rule 2 ("second"): Match is required`)
 }
 
-// D37: Retry-After in seconds and as a date, and what servers send instead.
+// Retry-After in seconds and as a date, and what servers send instead.
 func TestHTTPStatus_RetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now() // 2000-01-01 in a bubble

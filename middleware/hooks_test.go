@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// D24, A15: one hook for each decision, when it is durable.
+// One hook for each decision, when it is durable.
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
@@ -55,7 +55,7 @@ func TestHooks(t *testing.T) {
 	})
 }
 
-// D24: a hook's own failure must not stop the retry or the dead letter.
+// A hook's own failure must not stop the retry or the dead letter.
 func TestHooks_FailuresChangeNothing(t *testing.T) {
 	for name, misbehave := range map[string]func(context.Context) error{
 		"error":          func(context.Context) error { return errors.New("slack is down") },

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// D23: panics of every kind are errors with a stack; a handler that ends its goroutine is settled all the same.
+// Panics of every kind are errors with a stack; a handler that ends its goroutine is settled all the same.
 func TestPipeline_Panics(t *testing.T) {
 	huge := strings.Repeat("x", 1<<20)
 	for name, tt := range map[string]struct {

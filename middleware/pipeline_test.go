@@ -66,7 +66,7 @@ func TestPipeline_RetryKeepsTheMessage(t *testing.T) {
 	require.Equal(t, s, r.delay)
 }
 
-// D16, D21: what the handler can ask about its attempt.
+// What the handler can ask about its attempt.
 func TestAttemptFrom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []middleware.Attempt
@@ -160,7 +160,6 @@ func TestPipeline_RestoresTheContext(t *testing.T) {
 	}
 }
 
-// B9, D42.
 func TestPipeline_LogsEveryDecision(t *testing.T) {
 	cfg := middleware.DelayedBackoff(3, s)
 	h := newHarness(t, cfg, failing(fmt.Errorf("line one\nline two: %w", errTimeout)))

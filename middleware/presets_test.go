@@ -85,7 +85,7 @@ func mustControl(t testing.TB, m *message.Message) envelope.Control {
 	return c
 }
 
-// D38: validation, not found, duplicates and the like are logged as a warning and acked.
+// Validation, not found, duplicates and the like are logged as a warning and acked.
 func TestPresets_ServiceBusSkipsPermanentErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.ServiceBus(3, s), failing(middleware.HTTPStatus(404, nil)))
@@ -97,7 +97,7 @@ func TestPresets_ServiceBusSkipsPermanentErrors(t *testing.T) {
 	})
 }
 
-// A19, A18: a structured message keeps its body but for error and retry_count, over the whole timeline.
+// A structured message keeps its body but for error and retry_count, over the whole timeline.
 func TestPresets_LaravelRewritesTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Laravel(2), failing(middleware.RetryAfter(middleware.HTTPStatus(500, nil), 0)))
@@ -111,7 +111,6 @@ func TestPresets_LaravelRewritesTheBody(t *testing.T) {
 	})
 }
 
-// D22.
 func TestPresets_RecommendedSets(t *testing.T) {
 	timeline := func(c middleware.HandlerConfig) []time.Duration {
 		return middleware.Timeline(c.Backoff, c.MaxAttempts, 0)
@@ -124,7 +123,7 @@ func TestPresets_RecommendedSets(t *testing.T) {
 	require.Equal(t, 1, middleware.NoRetries().MaxAttempts)
 }
 
-// A14: a separate limit for one handler.
+// A separate limit for one handler.
 func TestPipeline_HandlerOverrides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.ServiceBus(3, s)

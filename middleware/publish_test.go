@@ -75,7 +75,7 @@ func TestPipeline_PauseEndsWithOneMoreTry(t *testing.T) {
 	})
 }
 
-// C14: the sink is away, the fallback takes the dead letter, the message is acked.
+// The sink is away, the fallback takes the dead letter, the message is acked.
 func TestPipeline_Fallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var spooled []*envelope.DeadLetter

@@ -55,7 +55,7 @@ func (r *routing) close(t *testing.T) {
 	require.NoError(t, r.pubSub.Close())
 }
 
-// A14, A15 and the poison keys, as Watermill's router fills them in.
+// The attempt and the poison keys, as Watermill's router fills them in.
 func TestRouter_DeadLetterKnowsWhereItFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.Config{Handlers: map[string]middleware.HandlerConfig{"billing": {MaxAttempts: 2}}}

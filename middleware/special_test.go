@@ -11,7 +11,6 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// D14, D15.
 func TestPipeline_SystemEventsAndDebugMessages(t *testing.T) {
 	var handled []string
 	note := func(what string, err error) message.NoPublishHandlerFunc {

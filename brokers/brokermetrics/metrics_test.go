@@ -28,7 +28,7 @@ func (counting) Counts() (connections, channels int) { return 2, 7 }
 
 func (counting) AcksFailed() uint64 { return 3 }
 
-// The RabbitMQ broker counts (D13, D26).
+// The RabbitMQ broker counts.
 var _ interface {
 	Counts() (connections, channels int)
 	AcksFailed() uint64

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// B1, B2, B4: a business delay of a minute does not become the delay of retries that have their own.
+// A business delay of a minute does not become the delay of retries that have their own.
 func firstDeliveryDelayApart(w *world) {
 	b := w.open()
 	topic := w.topic("reminders")
@@ -134,7 +134,7 @@ func delayBeyondLimit(w *world) {
 	require.NoError(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit}}))
 }
 
-// D22: [0,1,5] retries at once first.
+// [0,1,5] retries at once first.
 func delayZero(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

@@ -37,7 +37,7 @@ func payloads() map[string][]byte {
 	}
 }
 
-// C21: what is dead-lettered can be reprocessed, byte for byte.
+// What is dead-lettered can be reprocessed, byte for byte.
 func payloadsSurvive(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -129,7 +129,7 @@ func rawHeadersSurvive(w *world) {
 	}
 }
 
-// A7: one id from creation to the dead letter queue.
+// One id from creation to the dead letter queue.
 func messageIDStable(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

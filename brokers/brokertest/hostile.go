@@ -91,7 +91,7 @@ func hostileHeaders(w *world) {
 	}
 }
 
-// malformed are bodies that claim to be an envelope (A17) and are none.
+// malformed are bodies that claim to be an envelope and are none.
 var malformed = map[string]string{
 	"empty":         "",
 	"truncated":     `{"message_id": "1", "data": {"order": `,
@@ -100,7 +100,7 @@ var malformed = map[string]string{
 	"deep":          strings.Repeat(`{"data":`, 20_000),
 }
 
-// No handler sees them, none loops, and what is kept is what came (C9, C21).
+// No handler sees them, none loops, and what is kept is what came.
 func malformedEnvelopes(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

@@ -72,7 +72,7 @@ func retryReturnsToConsumer(w *world) {
 	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
 }
 
-// A redrive is a Reschedule from another process, long after, with delay 0 (D44).
+// A redrive is a Reschedule from another process, long after, with delay 0.
 func redriveReachesConsumer(w *world) {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// C4: with one handler at a time, fifty messages are through before the poison in front of them is tried again.
+// With one handler at a time, fifty messages are through before the poison in front of them is tried again.
 func poisonDoesNotBlock(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -161,7 +161,7 @@ func manyWaiting(w *world) {
 	}
 }
 
-// C37: in = processed + dead. Of ten messages six succeed at once, two at the second or third run, one never, and one
+// In = processed + dead. Of ten messages six succeed at once, two at the second or third run, one never, and one
 // has a permanent error.
 func largeBatch(w *world) {
 	b := w.open(concurrency(16))

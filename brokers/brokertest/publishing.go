@@ -62,7 +62,7 @@ func publishConcurrently(w *world) {
 	require.ElementsMatch(w, want, runIDs(c.seen()))
 }
 
-// C1: what Publish did not refuse is there when a consumer comes.
+// What Publish did not refuse is there when a consumer comes.
 func publishToNobody(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

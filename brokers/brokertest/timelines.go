@@ -23,7 +23,7 @@ type timeline struct {
 	schedule []time.Duration // of the runs, from the first one
 }
 
-// A5, A13: five runs, then the dead letter queue, with retry_count 5.
+// Five runs, then the dead letter queue, with retry_count 5.
 func timelineA(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.Laravel(),
@@ -32,7 +32,7 @@ func timelineA(w *world) {
 	})
 }
 
-// B1-B5: ten seconds before the first run, then retries after 10, 20 and 40 s, then dead.
+// Ten seconds before the first run, then retries after 10, 20 and 40 s, then dead.
 func timelineB(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DelayedBackoff(),
@@ -42,7 +42,7 @@ func timelineB(w *world) {
 	})
 }
 
-// D20: three tries with [1,5,60].
+// Three tries with [1,5,60].
 func timelineD3(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
@@ -51,7 +51,7 @@ func timelineD3(w *world) {
 	})
 }
 
-// D19: five tries with [1,5,60]; the last value repeats.
+// Five tries with [1,5,60]; the last value repeats.
 func timelineD5(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
@@ -60,7 +60,7 @@ func timelineD5(w *world) {
 	})
 }
 
-// E2-E4: three cycles of five seconds, then limbo.
+// Three cycles of five seconds, then limbo.
 func timelineE(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.TTLCycle(""),

@@ -61,7 +61,7 @@ func raw(name string, value []byte) sarama.RecordHeader {
 	return sarama.RecordHeader{Key: []byte(name), Value: value}
 }
 
-// C10-C12: whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
+// Whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
 // offset goes on.
 func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tparallel // the cases read from one subscription, in turn
 	t.Parallel()

@@ -160,7 +160,7 @@ func TestSubscribe_PatternsOfOneConsumerShareAQueue(t *testing.T) {
 			require.Equal(t, want, m.UUID, "once, though two patterns match")
 			origin, _ := envelope.OriginFrom(m.Context())
 			require.Equal(t, "invoice.*", origin.Topic)
-			if want == "invoice.paid" { // D18: a retry keeps its routing key
+			if want == "invoice.paid" { // a retry keeps its routing key
 				require.Equal(t, "invoice.paid", origin.RoutingKey)
 				require.NoError(t, b.Reschedule(t.Context(), *origin, m.Copy(), time.Second))
 			}

@@ -48,7 +48,7 @@ func waited(headers amqp.Table) bool {
 }
 
 // countRejections takes over the cycles that consumers before us made by rejecting: without a counter of ours, what
-// RabbitMQ wrote into x-death is the number of failed attempts (E3). It is read from messages that no service of ours
+// RabbitMQ wrote into x-death is the number of failed attempts. It is read from messages that no service of ours
 // published again, where it is RabbitMQ's own.
 func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
 	if metadata[envelope.KeyRetryCount] != "" {

@@ -151,7 +151,7 @@ func (d *design) source(n brokers.Names, topic string, patterns []string) Plan {
 	switch {
 	case n.DeadExchange != "":
 		args["x-dead-letter-exchange"] = n.DeadExchange
-	case d.transport == transportReject && n.RetryExchange != "": // E1: what is rejected waits and comes back
+	case d.transport == transportReject && n.RetryExchange != "": // what is rejected waits and comes back
 		args["x-dead-letter-exchange"] = n.RetryExchange
 	case d.transport == transportReject:
 		args["x-dead-letter-exchange"] = ""
@@ -306,7 +306,7 @@ func delayedExchange(name string) Exchange {
 	return Exchange{Name: name, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeTopic}}
 }
 
-// pluginExchange is the delayed exchange of a consumer: of the queue's own name (D4) unless the scheme says otherwise.
+// pluginExchange is the delayed exchange of a consumer: of the queue's own name unless the scheme says otherwise.
 func pluginExchange(n brokers.Names) string {
 	if n.RetryExchange != "" {
 		return n.RetryExchange

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden plans anew")
 
-// The names and arguments of the five systems (A3, A4, B8, D1-D5, E1-E5), as they are declared.
+// The names and arguments of the five systems, as they are declared.
 func TestPlan_Golden(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cfg   brokers.Config

@@ -94,7 +94,7 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// E3: a message that consumers before us rejected has used up those cycles; a counter of ours is the truth.
+// A message that consumers before us rejected has used up those cycles; a counter of ours is the truth.
 func TestCountRejections(t *testing.T) {
 	deaths := []any{
 		"nonsense",

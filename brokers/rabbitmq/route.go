@@ -108,7 +108,7 @@ func (d *design) delayed(n brokers.Names, topic string, delay time.Duration) (ro
 	return d.wait(delay, func(step time.Duration) string { return d.firstName(n, topic, step) }), nil
 }
 
-// originKey is the routing key that the message was first published with (D18).
+// originKey is the routing key that the message was first published with.
 func originKey(n brokers.Names, origin *envelope.Origin) string {
 	if origin.RoutingKey != "" {
 		return origin.RoutingKey

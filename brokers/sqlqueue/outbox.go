@@ -11,7 +11,7 @@ import (
 )
 
 // TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with everything
-// else in it, and not at all when it rolls back (the outbox, C13). A delay counts from the call of Publish.
+// else in it, and not at all when it rolls back (the outbox). A delay counts from the call of Publish.
 //
 // tx is a *sql.Tx, or a *sql.Conn or wrapper in a transaction, on the database of this broker. It stays the caller's,
 // and an error of Publish may have spoiled it: roll it back. The publisher needs no Close, and is as safe for

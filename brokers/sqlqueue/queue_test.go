@@ -188,7 +188,7 @@ func TestDamagedHeaders_AreDelivered(t *testing.T) {
 	}
 }
 
-// A state change and its event are one transaction (C13), and so are a handler's effect and its ack.
+// A state change and its event are one transaction, and so are a handler's effect and its ack.
 func TestTransactions(t *testing.T) {
 	b, db := openFile(t)
 	_, err := db.ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)")

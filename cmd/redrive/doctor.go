@@ -138,7 +138,7 @@ func (d *doctor) examineStore(ctx context.Context) {
 	}
 }
 
-// tooMany is C32's bound for pending entries.
+// tooMany is the bound for pending entries that is an alert.
 const tooMany = 1000
 
 func (d *doctor) examineEntries(ctx context.Context) error {

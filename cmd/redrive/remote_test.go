@@ -151,7 +151,7 @@ func TestRemote_Credentials(t *testing.T) {
 	}
 }
 
-// C17: the report through a server is the server's own, and the one of the store.
+// The report through a server is the server's own, and the one of the store.
 func TestRemote_Report(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

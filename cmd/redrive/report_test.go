@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// C17: the weekly report, for people and for programs.
+// The weekly report, for people and for programs.
 func TestReport(t *testing.T) {
 	hermetic(t)
 	path := filepath.Join(t.TempDir(), "dead.db")

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No error of a package in the command is printed with that package's name. The names are read from the sources, so a new
-// package cannot be forgotten.
+// No error of a package in the command is printed with that package's name. The names are read from the sources, so a
+// new package cannot be forgotten.
 func TestErrorText_WithoutPackages(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
 		`{{if .Module}}{{if .Module.Main}}{{.Name}} {{.Dir}} {{join .GoFiles " "}}{{end}}{{end}}`, ".")

@@ -91,8 +91,8 @@ func settingsOf(cfg *config.Config) (any, error) {
 	return settings, json.Unmarshal(data, &settings)
 }
 
-// web is the HTTP server around the handler. The times for bodies and answers are the handler's, because imports, exports
-// and progress streams may take long. net/http's own answer to OPTIONS * would wait forever for a body.
+// web is the HTTP server around the handler. The times for bodies and answers are the handler's, because imports,
+// exports and progress streams may take long. net/http's own answer to OPTIONS * would wait forever for a body.
 func (s *server) web() *http.Server {
 	web := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,

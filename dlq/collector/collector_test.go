@@ -232,7 +232,7 @@ func (s *moody) set(down bool) {
 	s.down = down
 }
 
-// C1: while the store is down nothing is acked and nothing spins; when it is back everything is stored, once.
+// While the store is down nothing is acked and nothing spins; when it is back everything is stored, once.
 func TestCollector_StoreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

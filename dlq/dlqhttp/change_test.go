@@ -196,7 +196,7 @@ func TestIdempotencyKey_RunOutlivesTheServer(t *testing.T) {
 	require.Len(t, runs, 1)
 }
 
-// C22 to C25, word for word, under /api/v1/validation.
+// The four routes of older services, word for word, under /api/v1/validation.
 func TestValidationRoutes_C22toC25(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 4)

@@ -16,14 +16,14 @@ const (
 )
 
 // patient bounds how long a client is waited for that sends no body, or does not read its answer: it would keep a
-// connection, and what the route holds, forever. The server around the handler cannot bound it, because imports, exports
-// and progress streams take as long as they take.
+// connection, and what the route holds, forever. The server around the handler cannot bound it, because imports,
+// exports and progress streams take as long as they take.
 func patient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 		if r.Body != nil && r.Body != http.NoBody {
-			// In a copy: net/http closes a connection whose body was given up only where it finds its own body in its own
-			// request. Otherwise the rest of the body would be the next request.
+			// In a copy: net/http closes a connection whose body was given up only where it finds its own body in its
+			// own request. Otherwise the rest of the body would be the next request.
 			r = r.WithContext(r.Context())
 			out.body = &patientBody{ReadCloser: r.Body}
 			r.Body = out.body
@@ -64,8 +64,8 @@ func (w *patientWriter) within(send func() error) error {
 	return err
 }
 
-// SetReadDeadline sets the deadline for the body. Behind the body's end net/http itself reads, to see the client go, and
-// would take a deadline for that.
+// SetReadDeadline sets the deadline for the body. Behind the body's end net/http itself reads, to see the client go,
+// and would take a deadline for that.
 func (w *patientWriter) SetReadDeadline(t time.Time) error {
 	if w.body == nil || w.body.ended.Load() {
 		return nil

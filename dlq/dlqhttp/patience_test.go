@@ -55,8 +55,8 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// slow runs test in virtual time, with a server of six dead letters of a size, and a client that speaks HTTP/2 with it or
-// HTTP/1.1.
+// slow runs test in virtual time, with a server of six dead letters of a size, and a client that speaks HTTP/2 with it
+// or HTTP/1.1.
 func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *pipes, *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestSlowClients_Answer(t *testing.T) {
 	}
 }
 
-// Who takes long, but goes on, is served: an import in parts, an answer that is read in parts, a stream on which nothing
-// happens, a change that takes longer than its body may.
+// Who takes long, but goes on, is served: an import in parts, an answer that is read in parts, a stream on which
+// nothing happens, a change that takes longer than its body may.
 func TestSlowClients_Patience(t *testing.T) {
 	for name, secure := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {

@@ -108,7 +108,7 @@ func (w *world) expect(t *testing.T, text string, names ...string) {
 	require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(text), names...))
 }
 
-// C15, C31: what waits, what was done about it, and how each redrive went.
+// What waits, what was done about it, and how each redrive went.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond, LegacyNames: true, ResolutionBuckets: []float64{60, 7200}})
 	for n := range 4 {
@@ -234,7 +234,7 @@ func TestMetrics_OldestOfTopics(t *testing.T) {
 	require.NotContains(t, gather(t, w.registry), name+"{orders}")
 }
 
-// C14, C17: while the store is away, the spool shows it, and old numbers are not shown.
+// While the store is away, the spool shows it, and old numbers are not shown.
 func TestMetrics_StoreAway(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
 	w.die(t, 0)

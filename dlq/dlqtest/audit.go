@@ -76,7 +76,7 @@ func testAudit(t *testing.T, db Database) {
 	require.Equal(t, []string{"die", "redrive", "restore", "discard"}, paged)
 }
 
-// C34: what is RESOLVED and old goes; what waits or was discarded stays.
+// What is RESOLVED and old goes; what waits or was discarded stays.
 func testPurge(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -145,7 +145,7 @@ func testVersion(t *testing.T, db Database) {
 	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
-// C45: one call, many entries; those that cannot are listed.
+// One call, many entries; those that cannot are listed.
 func testChangeMany(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

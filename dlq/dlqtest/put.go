@@ -45,7 +45,7 @@ func Payloads() map[string][]byte {
 	}
 }
 
-// C21, reliability: what died comes back, whatever it is.
+// Reliability: what died comes back, whatever it is.
 func testExactBytes(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -227,7 +227,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 	require.Len(t, all(t, stores[1], dlq.Filter{}), letters)
 }
 
-// C37 in small: n in, n stored, with any number of writers at the same time.
+// N in, n stored, with any number of writers at the same time.
 func testConcurrentPuts(t *testing.T, db Database) {
 	t.Helper()
 	const callers, each = 32, 8

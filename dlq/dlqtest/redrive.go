@@ -20,7 +20,7 @@ func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	return get(t, s, id)
 }
 
-// C38: the outcome of a redriven message closes its entry on its own.
+// The outcome of a redriven message closes its entry on its own.
 func testSuccess(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -67,7 +67,7 @@ func testSuccess(t *testing.T, db Database) {
 }
 
 // A redriven message that dies again is the same entry, PENDING, one redrive older, until its redrives are used up:
-// then it is PARKED for a person (C43).
+// then it is PARKED for a person.
 func testSecondDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

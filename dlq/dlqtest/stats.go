@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// C27: an operator sees three causes, not a hundred messages.
+// An operator sees three causes, not a hundred messages.
 func testGroups(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -75,7 +75,7 @@ func testGroupNewest(t *testing.T, db Database) {
 	require.Equal(t, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending}, "the newest cause in front")
 }
 
-// C28-C30, C40 from the kept statistics.
+// The counts and curves come from the kept statistics.
 func testStats(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

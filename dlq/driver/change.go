@@ -231,7 +231,7 @@ func (e *Entry) close(at time.Time, by string) {
 }
 
 // waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its
-// redrives are used up, for a person (C43).
+// redrives are used up, for a person.
 func (e *Entry) waiting() Status {
 	if e.RedriveCount > 0 && e.RedriveCount >= e.RedriveBudget {
 		return Parked

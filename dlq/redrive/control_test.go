@@ -195,7 +195,7 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	})
 }
 
-// C46: no one approves their own run, however their name is written.
+// No one approves their own run, however their name is written.
 func TestRun_Approval(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Rule redrives dead letters of technical causes on its own (C41): "connection refused, after a minute, then after two,
+// Rule redrives dead letters of technical causes on its own: "connection refused, after a minute, then after two,
 // three times". It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
 type Rule struct {
 	// Name is in the audit log as "rule <name>". Required, unique.

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// C41: technical causes are redriven on their own, later and later, until the message's redrives are used up: then it
-// is PARKED (C43), and nothing touches it until a person does. Two processes have the same rule.
+// Technical causes are redriven on their own, later and later, until the message's redrives are used up: then it
+// is PARKED, and nothing touches it until a person does. Two processes have the same rule.
 func TestRule_BacksOffAndParks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,7 @@
 //
 // # Tables
 //
-// The view dlq_events has the columns of the table of that name that others have used (C19), under their names, with
+// The view dlq_events has the columns of the table of that name that others have used, under their names, with
 // the exact payload and the rest alongside them: event_payload is JSON, or NULL for a payload that the database's JSON
 // cannot hold; correlation_id on PostgreSQL is a UUID, or NULL for an id of another form, and correlation its text.
 // Behind the view dlq_entries has what is searched and changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys
@@ -49,7 +49,7 @@
 // dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no dashboard ever scans the
 // entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the server lets
 // an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What
-// was purged is in archive.dlq_events_archive on PostgreSQL (C35), else in dlq_events_archive, and [Store.Unarchive]
+// was purged is in archive.dlq_events_archive on PostgreSQL, else in dlq_events_archive, and [Store.Unarchive]
 // brings it back.
 //
 // # Partitions

@@ -70,7 +70,7 @@ func TestOpen_BesideAnApplication(t *testing.T) {
 	}
 }
 
-// C13: in the caller's transaction, the dead letter is there when that commits, and not when it is rolled back.
+// In the caller's transaction, the dead letter is there when that commits, and not when it is rolled back.
 func TestPutTx(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")

@@ -17,7 +17,7 @@ var archiveColumns = strings.Join(slices.Concat(
 	[]string{"kafka_topic", "correlation_id"},
 ), ", ")
 
-// Purge removes closed entries in one transaction: each is copied to the archive before it is deleted (C35).
+// Purge removes closed entries in one transaction: each is copied to the archive before it is deleted.
 func (s *Store) Purge(ctx context.Context, p dlq.Purge) (int, error) {
 	p, err := p.Resolve()
 	if err != nil {

@@ -35,7 +35,7 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 }
 
 // PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and
-// durable (C13). Ack their messages only then. When it fails the transaction is as it was before. Do not use the
+// durable. Ack their messages only then. When it fails the transaction is as it was before. Do not use the
 // transaction of business work that has failed: it will be rolled back, and the dead letter with it.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
 	if tx == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The five queries of the system that dlq_events replaces (C26-C30), as they stand in its handbook for PostgreSQL. For
+// The five queries of the system that dlq_events replaces, as they stand in its handbook for PostgreSQL. For
 // SQLite only the date functions are others; what was there stands in the comment behind the line.
 const (
 	queryPending = `
@@ -105,7 +105,6 @@ func rowsOf(t *testing.T, db *sql.DB, query string, args ...any) [][]any {
 	return all
 }
 
-// C26-C30.
 func TestDlqEvents_TheFiveQueries(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -144,7 +143,7 @@ func TestDlqEvents_TheFiveQueries(t *testing.T) {
 	require.InDelta(t, 3.0, rowsOf(t, db, queryResolution)[0][0], 0.001)
 }
 
-// C19: the columns, under their names and in their order, ours behind them. C20: the indexes.
+// The columns, under their names and in their order, ours behind them, and the indexes.
 func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	t.Parallel()
 	_, db := newFile(t, "")
@@ -168,7 +167,7 @@ func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	}
 }
 
-// C18: queries by a field of the payload, and joins with other tables; one letter that is not a JSON spoils none of it.
+// Queries by a field of the payload, and joins with other tables; one letter that is not a JSON spoils none of it.
 func TestDlqEvents_PayloadInQueries(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -200,7 +199,7 @@ func TestDlqEvents_PayloadInQueries(t *testing.T) {
 		"SELECT e.department, d.event_id FROM dlq_events d JOIN employee e ON e.id = d.source_id WHERE d.source_table = 'employee'"))
 }
 
-// C35: the archive has the whole entry, byte for byte, and a purge that cannot archive removes nothing.
+// The archive has the whole entry, byte for byte, and a purge that cannot archive removes nothing.
 func TestPurge_Archive(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -276,7 +275,7 @@ func TestList_UsesIndexes(t *testing.T) {
 	for _, query := range []string{"SELECT id FROM dlq_entries WHERE event_id = 'x'", "SELECT id FROM dlq_entries WHERE dedup_key = x'00'"} {
 		require.Contains(t, fmt.Sprint(rowsOf(t, db, "EXPLAIN QUERY PLAN "+query)), "SEARCH")
 	}
-	// C's own query, through the view, uses C20's index and never touches the messages.
+	// The older query, through the view, uses the index of the table and never touches the messages.
 	for _, row := range rowsOf(t, db, "EXPLAIN QUERY PLAN "+queryPending) {
 		require.Contains(t, row[3], "idx_dlq_status")
 	}

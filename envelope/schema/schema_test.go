@@ -51,7 +51,7 @@ func sample(t *testing.T, name string) string {
 	return string(b)
 }
 
-// A18: the two sample messages, as this module renders them and as a person would write them.
+// The two sample messages, as this module renders them and as a person would write them.
 func TestSchema_GoldenSamples(t *testing.T) {
 	validator := compile(t)
 	for _, name := range []string{"a18_new.json", "a18_failed.json", "a18_pretty_new.json", "a18_pretty_failed.json"} {

@@ -39,7 +39,7 @@ T= 0.0 s  mailer           system.ping.1   bus           pong
 T= 0.0 s  mailer           invoice.created INV-0         a debug message, looked at only
 `
 
-// D9, D14, D15, D17-D21, D24, D38: the whole morning in virtual time. The mailer sees each invoice event once, although
+// The whole morning in virtual time. The mailer sees each invoice event once, although
 // the invoice service runs two of them more often.
 func TestBus_Transcript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestBus_Transcript(t *testing.T) {
 		require.Regexp(t, `invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, out.String())
 		require.Regexp(t, `mailer\s+7\s+5\s+0\s+0\s+2\s+7`, out.String())
 
-		dead := broker.(*memory.Broker).Peek("easyweek.invoice-service.failed", "") // D5, D25
+		dead := broker.(*memory.Broker).Peek("easyweek.invoice-service.failed", "")
 		require.Len(t, dead, 1)
 		require.Equal(t, "3", dead[0].Metadata[envelope.KeyRetryCount])
 		require.Equal(t, "tax office: dial tcp: connection refused", dead[0].Metadata[envelope.KeyConsumerError])

@@ -103,7 +103,7 @@ func (t *transcript) watch(service string, handle func(context.Context, Event) e
 	}
 }
 
-// hooks are called when the decision about a failed attempt is durable (D24).
+// hooks are called when the decision about a failed attempt is durable.
 func (t *transcript) hooks(service string) middleware.Hooks {
 	return middleware.Hooks{
 		OnRetry: func(_ context.Context, p middleware.RetryParams) error {

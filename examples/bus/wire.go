@@ -24,13 +24,13 @@ type service struct {
 	handle func(context.Context, Event) error
 }
 
-// services are the two on this bus. Neither knows of the other, and each has its own tries and backoff (D9).
+// services are the two on this bus. Neither knows of the other, and each has its own tries and backoff.
 func services() []service {
 	return []service{
 		{
 			name:   "invoice-service",
 			events: []string{"invoice.*", "system.#"},
-			policy: middleware.ServiceBus(3, 1*time.Second, 5*time.Second, 60*time.Second), // T = 0, 1, 6 s, then .failed (D20)
+			policy: middleware.ServiceBus(3, 1*time.Second, 5*time.Second, 60*time.Second), // T = 0, 1, 6 s, then .failed
 			handle: handleInvoice,
 		},
 		{
@@ -42,7 +42,7 @@ func services() []service {
 	}
 }
 
-// open opens the bus: one connection that both services share (D13).
+// open opens the bus: one connection that both services share.
 func open(ctx context.Context, url, project string) (brokers.Broker, error) {
 	return brokers.Open(ctx, url, brokers.WithNaming(brokers.ServiceBus(project)))
 }
@@ -72,7 +72,7 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 	return router, nil
 }
 
-// publish sends the events, each under its own name as the routing key (D1).
+// publish sends the events, each under its own name as the routing key.
 func publish(broker brokers.Broker, events []Event) error {
 	publisher := broker.Publisher()
 	var errs []error

@@ -23,7 +23,7 @@ type Employee struct {
 
 const minimumAge = 16 // on the day of hiring
 
-// ValidationError is what is wrong with an event. Its text begins as the system's dashboards expect it (C11).
+// ValidationError is what is wrong with an event. Its text begins as the system's dashboards expect it.
 type ValidationError struct {
 	Kind   string   // cpf, age, dates or required: the first fault
 	Faults []string // all of them, for people
@@ -34,7 +34,7 @@ func (e *ValidationError) Error() string {
 	return "Falha na validação: " + strings.Join(e.Faults, "; ")
 }
 
-// Permanent says that no retry mends an event that is wrong: the pipeline asks errors for this method (C16).
+// Permanent says that no retry mends an event that is wrong: the pipeline asks errors for this method.
 func (e *ValidationError) Permanent() bool { return true }
 
 // Code is kept with the dead letter, in error_code, so that faults can be counted by kind.

@@ -61,7 +61,7 @@ func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entr
 	return sv.letters.Store().Get(ctx, list.Entries[0].ID) // with its payload
 }
 
-// fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry (C36, C38). What died
+// fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry. What died
 // first is kept alongside the correction, as an earlier revision.
 func (sv *service) fix(ctx context.Context, employee string, c changes) error {
 	entry, err := sv.deadLetterOf(ctx, employee)

@@ -41,7 +41,7 @@ func value[T any](t *testing.T, file, query string) (v T) {
 	return v
 }
 
-// C37: 1,000 invalid events are 1,000 rows, and the other 2,000 are processed.
+// 1,000 invalid events are 1,000 rows, and the other 2,000 are processed.
 func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 	r, file := employees(t, "", "-speed", "100")
 	require.Zero(t, r.code, r.stdout+r.stderr)
@@ -52,15 +52,15 @@ func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 
 	for query, want := range map[string]int{
 		`status = 'PENDING'`:                         1000,
-		`error_code = 'cpf'`:                         500, // validation (C9)
+		`error_code = 'cpf'`:                         500, // validation
 		`error_code = 'age'`:                         200, // validation
 		`error_code = 'dates'`:                       200, // business
 		`event_payload IS NULL`:                      100, // format: not JSON, kept in payload byte for byte
-		`attempts <> 1`:                              0,   // validation is never retried (C16)
+		`attempts <> 1`:                              0,   // validation is never retried
 		`reason <> 'permanent'`:                      0,
 		`source_id IS NULL`:                          100,
 		`event_type = kafka_topic`:                   1000,
-		`error_message LIKE 'Falha na validação: %'`: 900, // C11
+		`error_message LIKE 'Falha na validação: %'`: 900,
 	} {
 		require.Equal(t, want, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE `+query), query)
 	}
@@ -68,7 +68,7 @@ func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 	require.Equal(t, 1, value[int](t, file, `SELECT COUNT(DISTINCT correlation_id) FROM dlq_events`))
 }
 
-// C16, C41: the bad line to Manaus costs two retries an event and no event.
+// The bad line to Manaus costs two retries an event and no event.
 func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
 	const hire = `{"topic":"employee-create","key":"E1","payload":"{\"id\":\"E1\",\"version\":1,\"name\":\"Ana Lima\",\"cpf\":\"529.982.247-25\",\"birth_date\":\"1990-01-02\",\"hired_on\":\"2020-03-04\",\"unit\":\"Manaus\"}"}`
 	r, file := employees(t, hire, "-speed", "1000", "-")
@@ -79,7 +79,7 @@ func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
 	require.Zero(t, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`))
 }
 
-// C38: an event is corrected, sent back, and processed; C36: a correction that does not help comes back to the same
+// An event is corrected, sent back, and processed; a correction that does not help comes back to the same
 // entry.
 func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	few := string(bytes.Join(bytes.SplitAfterN(dumpFile, []byte("\n"), 31)[:30], nil)) // 30 events

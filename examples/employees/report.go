@@ -87,7 +87,7 @@ func (sv *service) entries(ctx context.Context) (all []dlq.Entry, err error) {
 	}
 }
 
-// printCauses is the system's second query, the most frequent errors (C27).
+// printCauses is the system's second query, the most frequent errors.
 func printCauses(w io.Writer, entries []dlq.Entry) {
 	occurrences := map[string]int{}
 	for i := range entries {

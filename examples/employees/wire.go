@@ -18,7 +18,7 @@ import (
 // group is the consumer group of this service.
 const group = "payroll"
 
-// topics are what the service consumes (C48).
+// topics are what the service consumes.
 var topics = []string{"employee-create", "employee-update", "employee-delete"}
 
 // service is the consumer, wired: this file is what a user of the framework writes.

@@ -59,7 +59,7 @@ func TestReminder_IsSentAfterItsDelay(t *testing.T) {
 	})
 }
 
-// The timeline of system B (B3): a first delivery after 10 s, then retries 10, 20 and 40 s apart.
+// The timeline of system B: a first delivery after 10 s, then retries 10, 20 and 40 s apart.
 func TestReminder_RetriesDoubleItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sms := &sender{start: time.Now(), failures: 3}

@@ -145,7 +145,8 @@ func (p *process) goroutines(t *testing.T) int {
 type attack struct {
 	send string
 	want []int
-	// cut says that the answer may be lost: a server that closes a connection with much in it that nobody reads resets it.
+	// cut says that the answer may be lost: a server that closes a connection with much in it that nobody reads resets
+	// it.
 	cut bool
 }
 
@@ -234,8 +235,8 @@ func repeated(status, n int) (list []int) {
 }
 
 // What was tried on the HTTP server of redrive serve, over connections by hand, with and without TLS: each request is
-// answered as it must be, what was smuggled in behind it is not, the connection is closed, nobody else notices, and nothing
-// is left. How long the server waits for slow clients is tested in virtual time.
+// answered as it must be, what was smuggled in behind it is not, the connection is closed, nobody else notices, and
+// nothing is left. How long the server waits for slow clients is tested in virtual time.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	for _, p := range []*process{startProcess(t, false), startProcess(t, true)} {
@@ -273,8 +274,8 @@ func (a *attack) check(t *testing.T, secure bool, answers []reply) {
 	}
 }
 
-// occupy leaves slow clients with the server: some that begin a header, which it closes while the test runs on, some that
-// begin a body, and some that never read. release waits for the first, and ends the others.
+// occupy leaves slow clients with the server: some that begin a header, which it closes while the test runs on, some
+// that begin a body, and some that never read. release waits for the first, and ends the others.
 func (p *process) occupy(t *testing.T) (release func()) {
 	t.Helper()
 	var headers, rest sync.WaitGroup

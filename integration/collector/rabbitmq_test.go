@@ -128,7 +128,7 @@ func TestRabbitMQ_ForeignService(t *testing.T) {
 	require.Equal(t, e.Origin.RoutingKey, all[0].Origin.RoutingKey, "where it was published first")
 }
 
-// C1, C37: thousands of dead letters, and a collector that is stopped and started in the middle, twice. Every one is
+// Thousands of dead letters, and a collector that is stopped and started in the middle, twice. Every one is
 // stored, once.
 func TestRabbitMQ_StopAndStart(t *testing.T) {
 	const n = 3000
@@ -186,7 +186,7 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 }
 
 // A service of ours that keeps its dead letters in RabbitMQ alone: they are collected with its error, and go back to
-// its queue with the routing key of their first publication (D18).
+// its queue with the routing key of their first publication.
 func TestRabbitMQ_OwnService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) { c.Group = "billing" })

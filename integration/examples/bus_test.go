@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// System D's bus on a real RabbitMQ (D1-D5, D9, D25): the transcript is that of the broker in memory, and what has
+// System D's bus on a real RabbitMQ: the transcript is that of the broker in memory, and what has
 // failed for good lies in the service's .failed queue, as a plain AMQP client reads it.
 func TestBus_OnRabbitMQ(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -21,7 +21,7 @@ var counts = []string{
 	`1000 invalid events, 1000 rows in dlq_events`,
 }
 
-// System C end to end on Kafka and PostgreSQL (C10, C12, C37, C38): 1,000 invalid events are 1,000 rows with their
+// System C end to end on Kafka and PostgreSQL: 1,000 invalid events are 1,000 rows with their
 // coordinates, the group's offsets are at the end of every partition, and a corrected event is processed.
 func TestEmployees_OnKafka(t *testing.T) {
 	kafka := services.SharedKafka(t)

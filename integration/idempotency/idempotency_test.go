@@ -1,4 +1,4 @@
-// Package idempotency_test proves package idempotency on real databases and brokers (D41).
+// Package idempotency_test proves package idempotency on real databases and brokers.
 package idempotency_test
 
 import (

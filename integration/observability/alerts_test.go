@@ -233,7 +233,7 @@ func (r *running) firing(t *testing.T, want []string) {
 	promtool(t, "test", "rules", path)
 }
 
-// C32, C33, D35, D36: every alert fires from the metrics that a service shows when what it is about happens to it, and
+// Every alert fires from the metrics that a service shows when what it is about happens to it, and
 // then no other one does; while nothing happens, none.
 func TestAlerts_OnService(t *testing.T) {
 	const good = 300 // a minute

@@ -71,7 +71,7 @@ func files(t *testing.T, pattern string) []string {
 	return found
 }
 
-// C32, C33, D35, D36: the rules are valid, and each alert fires when it should and keeps quiet when it should not.
+// The rules are valid, and each alert fires when it should and keeps quiet when it should not.
 func TestRules(t *testing.T) {
 	promtool(t, append([]string{"check", "rules"}, files(t, "prometheus/rules/*.yml")...)...)
 	promtool(t, append([]string{"test", "rules"}, files(t, "prometheus/tests/*.yml")...)...)
@@ -266,7 +266,7 @@ func ask(t *testing.T, api, expr string) int {
 	return len(answer.Data.Result)
 }
 
-// D33, D34, C31: a Prometheus that scrapes a service understands every query of every panel, and all that are about
+// A Prometheus that scrapes a service understands every query of every panel, and all that are about
 // what has happened there have an answer.
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// D7, D8: of several instances of a service, one that is busy holds one message, unacked until its handler is done, and
+// Of several instances of a service, one that is busy holds one message, unacked until its handler is done, and
 // the others get the rest.
 func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	}, "acked")
 }
 
-// D12, D13: after a graceful shutdown the broker has no connection of ours.
+// After a graceful shutdown the broker has no connection of ours.
 func TestBus_ShutdownClosesEverything(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
@@ -73,7 +73,7 @@ func TestBus_ShutdownClosesEverything(t *testing.T) {
 	await.True(t, func() bool { return connections() == 0 })
 }
 
-// D14, D15: system events are handled before user code, acked and not retried, whatever becomes of them; debug messages
+// System events are handled before user code, acked and not retried, whatever becomes of them; debug messages
 // go to their own handler.
 func TestBus_SystemEventsAndDebugMessages(t *testing.T) {
 	t.Parallel()

@@ -133,7 +133,7 @@ func vhostOf(t *testing.T, rawURL string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// D13: what the gauge says is what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
+// What the gauge says is what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
 func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)

@@ -33,7 +33,7 @@ func TestPlugin_Missing(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// D4, D18 on the wire. The plugin is in no package, so this broker is taught its exchange type's name, behind which a
+// The plugin is in no package, so this broker is taught its exchange type's name, behind which a
 // topic exchange delivers at once: names, bindings and headers are real, the delay is not.
 func TestPlugin_NamesAndHeaders(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// System A: orders -> orders_retry -> orders_dlq, five runs, the JSON body of A17 with retry_count 5 at the end.
+// System A: orders -> orders_retry -> orders_dlq, five runs, the JSON body with retry_count 5 at the end.
 func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -108,7 +108,7 @@ func diedIn(t *testing.T, m *message.Message) string {
 	return deaths[0].Queue
 }
 
-// B6: a validation error goes straight to the DLX.
+// A validation error goes straight to the DLX.
 func TestPresetB_PermanentErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -124,8 +124,8 @@ func TestPresetB_PermanentErrorsAreNotRetried(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// System D: D20's literal timeline of 0, 1 and 6 s, on a bus where a foreign producer publishes, with another service
-// that sees the event once (D9).
+// System D: the literal timeline of 0, 1 and 6 s, on a bus where a foreign producer publishes, with another service
+// that sees the event once.
 func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -175,7 +175,7 @@ func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	require.Empty(t, other.runs, "D9: one service's retries never reach the other")
 }
 
-// D2: a service that says its name in the environment only.
+// A service that says its name in the environment only.
 func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -191,7 +191,7 @@ func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	s.stop()
 }
 
-// D16: a message that a PHP consumer has tried twice already has one try left of three.
+// A message that a PHP consumer has tried twice already has one try left of three.
 func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -211,7 +211,7 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	const queue = "sgp.fechamento.reabertura.notificacao.dre"
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.TTLCycle("sme.sgp.workers"))) // 5 s is the default, E7
+	b := openBroker(t, url, naming(brokers.TTLCycle("sme.sgp.workers"))) // 5 s is the default
 	s := serve(t, b, queue, middleware.TTLCycle(3, 5*time.Second), fails)
 	p.send("sme.sgp.workers", queue, amqp.Publishing{Body: []byte("dre"), MessageId: "e-1"})
 
@@ -227,7 +227,7 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 }
 
 // E on queues that exist, classic, in the original's spelling, and with a consumer alongside ours that still rejects:
-// its cycles count (E3).
+// its cycles count.
 func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 	t.Parallel()
 	const queue, bus = "dre", "sme.sgp.workers"

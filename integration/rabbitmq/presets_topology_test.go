@@ -27,7 +27,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 		topic  string
 		queues map[string]arguments
 	}{
-		"A": { // A3, A4
+		"A": {
 			naming: brokers.Laravel(), topic: "orders",
 			queues: map[string]arguments{
 				"orders":       {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders_dlq"},
@@ -35,7 +35,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 				"orders_dlq":   {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
 			},
 		},
-		"B": { // B3, B8
+		"B": {
 			naming: brokers.DelayedBackoff(), topic: "order-reminder",
 			delays: []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second},
 			queues: map[string]arguments{
@@ -44,7 +44,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 				"order-reminder-dlq":           {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
 			},
 		},
-		"D": { // D2, D3, D5
+		"D": {
 			naming: brokers.ServiceBus("easyweek"), group: "invoice-service", topic: "invoice.*",
 			delays: []time.Duration{time.Second, 5 * time.Second, time.Minute},
 			queues: map[string]arguments{
@@ -55,7 +55,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 				"easyweek.invoice-service.failed":      {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
 			},
 		},
-		"E": { // E1, E2, E5, E7
+		"E": {
 			naming: limbu, topic: "sgp.fechamento.reabertura.notificacao.dre",
 			queues: map[string]arguments{
 				"sgp.fechamento.reabertura.notificacao.dre": {"x-dead-letter-exchange": "sme.sgp.workers.deadletter"},
@@ -85,7 +85,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 }
 
 // A message that is rejected, by the broker's own tools or a consumer that knows nothing of Redrive, goes where the
-// preset says: D's to .failed (D3), and E's through the wait queue back to the main queue (E1, E2).
+// preset says: D's to .failed, and E's through the wait queue back to the main queue.
 func TestPresets_ARejectedMessage(t *testing.T) {
 	t.Parallel()
 	reject := func(t *testing.T, p *plain, queue string) {
@@ -119,7 +119,7 @@ func TestPresets_ARejectedMessage(t *testing.T) {
 	})
 }
 
-// B1, B8, D1: a first-delivery delay on the bus reaches every service once, and each service its own copy.
+// A first-delivery delay on the bus reaches every service once, and each service its own copy.
 func TestPresets_DelayedEventReachesEveryService(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -144,7 +144,7 @@ func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `"full"`)
 }
 
-// D13: few connections and channels, whatever is going on, and none when all is closed.
+// Few connections and channels, whatever is going on, and none when all is closed.
 func TestStats_StayFew(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -32,7 +32,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	}
 }
 
-// A state change and its event are one transaction (C13): both or neither.
+// A state change and its event are one transaction: both or neither.
 func TestTxPublisher_Outbox(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {

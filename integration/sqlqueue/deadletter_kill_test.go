@@ -94,8 +94,9 @@ func reject(ctx context.Context, url string) error {
 	return errors.New("the subscription has ended")
 }
 
-// C13 and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also when
-// processes die in the middle of it and right after it. Whatever the moment, there are as many of each, and none twice.
+// The outbox and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also
+// when processes die in the middle of it and right after it. Whatever the moment, there are as many of each, and none
+// twice.
 func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {

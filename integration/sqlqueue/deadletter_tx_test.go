@@ -128,7 +128,7 @@ func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected i
 
 func alone(next message.HandlerFunc) message.HandlerFunc { return next }
 
-// C13 end to end: the handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack
+// The handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack
 // of the message are one transaction. When the commit fails none of them has happened, and the message comes again.
 func TestDeadLetter_OneTransaction(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ import (
 // REDRIVE_PEER=off leaves the peer's reads out, whose scans take caches away from ours: with it, two sizes of the table
 // can be compared.
 
-// peerSchema is C19 and C20 as they are written.
+// peerSchema is the table and the indexes of the system that moves in, as they are written.
 const peerSchema = `
 CREATE SCHEMA peer;
 CREATE TABLE peer.dlq_events (

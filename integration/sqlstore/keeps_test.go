@@ -34,7 +34,7 @@ func TestAudit_AppendOnly(t *testing.T) {
 	})
 }
 
-// C35 on servers: what is purged is in the archive, column by column and byte for byte, and a purge that cannot archive
+// What is purged is in the archive, column by column and byte for byte, and a purge that cannot archive
 // removes nothing.
 func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 	t.Parallel()

@@ -177,7 +177,7 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 	}
 }
 
-// No question of a dashboard scans the table, whatever its size: each touches a few pages (C39, C40; the targets are in
+// No question of a dashboard scans the table, whatever its size: each touches a few pages (the targets are in
 // milliseconds, which depend on who else uses the machine).
 func TestPostgres_Plans(t *testing.T) {
 	url := servers["PostgreSQL"](t)

@@ -35,7 +35,7 @@ func TestPurge_Child(t *testing.T) {
 const purgeSize = 40
 
 // kill -9 in the middle of a purge, again and again: each letter is in the table or in the archive, whole, and in one
-// of them (C34, C35).
+// of them.
 func TestPurge_Killed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

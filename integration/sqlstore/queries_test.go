@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The queries of C26 to C30, word for word.
+// The queries of the system that moves in, word for word.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at
@@ -75,7 +75,7 @@ func failed(text, topic string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) { d.Err.Message, d.Origin.Topic = text, topic }
 }
 
-// C26-C30 give on rows of this store what they would give on C's own table.
+// They give on rows of this store what they would give on its own table.
 func TestPostgres_TheFiveQueries(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -118,7 +118,7 @@ func TestPostgres_TheFiveQueries(t *testing.T) {
 	require.InDelta(t, 3.0, mean, 0.001)
 }
 
-// C19: the columns, their order and their types; C20: the indexes.
+// The columns, their order and their types, and the indexes.
 func TestPostgres_ColumnsAndIndexes(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -25,7 +25,7 @@ type crashing interface {
 }
 
 // The database is killed under load, twice: every dead letter that was taken is there afterwards, once, and the spool
-// is empty (C1, C14, C37).
+// is empty.
 func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (crashing, string){

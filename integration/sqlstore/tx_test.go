@@ -24,7 +24,7 @@ func death(n int) *envelope.DeadLetter {
 	}
 }
 
-// C13: state change and dead letter are one; a transaction that the failing handler has spoiled is not used, and
+// State change and dead letter are one; a transaction that the failing handler has spoiled is not used, and
 // nothing is lost by it.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()

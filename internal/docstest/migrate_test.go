@@ -117,7 +117,7 @@ func seconds(s ...float64) (all []time.Duration) {
 	return all
 }
 
-// A(5): five runs, no delay, then orders_dlq, where the body has what failed (A13, A18).
+// A(5): five runs, no delay, then orders_dlq, where the body has what failed.
 func TestMigrate_Laravel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, broker := run(t, laravel, "orders", func(p message.Publisher) error {
@@ -132,7 +132,7 @@ func TestMigrate_Laravel(t *testing.T) {
 	})
 }
 
-// B: first delivery after 10 s, retries 10, 20 and 40 s apart, then dead (B1-B5).
+// B: first delivery after 10 s, retries 10, 20 and 40 s apart, then dead.
 func TestMigrate_DelayedBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, broker := run(t, delayedBackoff, "order-reminder", func(p message.Publisher) error {
@@ -145,7 +145,7 @@ func TestMigrate_DelayedBackoff(t *testing.T) {
 	})
 }
 
-// E: three cycles of five seconds, then limbo (E3, E4).
+// E: three cycles of five seconds, then limbo.
 func TestMigrate_TTLCycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const queue = "sgp.fechamento.reabertura.notificacao.dre"

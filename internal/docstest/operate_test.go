@@ -98,7 +98,7 @@ func shift(ctx context.Context, letters *dlq.Letters, broker brokers.Broker) err
 	return nil
 }
 
-// housekeeping removes what has been resolved for 90 days, after a copy into the archive (C34, C35).
+// housekeeping removes what has been resolved for 90 days, after a copy into the archive.
 func housekeeping(ctx context.Context, manager *dlq.Manager) (removed int, err error) {
 	return manager.Purge(ctx, dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), Actor: "nightly"})
 }
@@ -145,7 +145,7 @@ func correct(ctx context.Context, manager *dlq.Manager, id int64, payload []byte
 	return err
 }
 
-// C45: a group of 30 is redriven in steps, and all are processed; one more is corrected on its way.
+// A group of 30 is redriven in steps, and all are processed; one more is corrected on its way.
 func TestOperate_RunAndCorrection(t *testing.T) {
 	t.Setenv("BROKER_URL", "mem://")
 	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
@@ -204,7 +204,7 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 	require.NoError(t, letters.Close())
 }
 
-// C36-C38: a bank that is down dead-letters two orders; when it is back, an operator's shift has them processed, and
+// A bank that is down dead-letters two orders; when it is back, an operator's shift has them processed, and
 // what is closed can be purged.
 func TestOperate_AShift(t *testing.T) {
 	t.Setenv("BROKER_URL", "mem://")

@@ -1,4 +1,4 @@
-// Package idempotency runs a message's effect once per consumer, although brokers deliver messages at least once (D41).
+// Package idempotency runs a message's effect once per consumer, although brokers deliver messages at least once.
 //
 // A [Guard] is a middleware. It claims the pair of consumer and message id in a [Store] before the handler runs, and
 // marks it as done afterwards; a further delivery of a message that is done is acked without running the handler. Put

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// busMetrics are the metrics in the names of the PHP service bus (D27-D31). They break with Prometheus' conventions on
+// busMetrics are the metrics in the names of the PHP service bus. They break with Prometheus' conventions on
 // purpose: the names are what its dashboards and alerts ask for.
 type busMetrics struct {
 	service   string

@@ -93,7 +93,7 @@ func (w *world) play(t *testing.T) {
 	w.away = nil
 }
 
-// D21, C15: what happens is counted under the tags first, retry and last, with what happened to it.
+// What happens is counted under the tags first, retry and last, with what happened to it.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{NativeFactor: -1, DurationBuckets: []float64{.25, 1}, DelayBuckets: []float64{10}, PayloadBuckets: []float64{64}}, nil)
@@ -220,7 +220,7 @@ func TestMetrics_NativeHistograms(t *testing.T) {
 	})
 }
 
-// D27-D31, D21: the same happenings in the service bus's names.
+// The same happenings in the service bus's names.
 func TestMetrics_ServiceBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{
@@ -295,7 +295,7 @@ event_processed_duration_sum{event_name="order.placed",exit_status="success",nan
 	})
 }
 
-// D32: names of events cannot blow up the number of series, nor break the page with bytes that are not text.
+// Names of events cannot blow up the number of series, nor break the page with bytes that are not text.
 func TestMetrics_BoundsLabels(t *testing.T) {
 	w := newWorld(t, pipelinemetrics.Config{MaxValues: 10}, nil)
 	var senders sync.WaitGroup

@@ -61,7 +61,7 @@ func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "the.end:1|c" })
 }
 
-// D27-D32: the service bus's names and tags.
+// The service bus's names and tags.
 func TestObserver(t *testing.T) {
 	const tags = "|#nano_service_name:billing,event_name:order.placed"
 	require.ElementsMatch(t, []string{
@@ -73,7 +73,7 @@ func TestObserver(t *testing.T) {
 	}, sent(t, func(*pipelinestatsd.Config) {}, 0, 2))
 }
 
-// D32: a metric can be off, and one of the first attempts sampled while all of the last are sent.
+// A metric can be off, and one of the first attempts sampled while all of the last are sent.
 func TestObserver_Sampling(t *testing.T) {
 	failures := slices.Repeat([]int{0}, 400)
 	lines := sent(t, func(c *pipelinestatsd.Config) {

@@ -151,8 +151,8 @@ func (s *subscription) nacked(h *hand) {
 	s.aside.Go(func() { s.hold(next, pause) })
 }
 
-// hold keeps h in hand for d, and lets it run then. Others run meanwhile, also where the window is one message: the second
-// nack in a row is of a message that can be neither retried nor dead-lettered now.
+// hold keeps h in hand for d, and lets it run then. Others run meanwhile, also where the window is one message: the
+// second nack in a row is of a message that can be neither retried nor dead-lettered now.
 func (s *subscription) hold(h *hand, d time.Duration) {
 	if h.nacks > 1 {
 		s.widen(h)

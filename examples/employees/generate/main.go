@@ -1,5 +1,5 @@
 // Command generate writes employees.ndjson, the input of the employees example: 3,000 events of three topics, exactly
-// 1,000 of them invalid (C37), one a line in the form that "kcat -J" prints records in. The same seed gives the same
+// 1,000 of them invalid, one a line in the form that "kcat -J" prints records in. The same seed gives the same
 // file; run it from examples/employees with
 //
 //	go run ./generate > employees.ndjson

@@ -60,7 +60,7 @@ func TestNew_UnknownDialect(t *testing.T) {
 
 var errBoom = errors.New("boom")
 
-// The effect and the mark are one transaction: a failure between them undoes both, and a duplicate finds both (D41).
+// The effect and the mark are one transaction: a failure between them undoes both, and a duplicate finds both.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	s, db := openStore(t)
 	_, err := db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")

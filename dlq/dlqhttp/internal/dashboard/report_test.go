@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// C17: the report as a page puts each cause under what happened to it, links to it, and is the one that can be
+// The report as a page puts each cause under what happened to it, links to it, and is the one that can be
 // downloaded.
 func TestPages_Report(t *testing.T) {
 	s := newSite(t)

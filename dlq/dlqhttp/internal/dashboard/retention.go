@@ -26,7 +26,7 @@ type retentionData struct {
 	Current dlq.Counts
 }
 
-// defaultDays is C34's.
+// defaultDays is how long resolved entries are kept by default.
 const defaultDays = 90
 
 // purgeOf reads what is to be purged from a form.

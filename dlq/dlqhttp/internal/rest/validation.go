@@ -35,7 +35,7 @@ type resolveInput struct {
 	ResolvedBy string `query:"resolvedBy" maxLength:"100" doc:"Who took care of it."`
 }
 
-// validationRoutes are the four routes of requirements C22 to C25, for existing callers.
+// validationRoutes are the four routes of older services, for existing callers.
 func (a *API) validationRoutes() {
 	handle(a, route{
 		id: "validation-list", method: http.MethodGet, path: "/validation/dlq", tag: "validation", role: access.Viewer,
