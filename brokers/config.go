@@ -48,7 +48,7 @@ type Config struct {
 	// Naming makes the names of queues. The zero value means [DefaultNames].
 	Naming NameScheme `yaml:"naming"`
 	// RefuseUnrouted makes Publish fail with [ErrUnroutable] for an event that no service has subscribed to. By default
-	// it is no error, as on any bus. Without patterns a topic that nothing reads follows the broker.
+	// it is not an error, as on any bus. Without patterns a topic that nothing reads follows the broker.
 	RefuseUnrouted bool `yaml:"refuse_unrouted"`
 	// Params are the driver's own parameters, by their names without x-.
 	Params Params `yaml:"params"`

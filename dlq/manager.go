@@ -134,7 +134,7 @@ func (m *Manager) Record(ctx context.Context, records ...AuditRecord) error {
 // Redrive sends a dead letter back to its consumer: claim, publish, wait for the outcome. It returns the entry as
 // RETRYING once the broker has confirmed the message; the consumer's success makes it RESOLVED, another death PENDING
 // again. When somebody else was faster the error is a [*ConflictError] that names them, and nothing was sent. When the
-// publish fails the claim is given back. When the process dies between claim and publish, the entry can be redriven
+// publish fails the claim is returned. When the process dies between claim and publish, the entry can be redriven
 // again after twice the publish timeout; should the message have gone out nevertheless, that makes one duplicate, with
 // the same message id. The error wraps [ErrForbidden] when the actor may not send another message alone; see
 // [Approval].

@@ -7,7 +7,7 @@ import "time"
 // A row that was claimed or deleted stays in the index until no snapshot can see it. One forgotten transaction,
 // anywhere in the database, keeps all of them, and each claim would read through the whole growing heap of them again.
 // The mark lets it begin behind them. Rows can turn up before the mark (a transaction that commits late, a lease that
-// is given back), so now and then a claim reads from the beginning, for a bounded share of the time.
+// is returned), so now and then a claim reads from the beginning, for a bounded share of the time.
 type lowWater struct {
 	mark     int64 // microseconds since 1970, by the database's clock
 	whole    time.Time

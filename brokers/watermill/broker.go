@@ -56,7 +56,7 @@ type Config struct {
 	Broker brokers.Config
 }
 
-// Scheme of the URL of brokers that have none of their own.
+// Scheme of the URL of brokers without a separate one.
 const Scheme = "watermill"
 
 // Validate reports every fault of c at once.

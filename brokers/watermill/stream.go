@@ -227,7 +227,7 @@ func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)
 	if s.own != nil {
-		s.forward(s.own, false) // and gives back what still comes
+		s.forward(s.own, false) // and returns what still comes
 	}
 	s.cancel()
 	s.mu.Lock()

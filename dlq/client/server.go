@@ -23,12 +23,12 @@ func (c *Client) ListAudit(ctx context.Context, q AuditQuery, p Page) (*wire.Aud
 	return ask[wire.AuditList](ctx, c, get(values(q, p), "audit"))
 }
 
-// ListMutes returns the causes of which nobody is notified.
+// ListMutes returns the causes without notifications.
 func (c *Client) ListMutes(ctx context.Context) (*wire.MuteList, error) {
 	return ask[wire.MuteList](ctx, c, get(nil, "mutes"))
 }
 
-// MuteGroup makes the server notify nobody of a cause, for a time; 0 is for good.
+// MuteGroup ends the notifications of a cause, for a time; 0 is for good.
 func (c *Client) MuteGroup(ctx context.Context, fingerprint string, period time.Duration, by By) (*wire.Mute, error) {
 	body := wire.MuteRequest{Seconds: period.Seconds(), Note: wire.Note{Note: by.Note}}
 	return ask[wire.Mute](ctx, c, post(by, body, "groups", fingerprint, "mute"))

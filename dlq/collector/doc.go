@@ -55,7 +55,7 @@
 //
 // On RabbitMQ that is the queue itself, so no other consumer sees it. On Kafka it is the topic, where every group reads
 // it again, since a foreign group reads nothing else; give a source another topic ([Source].Origin) when the service
-// has a retry topic of its own.
+// has a separate retry topic.
 //
 // A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has
 // confirmed its message, by "redrive" and with a note that says so, and PENDING again when its dead letter comes back.

@@ -104,7 +104,7 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 		if r.TLS != nil || strings.HasPrefix(h.cfg.PublicURL, "https:") {
 			header.Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		// net/http ignores a Content-Length that stands beside Transfer-Encoding, and keeps the connection. A proxy
+		// net/http ignores a Content-Length that stands next to Transfer-Encoding, and keeps the connection. A proxy
 		// that believed the length has sent a part of the next one's request as this body, or the other way round.
 		if len(r.TransferEncoding) > 0 {
 			header.Set("Connection", "close")

@@ -24,7 +24,7 @@ func hostilePayloads() map[string]string {
 }
 
 // A field of a JSON payload picks the letters that have its value there: in lists too, of the right type, and never
-// those whose payload is no JSON, is cut off or looks nearly like it.
+// those whose payload is not JSON, is cut off or looks nearly like it.
 func testPayloadFields(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

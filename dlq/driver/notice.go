@@ -16,7 +16,7 @@ type NoticeStore interface {
 	// Notices returns those since a time, and the first notice of each receiver, which has no ID: from then on it is
 	// served.
 	Notices(ctx context.Context, since time.Time) ([]Notice, error)
-	// PutNotice notes that a receiver has had a notice. One that is there stays as it is, and is no error.
+	// PutNotice notes that a receiver has had a notice. One that is there stays as it is, without an error.
 	PutNotice(ctx context.Context, n Notice) error
 	// Mute makes notifications leave a cause out, in place of what was said of it before.
 	Mute(ctx context.Context, m Mute) error
@@ -41,7 +41,7 @@ type Notice struct {
 	At           time.Time
 }
 
-// Mute is a cause of which nobody wants to be notified.
+// Mute is a cause without notifications.
 type Mute struct {
 	// Fingerprint, By and At are required. A zero Until is for good.
 	Fingerprint string

@@ -28,7 +28,7 @@ const (
 	NewCause Kind = "new_cause"
 	// RegressedCause is a cause that comes again after [Config.Quiet].
 	RegressedCause Kind = "regressed_cause"
-	// RunStopped is a redrive run that stopped by itself.
+	// RunStopped is a redrive run that stopped on its own.
 	RunStopped Kind = "run_stopped"
 	// RunAwaitsApproval is a redrive run that waits for a second person.
 	RunAwaitsApproval Kind = "run_awaits_approval"

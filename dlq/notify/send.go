@@ -26,7 +26,7 @@ const (
 	HeaderSignature = "Webhook-Signature"
 )
 
-// StatusError is an answer of a receiver that is no success.
+// StatusError is an answer of a receiver other than success.
 type StatusError struct {
 	Receiver string
 	Status   int

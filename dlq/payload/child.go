@@ -22,7 +22,7 @@ const (
 	childMemory  = 512 << 20
 )
 
-// Child evaluates in processes of its own, which may take half a gigabyte of memory and five seconds for a payload: one
+// Child evaluates in separate processes, which may take half a gigabyte of memory and five seconds for a payload: one
 // that takes more is killed, and its expression refused. The process is a command of the program that calls [Serve]. It
 // is made by [NewChild].
 type Child struct {
@@ -77,7 +77,7 @@ func (c *Child) Evaluate(ctx context.Context, expression string, payload []byte)
 	return answer.Payload, err
 }
 
-// ask asks a process, which it starts when there is none, and returns the one that lives on.
+// ask asks a process, which it starts if none is idle, and returns the one that lives on.
 func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *process, error) {
 	if p == nil {
 		var err error

@@ -46,7 +46,7 @@ func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body
 		return nil, fmt.Errorf("the result has %d bytes, more than %d", len(payload), maxJQOutput)
 	}
 	if bytes.Equal(payload, b.Payload) {
-		return nil, nil //nolint:nilnil // no change is no body
+		return nil, nil //nolint:nilnil // no change has no body
 	}
 	after := *b
 	after.Headers, after.Payload = maps.Clone(b.Headers), payload

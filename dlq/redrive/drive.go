@@ -49,7 +49,7 @@ type runDriver struct {
 	limiter *rate.Limiter
 
 	ahead   []readItem     // read, not claimed yet
-	reading chan readItems // the answer of the read in flight; nil while there is none
+	reading chan readItems // the answer of the read in flight; nil without one
 	after   int64          // the last item that was read
 	atEnd   bool           // nothing waits behind it
 	reread  time.Time      // not before this, because nothing was found at all

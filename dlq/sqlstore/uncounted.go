@@ -13,7 +13,7 @@ import (
 
 // The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the
 // application's may stay open for long after that, and everybody else's dead letters would wait for it. So it leaves
-// what is to be counted in a row of its own in dlq_uncounted, and readers of the statistics count it.
+// what is to be counted in a separate row in dlq_uncounted, and readers of the statistics count it.
 
 // storedDeltas are deltas as JSON.
 type storedDeltas struct {

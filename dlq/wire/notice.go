@@ -13,7 +13,7 @@ type Notice struct {
 	Run   *Run      `json:"run,omitempty"`
 }
 
-// Mute is a cause of which nobody is notified.
+// Mute is a cause without notifications.
 type Mute struct {
 	Fingerprint string    `json:"fingerprint"`
 	By          string    `json:"by"`

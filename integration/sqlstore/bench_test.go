@@ -159,14 +159,14 @@ func (a *arena) benchmarkReads(b *testing.B) {
 	row := a.total * 3 / 7
 	month := "created_at >= now() - interval '1 month'"
 	peers := map[string]string{
-		"pending page":                         page + "WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50",
-		"deep page by cursor":                  page + fmt.Sprintf("WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50 OFFSET %d", a.total/10),
-		"CPF invalid, last month (C39): page":  page + "WHERE error_message ILIKE '%CPF%' AND " + month + " ORDER BY created_at DESC LIMIT 50",
-		"CPF invalid, last month (C39): count": "SELECT count(*) FROM peer.dlq_events WHERE error_message ILIKE '%CPF%' AND " + month,
-		"count of pending":                     "SELECT count(*) FROM peer.dlq_events WHERE status = 'PENDING'",
+		"pending page":                   page + "WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50",
+		"deep page by cursor":            page + fmt.Sprintf("WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50 OFFSET %d", a.total/10),
+		"CPF invalid, last month: page":  page + "WHERE error_message ILIKE '%CPF%' AND " + month + " ORDER BY created_at DESC LIMIT 50",
+		"CPF invalid, last month: count": "SELECT count(*) FROM peer.dlq_events WHERE error_message ILIKE '%CPF%' AND " + month,
+		"count of pending":               "SELECT count(*) FROM peer.dlq_events WHERE status = 'PENDING'",
 		"top causes": `SELECT error_message, COUNT(*) AS occurrences FROM peer.dlq_events WHERE status = 'PENDING'
 			GROUP BY error_message ORDER BY occurrences DESC LIMIT 10`,
-		"statistics with the hourly curve (C40)": `WITH hours AS (SELECT DATE_TRUNC('hour', created_at) AS hour, COUNT(*) AS n FROM peer.dlq_events
+		"statistics with the hourly curve": `WITH hours AS (SELECT DATE_TRUNC('hour', created_at) AS hour, COUNT(*) AS n FROM peer.dlq_events
 				WHERE created_at >= NOW() - INTERVAL '7 days' GROUP BY hour),
 			types AS (SELECT event_type, COUNT(*) AS n, COUNT(CASE WHEN status = 'PENDING' THEN 1 END) AS pending FROM peer.dlq_events GROUP BY event_type),
 			causes AS (SELECT error_message, COUNT(*) AS n FROM peer.dlq_events WHERE status = 'PENDING' GROUP BY error_message ORDER BY n DESC LIMIT 10),

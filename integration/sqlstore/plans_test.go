@@ -114,9 +114,9 @@ func reads(total int, end time.Time) []read {
 		{"page of everything", list(dlq.Filter{}, dlq.Page{})},
 		{"page of a topic", list(dlq.Filter{Topic: "employee-update"}, dlq.Page{})},
 		{"page of an event type", list(dlq.Filter{EventType: "employee-update"}, dlq.Page{})},
-		{"CPF invalid, last month (C39): page", list(cpf, dlq.Page{})},
+		{"CPF invalid, last month: page", list(cpf, dlq.Page{})},
 		{"CPF invalid, last month, pending: page", list(pendingCPF, dlq.Page{})},
-		{"CPF invalid, last month (C39): count", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+		{"CPF invalid, last month: count", func(ctx context.Context, s *sqlstore.Store) (int, error) {
 			n, err := s.Count(ctx, cpf, 0)
 			return int(n), err
 		}},
@@ -132,7 +132,7 @@ func reads(total int, end time.Time) []read {
 			groups, err := s.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: end.Add(-7 * 24 * time.Hour)})
 			return len(groups), err
 		}},
-		{"statistics with the hourly curve (C40)", func(ctx context.Context, s *sqlstore.Store) (int, error) {
+		{"statistics with the hourly curve", func(ctx context.Context, s *sqlstore.Store) (int, error) {
 			stats, err := s.Stats(ctx, dlq.StatsQuery{})
 			return len(stats.Hourly), err
 		}},

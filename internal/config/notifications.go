@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/notify"
 )
 
-// Notifications are what people are told of, and how.
+// Notifications are what people are notified of, and how.
 type Notifications struct {
 	Receivers []NotificationReceiver `yaml:"receivers"`
 	// Quiet is for how long nothing has died of a cause that has come back. Defaults to 24 h.

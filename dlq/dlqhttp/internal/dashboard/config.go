@@ -42,7 +42,7 @@ type Config struct {
 	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
-	// Session reports whether a caller has logged in, and can log out. Nil is nobody.
+	// Session reports whether a caller has logged in, and can log out. Nil means no caller.
 	Session func(*http.Request) bool
 	// Interval is how often a page refreshes, and how old what it shows may be. Defaults to 5 s.
 	Interval time.Duration

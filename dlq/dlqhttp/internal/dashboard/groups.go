@@ -53,7 +53,7 @@ type groupsData struct {
 	Sort    string
 	now     url.Values
 	AllSeen bool // whether a filter hides something
-	Default bool // whether nothing but the status that the page begins with is asked for
+	Default bool // whether nothing but the status that the page begins with is requested
 }
 
 func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {

@@ -21,7 +21,7 @@ func newStreams(all int) *streams {
 	return &streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
 }
 
-// open takes a slot, or explains why there is none; empty when it took one.
+// open takes a slot, or explains why none is free; empty when it took one.
 func (s *streams) open(who *access.Principal) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
