@@ -83,14 +83,20 @@ var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|ti
 // secret is a part of each.
 var secret = regexp.MustCompile(`\d{3}\.\d{3}|(ana|bob|maximiliane)(@|%40)|horse|stapl|much longer`)
 
+// shown is the answer of a server to a role, without what differs between any two servers.
+func shown(t *testing.T, s *server, role, method, path, body string) string {
+	t.Helper()
+	a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
+	return when.ReplaceAllString(fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ",
+		a.header.Get("Content-Disposition"), "\n", a.body), "T")
+}
+
 // seen is everything that a role is shown of a server, by what it asked.
 func seen(t *testing.T, s *server, role string, guess secrets) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	ask := func(method, path, body string) {
-		a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
-		shown := fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ", a.header.Get("Content-Disposition"), "\n", a.body)
-		all[method+" "+path+" "+body] = when.ReplaceAllString(shown, "T")
+		all[method+" "+path+" "+body] = shown(t, s, role, method, path, body)
 	}
 	for _, op := range operations(t, s, as("viewer")...) {
 		if op.method != http.MethodGet {
@@ -172,6 +178,11 @@ func TestNonInterference(t *testing.T) {
 					first, second := seen(t, a, role, guess), seen(t, b, role, guess)
 					require.Greater(t, len(first), 100)
 					for asked := range first {
+						if path, ok := strings.CutPrefix(asked, http.MethodGet+" "); ok && first[asked] != second[asked] {
+							// A curve has moved on by five minutes between the two, or an hour has ended: both are asked again, at once.
+							path = strings.TrimSuffix(path, " ")
+							first[asked], second[asked] = shown(t, a, role, http.MethodGet, path, ""), shown(t, b, role, http.MethodGet, path, "")
+						}
 						require.Equal(t, first[asked], second[asked], "%s: %s", role, asked)
 						if !secret.MatchString(asked) { // else the answer may repeat the request
 							require.False(t, secret.MatchString(second[asked]), "%s: %s: %s", role, asked, second[asked])
