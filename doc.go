@@ -3,7 +3,8 @@
 //
 //   - envelope: the layout of a message, from any producer and on any broker
 //   - middleware: the pipeline that retries without blocking, dead-letters and defers
-//   - brokers: RabbitMQ, Kafka, NATS, a SQL database, any Watermill Pub/Sub or memory, opened by URL, below the same handlers
+//   - brokers: RabbitMQ, Kafka, NATS, a SQL database, any Watermill Pub/Sub or memory, opened by URL, below the same
+//     handlers
 //   - dlq: dead letters as data, and what an operator does with them
 //
 // middleware, brokers and dlq do not know each other. They meet in the program that uses them:

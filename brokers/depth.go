@@ -7,7 +7,7 @@ import "context"
 //
 //	if counts, ok := broker.(brokers.DepthReporter); ok {
 //
-// Those of memory, RabbitMQ, Kafka and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
+// Those of memory, RabbitMQ, Kafka, NATS and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
 type DepthReporter interface {
 	// Depths counts the messages that are stored and not handed out. Which kinds a broker counts its own comment says.
 	// What is counted changes while it is counted: the numbers need not be those of one moment. An absent entry means

@@ -48,12 +48,16 @@
 // so, and run package brokertest against it. What users are promised is kept above the transport, the same for every
 // broker.
 //
-// Four methods are optional, and found by the packages that need them, the last two by brokermetrics:
+// Five methods are optional, and found by the packages that need them, the last two by brokermetrics:
 //
-//	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call (redrive.BatchRedriver): one error for
-//	                                                                     each message, nil only for what the broker has confirmed
+//	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call
+//	                                                                     (redrive.BatchRedriver): one error for each
+//	                                                                     message, nil only for what the broker has
+//	                                                                     confirmed
 //	Depths                                                               how many messages wait: see [DepthReporter]
+//	Readers                                                              how many consumers read what a redrive goes to:
+//	                                                                     see [ReaderCounter]
 //	Counts() (connections, channels int)                                 what it has open at the broker
-//	AcksFailed() uint64                                                  handled messages, since Open, that come again because their
-//	                                                                     ack did not reach the broker
+//	AcksFailed() uint64                                                  handled messages, since Open, that come again
+//	                                                                     because their ack did not reach the broker
 package brokers

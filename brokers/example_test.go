@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory" // registers mem://
@@ -127,31 +125,6 @@ func ExampleRedact() {
 	fmt.Println(brokers.Redact("amqp://app:secret@rabbit:5672/?heartbeat=5"))
 	// Output:
 	// amqp://app:xxxxx@rabbit:5672/?heartbeat=5
-}
-
-// Any Watermill subscriber can be made to stop gently.
-func ExampleDrain() {
-	pubsub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	sub := brokers.Drain(pubsub, 20*time.Second)
-	orders, err := sub.Subscribe(context.Background(), "orders")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := pubsub.Publish("orders", message.NewMessage("1", nil)); err != nil {
-		fmt.Println(err)
-		return
-	}
-	m := <-orders
-	closed := make(chan error)
-	go func() { closed <- sub.Close() }()
-
-	fmt.Println("while it closes, the handler's context is", m.Context().Err())
-	m.Ack()
-	fmt.Println(<-closed)
-	// Output:
-	// while it closes, the handler's context is <nil>
-	// <nil>
 }
 
 func ExampleLookup() {

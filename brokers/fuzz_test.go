@@ -12,7 +12,10 @@ import (
 
 // Whatever a password holds, escaped or not, neither an error nor a redacted URL shows it.
 func FuzzRedact_NoPassword(f *testing.F) {
-	for _, password := range []string{"hush", "p@ss", "a/b", "1#b", "1?b", "%zz", "%41", ":", "a b", "x\x00y", "[::1]", "é", "a&b=c", "1/x@y", "?=", "a@b?c"} {
+	for _, password := range []string{
+		"hush", "p@ss", "a/b", "1#b", "1?b", "%zz", "%41", ":", "a b", "x\x00y", "[::1]",
+		"é", "a&b=c", "1/x@y", "?=", "a@b?c",
+	} {
 		f.Add(password)
 	}
 	f.Fuzz(func(t *testing.T, password string) {
@@ -31,7 +34,10 @@ func FuzzRedact_NoPassword(f *testing.F) {
 
 // A scheme that Validate accepts makes names without panicking, and without leftovers of its templates.
 func FuzzNameScheme(f *testing.F) {
-	for _, template := range []string{"{topic}_dlq", "{queue}[.{group}]", "x[{group}", "{", "}", "[]", "{topic}{topic}", "[[x]]", "{a[b}c]"} {
+	for _, template := range []string{
+		"{topic}_dlq", "{queue}[.{group}]", "x[{group}", "{", "}", "[]", "{topic}{topic}",
+		"[[x]]", "{a[b}c]",
+	} {
 		f.Add(template, "orders", "billing")
 	}
 	f.Fuzz(func(t *testing.T, template, topic, group string) {

@@ -23,6 +23,8 @@ var importPaths = map[string]string{
 	"amqp":       "github.com/redrive-go/redrive/brokers/rabbitmq",
 	"amqps":      "github.com/redrive-go/redrive/brokers/rabbitmq",
 	"kafka":      "github.com/redrive-go/redrive/brokers/kafka",
+	"nats":       "github.com/redrive-go/redrive/brokers/nats",
+	"nats+tls":   "github.com/redrive-go/redrive/brokers/nats",
 	"postgres":   "github.com/redrive-go/redrive/brokers/sqlqueue",
 	"postgresql": "github.com/redrive-go/redrive/brokers/sqlqueue",
 	"mysql":      "github.com/redrive-go/redrive/brokers/sqlqueue",
@@ -131,11 +133,44 @@ func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := d.Open(ctx, resolved)
+	b, err := openWithin(ctx, d, resolved)
 	if err != nil {
 		return nil, resolved.hideSecrets(err, d.Params())
 	}
 	return b, nil
+}
+
+// openGrace is how long a driver may take to give its reason when the context has ended.
+const openGrace = 250 * time.Millisecond
+
+// openWithin returns soon after ctx has ended. Clients such as sarama and amqp091 have no context for connecting, and
+// wait for a silent server for half a minute and more; one that answers after all is closed.
+func openWithin(ctx context.Context, d Driver, cfg Config) (Broker, error) {
+	type result struct {
+		broker Broker
+		err    error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		b, err := d.Open(ctx, cfg)
+		opened <- result{b, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.broker, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-opened:
+		return r.broker, r.err
+	case <-time.After(openGrace):
+	}
+	go func() {
+		if r := <-opened; r.broker != nil {
+			_ = r.broker.Close()
+		}
+	}()
+	return nil, fmt.Errorf("brokers: open %s: %w", Redact(cfg.URL), context.Cause(ctx))
 }
 
 func (m *Mux) unknownScheme(scheme string) error {

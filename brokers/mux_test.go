@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +50,8 @@ func TestOpen_UnknownScheme(t *testing.T) {
 func TestRegister_PanicsOnMistakesOfTheProgram(t *testing.T) {
 	var mux brokers.Mux
 	mux.Register("mem", memory.Driver{})
-	require.PanicsWithValue(t, `brokers: scheme "mem" is registered twice`, func() { mux.Register("mem", memory.Driver{}) })
+	require.PanicsWithValue(t, `brokers: scheme "mem" is registered twice`,
+		func() { mux.Register("mem", memory.Driver{}) })
 	require.Panics(t, func() { mux.Register("MEM", memory.Driver{}) })
 	require.Panics(t, func() { mux.Register("", memory.Driver{}) })
 	require.Panics(t, func() { mux.Register("x", nil) })
@@ -71,6 +74,39 @@ func (*failing) Params() []brokers.Param {
 func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	f.seen = cfg
 	return nil, errUnreachable
+}
+
+// silent is a driver whose client waits for a server that says nothing, whatever its context does, until it answers.
+type silent struct {
+	memory.Driver
+
+	answers chan brokers.Broker
+}
+
+func (s silent) Open(context.Context, brokers.Config) (brokers.Broker, error) {
+	return <-s.answers, nil
+}
+
+// Open returns when its context ends although the driver does not, and closes what the driver opens in the end.
+func TestOpen_EndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mux brokers.Mux
+		driver := silent{answers: make(chan brokers.Broker)}
+		mux.Register("mem", driver)
+		cause := errors.New("no answer within 2s")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, cause)
+		defer cancel()
+		start := time.Now()
+		_, err := mux.Open(ctx, "mem://?group=billing")
+		require.ErrorIs(t, err, cause)
+		require.Less(t, time.Since(start), 3*time.Second)
+
+		late, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		driver.answers <- late
+		synctest.Wait()
+		require.ErrorIs(t, late.Ping(t.Context()), brokers.ErrClosed)
+	})
 }
 
 // leaky is a driver whose client library quotes the connection string.

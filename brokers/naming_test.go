@@ -24,10 +24,12 @@ func TestNameScheme_Presets(t *testing.T) {
 			Delayed10s: "orders.billing_retry.10000", Dead: "orders.billing_dlq",
 		}},
 		"default with the default group": {brokers.DefaultNames(), "orders", brokers.DefaultGroup, golden{
-			Queue: "orders", Retry: "orders_retry", Retry8s: "orders_retry.8000", Delayed10s: "orders_retry.10000", Dead: "orders_dlq",
+			Queue: "orders", Retry: "orders_retry", Retry8s: "orders_retry.8000", Delayed10s: "orders_retry.10000",
+			Dead: "orders_dlq",
 		}},
 		"A, Laravel": {brokers.Laravel(), "orders", "", golden{
-			Queue: "orders", Retry: "orders_retry", Retry8s: "orders_retry.8000", Delayed10s: "orders_retry.10000", Dead: "orders_dlq",
+			Queue: "orders", Retry: "orders_retry", Retry8s: "orders_retry.8000", Delayed10s: "orders_retry.10000",
+			Dead: "orders_dlq",
 		}},
 		"B, delayed backoff": {brokers.DelayedBackoff(), "order-reminder", "", golden{
 			Queue: "order-reminder", Retry: "order-reminder-delayed-queue", Retry8s: "order-reminder-delayed-queue.8000",
@@ -52,15 +54,17 @@ func TestNameScheme_Presets(t *testing.T) {
 			Dead:          "sgp.fechamento.reabertura.notificacao.dre.limbu",
 		}},
 		"E with its own spelling": {brokers.NameScheme{Preset: "ttl-cycle", Dead: "{queue}.limbu"}, "dre", "", golden{
-			Queue: "dre", Retry: "dre.deadletter", Retry8s: "dre.deadletter.8000", Delayed10s: "dre.deadletter.10000", Dead: "dre.limbu",
+			Queue: "dre", Retry: "dre.deadletter", Retry8s: "dre.deadletter.8000", Delayed10s: "dre.deadletter.10000",
+			Dead: "dre.limbu",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, tc.scheme.Validate())
 			n := tc.scheme.For(tc.topic, tc.group)
 			require.Equal(t, tc.want, golden{
-				Queue: n.Queue, Exchange: n.Exchange, Retry: n.Retry(0), Retry8s: n.Retry(8 * time.Second), RetryExchange: n.RetryExchange,
-				Delayed10s: n.Delayed(10 * time.Second), Dead: n.Dead, DeadExchange: n.DeadExchange,
+				Queue: n.Queue, Exchange: n.Exchange, Retry: n.Retry(0), Retry8s: n.Retry(8 * time.Second),
+				RetryExchange: n.RetryExchange,
+				Delayed10s:    n.Delayed(10 * time.Second), Dead: n.Dead, DeadExchange: n.DeadExchange,
 			})
 		})
 	}
@@ -78,8 +82,14 @@ func TestNameScheme_Validate(t *testing.T) {
 		scheme brokers.NameScheme
 		want   string
 	}{
-		"unknown preset":      {brokers.NameScheme{Preset: "symfony"}, `unknown preset "symfony": known are default, delayed-backoff, laravel,`},
-		"unknown variable":    {brokers.NameScheme{Dead: "{topics}_dlq"}, `dead "{topics}_dlq": unknown variable {topics}: known here are {topic}, {group}, {project}, {queue}, {exchange}`},
+		"unknown preset": {
+			brokers.NameScheme{Preset: "symfony"},
+			`unknown preset "symfony": known are default, delayed-backoff, laravel,`,
+		},
+		"unknown variable": {
+			brokers.NameScheme{Dead: "{topics}_dlq"},
+			`dead "{topics}_dlq": unknown variable {topics}: known here are {topic}, {group}, {project}, {queue}, {exchange}`,
+		},
 		"queue of itself":     {brokers.NameScheme{Queue: "{queue}"}, `queue "{queue}": unknown variable {queue}`},
 		"delay in dead":       {brokers.NameScheme{Dead: "{queue}.{delay}"}, `unknown variable {delay}`},
 		"unclosed variable":   {brokers.NameScheme{Dead: "{queue"}, `dead "{queue": a { or [ is not closed`},

@@ -37,5 +37,6 @@ func TestMatchPattern(t *testing.T) {
 	} {
 		require.Equal(t, tc.want, brokers.MatchPattern(tc.pattern, tc.event), "%q against %q", tc.pattern, tc.event)
 	}
-	require.False(t, brokers.MatchPattern(strings.Repeat("#.", 1000)+"x", strings.Repeat("a.", 1000)+"y"), "a hostile pattern ends too")
+	require.False(t, brokers.MatchPattern(strings.Repeat("#.", 1000)+"x", strings.Repeat("a.", 1000)+"y"),
+		"a hostile pattern ends too")
 }

@@ -46,7 +46,8 @@ func Require(b Broker, n Needs) error {
 	lack(n.Groups, c.Groups, "it has no consumer groups: give each service its own topic, or do not ask for Groups")
 	lack(n.Patterns, c.Patterns, "it has no topic patterns as it is configured: open it with naming=service-bus, "+
 		"or subscribe to each event by its name")
-	lack(n.Transactions, c.Transactions, "it cannot publish inside a database transaction: open the queue of your database "+
+	lack(n.Transactions, c.Transactions, "it cannot publish inside a database transaction: open the queue of your "+
+		"database "+
 		"(postgres://, mysql://, sqlite://), or do not ask for Transactions")
 	lack(n.CrashLimit, c.DeliveryCount, "it does not count deliveries, so a message that crashes its consumer comes back "+
 		"forever: use quorum queues on RabbitMQ or a SQL queue, or do not ask for CrashLimit")
@@ -55,9 +56,11 @@ func Require(b Broker, n Needs) error {
 		longest := slices.Max(n.Delays)
 		switch {
 		case c.MaxDelay == 0 && longest > 0:
-			faults = append(faults, errors.New("it cannot delay messages: retry at once (backoff none), or choose another broker"))
+			faults = append(faults, errors.New("it cannot delay messages: retry at once (backoff none), or choose another "+
+				"broker"))
 		case longest > c.MaxDelay:
-			faults = append(faults, fmt.Errorf("its longest delay is %s, not %s: cap the backoff at %s", c.MaxDelay, longest, c.MaxDelay))
+			faults = append(faults, fmt.Errorf("its longest delay is %s, not %s: cap the backoff at %s", c.MaxDelay, longest,
+				c.MaxDelay))
 		}
 	}
 	if c.MaxMessageBytes > 0 && n.MessageBytes > c.MaxMessageBytes {

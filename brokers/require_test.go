@@ -15,9 +15,15 @@ func TestRequire_SaysWhatToChange(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 
-	require.NoError(t, brokers.Require(b, brokers.Needs{Groups: true, Delays: []time.Duration{0, 720 * time.Hour}, MessageBytes: 1024, Concurrency: 64}))
+	require.NoError(t, brokers.Require(b, brokers.Needs{
+		Groups: true, Delays: []time.Duration{0, 720 * time.Hour},
+		MessageBytes: 1024, Concurrency: 64,
+	}))
 
-	err = brokers.Require(b, brokers.Needs{Durable: true, Ordered: true, Patterns: true, Transactions: true, CrashLimit: true, MessageBytes: 1025})
+	err = brokers.Require(b, brokers.Needs{
+		Durable: true, Ordered: true, Patterns: true, Transactions: true,
+		CrashLimit: true, MessageBytes: 1025,
+	})
 	require.ErrorIs(t, err, brokers.ErrUnsupported)
 	for _, want := range []string{
 		"brokers: mem: not supported by this broker: ",
@@ -40,7 +46,10 @@ func (limited) Capabilities() brokers.Capabilities {
 }
 
 func TestRequire_Limits(t *testing.T) {
-	err := brokers.Require(limited{}, brokers.Needs{Groups: true, Delays: []time.Duration{time.Second, time.Hour}, Concurrency: 2})
+	err := brokers.Require(limited{}, brokers.Needs{
+		Groups: true, Delays: []time.Duration{time.Second, time.Hour},
+		Concurrency: 2,
+	})
 	require.ErrorContains(t, err, "it has no consumer groups")
 	require.ErrorContains(t, err, "its longest delay is 1m0s, not 1h0m0s: cap the backoff at 1m0s")
 	require.ErrorContains(t, err, "it runs at most 1 handlers at once, not 2")

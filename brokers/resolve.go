@@ -24,7 +24,10 @@ var settings = []setting{
 	{Param{Name: "group"}, func(c *Config, v string) { c.Group = v }},
 	{Param{Name: "concurrency", Kind: Int, Min: 1}, func(c *Config, v string) { c.Concurrency = Params{"": v}.Int("") }},
 	{Param{Name: "drain", Kind: Duration}, func(c *Config, v string) { c.DrainTimeout = Params{"": v}.Duration("") }},
-	{Param{Name: "publish-timeout", Kind: Duration, Min: 1}, func(c *Config, v string) { c.PublishTimeout = Params{"": v}.Duration("") }},
+	{
+		Param{Name: "publish-timeout", Kind: Duration, Min: 1},
+		func(c *Config, v string) { c.PublishTimeout = Params{"": v}.Duration("") },
+	},
 	{Param{Name: "delays", Kind: DurationList}, func(c *Config, v string) { c.Delays = Params{"": v}.Durations("") }},
 	{Param{Name: "refuse-unrouted", Kind: Bool}, func(c *Config, v string) { c.RefuseUnrouted = Params{"": v}.Bool("") }},
 	{Param{Name: "naming"}, func(c *Config, v string) { c.Naming.Preset = v }},

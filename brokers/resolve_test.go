@@ -109,7 +109,8 @@ func TestResolve_ReportsAllFaultsAtOnce(t *testing.T) {
 		Naming:      brokers.NameScheme{Dead: "{que}", Retry: "{project}.r"},
 	}.Resolve(params)
 	for _, want := range []string{
-		`prefetch="x"`, `delay="y"`, `"nonsense"`, "concurrency -1", `wait="soon"`, `params: unknown parameter "steeps": did you mean steps?`,
+		`prefetch="x"`, `delay="y"`, `"nonsense"`, "concurrency -1", `wait="soon"`,
+		`params: unknown parameter "steeps": did you mean steps?`,
 		"unknown variable {que}", "has {project}, and no project is set",
 	} {
 		require.ErrorContains(t, err, want)

@@ -8,7 +8,10 @@ import (
 // secretName reports whether a parameter of this name probably holds a secret.
 func secretName(name string) bool {
 	name = strings.ToLower(name)
-	for _, part := range []string{"password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "apikey", "api_key", "api-key"} {
+	for _, part := range []string{
+		"password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "apikey",
+		"api_key", "api-key",
+	} {
 		if strings.Contains(name, part) {
 			return true
 		}
@@ -21,7 +24,10 @@ func secretName(name string) bool {
 func (c Config) hideSecrets(err error, params []Param) error {
 	text := err.Error()
 	for _, secret := range c.secrets(params) {
-		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), url.UserPassword("", secret).String()[1:]} {
+		for _, form := range []string{
+			secret, url.QueryEscape(secret), url.PathEscape(secret),
+			url.UserPassword("", secret).String()[1:],
+		} {
 			text = strings.ReplaceAll(text, form, "xxxxx")
 		}
 	}

@@ -20,7 +20,8 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 	require.Equal(t, 2*time.Second, s.DrainTimeout)
 	require.Equal(t, 50, s.Params.Int("prefetch"))
 
-	s, err = c.Subscriber(params, brokers.WithGroup("mail"), brokers.WithConcurrency(8), brokers.WithDrainTimeout(time.Second),
+	s, err = c.Subscriber(params, brokers.WithGroup("mail"), brokers.WithConcurrency(8),
+		brokers.WithDrainTimeout(time.Second),
 		brokers.WithPatterns("invoice.*"), brokers.WithPatterns("user.#"), brokers.WithParam("prefetch", "7"))
 	require.NoError(t, err)
 	require.Equal(t, "mail", s.Group)
@@ -34,7 +35,8 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 func TestSubscriber_ReportsAllFaults(t *testing.T) {
 	c, err := brokers.Config{URL: "amqp://h/"}.Resolve(params)
 	require.NoError(t, err)
-	_, err = c.Subscriber(params, brokers.WithConcurrency(0), brokers.WithDrainTimeout(-1), brokers.WithParam("prefetch", "0"), brokers.WithParam("nope", ""))
+	_, err = c.Subscriber(params, brokers.WithConcurrency(0), brokers.WithDrainTimeout(-1),
+		brokers.WithParam("prefetch", "0"), brokers.WithParam("nope", ""))
 	for _, want := range []string{"concurrency 0", "drain timeout -1ns", `prefetch="0"`, `unknown parameter "nope"`} {
 		require.ErrorContains(t, err, want)
 	}

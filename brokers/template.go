@@ -61,7 +61,8 @@ func (t template) check(allowed []string) error {
 		case c == '}' && depth&1 == 1:
 			depth &^= 1
 			if name := string(t[start:i]); !slices.Contains(allowed, name) {
-				faults = append(faults, fmt.Errorf("unknown variable {%s}: known here are {%s}", name, strings.Join(allowed, "}, {")))
+				faults = append(faults, fmt.Errorf("unknown variable {%s}: known here are {%s}", name,
+					strings.Join(allowed, "}, {")))
 			}
 		case c == '[' && depth == 0:
 			depth = 2

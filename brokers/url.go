@@ -19,7 +19,8 @@ func parseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err == nil {
 		if u.Scheme == "" {
-			return nil, errors.New("the URL has no scheme; write mem://, amqp://host:5672/, kafka://host:9092 or postgres://host/db")
+			return nil, errors.New("the URL has no scheme; write mem://, amqp://host:5672/, kafka://host:9092 or " +
+				"postgres://host/db")
 		}
 		if hidesPassword(u) {
 			return nil, fmt.Errorf("the %s URL has an @ or # behind its host. %s", u.Scheme, encodeHint)

@@ -38,7 +38,8 @@ func TestOpen_SaysWhatIsWrongWithAURL(t *testing.T) {
 		"":                 "the URL is empty; write mem://",
 		"/queue":           "the URL has no scheme",
 		"amqp://h:5672/\n": "the URL has space around it",
-		"amqp://u:%zz@h/":  "a % that two hexadecimal digits do not follow. Special characters in a user name or password must be percent-encoded (%23 for #",
+		"amqp://u:%zz@h/": "a % that two hexadecimal digits do not follow. Special characters in a user name or password " +
+			"must be percent-encoded (%23 for #",
 		"amqp://u:a/b@h/":  "its host or port cannot be read",
 		"amqp://u:1#b@h/":  "has an @ or # behind its host",
 		"mem://host":       "mem:// and no host or path",

@@ -32,14 +32,15 @@ func (a Approval) Resolve() (Approval, error) {
 }
 
 // Reserve enters in the store's ledger that an actor is about to send, and reports whether that is within the limit.
-func (a Approval) Reserve(ctx context.Context, store Store, key, actor string, entries int64, open bool) (bool, error) {
+// Limit, window and time of the reservation are set here.
+func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation) (bool, error) {
 	ledger, ok := driver.As[driver.LedgerStore](store)
 	if !ok {
-		return false, fmt.Errorf("%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid, store)
+		return false, fmt.Errorf("%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid,
+			store)
 	}
-	return ledger.Reserve(ctx, driver.Reservation{
-		Key: key, Actor: actor, Entries: entries, Limit: a.Above, At: time.Now(), Window: a.Window, Open: open,
-	})
+	r.Limit, r.Window, r.At = a.Above, a.Window, driver.Now(ctx, store)
+	return ledger.Reserve(ctx, r)
 }
 
 // Unreserve takes a reservation back: nothing was sent.
@@ -61,19 +62,21 @@ func (m *Manager) reserve(ctx context.Context, id int64, by By) (undo func(), er
 		return nil, fmt.Errorf("dlq: redrive entry %d: %w: no actor: say who does it", id, ErrInvalid)
 	}
 	key := "entry " + uuid.NewString()
-	granted, err := a.Reserve(ctx, m.cfg.Store, key, by.Actor, 1, false)
+	granted, err := a.Reserve(ctx, m.cfg.Store, driver.Reservation{Key: key, Actor: by.Actor, Entries: 1})
 	if err != nil {
 		return nil, err
 	}
 	if !granted {
-		return nil, fmt.Errorf("dlq: redrive entry %d: %w: %s may send %d messages in %s alone: start a run, which somebody else approves",
+		return nil, fmt.Errorf("dlq: redrive entry %d: %w: %s may send %d messages in %s alone: start a run, which "+
+			"somebody else approves",
 			id, ErrForbidden, by.Actor, a.Above, a.Window)
 	}
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 		defer cancel()
 		if err := a.Unreserve(ctx, m.cfg.Store, key); err != nil {
-			m.cfg.Logger.WarnContext(ctx, "a message that was not sent counts as sent", "entry_id", id, "actor", by.Actor, "error", err)
+			m.cfg.Logger.WarnContext(ctx, "a message that was not sent counts as sent", "entry_id", id, "actor", by.Actor,
+				"error", err)
 		}
 	}, nil
 }

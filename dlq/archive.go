@@ -3,7 +3,6 @@ package dlq
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 )
@@ -15,5 +14,5 @@ func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, 
 	if !ok {
 		return nil, fmt.Errorf("dlq: unarchive: %w: this store has no archive", ErrInvalid)
 	}
-	return store.Unarchive(ctx, by, time.Now(), ids...)
+	return store.Unarchive(ctx, by, m.Now(ctx), ids...)
 }

@@ -3,7 +3,9 @@ package dlq
 import (
 	"context"
 	"errors"
-	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
 // bulkBatch is how many entries one transaction of a bulk change has.
@@ -22,33 +24,33 @@ const maxConflicts = 100
 // ResolveAll resolves every entry that the filter picks; see [Manager.Resolve]. By.Version is not looked at. On an
 // error those before are changed: to repeat the call is safe.
 func (m *Manager) ResolveAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, ActionResolve, by)
+	return m.changeAll(ctx, f, driver.ActionResolve, by)
 }
 
 // DiscardAll discards every entry that the filter picks; see [Manager.ResolveAll].
 func (m *Manager) DiscardAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, ActionDiscard, by)
+	return m.changeAll(ctx, f, driver.ActionDiscard, by)
 }
 
 // RestoreAll restores every entry that the filter picks; see [Manager.ResolveAll].
 func (m *Manager) RestoreAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, ActionRestore, by)
+	return m.changeAll(ctx, f, driver.ActionRestore, by)
 }
 
 // ParkAll parks every entry that the filter picks; see [Manager.ResolveAll].
 func (m *Manager) ParkAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, ActionPark, by)
+	return m.changeAll(ctx, f, driver.ActionPark, by)
 }
 
 // changeAll takes entries that are in a state for the action when the filter names no states, so that "discard this
 // group" does not count what was resolved long ago as refused.
-func (m *Manager) changeAll(ctx context.Context, f Filter, action Action, by By) (Bulk, error) {
+func (m *Manager) changeAll(ctx context.Context, f Filter, action driver.Action, by By) (Bulk, error) {
 	if len(f.Statuses) == 0 {
 		f.Statuses = []Status{Pending, Parked}
-		if action == ActionRestore {
+		if action == driver.ActionRestore {
 			f.Statuses = []Status{Resolved, Discarded, Parked}
 		}
-		if action == ActionPark {
+		if action == driver.ActionPark {
 			f.Statuses = []Status{Pending}
 		}
 	}
@@ -58,7 +60,10 @@ func (m *Manager) changeAll(ctx context.Context, f Filter, action Action, by By)
 		if len(ids) == 0 {
 			return nil
 		}
-		results, err := m.cfg.Store.Change(ctx, Change{Action: action, IDs: ids, Actor: by.Actor, Note: by.Note, At: time.Now()})
+		results, err := m.cfg.Store.Change(ctx, driver.Change{
+			Action: action, IDs: ids, Actor: by.Actor, Note: by.Note, ResolvedBy: text.Clean(by.ResolvedBy, text.MaxName),
+			At: m.Now(ctx),
+		})
 		if err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 // redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Headers that make no
 // sense mean that it was not redriven: a separate dead letter is the safe side.
 func redriveOf(headers map[string]string) (entry int64, redrive int) {
-	entry, err := ParseID(headers[envelope.KeyRedriveID])
+	entry, err := driver.ParseID(headers[envelope.KeyRedriveID])
 	if err != nil {
 		return 0, 0
 	}

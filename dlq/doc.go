@@ -31,7 +31,7 @@
 // PENDING entry can be done to it.
 //
 // Every arrow is a compare-and-set and a record in an audit log that is only ever appended to: of two operators who
-// press the same button one wins, and the other gets a [ConflictError] that names the winner.
+// press the same button one wins, and the other gets a [driver.ConflictError] that names the winner.
 //
 // Package redrive redrives in bulk, by runs and by rules.
 //
@@ -50,7 +50,7 @@
 // match its checksum, and refused.damaged, with records that the store would not take although it answers. The spool is
 // bounded (1 GiB); when it is full, DeadLetter fails and the message stays with the broker.
 //
-// Alarms are log records of [LevelCritical]; [Letters.Stats] has the numbers for gauges.
+// Alarms are log records of [envelope.LevelCritical]; [Letters.Stats] has the numbers for gauges.
 //
 // # Guarantees
 //

@@ -41,8 +41,14 @@ func TestOpen_Refuses(t *testing.T) {
 		url  string
 		want []string
 	}{
-		"unknown scheme":     {&one, "redis://host", []string{`unknown scheme "redis"`, "registered: foo", "forgotten import?"}},
-		"import is missing":  {&one, "postgres://u:secret@h/db", []string{`_ "github.com/redrive-go/redrive/dlq/sqlstore"`, "registered: foo"}},
+		"unknown scheme": {
+			&one, "redis://host",
+			[]string{`unknown scheme "redis"`, "registered: foo", "forgotten import?"},
+		},
+		"import is missing": {
+			&one, "postgres://u:secret@h/db",
+			[]string{`_ "github.com/redrive-go/redrive/dlq/sqlstore"`, "registered: foo"},
+		},
 		"nothing registered": {&empty, "", []string{`unknown scheme "sqlite"`, "none is registered"}},
 		"password with %":    {&one, "foo://u:se%cret@h/db", []string{"percent-encoded"}},
 		"password with /":    {&one, "foo://u:pa/secret@h/db", []string{"percent-encoded"}},

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
@@ -59,8 +58,8 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	if by.Version == 0 {
 		by.Version = e.Version // what the edit was made of
 	}
-	revised, err := m.cfg.Store.Revise(ctx, Revision{
-		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: time.Now(), Detail: diff.Detail(),
+	revised, err := m.cfg.Store.Revise(ctx, driver.Revision{
+		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: m.Now(ctx), Detail: diff.Detail(),
 	})
 	if err != nil {
 		return nil, diff, err
@@ -129,7 +128,8 @@ func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, 
 			return nil, fmt.Errorf("%w: a header needs a name", ErrInvalid)
 		}
 		if locked(key) {
-			return nil, fmt.Errorf("%w: header %q is the message's identity or its history and cannot be edited", ErrInvalid, key)
+			return nil, fmt.Errorf("%w: header %q is the message's identity or its history and cannot be edited", ErrInvalid,
+				key)
 		}
 	}
 	for _, key := range e.RemoveHeaders {
@@ -153,6 +153,7 @@ func locked(key string) bool {
 	case envelope.KeyContentType, envelope.KeyCorrelationID:
 		return false
 	default:
-		return envelope.IsOurs(key) || envelope.IsBrokerMade(key) || slices.Contains(driver.CollectedHeaders[:], strings.ToLower(key))
+		return envelope.IsOurs(key) || envelope.IsBrokerMade(key) ||
+			slices.Contains(driver.CollectedHeaders[:], strings.ToLower(key))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -18,18 +19,21 @@ func TestManager_Edit(t *testing.T) {
 	store := newStore(t)
 	letters, _ := newLetters(t, &faultyStore{Store: store}, t.TempDir())
 	c := &outbox{}
-	m := operate(t, store, dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, msg *message.Message, _ time.Duration) error {
-		return errors.Join(c.Reschedule(ctx, origin, msg, 0), handled(letters).Reschedule(ctx, origin, msg, 0))
-	}))
+	m := operate(t, store, dlq.RedriverFunc(
+		func(ctx context.Context, origin envelope.Origin, msg *message.Message, _ time.Duration) error {
+			return errors.Join(c.Reschedule(ctx, origin, msg, 0), handled(letters).Reschedule(ctx, origin, msg, 0))
+		}))
 	d := death(1)
 	d.Message.Payload = []byte(`{"cpf":"123","age":15}`)
 	id := stored(t, store, d)
 	edit := dlq.Edit{
-		Payload: []byte(`{"cpf":"529.982.247-25","age":15}`), SetHeaders: map[string]string{"fixed": "yes"}, RemoveHeaders: []string{"tenant"},
+		Payload: []byte(`{"cpf":"529.982.247-25","age":15}`), SetHeaders: map[string]string{"fixed": "yes"},
+		RemoveHeaders: []string{"tenant"},
 	}
 	preview, err := m.PreviewEdit(t.Context(), id, edit)
 	require.NoError(t, err)
-	require.Equal(t, "+fixed: yes\n-tenant: acme\n {\n-  \"cpf\": \"123\",\n+  \"cpf\": \"529.982.247-25\",\n   \"age\": 15\n }\n", preview.String())
+	require.Equal(t, "+fixed: yes\n-tenant: acme\n {\n-  \"cpf\": \"123\",\n+  \"cpf\": \"529.982.247-25\",\n   "+
+		"\"age\": 15\n }\n", preview.String())
 	before, err := m.Get(t.Context(), id)
 	require.NoError(t, err)
 	require.Zero(t, before.Revision, "a preview changes nothing")
@@ -49,7 +53,10 @@ func TestManager_Edit(t *testing.T) {
 	records, err := m.Audit(t.Context(), id)
 	require.NoError(t, err)
 	require.Len(t, records, 1, "what changes nothing leaves no record")
-	require.Equal(t, []any{dlq.ActionEdit, "the CPF was cut", "1"}, []any{records[0].Action, records[0].Note, records[0].Detail["revision"]})
+	require.Equal(t, []any{driver.ActionEdit, "the CPF was cut", "1"}, []any{
+		records[0].Action, records[0].Note,
+		records[0].Detail["revision"],
+	})
 	require.Contains(t, records[0].Detail["diff"], `+  "cpf": "529.982.247-25"`)
 
 	// Corrected and sent again, it is handled.

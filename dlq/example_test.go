@@ -16,6 +16,7 @@ import (
 	_ "modernc.org/sqlite" // the SQL driver is the program's choice
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -38,8 +39,9 @@ func deadOrder(id, problem string) *envelope.DeadLetter {
 	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
 	m.Metadata[envelope.KeyMessageID] = id
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: problem}, Class: "*pay.Error", Handler: "charge",
-		Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: problem}, Class: "*pay.Error",
+		Handler: "charge",
+		Origin:  envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
 		At: time.Date(2026, time.February, 28, 22, 53, 42, 0, time.UTC),
 	}
 }
@@ -82,8 +84,11 @@ func ExampleManager_Redrive() {
 	defer remove()
 	defer letters.Close()
 	_ = letters.DeadLetter(ctx, deadOrder("A-17", "bank is closed"))
-	broker := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
-		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload, m.Metadata[envelope.KeyRedriveCount])
+	broker := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message,
+		_ time.Duration,
+	) error {
+		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload,
+			m.Metadata[envelope.KeyRedriveCount])
 		// The pipeline that consumes it says so when the handler succeeds.
 		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
 	})
@@ -115,7 +120,7 @@ func ExampleManager_Redrive() {
 }
 
 // Of two operators one wins, and the other hears who that was.
-func ExampleConflictError() {
+func Example_conflict() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
@@ -125,7 +130,7 @@ func ExampleConflictError() {
 	manager := letters.Manager(nil)
 	_, _ = manager.Discard(ctx, 1, dlq.By{Actor: "ana", Note: "a test"})
 	_, err := manager.Resolve(ctx, 1, dlq.By{Actor: "bob"})
-	if conflict, ok := errors.AsType[*dlq.ConflictError](err); ok {
+	if conflict, ok := errors.AsType[*driver.ConflictError](err); ok {
 		fmt.Println(conflict.By, "was faster: it is", conflict.Status)
 	}
 	e, _ := manager.Restore(ctx, 1, dlq.By{Actor: "bob", Note: "it was not"})
@@ -216,7 +221,8 @@ func ExampleManager_Import() {
 	defer removeOther()
 	defer other.Close()
 	for range 2 {
-		imported, err := other.Manager(nil).Import(ctx, io.LimitReader(strings.NewReader(file.String()), 1<<20), dlq.By{Actor: "ana"})
+		imported, err := other.Manager(nil).Import(ctx, io.LimitReader(strings.NewReader(file.String()), 1<<20),
+			dlq.By{Actor: "ana"})
 		fmt.Println(imported.Stored, imported.Seen, err)
 	}
 	// Output:

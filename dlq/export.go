@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -38,7 +38,8 @@ func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hid
 	var purged []int64
 	defer func() {
 		if len(purged) > 0 {
-			m.cfg.Logger.WarnContext(ctx, "entries were purged while they were exported: they are in the archive", "count", len(purged),
+			m.cfg.Logger.WarnContext(ctx, "entries were purged while they were exported: they are in the archive", "count",
+				len(purged),
 				"first", purged[0])
 		}
 	}()
@@ -76,15 +77,16 @@ var errPurged = errors.New("purged meanwhile")
 
 // exported reads the bodies. The entry is read again, so that it fits them. A revision that is missing from an entry
 // which is there is an error: an export that lacks something must not look like one that lacks nothing.
-func (m *Manager) exported(ctx context.Context, listed *Entry) (*Exported, error) {
+func (m *Manager) exported(ctx context.Context, listed *Entry) (*driver.Exported, error) {
 	e, err := m.cfg.Store.Get(ctx, listed.ID)
 	if errors.Is(err, ErrNotFound) {
-		return nil, m.purgedOr(ctx, listed.ID, fmt.Errorf("dlq: export entry %d: it is listed, but cannot be read: %w", listed.ID, err))
+		return nil, m.purgedOr(ctx, listed.ID,
+			fmt.Errorf("dlq: export entry %d: it is listed, but cannot be read: %w", listed.ID, err))
 	}
 	if err != nil {
 		return nil, err
 	}
-	x := &Exported{Entry: *e}
+	x := &driver.Exported{Entry: *e}
 	x.Entry.Body = nil
 	for revision := 0; ; revision++ {
 		body, err := m.cfg.Store.Body(ctx, e.ID, revision)
@@ -92,7 +94,8 @@ func (m *Manager) exported(ctx context.Context, listed *Entry) (*Exported, error
 			return x, nil
 		}
 		if errors.Is(err, ErrNotFound) {
-			return nil, m.purgedOr(ctx, e.ID, fmt.Errorf("dlq: export entry %d: revision %d is missing: %w", e.ID, revision, err))
+			return nil, m.purgedOr(ctx, e.ID, fmt.Errorf("dlq: export entry %d: revision %d is missing: %w", e.ID, revision,
+				err))
 		}
 		if err != nil {
 			return nil, err
@@ -115,7 +118,7 @@ func (m *Manager) purgedOr(ctx context.Context, id int64, err error) error {
 
 // each calls fn for the entries that the filter picks, oldest first, page by page. fn may change them.
 func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) error {
-	page := Page{Limit: MaxPage, Order: OldestFirst}
+	page := Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
 	for {
 		listing, err := m.cfg.Store.List(ctx, f, page)
 		if err != nil {
@@ -146,7 +149,7 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 	if by.Actor == "" {
 		return total, fmt.Errorf("dlq: import: %w: no actor: say who does it", ErrInvalid)
 	}
-	var batch []Exported
+	var batch []driver.Exported
 	var numbers []int // of the lines in the batch
 	size, line := 0, 0
 	flush := func() error {
@@ -155,7 +158,7 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 		}
 		receipts, err := m.importBatch(ctx, by, batch, numbers)
 		for _, receipt := range receipts {
-			if receipt.Outcome == Stored {
+			if receipt.Outcome == driver.Stored {
 				total.Stored++
 			} else {
 				total.Seen++
@@ -191,14 +194,16 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 
 // importBatch stores a batch. When the store does not take it, the lines are stored one by one up to the one that it
 // does not take.
-func (m *Manager) importBatch(ctx context.Context, by By, batch []Exported, numbers []int) ([]Receipt, error) {
-	receipts, err := m.cfg.Store.Import(ctx, by, time.Now(), batch...)
+func (m *Manager) importBatch(ctx context.Context, by By, batch []driver.Exported, numbers []int) ([]driver.Receipt,
+	error,
+) {
+	receipts, err := m.cfg.Store.Import(ctx, by, m.Now(ctx), batch...)
 	if err == nil || ctx.Err() != nil {
 		return receipts, err
 	}
 	receipts = nil
 	for i := range batch {
-		one, err := m.cfg.Store.Import(ctx, by, time.Now(), batch[i])
+		one, err := m.cfg.Store.Import(ctx, by, m.Now(ctx), batch[i])
 		if err != nil {
 			return receipts, fmt.Errorf("dlq: import: line %d: message %.80q: %w", numbers[i], batch[i].Entry.EventID, err)
 		}

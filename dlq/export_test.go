@@ -13,18 +13,19 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // everything is all entries of a store with all their bodies, without the ids that a store gives.
-func everything(t *testing.T, s dlq.Store) map[dlq.Key]dlq.Exported {
+func everything(t *testing.T, s dlq.Store) map[driver.Key]driver.Exported {
 	t.Helper()
-	found := map[dlq.Key]dlq.Exported{}
-	page := dlq.Page{Limit: dlq.MaxPage}
+	found := map[driver.Key]driver.Exported{}
+	page := dlq.Page{Limit: driver.MaxPage}
 	listing, err := s.List(t.Context(), dlq.Filter{}, page)
 	require.NoError(t, err)
 	require.Empty(t, listing.Next)
 	for _, e := range listing.Entries {
-		x := dlq.Exported{Entry: e}
+		x := driver.Exported{Entry: e}
 		for revision := 0; revision <= e.Revision; revision++ {
 			body, err := s.Body(t.Context(), e.ID, revision)
 			require.NoError(t, err)
@@ -86,7 +87,8 @@ func TestManager_ExportImport(t *testing.T) {
 		}
 		require.Equal(t, everything(t, source), imported)
 	}
-	records, _, err := to.AuditLog(t.Context(), dlq.AuditFilter{Action: dlq.ActionImport}, dlq.Page{Limit: dlq.MaxPage})
+	records, _, err := to.AuditLog(t.Context(), dlq.AuditFilter{Action: driver.ActionImport},
+		dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	require.Len(t, records, n)
 	kept, err := target.Stats(t.Context(), dlq.StatsQuery{})
@@ -138,7 +140,8 @@ func TestManager_ImportDefaults(t *testing.T) {
 	require.NoError(t, json.Unmarshal(file.Bytes(), &line))
 	entry := line["entry"].(map[string]any)
 	for _, field := range []string{
-		"key", "version", "changed_at", "changed_by", "fingerprint", "cause", "died_at", "first_failure_at", "last_seen_at", "seen_count", "size",
+		"key", "version", "changed_at", "changed_by", "fingerprint", "cause", "died_at", "first_failure_at", "last_seen_at",
+		"seen_count", "size",
 	} {
 		delete(entry, field)
 	}
@@ -170,13 +173,18 @@ func TestManager_ImportTableRows(t *testing.T) {
 		`"correlation_id":"0195b7a8-3c1e-7000-8000-000000000001"}`
 	const least = `{"event_id":"e-2","event_payload":[1],"created_at":"2025-11-20T07:30:00+00:00"}`
 	same := strings.Replace(full, `"id":17`, `"id":18`, 1)
-	done, err := operate(t, store, nil).Import(t.Context(), strings.NewReader(full+"\n"+least+"\n"+same+"\n"+full+"\n"), ana)
+	done, err := operate(t, store, nil).Import(t.Context(), strings.NewReader(full+"\n"+least+"\n"+same+"\n"+full+"\n"),
+		ana)
 	require.NoError(t, err)
 	require.Equal(t, dlq.Imported{Stored: 3, Seen: 1}, done, "rows with other ids are other entries")
 	e, err := store.Get(t.Context(), 1)
 	require.NoError(t, err)
-	require.Equal(t, []any{dlq.Resolved, "ana", 2, 3, "employees", int32(3), int64(1042), "CPF inválido", "EmployeeHired", "at X"}, []any{
-		e.Status, e.ResolvedBy, e.RedriveCount, e.RedriveBudget, e.Origin.Topic, *e.Origin.Partition, *e.Origin.Offset, e.ErrorMessage,
+	require.Equal(t, []any{
+		dlq.Resolved, "ana", 2, 3, "employees", int32(3), int64(1042), "CPF inválido", "EmployeeHired",
+		"at X",
+	}, []any{
+		e.Status, e.ResolvedBy, e.RedriveCount, e.RedriveBudget, e.Origin.Topic, *e.Origin.Partition, *e.Origin.Offset,
+		e.ErrorMessage,
 		e.EventType, e.Body.Trace,
 	})
 	require.Equal(t, []byte(`{"cpf":"123","n":1.10}`), e.Body.Payload, "with every digit") //nolint:testifylint // exact bytes
@@ -251,7 +259,10 @@ func TestManager_Bulk(t *testing.T) {
 	bulk, err = m.ParkAll(t.Context(), group, ana)
 	require.NoError(t, err)
 	require.Equal(t, int64(999), bulk.Changed)
-	bulk, err = m.ResolveAll(t.Context(), dlq.Filter{Handler: group.Handler, Statuses: []dlq.Status{dlq.Parked, dlq.Resolved}}, ana)
+	bulk, err = m.ResolveAll(t.Context(), dlq.Filter{
+		Handler:  group.Handler,
+		Statuses: []dlq.Status{dlq.Parked, dlq.Resolved},
+	}, ana)
 	require.NoError(t, err)
 	require.Equal(t, []int64{999, 1}, []int64{bulk.Changed, bulk.Refused})
 	require.ErrorContains(t, bulk.Conflicts[0], "by ana")

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // exportedOf is the entry of a line of an export, with its bodies. What a line may lack follows from the rest.
-func exportedOf(l *wire.Letter) (*Exported, error) {
-	x := &Exported{}
+func exportedOf(l *wire.Letter) (*driver.Exported, error) {
+	x := &driver.Exported{}
 	e := &x.Entry
 	e.SetWire(&l.Entry)
 	current := false
@@ -20,7 +21,8 @@ func exportedOf(l *wire.Letter) (*Exported, error) {
 			return nil, err
 		}
 		if body.SHA256 != digest(body.Payload) {
-			return nil, fmt.Errorf("%w: revision %d is damaged: its payload does not have its SHA-256", ErrInvalid, body.Revision)
+			return nil, fmt.Errorf("%w: revision %d is damaged: its payload does not have its SHA-256", ErrInvalid,
+				body.Revision)
 		}
 		if body.Revision == e.Revision {
 			current = true
@@ -38,9 +40,10 @@ func exportedOf(l *wire.Letter) (*Exported, error) {
 	case !e.Status.Valid():
 		return nil, fmt.Errorf("%w: status %.40q is missing or unknown", ErrInvalid, e.Status)
 	case e.Attempts < 0 || e.RedriveCount < 0 || e.RedriveBudget < 0 || e.DeathRedrive < 0 || e.Version < 0:
-		return nil, fmt.Errorf("%w: attempts, redrive_count, redrive_budget, death_redrive and version must not be negative", ErrInvalid)
+		return nil, fmt.Errorf("%w: attempts, redrive_count, redrive_budget, death_redrive and version must not be negative",
+			ErrInvalid)
 	}
-	if e.Key == (Key{}) {
+	if e.Key == (driver.Key{}) {
 		e.Key = keyOf(&e.Origin, e.Handler, e.EventID, x.Bodies[0].Payload, 0)
 	}
 	completeExported(e)
@@ -77,7 +80,7 @@ func completeExported(e *Entry) {
 	e.SeenCount, e.Version = max(e.SeenCount, 1), max(e.Version, 1)
 }
 
-func readLine(data []byte) (*Exported, error) {
+func readLine(data []byte) (*driver.Exported, error) {
 	if isTableRow(data) {
 		return readTableRow(data)
 	}

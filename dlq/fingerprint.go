@@ -199,7 +199,8 @@ func isDuration(word string) bool {
 			i++
 		}
 		switch word[unit:i] {
-		case "", "ns", "us", "ms", "s", "m", "h", "d", "T", "Z", "B", "KB", "MB", "GB", "kB", "KiB", "MiB", "GiB", "th", "st", "nd", "rd":
+		case "", "ns", "us", "ms", "s", "m", "h", "d", "T", "Z", "B", "KB", "MB", "GB", "kB", "KiB", "MiB", "GiB", "th", "st",
+			"nd", "rd":
 		default:
 			return false
 		}

@@ -14,49 +14,70 @@ import (
 // the rest stays.
 func TestNormalize(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{
-		"":                 "",
-		"connection reset": "connection reset",
-		"dial tcp 10.0.0.1:5432: connect: connection refused":                                    "dial tcp ?: connect: connection refused",
-		"dial tcp [::1]:5432: connect: connection refused":                                       "dial tcp [::?]:?: connect: connection refused",
-		`Post "https://pay.example.com/v1/charge?id=17": context deadline exceeded`:              `Post "?": context deadline exceeded`,
-		"read tcp 10.1.2.3:48210->10.0.0.9:5672: i/o timeout":                                    "read tcp ?->?: i/o timeout",
-		"order 12345 not found":                                                                  "order ? not found",
-		"order-12345: payment of 99.90 EUR refused":                                              "order-?: payment of ? EUR refused",
-		"user 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e is blocked":                                   "user ? is blocked",
-		"user ABCDEFAB-CDEF-ABCD-EFAB-CDEFABCDEFAB is blocked":                                   "user ? is blocked",
-		"CPF 123.456.789-09 inválido":                                                            "CPF ? inválido",
-		"Falha na validação: idade 15 menor que 16":                                              "Falha na validação: idade ? menor que ?",
-		"at 2026-02-28T22:53:42+00:00: timeout":                                                  "at ?: timeout",
-		"at 2026-02-28 22:53:42.123456 UTC: timeout":                                             "at ?: timeout",
-		"Sat, 28 Feb 2026 22:53:42 GMT: timeout":                                                 "?: timeout",
-		"timeout after 30s":                                                                      "timeout after ?",
-		"timeout after 1m30.5s":                                                                  "timeout after ?",
-		"timeout after 250ms":                                                                    "timeout after ?",
-		"invalid memory address or nil pointer dereference [signal 0xb code=0x1]":                "invalid memory address or nil pointer dereference [signal ? code=?]",
-		"goroutine 17 at 0xc000123abc":                                                           "goroutine ? at ?",
-		"object deadbeef01 is gone":                                                              "object ? is gone",
-		`pq: duplicate key value violates unique constraint "orders_pkey"`:                       `pq: duplicate key value violates unique constraint "?"`,
-		"Error 1062 (23000): Duplicate entry 'a-1' for key 'PRIMARY'":                            "Error ? (?): Duplicate entry '?' for key '?'",
-		"ERROR: value too long for type character varying(50) (SQLSTATE 22001)":                  "ERROR: value too long for type character varying(?) (SQLSTATE ?)",
-		"can't parse customer's age":                                                             "can't parse customer's age",
-		"can't parse 'x'":                                                                        "can't parse '?'",
-		"unterminated \"quote":                                                                   "unterminated \"quote",
-		"invalid character 'x' looking for beginning of value":                                   "invalid character '?' looking for beginning of value",
-		"json: cannot unmarshal string into Go struct field Order.items.0.price of type float64": "json: cannot unmarshal string into Go struct field Order.items.?.price of type float?",
-		"strconv.Atoi: parsing \"abc\": invalid syntax":                                          "strconv.Atoi: parsing \"?\": invalid syntax",
-		"rpc error: code = Unavailable desc = transport is closing":                              "rpc error: code = Unavailable desc = transport is closing",
-		"kafka server: Message was too large (1048588 bytes, limit 1000012)":                     "kafka server: Message was too large (? bytes, limit ?)",
-		"x509: certificate has expired: current time 2026-11-21T04:12:00Z is after":              "x?: certificate has expired: current time ? is after",
-		"token 01HXYZ8K2M4N6P8Q0R2S4T6V8W rejected":                                              "token ? rejected",
-		"a  b\n\tc":             "a b c",
-		"page 3 of 10":          "page ? of ?",
-		"panic: \x00\xff odd":   "panic: \x00\uFFFD odd",
-		"Mon is a day, May not": "Mon is a day, May not",
-		"ids 1, 2, 3 and 4":     "ids ? and ?",
-		"db7 is down":           "db? is down",
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{"connection reset", "connection reset"},
+		{"dial tcp 10.0.0.1:5432: connect: connection refused", "dial tcp ?: connect: connection refused"},
+		{"dial tcp [::1]:5432: connect: connection refused", "dial tcp [::?]:?: connect: connection refused"},
+		{`Post "https://pay.example.com/v1/charge?id=17": context deadline exceeded`, `Post "?": context deadline exceeded`},
+		{"read tcp 10.1.2.3:48210->10.0.0.9:5672: i/o timeout", "read tcp ?->?: i/o timeout"},
+		{"order 12345 not found", "order ? not found"},
+		{"order-12345: payment of 99.90 EUR refused", "order-?: payment of ? EUR refused"},
+		{"user 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e is blocked", "user ? is blocked"},
+		{"user ABCDEFAB-CDEF-ABCD-EFAB-CDEFABCDEFAB is blocked", "user ? is blocked"},
+		{"CPF 123.456.789-09 inválido", "CPF ? inválido"},
+		{"Falha na validação: idade 15 menor que 16", "Falha na validação: idade ? menor que ?"},
+		{"at 2026-02-28T22:53:42+00:00: timeout", "at ?: timeout"},
+		{"at 2026-02-28 22:53:42.123456 UTC: timeout", "at ?: timeout"},
+		{"Sat, 28 Feb 2026 22:53:42 GMT: timeout", "?: timeout"},
+		{"timeout after 30s", "timeout after ?"},
+		{"timeout after 1m30.5s", "timeout after ?"},
+		{"timeout after 250ms", "timeout after ?"},
+		{
+			"invalid memory address or nil pointer dereference [signal 0xb code=0x1]",
+			"invalid memory address or nil pointer dereference [signal ? code=?]",
+		},
+		{"goroutine 17 at 0xc000123abc", "goroutine ? at ?"},
+		{"object deadbeef01 is gone", "object ? is gone"},
+		{
+			`pq: duplicate key value violates unique constraint "orders_pkey"`,
+			`pq: duplicate key value violates unique constraint "?"`,
+		},
+		{"Error 1062 (23000): Duplicate entry 'a-1' for key 'PRIMARY'", "Error ? (?): Duplicate entry '?' for key '?'"},
+		{
+			"ERROR: value too long for type character varying(50) (SQLSTATE 22001)",
+			"ERROR: value too long for type character varying(?) (SQLSTATE ?)",
+		},
+		{"can't parse customer's age", "can't parse customer's age"},
+		{"can't parse 'x'", "can't parse '?'"},
+		{"unterminated \"quote", "unterminated \"quote"},
+		{"invalid character 'x' looking for beginning of value", "invalid character '?' looking for beginning of value"},
+		{
+			"json: cannot unmarshal string into Go struct field Order.items.0.price of type float64",
+			"json: cannot unmarshal string into Go struct field Order.items.?.price of type float?",
+		},
+		{"strconv.Atoi: parsing \"abc\": invalid syntax", "strconv.Atoi: parsing \"?\": invalid syntax"},
+		{
+			"rpc error: code = Unavailable desc = transport is closing",
+			"rpc error: code = Unavailable desc = transport is closing",
+		},
+		{
+			"kafka server: Message was too large (1048588 bytes, limit 1000012)",
+			"kafka server: Message was too large (? bytes, limit ?)",
+		},
+		{
+			"x509: certificate has expired: current time 2026-11-21T04:12:00Z is after",
+			"x?: certificate has expired: current time ? is after",
+		},
+		{"token 01HXYZ8K2M4N6P8Q0R2S4T6V8W rejected", "token ? rejected"},
+		{"a  b\n\tc", "a b c"},
+		{"page 3 of 10", "page ? of ?"},
+		{"panic: \x00\xff odd", "panic: \x00\uFFFD odd"},
+		{"Mon is a day, May not", "Mon is a day, May not"},
+		{"ids 1, 2, 3 and 4", "ids ? and ?"},
+		{"db7 is down", "db? is down"},
 	} {
-		require.Equal(t, want, dlq.Normalize(in), "%q", in)
+		require.Equal(t, c.want, dlq.Normalize(c.in), "%q", c.in)
 	}
 }
 
@@ -105,6 +126,7 @@ func FuzzNormalize(f *testing.F) {
 func BenchmarkFingerprint(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		dlq.Fingerprint("charge", "*pay.Error", "504", "order 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e: dial tcp 10.0.0.1:5432: connection refused")
+		dlq.Fingerprint("charge", "*pay.Error", "504",
+			"order 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e: dial tcp 10.0.0.1:5432: connection refused")
 	}
 }

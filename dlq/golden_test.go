@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
@@ -22,24 +23,31 @@ func goldenAt(minute int) time.Time {
 }
 
 // goldenEntry has a value in every field that a file keeps, text that is not UTF-8 where a message may bring it.
-func goldenEntry() *Exported {
+func goldenEntry() *driver.Exported {
 	partition, offset := int32(3), int64(1<<53+1)
-	x := &Exported{Entry: Entry{
-		ID: 42, Key: Key(sha256.Sum256([]byte("key"))), EventID: "message \"1\"", EventType: "order.placed", SourceTable: "orders", SourceID: "4711",
+	x := &driver.Exported{Entry: Entry{
+		ID: 42, Key: driver.Key(sha256.Sum256([]byte("key"))), EventID: "message \"1\"", EventType: "order.placed",
+		SourceTable: "orders", SourceID: "4711",
 		CorrelationID: "c-1",
 		Origin: envelope.Origin{
-			Broker: "kafka", Topic: "orders\xff", Consumer: "billing", Exchange: "<events>", RoutingKey: "\xfe.placed", Key: []byte{0, 255, 'k'},
+			Broker: "kafka", Topic: "orders\xff", Consumer: "billing", Exchange: "<events>", RoutingKey: "\xfe.placed",
+			Key:       []byte{0, 255, 'k'},
 			Partition: &partition, Offset: &offset, Position: "3:9007199254740993", Timestamp: goldenAt(1),
 		},
-		Handler: "pay", Reason: envelope.ReasonExhausted, ErrorMessage: "bank: timeout after 17s\nfor \"ana\"", ErrorCode: "504", ErrorClass: "*bank.Error",
-		Rule: "timeouts", Attempts: 4, Status: Resolved, Version: 7, RedriveCount: 2, RedriveBudget: 3, DeathRedrive: 1, SeenCount: 5,
-		LeaseUntil: goldenAt(9), Run: "run-1", CreatedAt: goldenAt(2), FirstFailureAt: goldenAt(3), DiedAt: goldenAt(4), LastSeenAt: goldenAt(5),
-		LastRedriveAt: goldenAt(6), SucceededAt: goldenAt(7), ResolvedAt: goldenAt(8), ResolvedBy: "ana", ChangedAt: goldenAt(8), ChangedBy: "ana",
+		Handler: "pay", Reason: envelope.ReasonExhausted, ErrorMessage: "bank: timeout after 17s\nfor \"ana\"",
+		ErrorCode: "504", ErrorClass: "*bank.Error",
+		Rule: "timeouts", Attempts: 4, Status: Resolved, Version: 7, RedriveCount: 2, RedriveBudget: 3, DeathRedrive: 1,
+		SeenCount:  5,
+		LeaseUntil: goldenAt(9), Run: "run-1", CreatedAt: goldenAt(2), FirstFailureAt: goldenAt(3), DiedAt: goldenAt(4),
+		LastSeenAt:    goldenAt(5),
+		LastRedriveAt: goldenAt(6), SucceededAt: goldenAt(7), ResolvedAt: goldenAt(8), ResolvedBy: "ana",
+		ChangedAt: goldenAt(8), ChangedBy: "ana",
 		Revision: 1,
 	}}
 	for i, payload := range [][]byte{[]byte(`{"total": 1.50, "text":"a\u0000b <>&"}`), {0, 255, '\n', 'x'}} {
 		x.Bodies = append(x.Bodies, Body{
-			Revision: i, UUID: "w-\xff", Payload: payload, ContentType: "application/json", Trace: "main.go:1\n\tmain.go:2", SHA256: sha256.Sum256(payload),
+			Revision: i, UUID: "w-\xff", Payload: payload, ContentType: "application/json", Trace: "main.go:1\n\tmain.go:2",
+			SHA256:  sha256.Sum256(payload),
 			Headers: map[string]string{"tenant": "acme", "bytes": "\xff\x00\xfe", "\xfe key": "a\nb", "empty": ""},
 		})
 	}
@@ -54,7 +62,8 @@ func goldenLetter() *Entry {
 	x := goldenEntry()
 	e := x.Entry
 	e.ID, e.Status, e.Version, e.SeenCount, e.Revision = 0, Pending, 1, 1, 0
-	e.LeaseUntil, e.Run, e.LastRedriveAt, e.SucceededAt, e.ResolvedAt, e.ResolvedBy = time.Time{}, "", time.Time{}, time.Time{}, time.Time{}, ""
+	e.LeaseUntil, e.Run, e.LastRedriveAt, e.SucceededAt, e.ResolvedAt, e.ResolvedBy = time.Time{}, "", time.Time{},
+		time.Time{}, time.Time{}, ""
 	e.RedriveOf, e.DeathRedrive, e.RedriveCount = 41, 2, 2
 	e.CreatedAt, e.LastSeenAt, e.ChangedAt = e.DiedAt, e.DiedAt, e.DiedAt
 	e.Body = &x.Bodies[0]
@@ -119,7 +128,8 @@ func TestWire_Version2(t *testing.T) {
 func TestWire_LinesOfOthers(t *testing.T) {
 	t.Parallel()
 	w := goldenEntry().Wire()
-	w.Entry.Fingerprint, w.Entry.ChangedAt, w.Entry.ChangedBy, w.Entry.Cause, w.Entry.SeenCount = "", time.Time{}, "", "", 0
+	w.Entry.Fingerprint, w.Entry.ChangedAt, w.Entry.ChangedBy, w.Entry.Cause, w.Entry.SeenCount = "", time.Time{}, "", "",
+		0
 	line, err := json.Marshal(w)
 	require.NoError(t, err)
 	x, err := readLine(line)

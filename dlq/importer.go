@@ -13,6 +13,8 @@ import (
 
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // maxRefusals is how often the store may refuse one record while it answers, before the record is parked.
@@ -89,14 +91,16 @@ func (i *importer) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), i.opts.storeTimeout)
 	defer cancel()
 	if err := i.drain(ctx, i.spool); err != nil {
-		i.opts.logger.WarnContext(ctx, "dead letters stay in the spool for the next start", "spool", i.spool.Dir(), "error", err)
+		i.opts.logger.WarnContext(ctx, "dead letters stay in the spool for the next start", "spool", i.spool.Dir(), "error",
+			err)
 	}
 }
 
 func (i *importer) run(ctx context.Context) {
 	defer close(i.stopped)
-	wait, backoff := time.Duration(0), i.opts.importBackoff // at the start there may be something of an earlier process
-	for i.sleep(ctx, wait) {
+	pause, failures := time.Duration(0), 0 // at the start there may be something of an earlier process
+	trying := wait.Backoff{First: i.opts.importBackoff, Longest: i.opts.importMax}
+	for i.sleep(ctx, pause) {
 		err := i.round(ctx)
 		if ctx.Err() != nil {
 			return
@@ -109,12 +113,14 @@ func (i *importer) run(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in", backoff)
-			wait, backoff = backoff, min(2*backoff, i.opts.importMax)
+			failures++
+			pause = trying.After(failures)
+			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in",
+				pause)
 		case !i.spool.Empty(): // spooled while the store was still treated as down
-			wait = 0
+			pause = 0
 		default:
-			wait, backoff = -1, i.opts.importBackoff
+			pause, failures = -1, 0
 		}
 	}
 }
@@ -207,15 +213,15 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
 	}
 	if n := after.Damaged - before.Damaged; n > 0 {
-		i.opts.logger.Log(ctx, LevelCritical, "damaged lines in the spool: the file is kept for a person",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "damaged lines in the spool: the file is kept for a person",
 			"files", s.DamagedFiles(), "count", n)
 	}
 	if n := after.Torn - before.Torn; n > 0 {
-		i.opts.logger.Log(ctx, LevelCritical, "the end of a spool file is no whole line: it is kept for a person",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "the end of a spool file is no whole line: it is kept for a person",
 			"files", s.DamagedFiles(), "count", n)
 	}
 	if n := after.Missing - before.Missing; n > 0 {
-		i.opts.logger.Log(ctx, LevelCritical, "files of the spool are gone: move them back, and they are imported",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "files of the spool are gone: move them back, and they are imported",
 			"spool", s.Dir(), "count", n)
 	}
 	return err
@@ -271,7 +277,8 @@ func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) err
 }
 
 func (i *importer) put(ctx context.Context, records ...wire.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second)) // a batch is more work than one letter
+	// a batch is more work than one letter
+	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second))
 	defer cancel()
 	return putRecords(ctx, i.store, i.opts.logger, records)
 }
@@ -302,7 +309,7 @@ func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, caus
 	if err := s.Refuse(line); err != nil {
 		return fmt.Errorf("put a refused record aside: %w", err)
 	}
-	i.opts.logger.LogAttrs(ctx, LevelCritical, "the store will not take a record: it is put aside for a person",
+	i.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "the store will not take a record: it is put aside for a person",
 		slog.String("file", s.RefusedFile()), slog.Any("error", cause))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -18,7 +19,7 @@ import (
 // of many messages, which loses all but one. So everything that is stable over redeliveries goes in. The number of the
 // redrive is part of it for the redriven message whose entry is gone (purged, or in another store): it must not meet
 // the key of the first death.
-func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive int) Key {
+func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive int) driver.Key {
 	h := sha256.New()
 	for _, part := range []string{"1", o.Broker, o.Topic, o.Consumer, o.Position, handler, messageID} {
 		writePart(h, []byte(part))
@@ -29,7 +30,7 @@ func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive i
 	content := sha256.Sum256(data)
 	writePart(h, content[:])
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(redrive))) //nolint:gosec // never negative, see redriveOf
-	key := Key(h.Sum(nil))
+	key := driver.Key(h.Sum(nil))
 	if o.Partition != nil && o.Offset != nil {
 		binary.BigEndian.PutUint64(key[:], streamPlace(o))
 	} else if id, err := uuid.Parse(messageID); err == nil && id.Version() == 7 {

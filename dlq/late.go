@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // errNotOpen means that a store that was away at the start has not been opened yet.
@@ -118,8 +120,8 @@ func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error))
 }
 
 // Put implements [Store].
-func (s *lateStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, error) {
-	return late(ctx, s, func(store Store) ([]Receipt, error) { return store.Put(ctx, letters...) })
+func (s *lateStore) Put(ctx context.Context, letters ...*Entry) ([]driver.Receipt, error) {
+	return late(ctx, s, func(store Store) ([]driver.Receipt, error) { return store.Put(ctx, letters...) })
 }
 
 // Get implements [Store].
@@ -133,8 +135,8 @@ func (s *lateStore) Body(ctx context.Context, id int64, revision int) (*Body, er
 }
 
 // List implements [Store].
-func (s *lateStore) List(ctx context.Context, f Filter, p Page) (Listing, error) {
-	return late(ctx, s, func(store Store) (Listing, error) { return store.List(ctx, f, p) })
+func (s *lateStore) List(ctx context.Context, f Filter, p Page) (driver.Listing, error) {
+	return late(ctx, s, func(store Store) (driver.Listing, error) { return store.List(ctx, f, p) })
 }
 
 // Count implements [Store].
@@ -143,18 +145,20 @@ func (s *lateStore) Count(ctx context.Context, f Filter, limit int64) (int64, er
 }
 
 // Change implements [Store].
-func (s *lateStore) Change(ctx context.Context, c Change) ([]Result, error) {
-	return late(ctx, s, func(store Store) ([]Result, error) { return store.Change(ctx, c) })
+func (s *lateStore) Change(ctx context.Context, c driver.Change) ([]driver.Result, error) {
+	return late(ctx, s, func(store Store) ([]driver.Result, error) { return store.Change(ctx, c) })
 }
 
 // Revise implements [Store].
-func (s *lateStore) Revise(ctx context.Context, r Revision) (*Entry, error) {
+func (s *lateStore) Revise(ctx context.Context, r driver.Revision) (*Entry, error) {
 	return late(ctx, s, func(store Store) (*Entry, error) { return store.Revise(ctx, r) })
 }
 
 // Import implements [Store].
-func (s *lateStore) Import(ctx context.Context, by By, at time.Time, letters ...Exported) ([]Receipt, error) {
-	return late(ctx, s, func(store Store) ([]Receipt, error) { return store.Import(ctx, by, at, letters...) })
+func (s *lateStore) Import(ctx context.Context, by By, at time.Time, letters ...driver.Exported) ([]driver.Receipt,
+	error,
+) {
+	return late(ctx, s, func(store Store) ([]driver.Receipt, error) { return store.Import(ctx, by, at, letters...) })
 }
 
 // Purge implements [Store].
@@ -163,7 +167,7 @@ func (s *lateStore) Purge(ctx context.Context, p Purge) (int, error) {
 }
 
 // Audit implements [Store].
-func (s *lateStore) Audit(ctx context.Context, f AuditFilter, p Page) ([]AuditRecord, string, error) {
+func (s *lateStore) Audit(ctx context.Context, f AuditFilter, p Page) ([]driver.AuditRecord, string, error) {
 	store, err := s.get(ctx)
 	if err != nil {
 		return nil, "", err
@@ -172,13 +176,13 @@ func (s *lateStore) Audit(ctx context.Context, f AuditFilter, p Page) ([]AuditRe
 }
 
 // Groups implements [Store].
-func (s *lateStore) Groups(ctx context.Context, q GroupQuery) ([]Group, error) {
-	return late(ctx, s, func(store Store) ([]Group, error) { return store.Groups(ctx, q) })
+func (s *lateStore) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, error) {
+	return late(ctx, s, func(store Store) ([]driver.Group, error) { return store.Groups(ctx, q) })
 }
 
 // Stats implements [Store].
-func (s *lateStore) Stats(ctx context.Context, q StatsQuery) (Stats, error) {
-	return late(ctx, s, func(store Store) (Stats, error) { return store.Stats(ctx, q) })
+func (s *lateStore) Stats(ctx context.Context, q StatsQuery) (driver.Stats, error) {
+	return late(ctx, s, func(store Store) (driver.Stats, error) { return store.Stats(ctx, q) })
 }
 
 // Recount implements [Store].

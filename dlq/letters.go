@@ -72,7 +72,8 @@ func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error
 		return nil, errors.Join(openErr, err)
 	}
 	l.importer.wake(err)
-	o.logger.LogAttrs(ctx, LevelCritical, "the dead letter store does not answer: dead letters go to the spool until it does",
+	o.logger.LogAttrs(ctx, envelope.LevelCritical,
+		"the dead letter store does not answer: dead letters go to the spool until it does",
 		slog.String("spool", l.spool.Dir()), slog.Any("error", err))
 	return l, nil
 }
@@ -91,7 +92,7 @@ func NewLetters(store Store, opts ...Option) (*Letters, error) {
 
 func newLetters(store Store, o options) (*Letters, error) {
 	if o.observer != nil {
-		store = Observed(store, o.observer)
+		store = observed(store, o.observer)
 	}
 	l := &Letters{store: store, opts: o}
 	if o.noSpool {
@@ -134,17 +135,18 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
 		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
 	}
-	return l.keep(ctx, "dead letter", func() wire.Record { return deadRecord(entry) }, attrs, func(ctx context.Context) error {
-		_, err := l.store.Put(ctx, entry)
-		return err
-	})
+	return l.keep(ctx, "dead letter", func() wire.Record { return deadRecord(entry) }, attrs,
+		func(ctx context.Context) error {
+			_, err := l.store.Put(ctx, entry)
+			return err
+		})
 }
 
 // Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It
 // returns nil when that is durable, in the store or in the spool, and also when it is old news or the entry is not
 // ours: a success must not become a failure because of its record.
 func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
-	id, err := ParseID(r.EntryID)
+	id, err := driver.ParseID(r.EntryID)
 	if err != nil || r.Number < 1 {
 		l.opts.logger.WarnContext(ctx, "a redriven message names an entry or a redrive that cannot be",
 			"entry_id", r.EntryID, "redrive", r.Number, "message_id", r.MessageID)
@@ -155,9 +157,10 @@ func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
 		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: stamp(r.At),
 	}
 	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", r.MessageID)}
-	return l.keep(ctx, "redrive outcome", func() wire.Record { return redrivenRecord(outcome) }, attrs, func(ctx context.Context) error {
-		return l.outcomes.put(ctx, l, outcome)
-	})
+	return l.keep(ctx, "redrive outcome", func() wire.Record { return redrivenRecord(outcome) }, attrs,
+		func(ctx context.Context) error {
+			return l.outcomes.put(ctx, l, outcome)
+		})
 }
 
 // keep writes to the store, else to the spool.
@@ -187,11 +190,13 @@ func (l *Letters) keep(
 	attrs = append(attrs, slog.String("record", what), slog.Any("error", storeErr))
 	if err != nil {
 		attrs = append(attrs, slog.Any("spool_error", err))
-		l.opts.logger.LogAttrs(ctx, LevelCritical, "dead letter could be kept neither in the store nor in the spool", attrs...)
+		l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "dead letter could be kept neither in the store nor in the spool",
+			attrs...)
 		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
 	}
 	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
-	l.opts.logger.LogAttrs(ctx, LevelCritical, "dead letter kept in the spool: the store did not take it", attrs...)
+	l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "dead letter kept in the spool: the store did not take it",
+		attrs...)
 	l.importer.wake(storeErr)
 	return nil
 }

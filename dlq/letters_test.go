@@ -21,6 +21,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -71,7 +72,7 @@ type faultyStore struct {
 
 var errAway = errors.New("the database is away")
 
-func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	s.puts.Add(1)
 	if hold := s.hold.Load(); hold != nil {
 		select {
@@ -95,7 +96,7 @@ func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Rec
 	return receipts, err
 }
 
-func (s *faultyStore) Change(ctx context.Context, c dlq.Change) ([]dlq.Result, error) {
+func (s *faultyStore) Change(ctx context.Context, c driver.Change) ([]driver.Result, error) {
 	if s.away.Load() {
 		return nil, errAway
 	}
@@ -129,8 +130,10 @@ func death(n int) *envelope.DeadLetter {
 	m.Metadata[envelope.KeyRetryCount] = "3"
 	m.Metadata["tenant"] = "acme"
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("order %d: timeout", n), Code: "504"},
-		Class: "*main.Timeout", Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+		Message: m, Reason: envelope.ReasonExhausted,
+		Err:   envelope.Error{Message: fmt.Sprintf("order %d: timeout", n), Code: "504"},
+		Class: "*main.Timeout", Handler: "charge",
+		Origin:   envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
 		Attempts: 4, At: time.Now(),
 	}
 }
@@ -186,7 +189,7 @@ func TestLetters_StoreAway(t *testing.T) {
 	for line := range strings.SplitSeq(strings.TrimSpace(logs.String()), "\n") {
 		var record map[string]any
 		require.NoError(t, json.Unmarshal([]byte(line), &record))
-		if record["level"] != dlq.LevelCritical.String() {
+		if record["level"] != envelope.LevelCritical.String() {
 			continue // the importer says that it will try again
 		}
 		alarms++
@@ -230,7 +233,7 @@ func TestLetters_SpoolIsLossless(t *testing.T) {
 	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 })
 	for name := range payloads {
 		find := func(s dlq.Store) *dlq.Entry {
-			listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: dlq.MaxPage})
+			listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: driver.MaxPage})
 			require.NoError(t, err)
 			for _, e := range listing.Entries {
 				if e.Origin.Position == name {
@@ -282,7 +285,7 @@ func TestLetters_StoreComesAndGoesUnderLoad(t *testing.T) {
 	store.lost.Store(false)
 	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 })
 	require.Equal(t, int64(callers*each), count(t, store, dlq.Filter{}))
-	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: dlq.MaxPage})
+	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	found := map[string]bool{}
 	for _, e := range listing.Entries {
@@ -298,7 +301,8 @@ func TestLetters_StoreComesAndGoesUnderLoad(t *testing.T) {
 func TestLetters_StoreHangs(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
-	l, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(20*time.Millisecond), dlq.WithImportBackoff(time.Hour, time.Hour))
+	l, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(20*time.Millisecond),
+		dlq.WithImportBackoff(time.Hour, time.Hour))
 	hold := make(chan struct{})
 	store.hold.Store(&hold)
 	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
@@ -306,7 +310,8 @@ func TestLetters_StoreHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for n := range 20 {
-		require.NoError(t, l.DeadLetter(ctx, death(n)), "also for a caller whose context is over: at shutdown it matters most")
+		require.NoError(t, l.DeadLetter(ctx, death(n)),
+			"also for a caller whose context is over: at shutdown it matters most")
 	}
 	require.LessOrEqual(t, store.puts.Load(), before+1, "nobody waits for a store that is known to hang, but the importer")
 	require.Equal(t, int64(21), l.Stats().Appended)
@@ -421,7 +426,9 @@ func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
 	l, logs := newLetters(t, store, t.TempDir())
 	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
 	sent := make(chan *message.Message, 1)
-	manager := l.Manager(dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+	manager := l.Manager(dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin, m *message.Message,
+		_ time.Duration,
+	) error {
 		sent <- m
 		return nil
 	}))
@@ -429,17 +436,26 @@ func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
 	require.NoError(t, err)
 	m := <-sent
 	id := m.Metadata[envelope.KeyRedriveID]
-	require.Equal(t, dlq.FormatID(entry.ID), id)
+	require.Equal(t, driver.FormatID(entry.ID), id)
 
 	store.away.Store(true)
 	require.NoError(t, l.Redriven(t.Context(), envelope.RedrivenBy(m, envelope.Origin{}, time.Now())))
 	require.Contains(t, logs.String(), `"record":"redrive outcome"`)
 	store.away.Store(false)
-	eventually(t, "recorded", func() bool { return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1 })
+	eventually(t, "recorded", func() bool {
+		return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1
+	})
 
 	// What is not ours, gone, or old news is not a failure of a message that was handled well.
-	for _, outcome := range [][2]string{{id, "message-1"}, {id, "message-2"}, {"4711", "message-1"}, {"x", "message-1"}, {"", ""}} {
-		require.NoError(t, l.Redriven(t.Context(), envelope.Redriven{EntryID: outcome[0], Number: 1, MessageID: outcome[1], At: time.Now()}))
+	for _, outcome := range [][2]string{
+		{id, "message-1"},
+		{id, "message-2"},
+		{"4711", "message-1"},
+		{"x", "message-1"},
+		{"", ""},
+	} {
+		require.NoError(t, l.Redriven(t.Context(),
+			envelope.Redriven{EntryID: outcome[0], Number: 1, MessageID: outcome[1], At: time.Now()}))
 	}
 	require.Equal(t, int64(1), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
 }

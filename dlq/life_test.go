@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -67,7 +68,8 @@ func TestLife(t *testing.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) step {
 			return step{
 				rapid.SampledFrom([]string{
-					"edit", "redrive", "redrive", "redrive", "die", "die", "die otherwise", "succeed", "resolve", "discard", "park", "restore", "restore",
+					"edit", "redrive", "redrive", "redrive", "die", "die", "die otherwise", "succeed", "resolve", "discard", "park",
+					"restore", "restore",
 					"release", "unarchive", "unarchive",
 				}).Draw(r, "what"),
 				rapid.IntRange(0, len(l.letters)-1).Draw(r, "letter"),
@@ -172,7 +174,7 @@ func (l *lives) outcome(x *lived, what string) {
 	receipts, err := l.store.Put(l.t.Context(), dlq.NewEntry(d))
 	require.NoError(l.t, err)
 	require.Equal(l.t, x.id, receipts[0].ID)
-	if receipts[0].Outcome == dlq.DiedAgain && string(d.Message.Payload) != x.payloads[len(x.payloads)-1] {
+	if receipts[0].Outcome == driver.DiedAgain && string(d.Message.Payload) != x.payloads[len(x.payloads)-1] {
 		x.payloads = append(x.payloads, string(d.Message.Payload))
 	}
 }
@@ -215,16 +217,34 @@ func (l *lives) move() {
 	got, err := operate(l.t, target, nil).Import(l.t.Context(), strings.NewReader(file.String()), ana)
 	require.NoError(l.t, err)
 	require.Equal(l.t, dlq.Imported{Stored: written}, got)
-	if *lifeLetters <= dlq.MaxPage {
+	if *lifeLetters <= driver.MaxPage {
 		require.Equal(l.t, everything(l.t, l.store), everything(l.t, target))
 	}
 	require.Equal(l.t, l.kept(l.store).Counts, l.kept(target).Counts)
 }
 
-func (l *lives) kept(s *sqlstore.Store) dlq.Stats {
-	stats, err := s.Stats(l.t.Context(), dlq.StatsQuery{Since: time.Now().Add(-10 * 365 * 24 * time.Hour), TopCauses: dlq.MaxPage})
+func (l *lives) kept(s *sqlstore.Store) driver.Stats {
+	stats, err := s.Stats(l.t.Context(), dlq.StatsQuery{
+		Since:     time.Now().Add(-10 * 365 * 24 * time.Hour),
+		TopCauses: driver.MaxPage,
+	})
 	require.NoError(l.t, err)
 	return stats
+}
+
+// deaths are those after a redrive that the audit log has, by the hour.
+func (l *lives) deaths() map[time.Time]int64 {
+	deaths := map[time.Time]int64{}
+	page := dlq.Page{Limit: driver.MaxPage}
+	for more := true; more; more = page.After != "" {
+		records, next, err := l.store.Audit(l.t.Context(), dlq.AuditFilter{Action: driver.ActionDie}, page)
+		require.NoError(l.t, err)
+		for _, r := range records {
+			deaths[r.At.Truncate(time.Hour)]++
+		}
+		page.After = next
+	}
+	return deaths
 }
 
 // check compares what is stored with what must be, and the kept numbers with the rows.
@@ -232,6 +252,13 @@ func (l *lives) check() {
 	kept := l.kept(l.store)
 	require.NoError(l.t, l.store.Recount(l.t.Context()))
 	require.Equal(l.t, l.kept(l.store), kept)
+	again := map[time.Time]int64{}
+	for _, h := range kept.Hourly {
+		if h.DiedAgain != 0 {
+			again[h.Hour] = h.DiedAgain
+		}
+	}
+	require.Equal(l.t, l.deaths(), again)
 	live := int64(0)
 	for _, x := range l.letters {
 		if x.archived {

@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // ManagerConfig is what a [Manager] works with.
@@ -52,7 +53,8 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 		errs = append(errs, errors.New("a store is required"))
 	}
 	if cfg.PublishTimeout < 0 || cfg.OutcomeTimeout < 0 {
-		errs = append(errs, fmt.Errorf("publish timeout %s, outcome timeout %s: must not be negative", cfg.PublishTimeout, cfg.OutcomeTimeout))
+		errs = append(errs, fmt.Errorf("publish timeout %s, outcome timeout %s: must not be negative", cfg.PublishTimeout,
+			cfg.OutcomeTimeout))
 	}
 	if cfg.Approval != nil {
 		resolved, err := cfg.Approval.Resolve()
@@ -80,7 +82,7 @@ func (m *Manager) CanRedrive() bool { return m.cfg.Redriver != nil }
 func (m *Manager) Ping(ctx context.Context) error { return m.cfg.Store.Ping(ctx) }
 
 // List returns a page of the entries that the filter picks, without their bodies.
-func (m *Manager) List(ctx context.Context, f Filter, p Page) (Listing, error) {
+func (m *Manager) List(ctx context.Context, f Filter, p Page) (driver.Listing, error) {
 	return m.cfg.Store.List(ctx, f, p)
 }
 
@@ -93,19 +95,34 @@ func (m *Manager) Count(ctx context.Context, f Filter, limit int64) (int64, erro
 func (m *Manager) Get(ctx context.Context, id int64) (*Entry, error) { return m.cfg.Store.Get(ctx, id) }
 
 // Groups returns the causes, those with the most entries first.
-func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]Group, error) {
+func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, error) {
 	return m.cfg.Store.Groups(ctx, q)
 }
 
+// ListGroups returns the causes as [Manager.Groups] does, and reports whether there are more. With a limit of
+// [driver.MaxPage] a full list is reported as one with more: no store can be asked for one group above it.
+func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver.Group, more bool, err error) {
+	limit := cmp.Or(q.Limit, driver.DefaultGroups)
+	if q.Limit = limit; limit > 0 && limit < driver.MaxPage {
+		q.Limit++
+	}
+	groups, err = m.Groups(ctx, q)
+	if err != nil {
+		return nil, false, err
+	}
+	more = len(groups) > limit || limit == driver.MaxPage && len(groups) == limit
+	return groups[:min(limit, len(groups))], more, nil
+}
+
 // Stats returns the numbers of a dashboard.
-func (m *Manager) Stats(ctx context.Context, q StatsQuery) (Stats, error) {
+func (m *Manager) Stats(ctx context.Context, q StatsQuery) (driver.Stats, error) {
 	return m.cfg.Store.Stats(ctx, q)
 }
 
 // Audit returns what was done to an entry, oldest first; its first death is the entry itself.
-func (m *Manager) Audit(ctx context.Context, id int64) ([]AuditRecord, error) {
-	var all []AuditRecord
-	page := Page{Order: OldestFirst, Limit: MaxPage}
+func (m *Manager) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
+	var all []driver.AuditRecord
+	page := Page{Order: driver.OldestFirst, Limit: driver.MaxPage}
 	for {
 		records, next, err := m.cfg.Store.Audit(ctx, AuditFilter{EntryID: id}, page)
 		all = append(all, records...)
@@ -118,12 +135,12 @@ func (m *Manager) Audit(ctx context.Context, id int64) ([]AuditRecord, error) {
 
 // AuditLog returns a page of the audit log, newest first unless the page says otherwise, and the cursor of the next
 // page.
-func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]AuditRecord, string, error) {
+func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]driver.AuditRecord, string, error) {
 	return m.cfg.Store.Audit(ctx, f, p)
 }
 
 // Record appends to the audit log what changes no entry: that something was read, or refused.
-func (m *Manager) Record(ctx context.Context, records ...AuditRecord) error {
+func (m *Manager) Record(ctx context.Context, records ...driver.AuditRecord) error {
 	log, ok := driver.As[driver.RecordStore](m.cfg.Store)
 	if !ok {
 		return fmt.Errorf("dlq: %w: %T records nothing but changes", ErrInvalid, m.cfg.Store)
@@ -146,21 +163,23 @@ func (m *Manager) Redrive(ctx context.Context, id int64, by By) (*Entry, error) 
 	if err != nil {
 		return nil, err
 	}
-	claimed, err := m.change(ctx, id, by, Change{Action: ActionRedrive, Lease: 2 * m.cfg.PublishTimeout})
+	claimed, err := m.change(ctx, id, by, driver.Change{Action: driver.ActionRedrive, Lease: 2 * m.cfg.PublishTimeout})
 	if err != nil {
 		unreserve()
 		return nil, err
 	}
 	if err := m.publish(ctx, claimed); err != nil {
 		unreserve()
-		return nil, errors.Join(fmt.Errorf("dlq: redrive entry %d: %w: %w", id, ErrPublish, err), m.release(ctx, claimed, by, err))
+		return nil, errors.Join(fmt.Errorf("dlq: redrive entry %d: %w: %w", id, ErrPublish, err),
+			m.release(ctx, claimed, by, err))
 	}
 	// The outcome may be here before this record: then the version has changed and the record is not needed.
 	published, err := m.change(context.WithoutCancel(ctx), id, By{Actor: by.Actor, Version: claimed.Version},
-		Change{Action: ActionPublished, Lease: m.cfg.OutcomeTimeout})
+		driver.Change{Action: driver.ActionPublished, Lease: m.cfg.OutcomeTimeout})
 	if err != nil {
 		if !errors.Is(err, ErrConflict) {
-			m.cfg.Logger.WarnContext(ctx, "a redriven message is out, but the store could not record it; its outcome still counts",
+			m.cfg.Logger.WarnContext(ctx, "a redriven message is out, but the store could not record it; its outcome still "+
+				"counts",
 				"entry_id", id, "error", err)
 		}
 		published = claimed
@@ -177,7 +196,7 @@ func (m *Manager) publish(ctx context.Context, claimed *Entry) error {
 	}
 	// What was claimed decides the numbers in the headers, should the entry have moved on since.
 	claimed.Body = full.Body
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.PublishTimeout)
+	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), m.cfg.PublishTimeout)
 	defer cancel()
 	return m.cfg.Redriver.Reschedule(ctx, claimed.Origin, RedriveMessage(claimed), 0) //nolint:contextcheck // the message has its own
 }
@@ -187,8 +206,11 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 	defer cancel()
 	note := "not published: " + cause.Error()
-	_, err := m.change(ctx, claimed.ID, By{Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version},
-		Change{Action: ActionRelease})
+	_, err := m.change(ctx, claimed.ID, By{
+		Actor: by.Actor, Note: text.Clean(note, text.MaxError),
+		Version: claimed.Version,
+	},
+		driver.Change{Action: driver.ActionRelease})
 	if errors.Is(err, ErrConflict) {
 		return nil
 	}
@@ -197,29 +219,32 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 
 // Resolve says that an entry is taken care of: RESOLVED, by the actor.
 func (m *Manager) Resolve(ctx context.Context, id int64, by By) (*Entry, error) {
-	return m.change(ctx, id, by, Change{Action: ActionResolve})
+	return m.change(ctx, id, by, driver.Change{
+		Action:     driver.ActionResolve,
+		ResolvedBy: text.Clean(by.ResolvedBy, text.MaxName),
+	})
 }
 
 // Discard gives an entry up: DISCARDED. It is kept and can be restored.
 func (m *Manager) Discard(ctx context.Context, id int64, by By) (*Entry, error) {
-	return m.change(ctx, id, by, Change{Action: ActionDiscard})
+	return m.change(ctx, id, by, driver.Change{Action: driver.ActionDiscard})
 }
 
 // Park puts an entry aside for a person: PARKED. Neither a rule nor a run over PENDING entries takes it.
 func (m *Manager) Park(ctx context.Context, id int64, by By) (*Entry, error) {
-	return m.change(ctx, id, by, Change{Action: ActionPark})
+	return m.change(ctx, id, by, driver.Change{Action: driver.ActionPark})
 }
 
 // Release ends the wait for the outcome of a redrive before its time, when a person knows that none will come: RETRYING
 // to PENDING, or to PARKED when its redrives are used up. By.Note must explain why. Should the message be out there
 // after all, its outcome still counts.
 func (m *Manager) Release(ctx context.Context, id int64, by By) (*Entry, error) {
-	return m.change(ctx, id, by, Change{Action: ActionReleaseByHand})
+	return m.change(ctx, id, by, driver.Change{Action: driver.ActionReleaseByHand})
 }
 
 // Restore takes Resolve, Discard or Park back: PENDING.
 func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) {
-	return m.change(ctx, id, by, Change{Action: ActionRestore})
+	return m.change(ctx, id, by, driver.Change{Action: driver.ActionRestore})
 }
 
 // Purge removes entries that were closed before a time, RESOLVED ones unless said otherwise, after a copy to the
@@ -227,7 +252,7 @@ func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) 
 // many it removed.
 func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 	if p.At.IsZero() {
-		p.At = time.Now()
+		p.At = m.Now(ctx)
 	}
 	p, err := p.Resolve()
 	if err != nil {
@@ -248,8 +273,12 @@ func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 	}
 }
 
-func (m *Manager) change(ctx context.Context, id int64, by By, c Change) (*Entry, error) {
-	c.IDs, c.Version, c.Actor, c.Note, c.At = []int64{id}, by.Version, by.Actor, by.Note, time.Now()
+// Now returns the time by which the processes on the store decide together: the store's, which need not be the
+// process's.
+func (m *Manager) Now(ctx context.Context) time.Time { return driver.Now(ctx, m.cfg.Store) }
+
+func (m *Manager) change(ctx context.Context, id int64, by By, c driver.Change) (*Entry, error) {
+	c.IDs, c.Version, c.Actor, c.Note, c.At = []int64{id}, by.Version, by.Actor, by.Note, m.Now(ctx)
 	results, err := m.cfg.Store.Change(ctx, c)
 	if err != nil {
 		return nil, err

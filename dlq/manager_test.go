@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -58,7 +59,8 @@ func TestManager_Redrive(t *testing.T) {
 	store, out := newStore(t), &outbox{}
 	m := operate(t, store, out)
 	d := death(1)
-	failed, err := envelope.RecordFailure(d.Message, envelope.Failure{Err: d.Err, Class: d.Class, At: d.At, Retry: 4, Reason: d.Reason})
+	failed, err := envelope.RecordFailure(d.Message,
+		envelope.Failure{Err: d.Err, Class: d.Class, At: d.At, Retry: 4, Reason: d.Reason})
 	require.NoError(t, err)
 	failed.Metadata[envelope.KeyOriginalDelay] = "10000"
 	failed.Metadata[envelope.KeyCorrelationID] = "c-1"
@@ -77,7 +79,8 @@ func TestManager_Redrive(t *testing.T) {
 	require.Equal(t, d.Origin, out.to[0])
 	require.Equal(t, string(d.Message.Payload), string(sent.Payload))
 	for key, want := range map[string]string{
-		envelope.KeyRedriveID: dlq.FormatID(id), envelope.KeyRedriveCount: "1", envelope.KeyMessageID: "message-1", "tenant": "acme",
+		envelope.KeyRedriveID: driver.FormatID(id), envelope.KeyRedriveCount: "1", envelope.KeyMessageID: "message-1",
+		"tenant":                  "acme",
 		envelope.KeyOriginalDelay: "10000", envelope.KeyCorrelationID: "c-1",
 	} {
 		require.Equal(t, want, sent.Metadata[key], key)
@@ -101,8 +104,9 @@ func TestManager_RedriveStructured(t *testing.T) {
 	store, out := newStore(t), &outbox{}
 	m := operate(t, store, out)
 	d := death(1)
-	d.Message = message.NewMessage("u", []byte(`{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
-		`"queue":"orders","data":{"n": 9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
+	d.Message = message.NewMessage("u", []byte(
+		`{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
+			`"queue":"orders","data":{"n": 9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
 	id := stored(t, store, d)
 	_, err := m.Redrive(t.Context(), id, ana)
 	require.NoError(t, err)
@@ -154,7 +158,7 @@ func TestManager_PublishFails(t *testing.T) {
 	records, err := m.Audit(t.Context(), id)
 	require.NoError(t, err)
 	require.Len(t, records, 2)
-	require.Equal(t, dlq.ActionRelease, records[1].Action)
+	require.Equal(t, driver.ActionRelease, records[1].Action)
 	require.Contains(t, records[1].Note, "broker is away")
 	out.fail = nil
 	_, err = m.Redrive(t.Context(), id, ana)
@@ -185,8 +189,8 @@ func TestManager_CrashBetweenClaimAndPublish(t *testing.T) {
 	id := stored(t, store, death(1))
 	const lease = 60 * time.Millisecond
 	claimed := time.Now()
-	_, err := store.Change(t.Context(), dlq.Change{
-		Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "who died", At: claimed, Lease: lease,
+	_, err := store.Change(t.Context(), driver.Change{
+		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "who died", At: claimed, Lease: lease,
 	})
 	require.NoError(t, err)
 	m := operate(t, store, out)
@@ -207,7 +211,9 @@ func TestManager_OutcomeBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	l, _ := newLetters(t, &faultyStore{Store: store}, t.TempDir())
-	m := l.Manager(dlq.RedriverFunc(func(ctx context.Context, _ envelope.Origin, sent *message.Message, _ time.Duration) error {
+	m := l.Manager(dlq.RedriverFunc(func(ctx context.Context, _ envelope.Origin, sent *message.Message,
+		_ time.Duration,
+	) error {
 		return l.Redriven(ctx, envelope.RedrivenBy(sent, envelope.Origin{}, time.Now()))
 	}))
 	id := stored(t, store, death(1))

@@ -37,7 +37,10 @@ func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Dura
 	if fingerprint == "" || len(groups) == 0 {
 		return nil, fmt.Errorf("group %.64q: %w", fingerprint, ErrNotFound)
 	}
-	mute := driver.Mute{Fingerprint: fingerprint, By: by.Actor, Note: by.Note, At: time.Now().UTC().Truncate(time.Microsecond)}
+	mute := driver.Mute{
+		Fingerprint: fingerprint, By: by.Actor, Note: by.Note,
+		At: m.Now(ctx).UTC().Truncate(time.Microsecond),
+	}
 	if period > 0 {
 		mute.Until = mute.At.Add(period)
 	}
@@ -53,7 +56,7 @@ func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
 	if err != nil {
 		return err
 	}
-	return store.Unmute(ctx, fingerprint, by, time.Now())
+	return store.Unmute(ctx, fingerprint, by, m.Now(ctx))
 }
 
 // Mutes returns the causes that are muted now, the latest first.
@@ -62,5 +65,5 @@ func (m *Manager) Mutes(ctx context.Context) ([]driver.Mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Mutes(ctx, time.Now())
+	return store.Mutes(ctx, m.Now(ctx))
 }

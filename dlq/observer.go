@@ -13,9 +13,9 @@ import (
 type Observer interface {
 	// Put is notified of dead letters and what the store made of each. Those in a transaction of the caller's
 	// ([ContextWithTx]) are told of before it commits.
-	Put(letters []*Entry, receipts []Receipt)
+	Put(letters []*Entry, receipts []driver.Receipt)
 	// Changed is notified of a change of entries; results with an error were refused.
-	Changed(c Change, results []Result)
+	Changed(c driver.Change, results []driver.Result)
 	// Failed is notified that the store did not answer; op is put or change.
 	Failed(op string, err error)
 }
@@ -23,9 +23,9 @@ type Observer interface {
 // WithObserver tells o what the Letters, and Managers made by [Letters.Manager], do to the store. Defaults to none.
 func WithObserver(o Observer) Option { return func(opts *options) { opts.observer = o } }
 
-// Observed returns the store with everything that is done to it told to o. Other interfaces than [Store] are found by
-// its method Unwrap, which returns store.
-func Observed(store Store, o Observer) Store { return &observedStore{store, o} }
+// observed returns the store with o notified of everything that is done to it. Other interfaces than [Store] are found
+// by its method Unwrap, which returns store.
+func observed(store Store, o Observer) Store { return &observedStore{store, o} }
 
 type observedStore struct {
 	Store
@@ -40,7 +40,7 @@ func (s *observedStore) Observer() Observer { return s.observer }
 func (s *observedStore) Unwrap() Store { return s.Store }
 
 // Put implements [Store].
-func (s *observedStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, error) {
+func (s *observedStore) Put(ctx context.Context, letters ...*Entry) ([]driver.Receipt, error) {
 	receipts, err := s.Store.Put(ctx, letters...)
 	if err != nil {
 		s.observer.Failed("put", err)
@@ -51,7 +51,7 @@ func (s *observedStore) Put(ctx context.Context, letters ...*Entry) ([]Receipt, 
 }
 
 // Change implements [Store].
-func (s *observedStore) Change(ctx context.Context, c Change) ([]Result, error) {
+func (s *observedStore) Change(ctx context.Context, c driver.Change) ([]driver.Result, error) {
 	results, err := s.Store.Change(ctx, c)
 	if err != nil {
 		s.observer.Failed("change", err)

@@ -11,9 +11,6 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// LevelCritical is the level of what a person must see now: a dead letter that could not be stored where it belongs.
-const LevelCritical = envelope.LevelCritical
-
 // DefaultRedriveBudget is how often a message should be redriven before a person looks at it (the column max_retries).
 const DefaultRedriveBudget = 3
 

@@ -12,7 +12,8 @@ const maxOutcomes = 500
 
 // outcomes joins the successes that consumers report at the same time into one change: a transaction costs a sync of
 // the disk however much is in it, and after a bulk redrive they come by the thousand. A caller that comes while no
-// other writes begins at once, and writes what gathers meanwhile too.
+// other writes begins at once, and writes what gathers meanwhile too: on its own goroutine, because most come alone, so
+// that no goroutine and no batcher is kept for them.
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []*outcomeCall
@@ -88,11 +89,14 @@ func (o *outcomes) record(ctx context.Context, l *Letters, batch []*outcomeCall)
 }
 
 // succeeded is the change that records outcomes. Its time is the latest of theirs.
-func succeeded(list ...redriven) Change {
-	c := Change{Action: ActionSucceed, Actor: "redrive"}
+func succeeded(list ...redriven) driver.Change {
+	c := driver.Change{Action: driver.ActionSucceed, Actor: "redrive"}
 	for _, r := range list {
 		c.IDs = append(c.IDs, r.ID)
-		c.Reports = append(c.Reports, driver.Report{MessageID: r.MessageID, Topic: r.Topic, Consumer: r.Consumer, Number: r.Number})
+		c.Reports = append(c.Reports, driver.Report{
+			MessageID: r.MessageID, Topic: r.Topic, Consumer: r.Consumer,
+			Number: r.Number,
+		})
 		if r.At.After(c.At) {
 			c.At = r.At
 		}

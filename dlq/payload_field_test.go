@@ -9,10 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 func TestParsePayloadField(t *testing.T) {
-	for text, want := range map[string]dlq.PayloadField{
+	for text, want := range map[string]driver.PayloadField{
 		"customer.id=42":          {Path: []string{"customer", "id"}, Value: "42"},
 		" $.customer . id == 42 ": {Path: []string{"customer", "id"}, Value: "42"},
 		".customer.id = a=b":      {Path: []string{"customer", "id"}, Value: "a=b"},
@@ -20,29 +21,30 @@ func TestParsePayloadField(t *testing.T) {
 		`note=`:                   {Path: []string{"note"}},
 		`note="  "`:               {Path: []string{"note"}, Value: `"  "`},
 	} {
-		got, err := dlq.ParsePayloadField(text)
+		got, err := driver.ParsePayloadField(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
 	for _, text := range []string{
-		"", "=", "=1", "customer", "customer.", ".=1", "a..b=1", `"a=1`, `a"b=1`, `a\b=1`, "a\x00=1", "a=\x00", `a="\u0000"`, "a=\xff", "a=1e9999",
+		"", "=", "=1", "customer", "customer.", ".=1", "a..b=1", `"a=1`, `a"b=1`, `a\b=1`, "a\x00=1", "a=\x00", `a="\u0000"`,
+		"a=\xff", "a=1e9999",
 		strings.Repeat("a.", 16) + "a=1", "a=" + strings.Repeat("x", 2000), `"a"x=1`,
 	} {
-		_, err := dlq.ParsePayloadField(text)
+		_, err := driver.ParsePayloadField(text)
 		require.ErrorIs(t, err, dlq.ErrInvalid, text)
 	}
-	f := dlq.Filter{PayloadFields: make([]dlq.PayloadField, 9)}
+	f := dlq.Filter{PayloadFields: make([]driver.PayloadField, 9)}
 	require.ErrorIs(t, f.Validate(), dlq.ErrInvalid)
 }
 
 // What a field is written as is read as the same field, in a filter that a run keeps as well.
 func TestPayloadField_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		field, err := dlq.ParsePayloadField(rapid.StringMatching(`[\$a-c." =]{1,12}=[0-9a-c"= é]{0,6}`).Draw(t, "text"))
+		field, err := driver.ParsePayloadField(rapid.StringMatching(`[\$a-c." =]{1,12}=[0-9a-c"= é]{0,6}`).Draw(t, "text"))
 		if err != nil {
 			return
 		}
-		before := dlq.Filter{PayloadFields: []dlq.PayloadField{field}}
+		before := dlq.Filter{PayloadFields: []driver.PayloadField{field}}
 		require.NoError(t, before.Validate())
 		data, err := json.Marshal(before)
 		require.NoError(t, err)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// DefaultRecurrencePeriod is how long a report looks back, and once more to compare.
-const DefaultRecurrencePeriod = 7 * 24 * time.Hour
+// defaultRecurrencePeriod is how long a report looks back, and once more to compare.
+const defaultRecurrencePeriod = 7 * 24 * time.Hour
 
 // growth is from when on a cause grows: by half, and by enough that it is not an accident.
 const (
@@ -19,7 +21,7 @@ const (
 // RecurrenceQuery asks for a [Recurrence].
 type RecurrenceQuery struct {
 	// Period is how long the report looks back; it is compared with the same time before. Whole hours. Defaults to
-	// [DefaultRecurrencePeriod].
+	// 7 days.
 	Period time.Duration
 	// Now is the end of the period. Defaults to the time of the call. The hour that it lies in counts as a whole.
 	Now time.Time
@@ -65,24 +67,25 @@ type RecurringCause struct {
 // period that is not one or more whole hours.
 func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrence, error) {
 	if q.Period == 0 {
-		q.Period = DefaultRecurrencePeriod
+		q.Period = defaultRecurrencePeriod
 	}
 	if q.Period < time.Hour || q.Period%time.Hour != 0 {
 		return nil, fmt.Errorf("dlq: recurrence: %w: the period is %s: whole hours, one at least", ErrInvalid, q.Period)
 	}
 	if q.Now.IsZero() {
-		q.Now = time.Now()
+		q.Now = m.Now(ctx)
 	}
 	to := q.Now.UTC().Truncate(time.Hour).Add(time.Hour)
 	r := &Recurrence{
 		From: to.Add(-q.Period), To: to,
-		New: []RecurringCause{}, Growing: []RecurringCause{}, Returning: []RecurringCause{}, Fixed: []RecurringCause{}, Steady: []RecurringCause{},
+		New: []RecurringCause{}, Growing: []RecurringCause{}, Returning: []RecurringCause{}, Fixed: []RecurringCause{},
+		Steady: []RecurringCause{},
 	}
-	groups, err := m.Groups(ctx, GroupQuery{Limit: MaxPage, TrendSince: r.From.Add(-q.Period)})
+	groups, more, err := m.ListGroups(ctx, GroupQuery{Limit: driver.MaxPage, TrendSince: r.From.Add(-q.Period)})
 	if err != nil {
 		return nil, err
 	}
-	r.Incomplete = len(groups) == MaxPage
+	r.Incomplete = more
 	for i := range groups {
 		r.add(&groups[i])
 	}
@@ -92,9 +95,10 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	return r, nil
 }
 
-func (r *Recurrence) add(g *Group) {
+func (r *Recurrence) add(g *driver.Group) {
 	c := RecurringCause{
-		Fingerprint: g.Fingerprint, Cause: g.Cause, Handler: g.Handler, Pending: g.Counts.Pending, FirstSeen: g.FirstSeen, LastSeen: g.LastSeen,
+		Fingerprint: g.Fingerprint, Cause: g.Cause, Handler: g.Handler, Pending: g.Counts.Pending, FirstSeen: g.FirstSeen,
+		LastSeen: g.LastSeen,
 	}
 	for _, h := range g.Trend {
 		switch {

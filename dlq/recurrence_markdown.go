@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
@@ -13,9 +14,10 @@ import (
 func (r *Recurrence) Markdown() string {
 	var b strings.Builder
 	period := r.To.Sub(r.From)
-	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d came, after %d in the %s before.", day(r.From), day(r.To), r.Now, r.Before, spell(period))
+	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d came, after %d in the %s before.", day(r.From), day(r.To), r.Now,
+		r.Before, spell(period))
 	if r.Incomplete {
-		fmt.Fprintf(&b, " Only the %d largest causes were looked at.", MaxPage)
+		fmt.Fprintf(&b, " Only the %d largest causes were looked at.", driver.MaxPage)
 	}
 	b.WriteString("\n")
 	for _, part := range []struct {
@@ -34,10 +36,12 @@ func (r *Recurrence) Markdown() string {
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n| cause | handler | now | before | pending | first seen | last seen | group |\n|---|---|---:|---:|---:|---|---|---|\n", part.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| cause | handler | now | before | pending | first seen | last seen | group "+
+			"|\n|---|---|---:|---:|---:|---|---|---|\n", part.title)
 		for i := range part.causes {
 			c := &part.causes[i]
-			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %s | %s |\n", cell(c.Cause), cell(c.Handler), c.Now, c.Before, c.Pending,
+			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %s | %s |\n", cell(c.Cause), cell(c.Handler), c.Now, c.Before,
+				c.Pending,
 				day(c.FirstSeen), day(c.LastSeen), cell(c.Fingerprint))
 		}
 	}

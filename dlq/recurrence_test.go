@@ -52,7 +52,13 @@ func TestRecurrence(t *testing.T) {
 		}
 		return list
 	}
-	require.Equal(t, [][]string{{"new | *cause* 3 after 0"}, {"grows 12 after 4"}, {"returns 1 after 0"}, {"is fixed 0 after 6"}, {"is steady 6 after 5"}},
+	require.Equal(t, [][]string{
+		{"new | *cause* 3 after 0"},
+		{"grows 12 after 4"},
+		{"returns 1 after 0"},
+		{"is fixed 0 after 6"},
+		{"is steady 6 after 5"},
+	},
 		[][]string{names(r.New), names(r.Growing), names(r.Returning), names(r.Fixed), names(r.Steady)})
 	require.Equal(t, []int64{22, 15}, []int64{r.Now, r.Before})
 	require.Equal(t, int64(3), r.New[0].Pending)

@@ -25,7 +25,9 @@ type Redriver interface {
 type RedriverFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
 // Reschedule calls f.
-func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	return f(ctx, origin, m, delay)
 }
 
@@ -35,7 +37,7 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
 	maps.Copy(m.Metadata, withoutForged(e.Body.Headers))
-	out := envelope.PrepareRedrive(m, envelope.Redrive{ID: FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
+	out := envelope.PrepareRedrive(m, envelope.Redrive{ID: driver.FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
 	out.SetContext(driver.WithCollected(out.Context(), e.Body.WhereCollected()))
 	return out
 }

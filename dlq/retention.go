@@ -18,7 +18,8 @@ type Retention struct {
 }
 
 // Retain purges what the retention no longer keeps, and returns how many entries that were. Call it once in a while, in
-// any number of processes; it works in transactions of at most [MaxPage] entries, and ends early with the context.
+// any number of processes; it works in transactions of at most [driver.MaxPage] entries, and ends early with the
+// context.
 func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Resolved < 0 || r.Discarded < 0 {
 		return 0, fmt.Errorf("dlq: retention: %w: a time to keep must not be negative", ErrInvalid)
@@ -26,7 +27,7 @@ func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Actor == "" {
 		r.Actor = "retention"
 	}
-	now, total := time.Now(), 0
+	now, total := m.Now(ctx), 0
 	for _, c := range []struct {
 		status Status
 		keep   time.Duration

@@ -32,12 +32,13 @@ func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, b
 	case service == "" || by.Actor == "":
 		return fmt.Errorf("dlq: pause intake: %w: a service and an actor are required", ErrInvalid)
 	}
-	now := time.Now().UTC()
+	now := m.Now(ctx).UTC()
 	action := driver.ActionResumeIntake
 	if pause {
 		action = driver.ActionPauseIntake
 	}
-	return store.PauseIntake(ctx, driver.IntakePause{Service: service, Paused: pause, By: by.Actor, At: now}, AuditRecord{
-		At: now, Actor: by.Actor, Action: action, Note: by.Note, Detail: map[string]string{"service": service},
-	})
+	return store.PauseIntake(ctx, driver.IntakePause{Service: service, Paused: pause, By: by.Actor, At: now},
+		driver.AuditRecord{
+			At: now, Actor: by.Actor, Action: action, Note: by.Note, Detail: map[string]string{"service": service},
+		})
 }

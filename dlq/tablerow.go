@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -47,7 +48,8 @@ func (t *rowTime) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	for _, layout := range []string{
-		time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999Z07",
+		time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00",
+		"2006-01-02 15:04:05.999999999Z07",
 		"2006-01-02 15:04:05.999999999",
 	} {
 		if at, err := time.Parse(layout, *text); err == nil {
@@ -70,11 +72,11 @@ func isTableRow(data []byte) bool {
 	return !ours && (event || payload)
 }
 
-// TableFormat is the format of what was taken over from a table; see envelope.Collected.
-const TableFormat = "table"
+// tableFormat is the format of what was taken over from a table; see envelope.Collected.
+const tableFormat = "table"
 
 // readTableRow makes an entry of a row.
-func readTableRow(data []byte) (*Exported, error) {
+func readTableRow(data []byte) (*driver.Exported, error) {
 	var row tableRow
 	if err := json.Unmarshal(data, &row); err != nil {
 		return nil, fmt.Errorf("%w: a row with the columns of dlq_events: %w", ErrInvalid, err)
@@ -91,11 +93,12 @@ func readTableRow(data []byte) (*Exported, error) {
 	case len(row.EventPayload) == 0:
 		return nil, fmt.Errorf("%w: event_payload is missing", ErrInvalid)
 	case !status.Valid() || status == Retrying:
-		return nil, fmt.Errorf("%w: status %.40q: one of %s, %s, %s, %s", ErrInvalid, row.Status, Pending, Parked, Resolved, Discarded)
+		return nil, fmt.Errorf("%w: status %.40q: one of %s, %s, %s, %s", ErrInvalid, row.Status, Pending, Parked, Resolved,
+			Discarded)
 	case row.RetryCount < 0 || row.MaxRetries != nil && *row.MaxRetries < 0:
 		return nil, fmt.Errorf("%w: retry_count and max_retries must not be negative", ErrInvalid)
 	}
-	x := &Exported{Entry: row.entry(status), Bodies: []Body{row.body()}}
+	x := &driver.Exported{Entry: row.entry(status), Bodies: []Body{row.body()}}
 	e := &x.Entry
 	e.Key = keyOf(&e.Origin, e.Handler, e.EventID, x.Bodies[0].Payload, 0)
 	e.Size = int64(len(x.Bodies[0].Payload))
@@ -105,9 +108,10 @@ func readTableRow(data []byte) (*Exported, error) {
 
 func (row *tableRow) entry(status Status) Entry {
 	e := Entry{
-		EventID: *row.EventID, EventType: row.EventType, SourceTable: row.SourceTable, SourceID: row.SourceID, CorrelationID: row.CorrelationID,
-		Origin: envelope.Origin{Topic: row.KafkaTopic, Partition: row.KafkaPart, Offset: row.KafkaOffset},
-		Reason: envelope.ReasonExhausted, ErrorMessage: row.ErrorMessage, Attempts: 1, Status: status, Version: 1,
+		EventID: *row.EventID, EventType: row.EventType, SourceTable: row.SourceTable, SourceID: row.SourceID,
+		CorrelationID: row.CorrelationID,
+		Origin:        envelope.Origin{Topic: row.KafkaTopic, Partition: row.KafkaPart, Offset: row.KafkaOffset},
+		Reason:        envelope.ReasonExhausted, ErrorMessage: row.ErrorMessage, Attempts: 1, Status: status, Version: 1,
 		RedriveCount: row.RetryCount, RedriveBudget: DefaultRedriveBudget, CreatedAt: row.CreatedAt.Time,
 		LastRedriveAt: row.LastRetryAt.Time, ResolvedAt: row.ResolvedAt.Time, ResolvedBy: row.ResolvedBy,
 	}
@@ -144,8 +148,9 @@ func (row *tableRow) body() Body {
 		payload = compact.Bytes()
 	}
 	b := Body{
-		UUID: *row.EventID, Payload: payload, Headers: map[string]string{envelope.KeyMessageID: *row.EventID}, Trace: row.StackTrace,
-		SHA256: digest(payload), Collected: envelope.Collected{From: "dlq_events", Format: TableFormat},
+		UUID: *row.EventID, Payload: payload, Headers: map[string]string{envelope.KeyMessageID: *row.EventID},
+		Trace:  row.StackTrace,
+		SHA256: digest(payload), Collected: envelope.Collected{From: "dlq_events", Format: tableFormat},
 	}
 	if row.CorrelationID != "" {
 		b.Headers[envelope.KeyCorrelationID] = row.CorrelationID

@@ -37,7 +37,8 @@ func (l *Letters) putTx(ctx context.Context, entry *Entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
 	defer cancel()
 	if err := putTx(ctx, l.store, tx, entry); err != nil {
-		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in a separate one",
+		l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in a "+
+			"separate one",
 			"message_id", entry.EventID, "error", err)
 		return false
 	}

@@ -50,7 +50,8 @@ func orderData(size int) []byte {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"sku":"SKU-%04d","title":"Cotton shirt, size %d","quantity":%d,"price":%d.90,"gift":false}`, i, i%5, i%3+1, i*7%90)
+		fmt.Fprintf(&b, `{"sku":"SKU-%04d","title":"Cotton shirt, size %d","quantity":%d,"price":%d.90,"gift":false}`, i, i%5,
+			i%3+1, i*7%90)
 	}
 	b.WriteString(`],"total":99.90}`)
 	return b.Bytes()
@@ -132,7 +133,10 @@ func BenchmarkRecordFailure_Structured(b *testing.B) {
 
 func BenchmarkRecordFailure_Binary(b *testing.B) {
 	m := binaryMessage()
-	failure := envelope.Failure{Err: envelope.Error{Message: "payment gateway timeout", Code: "504"}, Class: "*net.OpError", At: time.Now(), Retry: 3}
+	failure := envelope.Failure{
+		Err:   envelope.Error{Message: "payment gateway timeout", Code: "504"},
+		Class: "*net.OpError", At: time.Now(), Retry: 3,
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := envelope.RecordFailure(m, failure); err != nil {

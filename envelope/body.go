@@ -142,7 +142,8 @@ func isStructuredType(contentType string) bool {
 // check reports why a body that claims to be an envelope cannot be read as one.
 func (s *body) check(whole bool) error {
 	if !whole {
-		return fmt.Errorf("%w: not one complete JSON object of at most %d levels; the bytes are kept as they are", ErrMalformed, maxDepth)
+		return fmt.Errorf("%w: not one complete JSON object of at most %d levels; the bytes are kept as they are",
+			ErrMalformed, maxDepth)
 	}
 	for _, f := range [...]struct {
 		name string

@@ -24,10 +24,10 @@ type Control struct {
 	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get
 	// one run and no retries: a counter treated as 0 could loop forever.
 	RetryCountInvalid bool
-	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
-	OriginalDelay time.Duration
 	// Clamped reports that the original delay was out of range or unreadable, so that it can be logged.
 	Clamped bool
+	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
+	OriginalDelay time.Duration
 	// RedriveID is the id of the dead letter entry that the message was redriven from, or "".
 	RedriveID string
 }

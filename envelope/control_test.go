@@ -23,7 +23,8 @@ func withHeaders(md message.Metadata) *message.Message {
 // The poison corpus: none of these may be treated as 0, or the message could loop forever.
 func TestReadControl_RetryCountIsStrict(t *testing.T) {
 	for _, text := range []string{
-		"-1", "+3", " 3", "3 ", "1e99", "abc", "9223372036854775808", "18446744073709551616", "3.7", "NaN", "", "0x10", "1_000",
+		"-1", "+3", " 3", "3 ", "1e99", "abc", "9223372036854775808", "18446744073709551616", "3.7", "NaN", "", "0x10",
+		"1_000",
 		"1000001", "٣", "\x00", "true", "null", strings.Repeat("9", 1<<16),
 	} {
 		t.Run(text[:min(len(text), 30)], func(t *testing.T) {
@@ -46,9 +47,11 @@ func TestReadControl_RetryCountInBody(t *testing.T) {
 		count   int
 		invalid bool
 	}{
-		`0`: {}, `3`: {count: 3}, `"3"`: {count: 3}, `null`: {}, `-1`: {invalid: true}, `1e2`: {invalid: true}, `3.0`: {invalid: true},
-		`1e99`: {invalid: true}, `1000001`: {invalid: true}, `"abc"`: {invalid: true}, `true`: {invalid: true}, `[1]`: {invalid: true},
-		`{}`: {invalid: true}, `""`: {invalid: true}, `9223372036854775808`: {invalid: true},
+		`0`: {}, `3`: {count: 3}, `"3"`: {count: 3}, `null`: {}, `-1`: {invalid: true}, `1e2`: {invalid: true},
+		`3.0`:  {invalid: true},
+		`1e99`: {invalid: true}, `1000001`: {invalid: true}, `"abc"`: {invalid: true}, `true`: {invalid: true},
+		`[1]`: {invalid: true},
+		`{}`:  {invalid: true}, `""`: {invalid: true}, `9223372036854775808`: {invalid: true},
 	} {
 		t.Run(text, func(t *testing.T) {
 			body := strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":`+text, 1)
@@ -112,23 +115,41 @@ func TestReadControl_Malformed(t *testing.T) {
 		headers  message.Metadata
 		contains string
 	}{
-		"cut off in the data":         {body: envelopeBody(`{"a":1}`, `{}`)[:118], contains: "complete JSON object"},
-		"cut off before the end":      {body: whole[:len(whole)-1], contains: "complete JSON object"},
-		"bytes behind the end":        {body: whole + "x", contains: "complete JSON object"},
-		"broken syntax in the data":   {body: envelopeBody(`{"a":01}`, `{}`), contains: "complete JSON object"},
-		"brackets that do not match":  {body: envelopeBody(`{"a":[1}`, `{}`), contains: "complete JSON object"},
-		"a control character":         {body: envelopeBody("\"\n\"", `{}`), contains: "complete JSON object"},
-		"too deep":                    {body: envelopeBody(strings.Repeat("[", 100_000), `{}`), contains: "10000 levels"},
-		"id is a number":              {body: strings.Replace(whole, `"id-1"`, `1`, 1), contains: "message_id must be a string"},
-		"queue is an object":          {body: strings.Replace(whole, `"orders"`, `{}`, 1), contains: "queue must be a string"},
-		"metadata is a string":        {body: envelopeBody(`1`, `"x"`), contains: "metadata must be an object"},
-		"data and data_base64":        {body: strings.Replace(whole, `{`, `{"data_base64":"",`, 1), contains: "one of data and data_base64"},
-		"data_base64 is a number":     {body: strings.Replace(envelopeBody(`1`, `{}`), `"data"`, `"data_base64"`, 1), contains: "must be a string"},
-		"data_base64 is no base64":    {body: strings.Replace(envelopeBody(`"?"`, `{}`), `"data"`, `"data_base64"`, 1), contains: "illegal base64"},
-		"declared, but empty":         {body: "", headers: declared, contains: "complete JSON object"},
-		"declared, but an array":      {body: "[]", headers: declared, contains: "complete JSON object"},
-		"declared, without an id":     {body: `{"data":1}`, headers: declared, contains: "message_id is missing"},
-		"declared by AMQP's property": {body: "{", headers: message.Metadata{envelope.KeyAMQPContentType: envelope.ContentType}, contains: "complete"},
+		"cut off in the data":        {body: envelopeBody(`{"a":1}`, `{}`)[:118], contains: "complete JSON object"},
+		"cut off before the end":     {body: whole[:len(whole)-1], contains: "complete JSON object"},
+		"bytes behind the end":       {body: whole + "x", contains: "complete JSON object"},
+		"broken syntax in the data":  {body: envelopeBody(`{"a":01}`, `{}`), contains: "complete JSON object"},
+		"brackets that do not match": {body: envelopeBody(`{"a":[1}`, `{}`), contains: "complete JSON object"},
+		"a control character":        {body: envelopeBody("\"\n\"", `{}`), contains: "complete JSON object"},
+		"too deep":                   {body: envelopeBody(strings.Repeat("[", 100_000), `{}`), contains: "10000 levels"},
+		"id is a number": {
+			body:     strings.Replace(whole, `"id-1"`, `1`, 1),
+			contains: "message_id must be a string",
+		},
+		"queue is an object": {
+			body:     strings.Replace(whole, `"orders"`, `{}`, 1),
+			contains: "queue must be a string",
+		},
+		"metadata is a string": {body: envelopeBody(`1`, `"x"`), contains: "metadata must be an object"},
+		"data and data_base64": {
+			body:     strings.Replace(whole, `{`, `{"data_base64":"",`, 1),
+			contains: "one of data and data_base64",
+		},
+		"data_base64 is a number": {
+			body:     strings.Replace(envelopeBody(`1`, `{}`), `"data"`, `"data_base64"`, 1),
+			contains: "must be a string",
+		},
+		"data_base64 is no base64": {
+			body:     strings.Replace(envelopeBody(`"?"`, `{}`), `"data"`, `"data_base64"`, 1),
+			contains: "illegal base64",
+		},
+		"declared, but empty":     {body: "", headers: declared, contains: "complete JSON object"},
+		"declared, but an array":  {body: "[]", headers: declared, contains: "complete JSON object"},
+		"declared, without an id": {body: `{"data":1}`, headers: declared, contains: "message_id is missing"},
+		"declared by AMQP's property": {
+			body:    "{",
+			headers: message.Metadata{envelope.KeyAMQPContentType: envelope.ContentType}, contains: "complete",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +166,8 @@ func TestReadControl_Malformed(t *testing.T) {
 			require.ErrorIs(t, err, envelope.ErrMalformed)
 			require.Equal(t, test.body, string(e.Data()), "the exact bytes are kept")
 
-			failed, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "malformed"}, Retry: 3, Reason: envelope.ReasonMalformed})
+			failed, err := envelope.RecordFailure(m,
+				envelope.Failure{Err: envelope.Error{Message: "malformed"}, Retry: 3, Reason: envelope.ReasonMalformed})
 			require.NoError(t, err)
 			require.Equal(t, test.body, string(failed.Payload))
 			require.Equal(t, "3", failed.Metadata[envelope.KeyRetryCount])
@@ -163,7 +185,8 @@ func TestReadControl_OrdinaryPayloads(t *testing.T) {
 		"", " ", "null", "{}", "[]", "{", "hello", "\x00\xff", `{"message_id":"1","queue":"q"}`,
 		`{"message_id":"1","timestamp":"t","version":"1","source":"s","data":{},"retry_count":0}`,
 		`{"message_id":"1","timestamp":"t","version":"1","source":"s","queue":"q","retry_count":0}`,
-		`{"order":` + envelopeBody(`1`, `{}`) + `}`, `[` + envelopeBody(`1`, `{}`) + `]`, `"` + strings.ReplaceAll(envelopeBody(`1`, `{}`), `"`, `\"`) + `"`,
+		`{"order":` + envelopeBody(`1`, `{}`) + `}`, `[` + envelopeBody(`1`, `{}`) + `]`,
+		`"` + strings.ReplaceAll(envelopeBody(`1`, `{}`), `"`, `\"`) + `"`,
 		`{"message_id":"1","queue":"q","broken":`, `{"text":"message_id\":\"queue\":"}`,
 	} {
 		m := message.NewMessage("uuid-1", []byte(payload))

@@ -47,7 +47,8 @@ func (e Envelope) toBinary() (Envelope, error) {
 		}
 	}
 	if n := ownSize(out.headers); n > MaxHeaders {
-		return e, fmt.Errorf("%w: what the body holds besides the data takes %d bytes of headers, the limit is %d; keep the structured mode",
+		return e, fmt.Errorf("%w: what the body holds besides the data takes %d bytes of headers, the limit is %d; keep "+
+			"the structured mode",
 			ErrNotConvertible, n, MaxHeaders)
 	}
 	return out, nil

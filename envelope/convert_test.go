@@ -31,29 +31,35 @@ func render(t require.TestingT, e envelope.Envelope) *message.Message {
 // bodies are structured bodies whose spelling must survive a stay in binary mode.
 var bodies = map[string]string{
 	"numbers that no float64 holds": envelopeBody(`{"id":9007199254740993,"big":1e400,"exact":1.10}`, `{}`),
-	"white space everywhere":        " \r\n\t" + strings.NewReplacer(",", " ,\n ", ":", " :  ").Replace(envelopeBody(`[1]`, `{"a":"b"}`)) + "\n\n",
-	"metadata of every JSON type":   envelopeBody(`1`, `{"priority":5,"tags":["a","b"],"vip":true,"none":null,"nested":{"k":1.0},"s":"5"}`),
-	"metadata in another order":     envelopeBody(`1`, `{"z":"1","a":"2","m":"3"}`),
-	"metadata twice":                envelopeBody(`1`, `{"a":"1","a":"2"}`),
-	"metadata under our names":      envelopeBody(`1`, `{"x-retry-count":"99","x-message-id":"evil","x-meta-a":"1","content-type":"x","":"empty"}`),
-	"metadata null":                 envelopeBody(`1`, `null`),
-	"metadata of PHP":               envelopeBody(`1`, `[]`),
-	"metadata with broken UTF-8":    envelopeBody(`1`, "{\"k\":\"\xff\",\"\xfe\":\"v\"}"),
-	"lone surrogates":               envelopeBody(`"\ud800"`, `{"k":"\udfff"}`),
-	"escaped characters":            envelopeBody(`"\u0041\/"`, `{"\u0061":"\u0062\/"}`),
-	"unknown members":               strings.Replace(envelopeBody(`1`, `{}`), `{`, `{"tenant":{"id":7},"x":[],`, 1),
-	"members twice":                 strings.Replace(envelopeBody(`1`, `{}`), `{`, `{"retry_count":7,"data":2,"error":{"code":"1"},`, 1),
-	"another order of members":      `{"retry_count":2,"error":{"trace":"t","code":500,"x":1,"message":"m"},"data":{"a":1},"metadata":{},"queue":"q","source":"s","version":"1.0","timestamp":"2026-02-28T22:53:42Z","message_id":"id-1"}`,
-	"a byte order mark":             "\xef\xbb\xbf" + envelopeBody(`1`, `{}`),
-	"base64 data":                   strings.Replace(envelopeBody(`1`, `{}`), `"data":1`, `"data_base64":"AP8K"`, 1),
-	"base64 with escapes":           strings.Replace(envelopeBody(`1`, `{}`), `"data":1`, `"data_base64":"\u0041P8K"`, 1),
-	"control characters in fields":  strings.Replace(envelopeBody(`1`, `{}`), `"orders"`, `"or\r\nders\u0000"`, 1),
-	"a long queue name":             strings.Replace(envelopeBody(`1`, `{}`), `"orders"`, `"`+strings.Repeat("ü", 300)+`"`, 1),
-	"a counter that is a string":    strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":"3"`, 1),
-	"a counter that is none":        strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`, 1),
-	"an error with a long trace":    strings.Replace(envelopeBody(`1`, `{}`), `"error":null`, `"error":{"message":"m","code":"c","trace":"`+strings.Repeat("x", 5000)+`"}`, 1),
-	"an error that is a string":     strings.Replace(envelopeBody(`1`, `{}`), `"error":null`, `"error":"boom"`, 1),
-	"data that is an envelope":      envelopeBody(envelopeBody(`1`, `{}`), `{}`),
+	"white space everywhere": " \r\n\t" +
+		strings.NewReplacer(",", " ,\n ", ":", " :  ").Replace(envelopeBody(`[1]`, `{"a":"b"}`)) + "\n\n",
+	"metadata of every JSON type": envelopeBody(`1`,
+		`{"priority":5,"tags":["a","b"],"vip":true,"none":null,"nested":{"k":1.0},"s":"5"}`),
+	"metadata in another order": envelopeBody(`1`, `{"z":"1","a":"2","m":"3"}`),
+	"metadata twice":            envelopeBody(`1`, `{"a":"1","a":"2"}`),
+	"metadata under our names": envelopeBody(`1`,
+		`{"x-retry-count":"99","x-message-id":"evil","x-meta-a":"1","content-type":"x","":"empty"}`),
+	"metadata null":              envelopeBody(`1`, `null`),
+	"metadata of PHP":            envelopeBody(`1`, `[]`),
+	"metadata with broken UTF-8": envelopeBody(`1`, "{\"k\":\"\xff\",\"\xfe\":\"v\"}"),
+	"lone surrogates":            envelopeBody(`"\ud800"`, `{"k":"\udfff"}`),
+	"escaped characters":         envelopeBody(`"\u0041\/"`, `{"\u0061":"\u0062\/"}`),
+	"unknown members":            strings.Replace(envelopeBody(`1`, `{}`), `{`, `{"tenant":{"id":7},"x":[],`, 1),
+	"members twice": strings.Replace(envelopeBody(`1`, `{}`), `{`,
+		`{"retry_count":7,"data":2,"error":{"code":"1"},`, 1),
+	"another order of members":     `{"retry_count":2,"error":{"trace":"t","code":500,"x":1,"message":"m"},"data":{"a":1},"metadata":{},"queue":"q","source":"s","version":"1.0","timestamp":"2026-02-28T22:53:42Z","message_id":"id-1"}`,
+	"a byte order mark":            "\xef\xbb\xbf" + envelopeBody(`1`, `{}`),
+	"base64 data":                  strings.Replace(envelopeBody(`1`, `{}`), `"data":1`, `"data_base64":"AP8K"`, 1),
+	"base64 with escapes":          strings.Replace(envelopeBody(`1`, `{}`), `"data":1`, `"data_base64":"\u0041P8K"`, 1),
+	"control characters in fields": strings.Replace(envelopeBody(`1`, `{}`), `"orders"`, `"or\r\nders\u0000"`, 1),
+	"a long queue name": strings.Replace(envelopeBody(`1`, `{}`), `"orders"`, `"`+strings.Repeat("ü", 300)+`"`,
+		1),
+	"a counter that is a string": strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":"3"`, 1),
+	"a counter that is none":     strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`, 1),
+	"an error with a long trace": strings.Replace(envelopeBody(`1`, `{}`), `"error":null`,
+		`"error":{"message":"m","code":"c","trace":"`+strings.Repeat("x", 5000)+`"}`, 1),
+	"an error that is a string": strings.Replace(envelopeBody(`1`, `{}`), `"error":null`, `"error":"boom"`, 1),
+	"data that is an envelope":  envelopeBody(envelopeBody(`1`, `{}`), `{}`),
 }
 
 func envelopeBody(data, metadata string) string {
@@ -63,10 +69,16 @@ func envelopeBody(data, metadata string) string {
 
 func TestConvert_StructuredBinaryStructuredIsExact(t *testing.T) {
 	headers := map[string]message.Metadata{
-		"no headers":       {},
-		"ours":             {envelope.KeyContentType: envelope.ContentType, envelope.KeyOriginalDelay: "10000"},
-		"AMQP's":           {envelope.KeyAMQPContentType: envelope.ContentType + "; charset=utf-8", "tenant": "a", "a": "other", "s": "5"},
-		"of another reign": {envelope.KeyRetryCount: "1", envelope.KeySource: "stale", envelope.KeyContentType: "application/json", "bin": "\xff"},
+		"no headers": {},
+		"ours":       {envelope.KeyContentType: envelope.ContentType, envelope.KeyOriginalDelay: "10000"},
+		"AMQP's": {
+			envelope.KeyAMQPContentType: envelope.ContentType + "; charset=utf-8", "tenant": "a",
+			"a": "other", "s": "5",
+		},
+		"of another reign": {
+			envelope.KeyRetryCount: "1", envelope.KeySource: "stale",
+			envelope.KeyContentType: "application/json", "bin": "\xff",
+		},
 	}
 	for bodyName, body := range bodies {
 		for headerName, md := range headers {
@@ -101,8 +113,10 @@ func TestConvert_BinaryStructuredBinaryIsExact(t *testing.T) {
 		"none":  {},
 		"plain": {"correlation_id": "abc", "tenant": "a", envelope.KeyContentType: "application/json"},
 		"ours": {
-			envelope.KeyRetryCount: "2", envelope.KeyErrorMessage: `a\nb`, envelope.KeyErrorCode: "500", envelope.KeyErrorTrace: "t",
-			envelope.KeyFirstFailure: "2026-01-01T00:00:00Z", envelope.KeyOriginalDelay: "5", envelope.KeyMetadataJSON: `["n", "gone"]`, "n": "5",
+			envelope.KeyRetryCount: "2", envelope.KeyErrorMessage: `a\nb`, envelope.KeyErrorCode: "500",
+			envelope.KeyErrorTrace:   "t",
+			envelope.KeyFirstFailure: "2026-01-01T00:00:00Z", envelope.KeyOriginalDelay: "5",
+			envelope.KeyMetadataJSON: `["n", "gone"]`, "n": "5",
 		},
 		"odd": {
 			envelope.KeyRetryCount: "007", envelope.KeySource: "\xff", "bin": "\xff\x00", "\xfe": "key", "": "empty",
@@ -140,17 +154,22 @@ func TestConvert_FailureRecordedInBinaryMode(t *testing.T) {
 	binary, err := e.WithMode(envelope.Binary).Message()
 	require.NoError(t, err)
 	failed, err := envelope.RecordFailure(binary, envelope.Failure{
-		Err:   envelope.Error{Message: "Payment gateway timeout", Code: "500", Trace: "#0 OrderHandler.php(42): charge()\n#1 {main}"},
+		Err: envelope.Error{
+			Message: "Payment gateway timeout", Code: "500",
+			Trace: "#0 OrderHandler.php(42): charge()\n#1 {main}",
+		},
 		Retry: 1,
 	})
 	require.NoError(t, err)
 	back, err := envelope.FromMessage(failed)
 	require.NoError(t, err)
-	require.Equal(t, string(golden(t, "a18_pretty_failed.json")), string(render(t, back.WithMode(envelope.Structured)).Payload))
+	require.Equal(t, string(golden(t, "a18_pretty_failed.json")),
+		string(render(t, back.WithMode(envelope.Structured)).Payload))
 }
 
 func TestConvert_MetadataTypesAreHeaders(t *testing.T) {
-	e, err := envelope.FromMessage(structuredMessage([]byte(envelopeBody(`1`, `{"name_of":"x","priority":5,"tags":["a"]}`))))
+	e, err := envelope.FromMessage(structuredMessage(
+		[]byte(envelopeBody(`1`, `{"name_of":"x","priority":5,"tags":["a"]}`))))
 	require.NoError(t, err)
 	m := render(t, e.WithMode(envelope.Binary))
 	require.Equal(t, message.Metadata{
@@ -176,7 +195,8 @@ func TestConvert_TooLargeForHeaders(t *testing.T) {
 // Whatever the payload and the metadata are, both modes say the same and the way back is exact.
 func TestConvert_Property(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		payload := rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.Map(jsonText(), func(s string) []byte { return []byte(s) })).Draw(t, "payload")
+		payload := rapid.OneOf(rapid.SliceOf(rapid.Byte()),
+			rapid.Map(jsonText(), func(s string) []byte { return []byte(s) })).Draw(t, "payload")
 		metadata := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "metadata")
 		for key := range metadata {
 			if envelope.IsOurs(key) {
@@ -187,7 +207,8 @@ func TestConvert_Property(t *testing.T) {
 		require.NoError(t, err)
 		for range rapid.IntRange(0, 2).Draw(t, "failures") {
 			e = e.WithIncrementedRetry().WithError(envelope.Error{
-				Message: rapid.String().Draw(t, "message"), Code: rapid.String().Draw(t, "code"), Trace: rapid.String().Draw(t, "trace"),
+				Message: rapid.String().Draw(t, "message"), Code: rapid.String().Draw(t, "code"),
+				Trace: rapid.String().Draw(t, "trace"),
 			})
 		}
 		want := render(t, e)
@@ -212,7 +233,8 @@ func jsonText() *rapid.Generator[string] {
 			b, _ := json.Marshal(rapid.String().Draw(t, "string"))
 			return string(b)
 		case 2:
-			return "[" + strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"1", `"a"`, " {} "}), 0, 3).Draw(t, "items"), " , ") + "]"
+			return "[" + strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"1", `"a"`, " {} "}), 0, 3).Draw(t, "items"),
+				" , ") + "]"
 		default:
 			return `{"a":` + rapid.SampledFrom([]string{"1", `{"b":[]}`, `"\u0000"`}).Draw(t, "value") + ` , "a":2}`
 		}

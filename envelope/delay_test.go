@@ -65,7 +65,11 @@ func TestDelay_Watermill(t *testing.T) {
 
 func TestDelay_UnreadableRequestIsDropped(t *testing.T) {
 	for _, md := range []message.Metadata{
-		{}, nil, {envelope.KeyDelay: "soon"}, {envelope.KeyDelay: "-5"}, {envelope.KeyWatermillDelayedFor: "x", envelope.KeyWatermillDelayedUntil: "y"},
+		{},
+		nil,
+		{envelope.KeyDelay: "soon"},
+		{envelope.KeyDelay: "-5"},
+		{envelope.KeyWatermillDelayedFor: "x", envelope.KeyWatermillDelayedUntil: "y"},
 	} {
 		m := withHeaders(md)
 		d, asked := envelope.TakeDelay(m)

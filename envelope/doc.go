@@ -16,8 +16,8 @@
 // A message is structured if
 //
 //   - its content type ([KeyContentType] or [KeyAMQPContentType]) is [ContentType]; or
-//   - its payload is a JSON object that has message_id, timestamp, version, source, queue and data (or data_base64) at its
-//     top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
+//   - its payload is a JSON object that has message_id, timestamp, version, source, queue and data (or data_base64) at
+//     its top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
 //
 // and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that
 // happen to be an envelope stay data. A structured message that cannot be read is [ErrMalformed]: never retried, never
@@ -35,8 +35,8 @@
 //	                     header "priority: 5" stands for the number 5, without for the string "5"
 //	x-meta-<name>        a metadata value whose name is also that of an ordinary header, or of one in the table
 //	x-data-content-type  content type of the data, while content-type is the body's
-//	x-envelope-frame     base64 of what the body has around its data, if the canonical body would not be the same: unknown
-//	                     members, white space, another order, duplicates, spellings such as 1e400 or \u0041
+//	x-envelope-frame     base64 of what the body has around its data, if the canonical body would not be the same:
+//	                     unknown members, white space, another order, duplicates, spellings such as 1e400 or \u0041
 //
 // They count towards [MaxHeaders]; what needs more is refused by Message with [ErrNotConvertible].
 //
@@ -61,8 +61,8 @@
 //	x-first-failure         time       pipeline, first failure                 pipeline: maximum age      -
 //	x-deferred-since        time       pipeline, first deferral in a row       pipeline: maximum age      -
 //	x-retry-count-invalid   text 255 B pipeline, unreadable retry count        people                     -
-//	x-stage                 text       brokers, each publication               brokers: copies of one publication         -
-//	x-suspect               number     brokers, after unanswered deliveries    brokers: it runs alone                     -
+//	x-stage                 text       brokers, each publication               brokers: copies            -
+//	x-suspect               number     brokers, after unanswered deliveries    brokers: it runs alone     -
 //	x-original-delay        ms         SetDelay or TakeDelay, once             pipeline: backoff          B
 //	x-delay                 ms         SetDelay                                publisher, which takes it  D
 //	x-not-before            Unix ms    driver, on reschedule                   driver, on delivery        -

@@ -52,7 +52,10 @@ func TestEnvelope_WithMethods(t *testing.T) {
 	for _, mode := range []envelope.Mode{envelope.Binary, envelope.Structured} {
 		t.Run(mode.String(), func(t *testing.T) {
 			e := carry(t, newOrder(t), mode)
-			changed, err := e.WithIncrementedRetry().WithError(envelope.Error{Message: "m", Code: "c"}).WithOriginalDelay(3*time.Second).WithMetadata("tenant", `a"b`)
+			changed, err := e.WithIncrementedRetry().WithError(envelope.Error{
+				Message: "m",
+				Code:    "c",
+			}).WithOriginalDelay(3*time.Second).WithMetadata("tenant", `a"b`)
 			require.NoError(t, err)
 			changed, err = changed.WithData([]byte("not JSON\n"))
 			require.NoError(t, err)
@@ -64,7 +67,8 @@ func TestEnvelope_WithMethods(t *testing.T) {
 			require.Equal(t, 1, changed.RetryCount())
 			require.Equal(t, &envelope.Error{Message: "m", Code: "c"}, changed.Err())
 			require.Equal(t, 3*time.Second, changed.OriginalDelay())
-			require.Equal(t, map[string]string{"tenant": `a"b`, "priority": "low", "correlation_id": "abc-123"}, changed.Metadata())
+			require.Equal(t, map[string]string{"tenant": `a"b`, "priority": "low", "correlation_id": "abc-123"},
+				changed.Metadata())
 			require.Equal(t, "not JSON\n", string(changed.Data()))
 
 			_, err = e.WithMetadata(envelope.KeyRetryCount, "0")
@@ -77,14 +81,19 @@ func TestEnvelope_WithMethods(t *testing.T) {
 
 // The factory says everything that is wrong at once.
 func TestNew_Faults(t *testing.T) {
-	_, err := envelope.New("a\nb", "", make(chan int), map[string]string{envelope.KeyRetryCount: "0"}, envelope.ID(""), envelope.InMode(7))
-	for _, want := range []string{"queue is empty", "source cannot travel", "data: json", `"x-retry-count" belongs`, "the id is empty", "Mode(7) is not a mode"} {
+	_, err := envelope.New("a\nb", "", make(chan int), map[string]string{envelope.KeyRetryCount: "0"}, envelope.ID(""),
+		envelope.InMode(7))
+	for _, want := range []string{
+		"queue is empty", "source cannot travel", "data: json", `"x-retry-count" belongs`,
+		"the id is empty", "Mode(7) is not a mode",
+	} {
 		require.ErrorContains(t, err, want)
 	}
 }
 
 func TestNew_Defaults(t *testing.T) {
-	e, err := envelope.New("checkout", "orders", map[string]int{"n": 1}, nil, envelope.Delay(10*time.Second), envelope.EventNamed("order.created"))
+	e, err := envelope.New("checkout", "orders", map[string]int{"n": 1}, nil, envelope.Delay(10*time.Second),
+		envelope.EventNamed("order.created"))
 	require.NoError(t, err)
 	id, err := uuid.Parse(e.MessageID())
 	require.NoError(t, err)
@@ -129,7 +138,11 @@ func TestEventName_Order(t *testing.T) {
 	m.SetContext(envelope.WithOrigin(t.Context(), &envelope.Origin{RoutingKey: "from.origin"}))
 	require.Equal(t, "from.origin", envelope.EventName(m))
 	for _, step := range []struct{ key, value string }{
-		{envelope.KeyRoutingKey, "r"}, {envelope.KeyAMQPType, "t"}, {"ce_type", "c"}, {envelope.KeyCQRSName, "n"}, {envelope.KeyEvent, "e"},
+		{envelope.KeyRoutingKey, "r"},
+		{envelope.KeyAMQPType, "t"},
+		{"ce_type", "c"},
+		{envelope.KeyCQRSName, "n"},
+		{envelope.KeyEvent, "e"},
 	} {
 		m.Metadata[step.key] = step.value
 		require.Equal(t, step.value, envelope.EventName(m))
@@ -195,11 +208,17 @@ func TestOriginFrom_None(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	for _, key := range []string{"x-death", "x-delivery-count", "x-acquired-count", "x-first-death-exchange", "x-last-death-queue"} {
+	for _, key := range []string{
+		"x-death", "x-delivery-count", "x-acquired-count", "x-first-death-exchange",
+		"x-last-death-queue",
+	} {
 		require.True(t, envelope.IsBrokerMade(key), key)
 		require.True(t, envelope.IsOurs(key), key)
 	}
-	for _, key := range []string{envelope.KeyRetryCount, "amqp-priority", "x-meta-a", envelope.KeyCorrelationID, envelope.KeyPoisonReason} {
+	for _, key := range []string{
+		envelope.KeyRetryCount, "amqp-priority", "x-meta-a", envelope.KeyCorrelationID,
+		envelope.KeyPoisonReason,
+	} {
 		require.False(t, envelope.IsBrokerMade(key), key)
 		require.True(t, envelope.IsOurs(key), key)
 	}
@@ -223,7 +242,9 @@ func TestHandle(t *testing.T) {
 	require.Equal(t, []order{{1}, {2}}, got)
 
 	boom := errors.New("boom")
-	require.ErrorIs(t, envelope.Handle(func(context.Context, order) error { return boom })(message.NewMessage("u", []byte(`{}`))), boom)
+	require.ErrorIs(t, envelope.Handle(func(context.Context, order) error {
+		return boom
+	})(message.NewMessage("u", []byte(`{}`))), boom)
 	require.Panics(t, func() { envelope.Handle[order](nil) })
 }
 
@@ -231,7 +252,8 @@ func TestHandle(t *testing.T) {
 func TestHandle_DataErrorIsPermanent(t *testing.T) {
 	handler := envelope.Handle(func(context.Context, order) error { return nil })
 	for _, m := range []*message.Message{
-		message.NewMessage("u", []byte(`{"id":`)), message.NewMessage("u", []byte(`{"id":"x"}`)), message.NewMessage("u", nil),
+		message.NewMessage("u", []byte(`{"id":`)), message.NewMessage("u", []byte(`{"id":"x"}`)),
+		message.NewMessage("u", nil),
 		structuredMessage([]byte(envelopeBody(`{"id":[]}`, `{}`))), structuredMessage([]byte(envelopeBody(`{"id":`, `{}`))),
 	} {
 		err := handler(m)

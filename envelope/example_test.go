@@ -28,7 +28,8 @@ func Example() {
 	}
 	fmt.Println(string(m.Payload))
 
-	failed, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "gateway timeout", Code: "504"}, Retry: 1})
+	failed, err := envelope.RecordFailure(m,
+		envelope.Failure{Err: envelope.Error{Message: "gateway timeout", Code: "504"}, Retry: 1})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -70,7 +71,8 @@ func ExampleFromMessage() {
 }
 
 func ExampleEnvelope_WithMode() {
-	e, _ := envelope.New("sensors", "readings", []byte{0xff, 0x00}, map[string]string{"priority": "5"}, envelope.ID("id-1"))
+	e, _ := envelope.New("sensors", "readings", []byte{0xff, 0x00}, map[string]string{"priority": "5"},
+		envelope.ID("id-1"))
 	structured, _ := e.WithMode(envelope.Structured).Message()
 	read, _ := envelope.FromMessage(structured)
 	fmt.Printf("%v %x %s\n", read.Mode(), read.Data(), read.Meta("priority"))
@@ -122,7 +124,8 @@ func ExampleRecordFailure() {
 		Err: envelope.Error{Message: "connection reset", Code: "ECONNRESET"}, Class: "*net.OpError", Retry: 1,
 	})
 	fmt.Println(string(failed.Payload), err)
-	fmt.Println(failed.Metadata[envelope.KeyRetryCount], failed.Metadata[envelope.KeyErrorMessage], failed.Metadata[envelope.KeyErrorClass])
+	fmt.Println(failed.Metadata[envelope.KeyRetryCount], failed.Metadata[envelope.KeyErrorMessage],
+		failed.Metadata[envelope.KeyErrorClass])
 	// Output:
 	// any payload <nil>
 	// 1 connection reset *net.OpError
@@ -146,7 +149,8 @@ func ExampleSetDelay() {
 }
 
 func ExamplePrepareRedrive() {
-	dead, _ := envelope.RecordFailure(message.NewMessage("id-1", nil), envelope.Failure{Retry: 4, Reason: envelope.ReasonExhausted})
+	dead, _ := envelope.RecordFailure(message.NewMessage("id-1", nil),
+		envelope.Failure{Retry: 4, Reason: envelope.ReasonExhausted})
 	again := envelope.PrepareRedrive(dead, envelope.Redrive{ID: "17", Count: 1})
 	c, _ := envelope.ReadControl(again)
 	fmt.Println(c.MessageID, c.RetryCount, c.RedriveID, envelope.RedriveCount(again))
@@ -155,7 +159,8 @@ func ExamplePrepareRedrive() {
 
 func ExampleOriginFrom() {
 	m := message.NewMessage("", nil)
-	m.SetContext(envelope.WithOrigin(m.Context(), &envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: "3/1042"}))
+	m.SetContext(envelope.WithOrigin(m.Context(),
+		&envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: "3/1042"}))
 
 	origin, _ := envelope.OriginFrom(m.Context())
 	fmt.Println(origin.Consumer, envelope.StableID(origin) == envelope.Identify(m))
@@ -163,7 +168,10 @@ func ExampleOriginFrom() {
 }
 
 func ExampleDeadLetter_Envelope() {
-	d := envelope.DeadLetter{Message: message.NewMessage("id-1", []byte(`{"order_id":1`)), Reason: envelope.ReasonPermanent}
+	d := envelope.DeadLetter{
+		Message: message.NewMessage("id-1", []byte(`{"order_id":1`)),
+		Reason:  envelope.ReasonPermanent,
+	}
 	fmt.Println(d.Envelope().MessageID(), string(d.Envelope().Data()))
 	// Output: id-1 {"order_id":1
 }

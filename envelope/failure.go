@@ -56,7 +56,8 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 		text := make([]byte, 0, 64+len(f.Err.Message)+len(f.Err.Code)+len(f.Err.Trace)*9/8)
 		text = f.Err.appendJSON(text)
 		keepInvalidCount(out.Metadata, &s)
-		out.Payload = s.splice(s.set(s.err, "error", text), s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
+		out.Payload = s.splice(s.set(s.err, "error", text),
+			s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
 		syncHeaders(out.Metadata, f.Retry)
 	} else {
 		if err == nil {

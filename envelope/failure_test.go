@@ -17,20 +17,26 @@ var failedAt = time.Date(2026, 3, 1, 12, 0, 0, 5, time.UTC)
 func TestRecordFailure_Binary(t *testing.T) {
 	m := message.NewMessage("uuid-1", []byte("\x00 any bytes"))
 	m.Metadata = message.Metadata{
-		envelope.KeyMessageID: "id-1", envelope.KeyVersion: "1.0", envelope.KeyTimestamp: "2026-02-28T22:53:42+00:00", envelope.KeyQueue: "orders",
+		envelope.KeyMessageID: "id-1", envelope.KeyVersion: "1.0", envelope.KeyTimestamp: "2026-02-28T22:53:42+00:00",
+		envelope.KeyQueue:      "orders",
 		envelope.KeyRetryCount: "1", envelope.KeyFirstFailure: "2026-03-01T11:00:00Z", envelope.KeyOriginalDelay: "10000",
-		envelope.KeyDeferredSince: "2026-03-01T11:30:00Z", envelope.KeyNotBefore: "1", envelope.KeyDelay: "5", "tenant": "a\xff",
-		"x-death": "[...]", "x-delivery-count": "3", "x-first-death-queue": "q", "x-last-death-reason": "expired", "x-acquired-count": "1",
+		envelope.KeyDeferredSince: "2026-03-01T11:30:00Z", envelope.KeyNotBefore: "1", envelope.KeyDelay: "5",
+		"tenant":  "a\xff",
+		"x-death": "[...]", "x-delivery-count": "3", "x-first-death-queue": "q", "x-last-death-reason": "expired",
+		"x-acquired-count": "1",
 	}
 	failed, err := envelope.RecordFailure(m, envelope.Failure{
-		Err: envelope.Error{Message: "line 1\nC:\\temp", Code: "500", Trace: "a\n\tb"}, Class: "*net.OpError", At: failedAt, Retry: 2,
+		Err: envelope.Error{Message: "line 1\nC:\\temp", Code: "500", Trace: "a\n\tb"}, Class: "*net.OpError", At: failedAt,
+		Retry: 2,
 	})
 	require.NoError(t, err)
 	require.Equal(t, "uuid-1", failed.UUID)
 	require.Equal(t, m.Payload, failed.Payload)
 	require.Equal(t, message.Metadata{
-		envelope.KeyMessageID: "id-1", envelope.KeyVersion: "1.0", envelope.KeyTimestamp: "2026-02-28T22:53:42+00:00", envelope.KeyQueue: "orders",
-		envelope.KeyRetryCount: "2", envelope.KeyFirstFailure: "2026-03-01T11:00:00Z", envelope.KeyOriginalDelay: "10000", "tenant": "a\xff",
+		envelope.KeyMessageID: "id-1", envelope.KeyVersion: "1.0", envelope.KeyTimestamp: "2026-02-28T22:53:42+00:00",
+		envelope.KeyQueue:      "orders",
+		envelope.KeyRetryCount: "2", envelope.KeyFirstFailure: "2026-03-01T11:00:00Z", envelope.KeyOriginalDelay: "10000",
+		"tenant":                 "a\xff",
 		envelope.KeyErrorMessage: `line 1\nC:\\temp`, envelope.KeyErrorCode: "500", envelope.KeyErrorTrace: `a\n\tb`,
 		envelope.KeyErrorClass: "*net.OpError",
 	}, failed.Metadata)
@@ -43,8 +49,12 @@ func TestRecordFailure_Binary(t *testing.T) {
 
 // Only the last error is kept, also where it says less than the one before.
 func TestRecordFailure_OnlyTheLastError(t *testing.T) {
-	for _, m := range []*message.Message{message.NewMessage("u", []byte("x")), structuredMessage([]byte(envelopeBody(`1`, `{}`)))} {
-		first, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "first", Code: "1", Trace: "t"}, Class: "C", Retry: 1})
+	for _, m := range []*message.Message{
+		message.NewMessage("u", []byte("x")),
+		structuredMessage([]byte(envelopeBody(`1`, `{}`))),
+	} {
+		first, err := envelope.RecordFailure(m,
+			envelope.Failure{Err: envelope.Error{Message: "first", Code: "1", Trace: "t"}, Class: "C", Retry: 1})
 		require.NoError(t, err)
 		second, err := envelope.RecordFailure(first, envelope.Failure{Err: envelope.Error{Message: "second"}, Retry: 2})
 		require.NoError(t, err)
@@ -61,7 +71,8 @@ func TestRecordFailure_OnlyTheLastError(t *testing.T) {
 func TestRecordFailure_ForeignMessageKeepsItsNewIdentity(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	m := message.NewMessage("", []byte("x"))
-	m.SetContext(envelope.WithOrigin(t.Context(), &envelope.Origin{Broker: "kafka", Topic: "orders", Position: "3/1042", Timestamp: at}))
+	m.SetContext(envelope.WithOrigin(t.Context(),
+		&envelope.Origin{Broker: "kafka", Topic: "orders", Position: "3/1042", Timestamp: at}))
 	failed, err := envelope.RecordFailure(m, envelope.Failure{At: failedAt, Retry: 1})
 	require.NoError(t, err)
 	again, err := envelope.RecordFailure(m, envelope.Failure{At: failedAt, Retry: 1})
@@ -72,7 +83,8 @@ func TestRecordFailure_ForeignMessageKeepsItsNewIdentity(t *testing.T) {
 	require.NoError(t, err)
 	e, err := envelope.FromMessage(later)
 	require.NoError(t, err)
-	require.Equal(t, envelope.StableID(&envelope.Origin{Broker: "kafka", Topic: "orders", Position: "3/1042"}), e.MessageID())
+	require.Equal(t, envelope.StableID(&envelope.Origin{Broker: "kafka", Topic: "orders", Position: "3/1042"}),
+		e.MessageID())
 	require.Equal(t, at, e.Timestamp().UTC())
 	require.Equal(t, "orders", e.Queue())
 	require.Equal(t, failedAt, e.FirstFailure())
@@ -82,12 +94,14 @@ func TestRecordFailure_DeadLetter(t *testing.T) {
 	m := message.NewMessage("u", []byte("x"))
 	failed, err := envelope.RecordFailure(m, envelope.Failure{
 		Err: envelope.Error{Message: "invalid\r\nCPF"}, At: failedAt, Retry: 3,
-		Reason: envelope.ReasonPermanent, Rule: "errors.As *ValidationError", Topic: "orders", Handler: "orders-handler", Subscriber: "mem",
+		Reason: envelope.ReasonPermanent, Rule: "errors.As *ValidationError", Topic: "orders", Handler: "orders-handler",
+		Subscriber: "mem",
 	})
 	require.NoError(t, err)
 	for key, want := range map[string]string{
 		envelope.KeyDeadLetterReason: "permanent", envelope.KeyDeadLetterRule: "errors.As *ValidationError",
-		envelope.KeyConsumerError: `invalid\r\nCPF`, envelope.KeyPoisonReason: `invalid\r\nCPF`, envelope.KeyPoisonTopic: "orders",
+		envelope.KeyConsumerError: `invalid\r\nCPF`, envelope.KeyPoisonReason: `invalid\r\nCPF`,
+		envelope.KeyPoisonTopic:   "orders",
 		envelope.KeyPoisonHandler: "orders-handler", envelope.KeyPoisonSubscriber: "mem", envelope.KeyRetryCount: "3",
 	} {
 		require.Equal(t, want, failed.Metadata[key], key)
@@ -97,7 +111,8 @@ func TestRecordFailure_DeadLetter(t *testing.T) {
 // The unreadable counter is still to be seen after it has been replaced.
 func TestRecordFailure_InvalidRetryCountIsKept(t *testing.T) {
 	binary := withHeaders(message.Metadata{envelope.KeyRetryCount: "-1"})
-	structured := structuredMessage([]byte(strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`, 1)))
+	structured := structuredMessage([]byte(strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`,
+		1)))
 	for _, m := range []*message.Message{binary, structured} {
 		failed, err := envelope.RecordFailure(m, envelope.Failure{Retry: 1})
 		require.NoError(t, err)
@@ -121,8 +136,10 @@ func TestRecordFailure_RetryOutOfRange(t *testing.T) {
 // All of our headers together stay below MaxHeaders, are UTF-8 on one line, and say where they were cut.
 func TestRecordFailure_TextsAreBounded(t *testing.T) {
 	for name, text := range map[string]string{
-		"ASCII": "a", "two bytes": "é", "three bytes": "€", "four bytes": "😀", "invalid": "\xff", "alternately invalid": "a\xff",
-		"half a rune": "\xe2\x82", "new lines": "\n", "NUL": "\x00", "backslashes": `\`, "replacement characters": "\ufffd",
+		"ASCII": "a", "two bytes": "é", "three bytes": "€", "four bytes": "😀", "invalid": "\xff",
+		"alternately invalid": "a\xff",
+		"half a rune":         "\xe2\x82", "new lines": "\n", "NUL": "\x00", "backslashes": `\`,
+		"replacement characters": "\ufffd",
 	} {
 		for _, size := range []int{1, 255, 256, 1023, 1024, 1025, 4096, 4097, 1 << 20} {
 			long := strings.Repeat(text, size/len(text)+1)
@@ -150,7 +167,8 @@ func TestRecordFailure_TextsAreBounded(t *testing.T) {
 				require.Contains(t, failed.Metadata[envelope.KeyErrorClass], "...", name)
 			}
 
-			structured, err := envelope.RecordFailure(structuredMessage([]byte(envelopeBody(`1`, `{}`))), envelope.Failure{Err: envelope.Error{Message: long, Trace: long}})
+			structured, err := envelope.RecordFailure(structuredMessage([]byte(envelopeBody(`1`, `{}`))),
+				envelope.Failure{Err: envelope.Error{Message: long, Trace: long}})
 			require.NoError(t, err)
 			e, err := envelope.FromMessage(structured)
 			require.NoError(t, err)
@@ -161,7 +179,10 @@ func TestRecordFailure_TextsAreBounded(t *testing.T) {
 }
 
 func TestRecordDeferral(t *testing.T) {
-	for _, m := range []*message.Message{message.NewMessage("u", []byte("x")), structuredMessage([]byte(envelopeBody(`1`, `{}`)))} {
+	for _, m := range []*message.Message{
+		message.NewMessage("u", []byte("x")),
+		structuredMessage([]byte(envelopeBody(`1`, `{}`))),
+	} {
 		first := envelope.RecordDeferral(m, failedAt)
 		second := envelope.RecordDeferral(first, failedAt.Add(time.Minute))
 		since, ok := envelope.DeferredSince(second)
@@ -180,11 +201,15 @@ func TestRecordDeferral(t *testing.T) {
 }
 
 func TestPrepareRedrive(t *testing.T) {
-	for _, m := range []*message.Message{message.NewMessage("u", []byte("x")), structuredMessage([]byte(envelopeBody(`1`, `{"tenant":"a"}`)))} {
+	for _, m := range []*message.Message{
+		message.NewMessage("u", []byte("x")),
+		structuredMessage([]byte(envelopeBody(`1`, `{"tenant":"a"}`))),
+	} {
 		envelope.SetDelay(m, 10*time.Second)
 		_, asked := envelope.TakeDelay(m)
 		require.True(t, asked)
-		dead, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "boom"}, Retry: 4, Reason: envelope.ReasonExhausted})
+		dead, err := envelope.RecordFailure(m,
+			envelope.Failure{Err: envelope.Error{Message: "boom"}, Retry: 4, Reason: envelope.ReasonExhausted})
 		require.NoError(t, err)
 		before, err := envelope.FromMessage(dead)
 		require.NoError(t, err)
@@ -200,7 +225,10 @@ func TestPrepareRedrive(t *testing.T) {
 		require.Equal(t, "run-1", again.Metadata[envelope.KeyRedriveRun])
 		_, failed := envelope.FirstFailure(again)
 		require.False(t, failed)
-		for _, key := range []string{envelope.KeyDeadLetterReason, envelope.KeyConsumerError, envelope.KeyPoisonReason, envelope.KeyPoisonTopic} {
+		for _, key := range []string{
+			envelope.KeyDeadLetterReason, envelope.KeyConsumerError, envelope.KeyPoisonReason,
+			envelope.KeyPoisonTopic,
+		} {
 			require.NotContains(t, again.Metadata, key)
 		}
 		after, err := envelope.FromMessage(again)

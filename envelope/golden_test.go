@@ -47,7 +47,10 @@ func TestGolden_NewMessage(t *testing.T) {
 // After the first failure the body is identical except for error and retry_count.
 func TestGolden_FirstFailure(t *testing.T) {
 	failure := envelope.Failure{
-		Err:   envelope.Error{Message: "Payment gateway timeout", Code: "500", Trace: "#0 OrderHandler.php(42): charge()\n#1 {main}"},
+		Err: envelope.Error{
+			Message: "Payment gateway timeout", Code: "500",
+			Trace: "#0 OrderHandler.php(42): charge()\n#1 {main}",
+		},
 		Retry: 1,
 	}
 	for _, form := range []string{"a18", "a18_pretty"} {

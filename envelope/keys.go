@@ -18,27 +18,32 @@ const (
 
 // State of a message's life that has no field in the body: headers in both modes.
 const (
-	KeyOriginalDelay     = "x-original-delay"      // first-delivery delay in milliseconds, written once, base of the backoff
-	KeyDelay             = "x-delay"               // first-delivery delay asked of the publisher, milliseconds; consumed by it
-	KeyNotBefore         = "x-not-before"          // earliest delivery, Unix milliseconds
-	KeyErrorClass        = "x-error-class"         // Go type of the last error
-	KeyFirstFailure      = "x-first-failure"       // time of the first failed attempt, RFC 3339 with nanoseconds
-	KeyDeferredSince     = "x-deferred-since"      // time of the first deferral in a row, RFC 3339 with nanoseconds
-	KeyDeadLetterReason  = "x-dead-letter-reason"  // a Reason
-	KeyDeadLetterRule    = "x-dead-letter-rule"    // why the error was classified as it was
-	KeyConsumer          = "x-consumer"            // consumer that a retry belongs to
-	KeyTopic             = "x-origin-topic"        // topic that the failing consumer subscribed to
-	KeyRoutingKey        = "x-routing-key"         // AMQP routing key of the first publication
-	KeyExchange          = "x-exchange"            // AMQP exchange of the first publication
-	KeyEvent             = "x-event"               // event name
-	KeyRedriveID         = "x-redrive-id"          // id of the dead letter entry that a redrive came from
-	KeyRedriveCount      = "x-redrive-count"       // how often the message was redriven
-	KeyRedriveRun        = "x-redrive-run"         // id of the bulk run, if there was one
-	KeyTraceLink         = "x-trace-link"          // span that the delivery comes from: the failed attempt before it, or the redrive
-	KeyKafkaKey          = "x-kafka-key"           // partition key of a Kafka record
-	KeyHeaderTypes       = "x-header-types"        // JSON object: types of foreign headers that were not strings; for drivers
-	KeyStage             = "x-stage"               // publication that a delivery is, made of the one before; brokers write and take it
-	KeySuspect           = "x-suspect"             // how often the message may have ended its process; brokers write and take it
+	KeyOriginalDelay = "x-original-delay" // first-delivery delay in milliseconds, written once, base of the backoff
+	// first-delivery delay asked of the publisher, milliseconds; consumed by it
+	KeyDelay            = "x-delay"
+	KeyNotBefore        = "x-not-before"         // earliest delivery, Unix milliseconds
+	KeyErrorClass       = "x-error-class"        // Go type of the last error
+	KeyFirstFailure     = "x-first-failure"      // time of the first failed attempt, RFC 3339 with nanoseconds
+	KeyDeferredSince    = "x-deferred-since"     // time of the first deferral in a row, RFC 3339 with nanoseconds
+	KeyDeadLetterReason = "x-dead-letter-reason" // a Reason
+	KeyDeadLetterRule   = "x-dead-letter-rule"   // why the error was classified as it was
+	KeyConsumer         = "x-consumer"           // consumer that a retry belongs to
+	KeyTopic            = "x-origin-topic"       // topic that the failing consumer subscribed to
+	KeyRoutingKey       = "x-routing-key"        // AMQP routing key of the first publication
+	KeyExchange         = "x-exchange"           // AMQP exchange of the first publication
+	KeyEvent            = "x-event"              // event name
+	KeyRedriveID        = "x-redrive-id"         // id of the dead letter entry that a redrive came from
+	KeyRedriveCount     = "x-redrive-count"      // how often the message was redriven
+	KeyRedriveRun       = "x-redrive-run"        // id of the bulk run, if there was one
+	// span that the delivery comes from: the failed attempt before it, or the redrive
+	KeyTraceLink = "x-trace-link"
+	KeyKafkaKey  = "x-kafka-key" // partition key of a Kafka record
+	// JSON object: types of foreign headers that were not strings; for drivers
+	KeyHeaderTypes = "x-header-types"
+	// publication that a delivery is, made of the one before; brokers write and take it
+	KeyStage = "x-stage"
+	// how often the message may have ended its process; brokers write and take it
+	KeySuspect           = "x-suspect"
 	KeyInvalidRetryCount = "x-retry-count-invalid" // retry counter as it came, when it could not be read
 )
 

@@ -40,7 +40,8 @@ func jobData(data []byte) ([]byte, error) {
 		return data, nil
 	}
 	if holdsCommand(data, carried) {
-		return nil, fmt.Errorf("%w: a job of Laravel's own queue, %s: its data are a serialized PHP object; put an envelope on the queue instead",
+		return nil, fmt.Errorf("%w: a job of Laravel's own queue, %s: its data are a serialized PHP object; put an "+
+			"envelope on the queue instead",
 			ErrMalformed, headerText(name, maxName))
 	}
 	return carried.of(data), nil

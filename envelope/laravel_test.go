@@ -18,7 +18,8 @@ type laravelOrder struct {
 func handled(t *testing.T, body string) (laravelOrder, error) {
 	t.Helper()
 	var got laravelOrder
-	err := envelope.Handle(func(_ context.Context, o laravelOrder) error { got = o; return nil })(message.NewMessage("", []byte(body)))
+	err := envelope.Handle(func(_ context.Context, o laravelOrder) error { got = o; return nil })(message.NewMessage("",
+		[]byte(body)))
 	return got, err
 }
 
@@ -73,7 +74,8 @@ func TestData_LaravelJobs(t *testing.T) {
 // Metadata from Go have the kinds that JSON has, in both modes and after a failure.
 func TestMeta_AnyValue(t *testing.T) {
 	e, err := envelope.New("shop", "orders", map[string]int{"order_id": 77}, map[string]string{"tenant": "acme"},
-		envelope.Meta("priority", 5), envelope.Meta("express", true), envelope.Meta("path", []any{"a", map[string]any{"n": 1}}),
+		envelope.Meta("priority", 5), envelope.Meta("express", true),
+		envelope.Meta("path", []any{"a", map[string]any{"n": 1}}),
 		envelope.Meta("note", "text"), envelope.InMode(envelope.Structured))
 	require.NoError(t, err)
 	const want = `"metadata":{"express":true,"note":"text","path":["a",{"n":1}],"priority":5,"tenant":"acme"}`

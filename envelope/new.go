@@ -67,7 +67,8 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 	faults = append(faults, c.validate(source, queue)...)
 	for key := range metadata {
 		if isReserved(key) {
-			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another", key))
+			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another",
+				key))
 		}
 	}
 	values, err := c.metadata()
@@ -107,7 +108,8 @@ func (c *creation) metadata() (map[string]entry, error) {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("envelope: new: metadata %q: %w", m.key, err))
 		case isReserved(m.key):
-			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another", m.key))
+			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another",
+				m.key))
 		default:
 			entries[m.key] = v
 		}
@@ -119,10 +121,16 @@ func (c *creation) validate(source, queue string) (faults []error) {
 	if queue == "" {
 		faults = append(faults, errors.New("envelope: new: queue is empty; name the destination"))
 	}
-	for _, f := range [...]struct{ name, value string }{{"source", source}, {"queue", queue}, {"id", c.id}, {"event", c.event}} {
+	for _, f := range [...]struct{ name, value string }{
+		{"source", source},
+		{"queue", queue},
+		{"id", c.id},
+		{"event", c.event},
+	} {
 		if f.value != "" && carriable(f.value) != f.value {
 			faults = append(faults, fmt.Errorf(
-				"envelope: new: %s cannot travel in a header: it must be UTF-8 of at most %d bytes without control characters", f.name, maxName))
+				"envelope: new: %s cannot travel in a header: it must be UTF-8 of at most %d bytes without control characters",
+				f.name, maxName))
 		}
 	}
 	if c.id == "" {

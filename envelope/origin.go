@@ -14,6 +14,10 @@ type Origin struct {
 	Topic string
 	// Consumer is who consumes: the queue on RabbitMQ, the group on Kafka, in SQL and in memory.
 	Consumer string
+	// RedriveTo is where a redrive of the message is published, named by the broker of its consumer: the group's retry
+	// topic on Kafka, a queue on RabbitMQ. It is empty where Topic and Consumer are the whole address, or where it is
+	// not known: then the naming of the broker that redrives decides.
+	RedriveTo string
 	// Exchange is the AMQP exchange that the message was published to.
 	Exchange string
 	// RoutingKey is the AMQP routing key that the message was published with.
@@ -50,4 +54,18 @@ func WithOrigin(ctx context.Context, o *Origin) context.Context {
 func OriginFrom(ctx context.Context) (*Origin, bool) {
 	o, _ := ctx.Value(originKey{}).(*Origin)
 	return o, o != nil
+}
+
+type existingOnlyKey struct{}
+
+// WithExistingOnly returns a context in which brokers publish only to what is there: they make no queue, topic or
+// exchange for it, and refuse the message instead. A redrive must not wait where no consumer will ever read.
+func WithExistingOnly(ctx context.Context) context.Context {
+	return context.WithValue(ctx, existingOnlyKey{}, true)
+}
+
+// ExistingOnly reports whether ctx is of [WithExistingOnly].
+func ExistingOnly(ctx context.Context) bool {
+	only, _ := ctx.Value(existingOnlyKey{}).(bool)
+	return only
 }

@@ -69,7 +69,8 @@ func TestCompose(t *testing.T) {
 
 			if service.NetworkMode == "host" {
 				require.Empty(t, service.Ports)
-				require.Contains(t, fmt.Sprint(service.Command, service.Environment), "127.0.0.1", "it listens to this machine only")
+				require.Contains(t, fmt.Sprint(service.Command, service.Environment), "127.0.0.1",
+					"it listens to this machine only")
 			} else {
 				require.NotEmpty(t, service.Ports)
 			}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what the integration tests run against: RabbitMQ, PostgreSQL with pgbouncer, and MariaDB from Debian's packages, promtool,
+# Installs what the integration tests run against: RabbitMQ, PostgreSQL with pgbouncer, and MariaDB from Debian's packages,
+# promtool and systemd-analyze,
 # the jars of Apache Kafka through Maven, schemathesis from PyPI, and MySQL and RabbitMQ 4 from Debian's unstable packages into directories of their
 # own. No service is started or left running: the tests start their own, on loopback ports and temporary directories (see the
 # services package).
 #
-#   integration/install.sh [rabbitmq] [rabbitmq4] [postgres] [pgbouncer] [mariadb] [mysql] [kafka] [promtool] [schemathesis]
+#   integration/install.sh [rabbitmq] [rabbitmq4] [postgres] [pgbouncer] [mariadb] [mysql] [kafka] [promtool] [systemd] [schemathesis]
 #                           [chromium] [build]
 #
 # Without arguments: everything except chromium and build (make, and a C compiler for the race detector), and except MySQL and
@@ -250,7 +251,7 @@ schemathesis_venv() {
 mysql=
 rabbitmq4=
 schemathesis=
-[ $# -gt 0 ] || { mysql=default && rabbitmq4=default && set -- rabbitmq postgres mariadb promtool kafka schemathesis; }
+[ $# -gt 0 ] || { mysql=default && rabbitmq4=default && set -- rabbitmq postgres mariadb promtool systemd kafka schemathesis; }
 debian=()
 kafka=
 for what in "$@"; do
@@ -262,11 +263,12 @@ for what in "$@"; do
     mysql) mysql=asked ;;
     rabbitmq4) rabbitmq4=asked ;;
     promtool) debian+=(prometheus) ;;
+    systemd) command -v systemd-analyze >/dev/null || debian+=(systemd) ;;
     chromium) debian+=(chromium) ;;
     build) debian+=(make gcc libc6-dev git) ;;
     kafka) kafka=1 ;;
     schemathesis) schemathesis=1 ;;
-    *) die "unknown: $what (known: rabbitmq rabbitmq4 postgres pgbouncer mariadb mysql kafka promtool schemathesis chromium build)" ;;
+    *) die "unknown: $what (known: rabbitmq rabbitmq4 postgres pgbouncer mariadb mysql kafka promtool systemd schemathesis chromium build)" ;;
   esac
 done
 [ ${#debian[@]} -eq 0 ] || packages "${debian[@]}"

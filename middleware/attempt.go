@@ -93,8 +93,7 @@ type attemptContext struct {
 	parent   context.Context
 	deadline time.Time // zero for none
 	control  envelope.Control
-	limit    int          // the attempts that this message has
-	observed *observation // for the observer, until the delivery is settled; nil without one
+	limit    int // the attempts that this message has
 
 	// live is nil until Done is needed, then a real context with the same deadline. Once the handler has returned it
 	// is ended, unless there was none: then it becomes ended, so that who kept the context finds it over.

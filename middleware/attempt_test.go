@@ -206,7 +206,9 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestRecover(t *testing.T) {
-	_, err := middleware.Recover(func(*message.Message) ([]*message.Message, error) { panic(errTimeout) })(message.NewMessage("u", nil))
+	_, err := middleware.Recover(func(*message.Message) ([]*message.Message, error) {
+		panic(errTimeout)
+	})(message.NewMessage("u", nil))
 	var p *middleware.PanicError
 	require.ErrorAs(t, err, &p)
 	require.ErrorIs(t, err, errTimeout)

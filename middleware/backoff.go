@@ -155,7 +155,8 @@ func (e exponential) validate() error {
 		errs = append(errs, fmt.Errorf("exponential backoff from %s: a delay cannot be negative", e.base))
 	}
 	if !(e.factor >= 1) || math.IsInf(e.factor, 1) {
-		errs = append(errs, fmt.Errorf("exponential backoff with factor %g: the factor must be a number of at least 1", e.factor))
+		errs = append(errs, fmt.Errorf("exponential backoff with factor %g: the factor must be a number of at least 1",
+			e.factor))
 	}
 	return errors.Join(errs...)
 }

@@ -29,18 +29,35 @@ func TestBackoff_Delays(t *testing.T) {
 		original time.Duration
 		want     []time.Duration
 	}{
-		"B3 from the original delay":           {middleware.FromOriginalDelay(s), 10 * s, []time.Duration{10 * s, 20 * s, 40 * s, 80 * s}},
-		"B3 fallback without original delay":   {middleware.FromOriginalDelay(s), 0, []time.Duration{s, 2 * s, 4 * s}},
-		"B3 fallback for a negative original":  {middleware.FromOriginalDelay(s), -5 * s, []time.Duration{s, 2 * s}},
-		"B3 odd nanoseconds stay exact":        {middleware.FromOriginalDelay(s), 1<<55 + 1, []time.Duration{1<<55 + 1, 1<<56 + 2}},
-		"D19 list repeats its last":            {middleware.Steps(s, 5*s, 60*s), 10 * s, []time.Duration{s, 5 * s, 60 * s, 60 * s, 60 * s}},
-		"D19 scalar":                           {middleware.Constant(30 * s), 0, []time.Duration{30 * s, 30 * s, 30 * s}},
-		"D19 list with immediate":              {middleware.Steps(0, s, 5*s), 0, []time.Duration{0, s, 5 * s, 5 * s}},
-		"A none":                               {middleware.None(), 10 * s, []time.Duration{0, 0, 0}},
-		"factor 1.5 is not truncated":          {middleware.Exponential(10*s, 1.5), time.Hour, []time.Duration{10 * s, 15 * s, 22500 * time.Millisecond}},
-		"factor 1 is constant":                 {middleware.Exponential(s, 1), 0, []time.Duration{s, s, s}},
-		"cap":                                  {middleware.WithCap(middleware.FromOriginalDelay(s), 25*s), 10 * s, []time.Duration{10 * s, 20 * s, 25 * s, 25 * s}},
-		"a function":                           {middleware.BackoffFunc(func(retry int, _ time.Duration) time.Duration { return time.Duration(retry) * s }), 0, []time.Duration{s, 2 * s}},
+		"B3 from the original delay": {
+			middleware.FromOriginalDelay(s), 10 * s,
+			[]time.Duration{10 * s, 20 * s, 40 * s, 80 * s},
+		},
+		"B3 fallback without original delay":  {middleware.FromOriginalDelay(s), 0, []time.Duration{s, 2 * s, 4 * s}},
+		"B3 fallback for a negative original": {middleware.FromOriginalDelay(s), -5 * s, []time.Duration{s, 2 * s}},
+		"B3 odd nanoseconds stay exact": {
+			middleware.FromOriginalDelay(s), 1<<55 + 1,
+			[]time.Duration{1<<55 + 1, 1<<56 + 2},
+		},
+		"D19 list repeats its last": {
+			middleware.Steps(s, 5*s, 60*s), 10 * s,
+			[]time.Duration{s, 5 * s, 60 * s, 60 * s, 60 * s},
+		},
+		"D19 scalar":              {middleware.Constant(30 * s), 0, []time.Duration{30 * s, 30 * s, 30 * s}},
+		"D19 list with immediate": {middleware.Steps(0, s, 5*s), 0, []time.Duration{0, s, 5 * s, 5 * s}},
+		"A none":                  {middleware.None(), 10 * s, []time.Duration{0, 0, 0}},
+		"factor 1.5 is not truncated": {
+			middleware.Exponential(10*s, 1.5), time.Hour,
+			[]time.Duration{10 * s, 15 * s, 22500 * time.Millisecond},
+		},
+		"factor 1 is constant": {middleware.Exponential(s, 1), 0, []time.Duration{s, s, s}},
+		"cap": {
+			middleware.WithCap(middleware.FromOriginalDelay(s), 25*s), 10 * s,
+			[]time.Duration{10 * s, 20 * s, 25 * s, 25 * s},
+		},
+		"a function": {middleware.BackoffFunc(func(retry int, _ time.Duration) time.Duration {
+			return time.Duration(retry) * s
+		}), 0, []time.Duration{s, 2 * s}},
 		"negative values never leave a policy": {middleware.Steps(-s), 0, []time.Duration{0, 0}},
 	}
 	for name, tt := range tests {
@@ -128,9 +145,12 @@ func TestBackoff_JitterSpreads(t *testing.T) {
 
 func TestTimeline(t *testing.T) {
 	s := time.Second
-	require.Equal(t, []time.Duration{0, 10 * s, 30 * s, 70 * s}, middleware.Timeline(middleware.FromOriginalDelay(s), middleware.Retries(3), 10*s), "B")
-	require.Equal(t, []time.Duration{0, s, 6 * s}, middleware.Timeline(middleware.Steps(s, 5*s, 60*s), middleware.Tries(3), 0), "D20")
-	require.Equal(t, []time.Duration{0, 5 * s, 10 * s, 15 * s}, middleware.Timeline(middleware.Constant(5*s), middleware.Cycles(3), 0), "E")
+	require.Equal(t, []time.Duration{0, 10 * s, 30 * s, 70 * s},
+		middleware.Timeline(middleware.FromOriginalDelay(s), middleware.Retries(3), 10*s), "B")
+	require.Equal(t, []time.Duration{0, s, 6 * s},
+		middleware.Timeline(middleware.Steps(s, 5*s, 60*s), middleware.Tries(3), 0), "D20")
+	require.Equal(t, []time.Duration{0, 5 * s, 10 * s, 15 * s},
+		middleware.Timeline(middleware.Constant(5*s), middleware.Cycles(3), 0), "E")
 	require.Equal(t, []time.Duration{0, longest, longest}, middleware.Timeline(middleware.Constant(longest), 3, 0))
 	require.Empty(t, middleware.Timeline(middleware.None(), -1, 0))
 }
@@ -148,11 +168,14 @@ func TestLimits(t *testing.T) {
 // "explain" prints backoffs as words.
 func TestBackoff_String(t *testing.T) {
 	for want, b := range map[string]middleware.Backoff{
-		"at once":                         middleware.None(),
-		"every 5s":                        middleware.Constant(5 * time.Second),
-		"steps 1s, 5s, 1m0s, full jitter": middleware.WithJitter(middleware.Steps(time.Second, 5*time.Second, time.Minute), middleware.FullJitter),
-		"original delay (else 1s) x2 for each retry, at most 1h0m0s": middleware.WithCap(middleware.FromOriginalDelay(time.Second), time.Hour),
-		"2s x1.5 for each retry, decorrelated jitter":                middleware.WithJitter(middleware.Exponential(2*time.Second, 1.5), middleware.DecorrelatedJitter),
+		"at once":  middleware.None(),
+		"every 5s": middleware.Constant(5 * time.Second),
+		"steps 1s, 5s, 1m0s, full jitter": middleware.WithJitter(middleware.Steps(time.Second, 5*time.Second, time.Minute),
+			middleware.FullJitter),
+		"original delay (else 1s) x2 for each retry, at most 1h0m0s": middleware.WithCap(
+			middleware.FromOriginalDelay(time.Second), time.Hour),
+		"2s x1.5 for each retry, decorrelated jitter": middleware.WithJitter(
+			middleware.Exponential(2*time.Second, 1.5), middleware.DecorrelatedJitter),
 	} {
 		require.Equal(t, want, fmt.Sprint(b))
 	}

@@ -36,7 +36,8 @@ func stockChain(b testing.TB, h message.HandlerFunc) message.HandlerFunc {
 
 var keep = middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil })
 
-var rescheduleNowhere = middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
+var rescheduleNowhere = middleware.ReschedulerFunc(
+	func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 
 func benchPipeline(b testing.TB, change func(*middleware.Config)) *middleware.Pipeline {
 	b.Helper()
@@ -158,7 +159,8 @@ func BenchmarkDecision(b *testing.B) {
 // BenchmarkDeadLetter and BenchmarkRetry are the whole work: ours makes a copy of the message with all that is known
 // of the failure, 15 headers, for the stock chain's four on the live message.
 func BenchmarkDeadLetter(b *testing.B) {
-	compare(b, benchPipeline(b, nil).Middleware(failing(middleware.Permanent(errors.New("invalid CPF")))), stockFailing(b), benchMessage)
+	compare(b, benchPipeline(b, nil).Middleware(failing(middleware.Permanent(errors.New("invalid CPF")))), stockFailing(b),
+		benchMessage)
 }
 
 func BenchmarkRetry(b *testing.B) {
@@ -170,8 +172,12 @@ func stockFailing(b testing.TB) message.HandlerFunc {
 	b.Helper()
 	poison, err := watermill.PoisonQueue(nowhere{}, "poison")
 	require.NoError(b, err)
-	retry := watermill.Retry{MaxRetries: 3, InitialInterval: time.Nanosecond, ShouldRetry: func(watermill.RetryParams) bool { return false }}
-	return poison(retry.Middleware(watermill.Timeout(time.Minute)(watermill.CorrelationID(watermill.Recoverer(failing(errors.New("invalid CPF")))))))
+	retry := watermill.Retry{
+		MaxRetries: 3, InitialInterval: time.Nanosecond,
+		ShouldRetry: func(watermill.RetryParams) bool { return false },
+	}
+	return poison(retry.Middleware(watermill.Timeout(time.Minute)(
+		watermill.CorrelationID(watermill.Recoverer(failing(errors.New("invalid CPF")))))))
 }
 
 func TestPipeline_SuccessAllocatesOnce(t *testing.T) {
@@ -191,7 +197,9 @@ func TestPipeline_SuccessAllocatesOnce(t *testing.T) {
 		"with no deadline": {func(c *middleware.Config) { c.Timeout = -1 }, 1},
 		"with observer":    {func(c *middleware.Config) { c.Observer = middleware.NopObserver{} }, 1},
 		"with system events": {func(c *middleware.Config) {
-			c.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": func(*message.Message) error { return nil }}
+			c.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": func(*message.Message) error {
+				return nil
+			}}
 		}, 1},
 	}
 	for name, tt := range tests {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Breaker configures the circuit breaker of a pipeline: after some failures in a row a handler is not called for a
@@ -79,7 +81,7 @@ func (c *circuits) admit(ctx context.Context, m *message.Message, id string) (*c
 	}
 	if c.config.WhenOpen == OpenPause {
 		for until := time.Now().Add(c.config.Delay); time.Now().Before(until); {
-			if !wait(ctx, min(remaining, time.Until(until))) {
+			if wait.For(ctx, min(remaining, time.Until(until))) != nil {
 				break
 			}
 			if admitted, remaining = own.admit(id); admitted { //nolint:contextcheck // a change of state belongs to no single message
@@ -96,7 +98,8 @@ func (c *circuits) key(ctx context.Context, m *message.Message) (key string) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; the handler's name is the key", slog.String("error", newPanicError(r).Error()))
+			c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; the handler's name is the key",
+				slog.String("error", newPanicError(r).Error()))
 			key = c.pipeline.handlerName(ctx)
 		}
 	}()
@@ -127,7 +130,8 @@ func (c *circuits) changed(key string, from, to circuitState) {
 		level = slog.LevelWarn
 	}
 	p.log(ctx, level, "circuit changed",
-		slog.String("circuit", key), slog.String("to", string(to)), slog.String("from", string(from)), slog.Duration("delay", c.config.Delay))
+		slog.String("circuit", key), slog.String("to", string(to)), slog.String("from", string(from)),
+		slog.Duration("delay", c.config.Delay))
 	if p.cfg.Observer != nil {
 		p.observeBreaker(ctx, BreakerChanged{Key: key, From: string(from), To: string(to)})
 	}

@@ -64,10 +64,11 @@ func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 
 func TestBreaker_HalfOpenLetsSingleOnesThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}), func(*message.Message) ([]*message.Message, error) {
-			time.Sleep(s)
-			return nil, errTimeout
-		})
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}),
+			func(*message.Message) ([]*message.Message, error) {
+				time.Sleep(s)
+				return nil, errTimeout
+			})
 		h.deliver(order(t))
 		time.Sleep(60 * s)
 		synctest.Wait()
@@ -183,12 +184,13 @@ func TestBreaker_SuccessResets(t *testing.T) {
 func TestBreaker_PausesIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true
-		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}), func(*message.Message) ([]*message.Message, error) {
-			if down {
-				return nil, errTimeout
-			}
-			return nil, nil
-		})
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}),
+			func(*message.Message) ([]*message.Message, error) {
+				if down {
+					return nil, errTimeout
+				}
+				return nil, nil
+			})
 		h.start = time.Now()
 		h.deliver(order(t))
 		down = false
@@ -205,13 +207,14 @@ func TestBreaker_PausesIntake(t *testing.T) {
 func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}), func(*message.Message) ([]*message.Message, error) {
-			if runs.Add(1) == 1 {
-				return nil, errTimeout
-			}
-			time.Sleep(2 * s)
-			return nil, nil
-		})
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, Delay: 30 * s, WhenOpen: middleware.OpenPause}),
+			func(*message.Message) ([]*message.Message, error) {
+				if runs.Add(1) == 1 {
+					return nil, errTimeout
+				}
+				time.Sleep(2 * s)
+				return nil, nil
+			})
 		h.deliver(order(t))
 		time.Sleep(10 * s)
 		synctest.Wait()
@@ -231,7 +234,8 @@ func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
 func TestBreaker_PauseEndsAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, WhenOpen: middleware.OpenPause}), failing(errTimeout))
+		h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1, WhenOpen: middleware.OpenPause}),
+			failing(errTimeout))
 		h.ctx = ctx
 		h.deliver(order(t))
 		m := order(t)
@@ -298,16 +302,17 @@ func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				n := 0
-				h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}), func(m *message.Message) ([]*message.Message, error) {
-					switch n++; n {
-					case 1:
-						return nil, errTimeout
-					case 2:
-						return nil, end(m, stop)
-					default:
-						return nil, nil
-					}
-				})
+				h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 1}),
+					func(m *message.Message) ([]*message.Message, error) {
+						switch n++; n {
+						case 1:
+							return nil, errTimeout
+						case 2:
+							return nil, end(m, stop)
+						default:
+							return nil, nil
+						}
+					})
 				h.deliver(order(t))
 				time.Sleep(60 * s)
 				synctest.Wait()

@@ -102,7 +102,8 @@ func malformed(err error) (Verdict, bool) {
 		return permanent("malformed envelope")
 	case has[*json.SyntaxError](err), has[*json.UnmarshalTypeError](err):
 		return permanent("malformed JSON")
-	case has[*json.InvalidUnmarshalError](err), has[*json.UnsupportedTypeError](err), has[*json.UnsupportedValueError](err),
+	case has[*json.InvalidUnmarshalError](err), has[*json.UnsupportedTypeError](err),
+		has[*json.UnsupportedValueError](err),
 		has[*json.MarshalerError](err):
 		return permanent("JSON of an impossible Go value")
 	}

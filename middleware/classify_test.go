@@ -78,7 +78,10 @@ func TestClassifier_BuiltinRules(t *testing.T) {
 		{"D37 deadline", context.DeadlineExceeded, retryable, ""},
 		{"D37 i/o deadline", os.ErrDeadlineExceeded, retryable, ""},
 		{"cancelled inside the handler", context.Canceled, retryable, ""},
-		{"D37 connection refused", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}, retryable, ""},
+		{
+			"D37 connection refused", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+			retryable, "",
+		},
 		{"D37 connection reset", fmt.Errorf("x: %w", syscall.ECONNRESET), retryable, ""},
 		{"D37 name resolution", &net.DNSError{Err: "no such host", IsNotFound: true}, retryable, ""},
 		{"D37 connection ended", io.ErrUnexpectedEOF, retryable, ""},
@@ -193,15 +196,33 @@ func TestClassifier_Marks(t *testing.T) {
 		err  error
 		want middleware.Verdict
 	}{
-		"permanent":               {middleware.Permanent(cause), middleware.Verdict{Kind: middleware.KindPermanent}},
-		"skip":                    {middleware.Skip(cause), middleware.Verdict{Kind: middleware.KindSkip}},
-		"defer":                   {middleware.Defer(cause, s), middleware.Verdict{Kind: middleware.KindDefer, After: s, HasAfter: true}},
-		"retry after":             {middleware.RetryAfter(cause, s), middleware.Verdict{Kind: middleware.KindRetryable, After: s, HasAfter: true}},
-		"retry after 0":           {middleware.RetryAfter(cause, 0), middleware.Verdict{Kind: middleware.KindRetryable, HasAfter: true}},
-		"retry after the past":    {middleware.RetryAfter(cause, -s), middleware.Verdict{Kind: middleware.KindRetryable, HasAfter: true}},
+		"permanent": {middleware.Permanent(cause), middleware.Verdict{Kind: middleware.KindPermanent}},
+		"skip":      {middleware.Skip(cause), middleware.Verdict{Kind: middleware.KindSkip}},
+		"defer": {
+			middleware.Defer(cause, s),
+			middleware.Verdict{Kind: middleware.KindDefer, After: s, HasAfter: true},
+		},
+		"retry after": {
+			middleware.RetryAfter(cause, s),
+			middleware.Verdict{Kind: middleware.KindRetryable, After: s, HasAfter: true},
+		},
+		"retry after 0": {
+			middleware.RetryAfter(cause, 0),
+			middleware.Verdict{Kind: middleware.KindRetryable, HasAfter: true},
+		},
+		"retry after the past": {
+			middleware.RetryAfter(cause, -s),
+			middleware.Verdict{Kind: middleware.KindRetryable, HasAfter: true},
+		},
 		"against a built-in rule": {middleware.Retryable(sql.ErrNoRows), middleware.Verdict{Kind: middleware.KindRetryable}},
-		"the outermost counts":    {middleware.Skip(fmt.Errorf("x: %w", middleware.Permanent(cause))), middleware.Verdict{Kind: middleware.KindSkip}},
-		"wrapped and joined":      {fmt.Errorf("x: %w", errors.Join(errors.New("y"), middleware.Permanent(cause))), middleware.Verdict{Kind: middleware.KindPermanent}},
+		"the outermost counts": {
+			middleware.Skip(fmt.Errorf("x: %w", middleware.Permanent(cause))),
+			middleware.Verdict{Kind: middleware.KindSkip},
+		},
+		"wrapped and joined": {
+			fmt.Errorf("x: %w", errors.Join(errors.New("y"), middleware.Permanent(cause))),
+			middleware.Verdict{Kind: middleware.KindPermanent},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := c.Classify(tt.err)
@@ -222,7 +243,10 @@ func TestClassifier_RulesInOrder(t *testing.T) {
 		middleware.MatchFunc(func(error) bool { panic("broken rule") }, middleware.KindSkip, "broken"),
 		middleware.MatchError(errCPF, middleware.KindPermanent, "CPF"),
 		middleware.MatchType[*os.PathError](middleware.KindRetryable, "files"),
-		middleware.Rule{Name: "slow down", Kind: middleware.KindRetryable, After: s, Match: func(err error) bool { return err.Error() == "slow" }},
+		middleware.Rule{
+			Name: "slow down", Kind: middleware.KindRetryable, After: s,
+			Match: func(err error) bool { return err.Error() == "slow" },
+		},
 		middleware.MatchError(errCPF, middleware.KindSkip, "never reached"),
 		middleware.MatchError(sql.ErrNoRows, middleware.KindRetryable, "events overtake rows"),
 	)

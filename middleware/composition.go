@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names
@@ -20,7 +21,8 @@ import (
 var unfit = [...]*neighbour{
 	{
 		name: "Deduplicator", function: "(*Deduplicator).Middleware",
-		why: "it takes the retry of a failed message for a duplicate and acks it: leave it out, or use package idempotency inside",
+		why: "it takes the retry of a failed message for a duplicate and acks it: leave it out, or use package idempotency " +
+			"inside",
 		// A message that is nacked comes again, and would be acked as a duplicate.
 		keep: true,
 	},
@@ -30,15 +32,21 @@ var unfit = [...]*neighbour{
 		// What is acked already can only be handled.
 		acked: true,
 	},
+	{
+		name: "IgnoreErrors", function: "IgnoreErrors.Middleware",
+		why: "what fails with an error that it names is acked, by its text, without a retry, a dead letter or a log line, " +
+			"and outside that is also what the pipeline returns at a shutdown: use a Rule that skips",
+	},
 }
 
 // amqpSubscriber is watermill-amqp's, where the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header
 // that is a table, and it then delivers the message again at once, forever, before the router has seen it.
 var amqpSubscriber = &neighbour{
 	name: "amqp.Subscriber",
-	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again forever " +
-		"and reaches no handler: subscribe with the broker that is the Rescheduler, open watermill+amqp://, or configure a " +
-		"Marshaler that reads every header, such as that of brokers/watermill/amqp, and add Pipeline.Plugin, which looks at it",
+	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again " +
+		"forever and reaches no handler: subscribe with the broker that is the Rescheduler, open watermill+amqp://, or " +
+		"configure a Marshaler that reads every header, such as that of brokers/watermill/amqp, and add Pipeline.Plugin, " +
+		"which looks at it",
 }
 
 // neighbour is a middleware, or a subscriber, that must not stand next to the pipeline.
@@ -197,10 +205,13 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 		<-ctx.Done() // unacked, until another process has it
 		return p.giveBack(ctx, s.outer.refusal())
 	case s.inner != nil:
-		wait(ctx, p.cfg.NackDelay)
+		_ = wait.For(ctx, p.cfg.NackDelay)
 		return s.inner.refusal()
 	case s.outer != nil && s.outer.acked:
 		m.SetContext(context.WithoutCancel(ctx)) // which ends with the ack, and what is acked already can only be handled
+	case s.outer != nil:
+		_ = wait.For(ctx, p.cfg.NackDelay)
+		return s.outer.refusal()
 	}
 	return nil
 }

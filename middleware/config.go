@@ -153,9 +153,6 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.HandlerName == nil {
-		c.HandlerName = message.HandlerNameFromCtx
-	}
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -188,7 +185,8 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("DeadLetters is required: pass the broker, a dead letter store, or both by Sinks"))
 	}
 	if c.Rescheduler == nil {
-		errs = append(errs, errors.New("Rescheduler is required: pass the broker, or middleware.HoldInMemory to keep waiting messages unacked in this process"))
+		errs = append(errs, errors.New("Rescheduler is required: pass the broker, or middleware.HoldInMemory to keep "+
+			"waiting messages unacked in this process"))
 	}
 	for _, port := range []struct {
 		name  string
@@ -244,7 +242,8 @@ func (c Config) Validate() error {
 // canRetry asks the Rescheduler whether it can make the retries of h.
 func (c *Config) canRetry(where string, h HandlerConfig) error {
 	checker, ok := c.Rescheduler.(RetryChecker)
-	valid := ok && !isTypedNil(c.Rescheduler) && validateBackoff(h.Backoff) == nil // else another line of the error says so
+	// else another line of the error says so
+	valid := ok && !isTypedNil(c.Rescheduler) && validateBackoff(h.Backoff) == nil
 	if !valid || h.MaxAttempts <= 1 {
 		return nil
 	}

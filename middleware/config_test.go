@@ -36,7 +36,8 @@ func TestNew_NamesEveryFault(t *testing.T) {
 		`Handlers["orders"].Backoff: backoff capped at -1s`,
 		"unknown jitter 7",
 		"backoff is nil",
-		"DeferDelay is -1s", "MaxDeferAge is -1s", "HookTimeout is -1s", "PublishTimeout is -1s", "PublishTries is -1", "NackDelay is -1s",
+		"DeferDelay is -1s", "MaxDeferAge is -1s", "HookTimeout is -1s", "PublishTimeout is -1s", "PublishTries is -1",
+		"NackDelay is -1s",
 		`SystemEvents["system.ping.1"]`,
 		"Breaker.Failures is -1", "Breaker.Delay is -1s", "Breaker.WhenOpen is 7",
 	} {
@@ -46,8 +47,12 @@ func TestNew_NamesEveryFault(t *testing.T) {
 
 func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 	for want, cfg := range map[string]middleware.Config{
-		"DeadLetters is a nil *middleware_test.harness: was the error of its constructor checked?": {DeadLetters: (*harness)(nil)},
-		"Rescheduler is a nil middleware.ReschedulerFunc":                                          {DeadLetters: keep, Rescheduler: middleware.ReschedulerFunc(nil)},
+		"DeadLetters is a nil *middleware_test.harness: was the error of its constructor checked?": {DeadLetters: (*harness)(
+			nil)},
+		"Rescheduler is a nil middleware.ReschedulerFunc": {
+			DeadLetters: keep,
+			Rescheduler: middleware.ReschedulerFunc(nil),
+		},
 		"Sinks is empty":    {DeadLetters: middleware.Sinks{}},
 		"sink 2 is nil":     {DeadLetters: middleware.Sinks{keep, nil}},
 		"step 2 is -1s":     {DeadLetters: keep, Backoff: middleware.Steps(s, -s)},
@@ -75,7 +80,8 @@ func TestConfig_HandlersInherit(t *testing.T) {
 	h := newHarness(t, middleware.Config{
 		OnPermanent: middleware.OutcomeSkip,
 		Rules:       []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindSkip, "general")},
-		Handlers:    map[string]middleware.HandlerConfig{"billing-handler": {Rules: []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindPermanent, "own")}}},
+		Handlers: map[string]middleware.HandlerConfig{"billing-handler": {Rules: []middleware.Rule{middleware.MatchError(
+			errTimeout, middleware.KindPermanent, "own")}}},
 	}, failing(errTimeout))
 	d := h.pipeline.Decide(order(t), errTimeout)
 	require.Equal(t, "own", d.Verdict.Rule)
@@ -83,7 +89,10 @@ func TestConfig_HandlersInherit(t *testing.T) {
 }
 
 func TestConfig_HandlerNameThatPanics(t *testing.T) {
-	cfg := middleware.Config{HandlerName: panickyName, Handlers: map[string]middleware.HandlerConfig{"x": {MaxAttempts: 1}}}
+	cfg := middleware.Config{
+		HandlerName: panickyName,
+		Handlers:    map[string]middleware.HandlerConfig{"x": {MaxAttempts: 1}},
+	}
 	h := newHarness(t, cfg, failing(middleware.Permanent(errTimeout)))
 	h.sendNow(order(t))
 	require.Empty(t, h.letter().Handler)

@@ -56,12 +56,13 @@ func conserve(t *testing.T, seed uint64) {
 		MaxAttempts: 4, Backoff: middleware.WithSeededJitter(middleware.Constant(s), middleware.FullJitter, seed),
 		Breaker: &middleware.Breaker{Failures: 10, Delay: 5 * s},
 		Logger:  quiet,
-		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
-			if err := flaky(); err != nil {
-				return err
-			}
-			return h.Reschedule(ctx, o, m, d)
-		}),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+				if err := flaky(); err != nil {
+					return err
+				}
+				return h.Reschedule(ctx, o, m, d)
+			}),
 		DeadLetters: middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 			if err := flaky(); err != nil {
 				return err

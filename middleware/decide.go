@@ -33,7 +33,9 @@ func decideMalformed(a Attempt, err error) Decision {
 	}
 }
 
-func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Control, a Attempt, err error, now time.Time) Decision {
+func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Control, a Attempt, err error,
+	now time.Time,
+) Decision {
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a, Err: err}
 	kind := d.Verdict.Kind
 	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {

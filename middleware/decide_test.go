@@ -45,7 +45,8 @@ func TestPipeline_MaxAgeDoesNotCountTheFirstDelivery(t *testing.T) {
 
 func TestPipeline_RetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, middleware.Config{}, failing(middleware.HTTPStatus(429, map[string][]string{"Retry-After": {"42"}})))
+		h := newHarness(t, middleware.Config{},
+			failing(middleware.HTTPStatus(429, map[string][]string{"Retry-After": {"42"}})))
 		h.send(order(t), time.Hour)
 		require.Equal(t, []time.Duration{0, 42 * s, 84 * s, 126 * s}, h.runs)
 		require.Equal(t, "429", h.letter().Err.Code)

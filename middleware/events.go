@@ -48,7 +48,8 @@ func (e Events) Handle(m *message.Message) error {
 		}
 	}
 	if best == "" {
-		return fmt.Errorf("%w: %q: there are handlers for %s", ErrNoEventHandler, logText(name), strings.Join(e.Names(), ", "))
+		return fmt.Errorf("%w: %q: there are handlers for %s", ErrNoEventHandler, logText(name),
+			strings.Join(e.Names(), ", "))
 	}
 	return e[best](m)
 }

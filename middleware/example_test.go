@@ -74,10 +74,11 @@ func run(cfg middleware.Config, h message.NoPublishHandlerFunc) {
 		cfg.DeadLetters = printer
 	}
 	if cfg.Rescheduler == nil {
-		cfg.Rescheduler = middleware.ReschedulerFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
-			fmt.Printf("again in %s, retry count %s\n", d, m.Metadata[envelope.KeyRetryCount])
-			return nil
-		})
+		cfg.Rescheduler = middleware.ReschedulerFunc(
+			func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
+				fmt.Printf("again in %s, retry count %s\n", d, m.Metadata[envelope.KeyRetryCount])
+				return nil
+			})
 	}
 	pipeline, err := middleware.New(cfg)
 	if err != nil {
@@ -157,7 +158,8 @@ func ExampleMatchError() {
 	run(middleware.Config{Rules: []middleware.Rule{
 		middleware.MatchError(errDates, middleware.KindPermanent, "business rule"),
 		middleware.MatchType[*middleware.PanicError](middleware.KindPermanent, "bug"),
-		middleware.MatchFunc(func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, middleware.KindDefer, "overload"),
+		middleware.MatchFunc(func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, middleware.KindDefer,
+			"overload"),
 	}}, func(*message.Message) error { return fmt.Errorf("order 7: %w", errDates) })
 	// Output: dead letter: permanent after 1 attempts: order 7: dates are inconsistent
 }
@@ -214,13 +216,17 @@ func ExampleConfig_handlers() {
 }
 
 func ExampleBreaker() {
-	cfg := middleware.Config{Breaker: &middleware.Breaker{Failures: 1, Delay: time.Minute, Key: func(*message.Message) string { return "payment" }}}
+	cfg := middleware.Config{Breaker: &middleware.Breaker{
+		Failures: 1, Delay: time.Minute,
+		Key: func(*message.Message) string { return "payment" },
+	}}
 	cfg.Hooks.OnDefer = func(_ context.Context, p middleware.DeferParams) error {
 		fmt.Println(errors.Is(p.Decision.Err, middleware.ErrCircuitOpen), p.Message.Metadata[envelope.KeyRetryCount])
 		return nil
 	}
 	cfg.DeadLetters, cfg.Logger = printer, silent
-	cfg.Rescheduler = middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
+	cfg.Rescheduler = middleware.ReschedulerFunc(
+		func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 	pipeline, err := middleware.New(cfg)
 	if err != nil {
 		panic(err)
@@ -237,8 +243,13 @@ func ExampleBreaker() {
 }
 
 func ExampleSinks() {
-	store := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return errors.New("database is away") })
-	spool := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { fmt.Println("spooled"); return nil })
+	store := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
+		return errors.New("database is away")
+	})
+	spool := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
+		fmt.Println("spooled")
+		return nil
+	})
 	cfg := middleware.Config{DeadLetters: middleware.Sinks{printer, store}, Fallback: spool, PublishTries: 1}
 	run(cfg, func(*message.Message) error { return middleware.Permanent(errors.New("x")) })
 	// Output:
@@ -264,7 +275,10 @@ func ExampleConfig_systemEvents() {
 }
 
 func ExamplePipeline_Decide() {
-	pipeline, err := middleware.New(middleware.Config{Rescheduler: middleware.HoldInMemory, DeadLetters: printer, Logger: silent})
+	pipeline, err := middleware.New(middleware.Config{
+		Rescheduler: middleware.HoldInMemory, DeadLetters: printer,
+		Logger: silent,
+	})
 	if err != nil {
 		panic(err)
 	}

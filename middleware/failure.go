@@ -94,7 +94,8 @@ func typeName(err error) string {
 
 func isWrapper(class string) bool {
 	switch class {
-	case "*middleware.MarkedError", "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*errors.withStack", "*errors.withMessage":
+	case "*middleware.MarkedError", "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*errors.withStack",
+		"*errors.withMessage":
 		return true
 	default:
 		return false

@@ -41,7 +41,8 @@ func TestPipeline_ErrorClass(t *testing.T) {
 }
 
 func TestPipeline_ErrorTrace(t *testing.T) {
-	h := newHarness(t, middleware.Config{}, failing(middleware.Permanent(stackerrors.WithStack(errors.New("with a stack")))))
+	h := newHarness(t, middleware.Config{},
+		failing(middleware.Permanent(stackerrors.WithStack(errors.New("with a stack")))))
 	h.sendNow(order(t))
 	require.Contains(t, h.letter().Err.Trace, "TestPipeline_ErrorTrace")
 }

@@ -47,7 +47,8 @@ func codeOf(method reflect.Value) (uint64, bool) {
 		return 0, false // grpc's nil *Status means OK, which is not an error
 	}
 	code := status.MethodByName("Code")
-	if !code.IsValid() || code.Type().NumIn() != 0 || code.Type().NumOut() != 1 || code.Type().Out(0).Kind() != reflect.Uint32 {
+	if !code.IsValid() || code.Type().NumIn() != 0 || code.Type().NumOut() != 1 ||
+		code.Type().Out(0).Kind() != reflect.Uint32 {
 		return 0, false
 	}
 	return code.Call(nil)[0].Uint(), true

@@ -111,7 +111,9 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 		"Observer":        {change: func(c *middleware.Config) { c.Observer = hostileObserver{} }},
 		"Logger":          {change: func(c *middleware.Config) { c.Logger = slog.New(hostileHandler{slog.DiscardHandler}) }},
 		"Logger's levels": {change: func(c *middleware.Config) { c.Logger = slog.New(hostileLevels{slog.DiscardHandler}) }},
-		"Breaker.Key":     {change: func(c *middleware.Config) { c.Breaker.Key = func(*message.Message) string { panic("key") } }},
+		"Breaker.Key": {change: func(c *middleware.Config) {
+			c.Breaker.Key = func(*message.Message) string { panic("key") }
+		}},
 		"OnRetry": {change: func(c *middleware.Config) {
 			c.Hooks.OnRetry = func(context.Context, middleware.RetryParams) error { panic("hook") }
 		}},
@@ -121,8 +123,11 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 		"a hook's error": {change: func(c *middleware.Config) {
 			c.Hooks.OnRetry = func(context.Context, middleware.RetryParams) error { return closed }
 		}},
-		"OnPermanent's built-in rules": {change: func(c *middleware.Config) { c.BuiltinRules = middleware.BuiltinRulesOff }, err: closed},
-		"Redriven":                     {},
+		"OnPermanent's built-in rules": {
+			change: func(c *middleware.Config) { c.BuiltinRules = middleware.BuiltinRulesOff },
+			err:    closed,
+		},
+		"Redriven": {},
 	}
 	for _, in := range []string{"Error", "Unwrap", "Is", "As", "Code", "Timeout"} {
 		cases["an error's "+in] = struct {

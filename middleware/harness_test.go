@@ -230,7 +230,8 @@ func (s *harness) letter() *envelope.DeadLetter {
 
 func order(t testing.TB, opts ...envelope.Option) *message.Message {
 	t.Helper()
-	e, err := envelope.New("shop", "orders", map[string]int{"order": 7}, map[string]string{"correlation_id": "abc-123"}, opts...)
+	e, err := envelope.New("shop", "orders", map[string]int{"order": 7}, map[string]string{"correlation_id": "abc-123"},
+		opts...)
 	require.NoError(t, err)
 	m, err := e.Message()
 	require.NoError(t, err)

@@ -24,11 +24,18 @@ func TestPipeline_HandlersChangesDoNotLeak(t *testing.T) {
 		"removes all headers":    func(m *message.Message) { clear(m.Metadata) },
 		"throws the headers off": func(m *message.Message) { m.Metadata = nil },
 		"changes the id":         func(m *message.Message) { m.UUID = "other" },
-		"replaces the context":   func(m *message.Message) { ctx, stop := context.WithCancel(m.Context()); stop(); m.SetContext(ctx) },
-		"changes nothing":        func(*message.Message) {},
+		"replaces the context": func(m *message.Message) {
+			ctx, stop := context.WithCancel(m.Context())
+			stop()
+			m.SetContext(ctx)
+		},
+		"changes nothing": func(*message.Message) {},
 	}
 	for name, change := range changes {
-		for outcome, err := range map[string]error{"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout), "panic": nil} {
+		for outcome, err := range map[string]error{
+			"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout),
+			"panic": nil,
+		} {
 			t.Run(name+", "+outcome, func(t *testing.T) {
 				h := newHarness(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {
 					change(m)
@@ -60,7 +67,10 @@ func TestPipeline_HandlersChangesDoNotLeak(t *testing.T) {
 
 // Hostile counters: one run and no retries, never a reset to 0.
 func TestPipeline_UnreadableRetryCount(t *testing.T) {
-	for _, text := range []string{"-1", "+3", " 3", "1e99", "abc", "9223372036854775808", "3.7", "NaN", "", "0x10", "1000001"} {
+	for _, text := range []string{
+		"-1", "+3", " 3", "1e99", "abc", "9223372036854775808", "3.7", "NaN", "", "0x10",
+		"1000001",
+	} {
 		t.Run(text, func(t *testing.T) {
 			h := newHarness(t, middleware.Config{}, failing(errTimeout))
 			m := order(t)

@@ -29,7 +29,9 @@ func logText(s string) string {
 }
 
 // logDecision writes one line for one failed delivery. Nothing is built when the level is off.
-func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text string, d *delivery, dec *Decision, more ...slog.Attr) {
+func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text string, d *delivery, dec *Decision,
+	more ...slog.Attr,
+) {
 	if !p.logs(ctx, level) {
 		return
 	}
@@ -53,7 +55,8 @@ func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text strin
 		attrs = append(attrs, slog.String("rule_panic", logText(dec.Verdict.RulePanic)))
 	}
 	if p.cfg.LogPayload {
-		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)), slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
+		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)),
+			slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
 	}
 	p.log(ctx, level, text, append(attrs, more...)...)
 }
@@ -76,7 +79,8 @@ func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
 		if _, ok := m.Metadata[key]; !ok {
 			key = envelope.KeyWatermillDelayedFor
 		}
-		attrs = append(attrs, slog.String(key, logText(m.Metadata[key])), slog.Duration("original_delay", c.control.OriginalDelay))
+		attrs = append(attrs, slog.String(key, logText(m.Metadata[key])),
+			slog.Duration("original_delay", c.control.OriginalDelay))
 	}
 	p.log(ctx, slog.LevelWarn, "message has control headers that cannot be used as they are", attrs...)
 }

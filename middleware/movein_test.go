@@ -104,17 +104,22 @@ func TestNew_AnnouncesWaitsAndSystemEvents(t *testing.T) {
 	}{
 		"a TTL cycle": {middleware.TTLCycle(3, 10*time.Minute), []time.Duration{10 * time.Minute}, nil},
 		"a bus": {
-			middleware.ServiceBus(5, 0, time.Second, time.Minute), []time.Duration{time.Second, time.Minute}, []string{"system.ping.1"},
+			middleware.ServiceBus(5, 0, time.Second, time.Minute),
+			[]time.Duration{time.Second, time.Minute},
+			[]string{"system.ping.1"},
 		},
 		"delayed backoff": {
-			middleware.DelayedBackoff(3, 10*time.Second), []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}, nil,
+			middleware.DelayedBackoff(3, 10*time.Second),
+			[]time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second},
+			nil,
 		},
 		"jitter":   {middleware.Config{Backoff: middleware.WithCap(spread, time.Minute)}, nil, nil},
 		"no delay": {middleware.Laravel(5), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &announced{Rescheduler: middleware.ReschedulerFunc(nil)}
-			a.Rescheduler = middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
+			a.Rescheduler = middleware.ReschedulerFunc(
+				func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 			c.cfg.Rescheduler, c.cfg.DeadLetters = a, sink
 			_, err := middleware.New(c.cfg)
 			require.NoError(t, err)

@@ -3,46 +3,30 @@ package middleware
 import (
 	"context"
 	"log/slog"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// observation is what an observer is notified of a delivery. It is used again: on the heap of each delivery it would
-// cost more than all that an observer does with it.
+// observation is what an observer is notified of a delivery, with an origin for where the subscriber has given none.
 type observation struct {
 	Delivery
 
-	origin envelope.Origin // where the subscriber has given none
-}
-
-var observations = sync.Pool{New: func() any { return new(observation) }}
-
-// forget returns what describe has filled in, when the delivery is settled.
-func (c *attemptContext) forget() {
-	o := c.observed
-	c.observed = nil
-	o.Message, o.Origin = nil, nil // what is large; the texts are those of one message
-	observations.Put(o)
+	origin envelope.Origin
 }
 
 // describe fills in what an observer sees of the delivery, once, while the message is as it was received.
-func (p *Pipeline) describe(m *message.Message, c *attemptContext) {
+func (r *run) describe() {
+	m, o := r.message, &r.observed
 	parent := m.Context()
-	o := c.observed
-	o.Message, o.Handler, o.Event, o.Attempt, o.Payload = m, p.handlerName(parent), envelope.EventName(m), c.attempt(), len(m.Payload)
+	o.Message, o.Handler, o.Event, o.Payload = m, r.pipeline.handlerName(parent), envelope.EventName(m), len(m.Payload)
+	o.Attempt = r.context.attempt()
 	var ok bool
 	if o.Origin, ok = envelope.OriginFrom(parent); !ok {
-		o.guessOrigin(parent)
+		o.origin.Topic = message.SubscribeTopicFromCtx(parent)
+		o.Origin = &o.origin
 	}
-}
-
-//go:noinline
-func (o *observation) guessOrigin(parent context.Context) {
-	o.origin = originOf(parent)
-	o.Origin = &o.origin
 }
 
 // observeStarted makes the context that the observer returns the parent of the handler's.
@@ -50,11 +34,22 @@ func (o *observation) guessOrigin(parent context.Context) {
 //go:noinline
 func (r *run) observeStarted() {
 	p := r.pipeline
-	p.describe(r.message, r.context)
+	r.describe()
 	defer p.observerPanic(r.parent)
-	if derived := p.cfg.Observer.Started(r.parent, Started{&r.context.observed.Delivery}); derived != nil {
+	if derived := p.cfg.Observer.Started(r.parent, Started{&r.observed.Delivery}); derived != nil {
 		r.context.parent = derived
 	}
+}
+
+// finished is observeFinished for a handler that has returned no error.
+//
+//go:noinline
+func (r *run) finished(outcome Outcome) {
+	p, parent := r.pipeline, r.context.parent // what the observer has put there comes along
+	defer p.observerPanic(parent)
+	p.cfg.Observer.Finished(parent, Finished{
+		Delivery: &r.observed.Delivery, Outcome: outcome, Ran: true, Duration: r.took,
+	})
 }
 
 func (p *Pipeline) observeFinished(ctx context.Context, e Finished) {
@@ -85,8 +80,13 @@ func (p *Pipeline) observeBreaker(ctx context.Context, e BreakerChanged) {
 // observerPanic must be deferred itself: recover works in no function further down.
 func (p *Pipeline) observerPanic(ctx context.Context) {
 	if r := recover(); r != nil {
-		p.log(ctx, slog.LevelError, "observer panicked", slog.String("error", newPanicError(r).Error()))
+		p.logObserverPanic(ctx, newPanicError(r))
 	}
+}
+
+//go:noinline
+func (p *Pipeline) logObserverPanic(ctx context.Context, err *PanicError) {
+	p.log(ctx, slog.LevelError, "observer panicked", slog.String("error", err.Error()))
 }
 
 // stamp lets an observer that is a [Stamper] add headers to a message that is about to be published.
@@ -99,7 +99,10 @@ func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
 }
 
 func (p *Pipeline) logSuccess(parent context.Context, r *run) {
-	d := &delivery{message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: r.context.attempt()}
+	d := &delivery{
+		message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent),
+		origin: originOf(parent), attempt: r.context.attempt(),
+	}
 	attrs := p.deliveryAttrs(d)
 	if r.start != untimed {
 		attrs = append(attrs, slog.Duration("duration", r.took))

@@ -66,8 +66,10 @@ func TestObserver(t *testing.T) {
 		h.send(order(t), 3*s)
 		require.Equal(t, []string{
 			"started billing-handler orders first 11 bytes", "finished success first 1s",
-			"started billing-handler orders first 11 bytes", "publish failed retry try 1", "scheduled retry 5s", "finished retry first 1s",
-			"started billing-handler orders last 11 bytes", "breaker billing-handler closed open", "dead exhausted", "finished dead_letter last 1s",
+			"started billing-handler orders first 11 bytes", "publish failed retry try 1", "scheduled retry 5s",
+			"finished retry first 1s",
+			"started billing-handler orders last 11 bytes", "breaker billing-handler closed open", "dead exhausted",
+			"finished dead_letter last 1s",
 			"scheduled defer 7.1s", "finished defer first 0s",
 		}, d.lines)
 		h.pipelineStop(t)

@@ -67,10 +67,11 @@ func TestObservers_ContextAndStamp(t *testing.T) {
 		MaxAttempts: 2,
 		Observer:    middleware.Observers{other, tracer},
 		Logger:      slog.New(contexts{slog.DiscardHandler, &logged}),
-		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
-			published = append(published, m.Metadata["span"], ctx.Value(valueKey{}).(string))
-			return nil
-		}),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(ctx context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+				published = append(published, m.Metadata["span"], ctx.Value(valueKey{}).(string))
+				return nil
+			}),
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
 			published = append(published, d.Message.Metadata["span"], ctx.Value(valueKey{}).(string))
 			return nil
@@ -90,9 +91,13 @@ func TestObservers_ContextAndStamp(t *testing.T) {
 	one, two := "span of attempt 1 of 2", "span of attempt 2 of 2"
 	require.Equal(t, []string{one, one, two, two}, published)
 	require.Equal(t, []string{
-		"scheduled: " + one, "finished retry: " + one, "dead: " + two, "finished dead_letter: " + two, "finished success: " + one,
+		"scheduled: " + one, "finished retry: " + one, "dead: " + two, "finished dead_letter: " + two,
+		"finished success: " + one,
 	}, tracer.seen)
-	require.Equal(t, []string{"attempt failed, retry scheduled: " + one, "message dead-lettered: " + two, "message handled: " + one}, logged)
+	require.Equal(t, []string{
+		"attempt failed, retry scheduled: " + one, "message dead-lettered: " + two,
+		"message handled: " + one,
+	}, logged)
 	require.Len(t, other.lines, 8, "the other observer was told as well")
 	require.Empty(t, first.Metadata["span"], "the message as it was received is not changed")
 }

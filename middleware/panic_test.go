@@ -21,13 +21,19 @@ func TestPipeline_Panics(t *testing.T) {
 		do   func()
 		want string
 	}{
-		"text":                  {func() { panic("boom") }, "panic: boom"},
-		"nil":                   {func() { panic(nil) }, "panic: panic called with nil argument"},
-		"runtime error":         {func() { var m *message.Message; _ = m.UUID }, "panic: runtime error: invalid memory address"},
-		"huge text":             {func() { panic(huge) }, "panic: xxxxx"},
-		"invalid UTF-8":         {func() { panic("a\xffb") }, "panic: a"},
-		"error that panics too": {func() { panic((*brokenError)(nil)) }, "panic: *middleware_test.brokenError (its Error method panicked)"},
-		"Goexit":                {runtime.Goexit, "handler called runtime.Goexit"},
+		"text": {func() { panic("boom") }, "panic: boom"},
+		"nil":  {func() { panic(nil) }, "panic: panic called with nil argument"},
+		"runtime error": {
+			func() { var m *message.Message; _ = m.UUID },
+			"panic: runtime error: invalid memory address",
+		},
+		"huge text":     {func() { panic(huge) }, "panic: xxxxx"},
+		"invalid UTF-8": {func() { panic("a\xffb") }, "panic: a"},
+		"error that panics too": {
+			func() { panic((*brokenError)(nil)) },
+			"panic: *middleware_test.brokenError (its Error method panicked)",
+		},
+		"Goexit": {runtime.Goexit, "handler called runtime.Goexit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, middleware.Config{MaxAttempts: 2}, func(*message.Message) ([]*message.Message, error) {

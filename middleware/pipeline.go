@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Pipeline decides what happens to every message that a handler fails on. It is made by [New], immutable, and safe for
@@ -43,7 +44,6 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("middleware: invalid config: %w", err)
 	}
-	named := cfg.HandlerName == nil // by the router
 	cfg.setDefaults()
 	if _, ok := cfg.Rescheduler.(held); ok {
 		cfg.Rescheduler = nil
@@ -61,7 +61,7 @@ func New(cfg Config) (*Pipeline, error) {
 			p.handlers[name] = newPolicy(h.or(general))
 		}
 	}
-	if len(cfg.Handlers) > 0 && named {
+	if len(cfg.Handlers) > 0 && cfg.HandlerName == nil { // they are named by the router
 		p.roster = &roster{pipeline: p, named: make(map[string]bool)}
 	}
 	p.sinks = []DeadLetterSink{cfg.DeadLetters}
@@ -140,7 +140,9 @@ func (p *Pipeline) Middleware(next message.HandlerFunc) message.HandlerFunc {
 // deliverAgain runs a message that waits in this process until it is settled.
 //
 //go:noinline
-func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc, wait time.Duration) (produced []*message.Message, err error) {
+func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc,
+	wait time.Duration,
+) (produced []*message.Message, err error) {
 	for wait != settled {
 		if err := p.hold(m.Context(), wait); err != nil {
 			return nil, err
@@ -156,7 +158,9 @@ const settled time.Duration = -1
 // deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of
 // a failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
 // small: what few messages need stands in functions that are not inlined, and what every message needs in a pooled run.
-func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message, wait time.Duration, err error) {
+func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message,
+	wait time.Duration, err error,
+) {
 	parent := m.Context()
 	if isShutdown(parent) {
 		return nil, settled, p.giveBack(parent, parent.Err())
@@ -165,9 +169,6 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	r.pipeline, r.message, r.next, r.parent, r.policy = p, m, next, parent, p.policyOf(parent)
 	ctx := &attemptContext{parent: parent}
 	r.context = ctx
-	if p.cfg.Observer != nil {
-		ctx.observed = observations.Get().(*observation)
-	}
 	err = r.before.take(m, &ctx.control)
 	ctx.limit = limitOf(&ctx.control, r.policy)
 	if err != nil || p.special || p.circuits != nil || ctx.control.Clamped || ctx.control.RetryCountInvalid {
@@ -219,6 +220,7 @@ type run struct {
 	policy   *policy
 	circuit  *circuit
 	before   snapshot
+	observed observation   // for the observer
 	start    time.Duration // since the pipeline was made: the monotonic clock is enough, and half the price; or untimed
 	took     time.Duration // by the handler
 	newID    bool          // the message had none
@@ -229,11 +231,9 @@ var runs = sync.Pool{New: func() any { return &run{start: untimed} }}
 
 // end gives the run back. Nothing may use r afterwards.
 func (r *run) end() {
-	if r.context.observed != nil {
-		r.context.forget()
-	}
 	r.before.free()
 	r.message, r.next, r.parent, r.context, r.circuit = nil, nil, nil, nil, nil
+	r.observed.Message, r.observed.Origin = nil, nil // what is large; the texts are those of one message
 	r.start, r.newID, r.returned = untimed, false, false
 	runs.Put(r)
 }
@@ -247,7 +247,7 @@ const untimed time.Duration = -1
 func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
 	p, m, ctx := r.pipeline, r.message, r.context
 	if malformed != nil {
-		return false, settled, p.malformed(m, ctx, malformed)
+		return false, settled, r.malformed(malformed)
 	}
 	if ctx.control.Clamped || ctx.control.RetryCountInvalid {
 		p.logUnreadable(m, ctx)
@@ -260,7 +260,7 @@ func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
 	if p.circuits != nil {
 		var refusal *CircuitOpenError
 		if r.circuit, refusal = p.circuits.admit(r.parent, m, ctx.control.MessageID); refusal != nil {
-			wait, err := p.refused(m, ctx, refusal)
+			wait, err := r.refused(refusal)
 			return false, wait, err
 		}
 	}
@@ -310,7 +310,8 @@ func (r *run) failed(err error) (time.Duration, error) {
 // reports reports whether a success is of interest to anything but the message's producer.
 func (r *run) reports() bool {
 	p := r.pipeline
-	return p.cfg.Observer != nil || r.context.control.RedriveID != "" && p.redrives != nil || p.logs(r.parent, slog.LevelDebug)
+	return p.cfg.Observer != nil || r.context.control.RedriveID != "" && p.redrives != nil ||
+		p.logs(r.parent, slog.LevelDebug)
 }
 
 // stop takes the time of a handler that has returned.
@@ -326,14 +327,19 @@ func (r *run) stop() {
 func (r *run) succeeded() {
 	p, parent := r.pipeline, r.context.parent // what the observer has put there comes along
 	if r.context.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(parent, r.context.attempt(), r.message)
+		r.redriven()
 	}
 	if p.cfg.Observer != nil {
-		p.observeFinished(parent, Finished{Delivery: &r.context.observed.Delivery, Outcome: OutcomeSuccess, Ran: true, Duration: r.took})
+		r.finished(OutcomeSuccess)
 	}
 	if p.logs(parent, slog.LevelDebug) {
 		p.logSuccess(parent, r)
 	}
+}
+
+//go:noinline
+func (r *run) redriven() {
+	r.pipeline.redriven(r.context.parent, r.context.attempt(), r.message)
 }
 
 // redriven tells the dead letter's entry that it worked. When that fails the message is acked all the same: running it
@@ -362,8 +368,16 @@ func (p *Pipeline) policyOf(ctx context.Context) *policy {
 	return p.base
 }
 
-// handlerName is the configured function's answer; one that panics has none.
+// handlerName is the router's, or the configured function's answer; one that panics has none.
 func (p *Pipeline) handlerName(ctx context.Context) string {
+	if p.cfg.HandlerName == nil {
+		return message.HandlerNameFromCtx(ctx)
+	}
+	return p.configuredName(ctx)
+}
+
+//go:noinline
+func (p *Pipeline) configuredName(ctx context.Context) string {
 	return guardedValue("", func() string { return p.cfg.HandlerName(ctx) })
 }
 
@@ -383,11 +397,11 @@ func (p *Pipeline) giveBack(parent context.Context, err error) error {
 
 // hold waits with the message unacked, for pipelines without a rescheduler.
 func (p *Pipeline) hold(parent context.Context, delay time.Duration) error {
-	if !wait(parent, delay) {
+	if wait.For(parent, delay) != nil {
 		if isShutdown(parent) {
 			return p.giveBack(parent, parent.Err())
 		}
-		wait(context.WithoutCancel(parent), delay) // the subscriber's deadline has passed: rather late than early
+		_ = wait.For(context.WithoutCancel(parent), delay) // the subscriber's deadline has passed: rather late than early
 	}
 	return nil
 }

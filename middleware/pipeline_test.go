@@ -36,7 +36,10 @@ func TestPipeline_SuccessPublishesWhatTheHandlerProduced(t *testing.T) {
 
 // Watermill's PoisonQueue publishes the partial output of a handler that failed.
 func TestPipeline_FailureThrowsProducedMessagesAway(t *testing.T) {
-	for _, err := range []error{errTimeout, middleware.Permanent(errTimeout), middleware.Skip(errTimeout), middleware.Defer(errTimeout, s)} {
+	for _, err := range []error{
+		errTimeout, middleware.Permanent(errTimeout), middleware.Skip(errTimeout),
+		middleware.Defer(errTimeout, s),
+	} {
 		h := newHarness(t, middleware.Config{}, func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{message.NewMessage("partial", nil)}, err
 		})
@@ -85,7 +88,8 @@ func TestAttemptFrom(t *testing.T) {
 			return middleware.Attempt{Number: n, Max: 4, Tag: tag, MessageID: id, OriginalDelay: 10 * s}
 		}
 		require.Equal(t, []middleware.Attempt{
-			attempt(1, middleware.TagFirst), attempt(2, middleware.TagRetry), attempt(3, middleware.TagRetry), attempt(4, middleware.TagLast),
+			attempt(1, middleware.TagFirst), attempt(2, middleware.TagRetry), attempt(3, middleware.TagRetry),
+			attempt(4, middleware.TagLast),
 		}, seen)
 		require.False(t, seen[2].IsLast())
 		require.True(t, seen[3].IsLast())
@@ -172,7 +176,8 @@ func TestPipeline_LogsEveryDecision(t *testing.T) {
 		`"level":"ERROR"`, `"msg":"attempt failed, retry scheduled"`, `"handler":"billing-handler"`, `"topic":"orders"`,
 		`"exchange":"shop.bus"`, `"routing_key":"order.reminder"`, `"message_id":"` + m.Metadata[envelope.KeyMessageID],
 		`"attempt":1`, `"max_attempts":4`, `"retry_count":0`, `"original_delay":10000000000`, `"delay":10000000000`,
-		`"outcome":"retry"`, `"rule":"deadline exceeded"`, `"error":"line one\\nline two`, `"headers":{`, `"content":"{\"order\":7}"`,
+		`"outcome":"retry"`, `"rule":"deadline exceeded"`, `"error":"line one\\nline two`, `"headers":{`,
+		`"content":"{\"order\":7}"`,
 	} {
 		require.Contains(t, strings.ReplaceAll(h.logs.String(), `\\\"`, `\"`), field)
 	}

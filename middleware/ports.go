@@ -44,7 +44,9 @@ type TableWriter interface {
 type ReschedulerFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
 // Reschedule calls f.
-func (f ReschedulerFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (f ReschedulerFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	return f(ctx, origin, m, delay)
 }
 

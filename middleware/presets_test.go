@@ -26,20 +26,79 @@ func TestPresets_Timelines(t *testing.T) {
 		retryCount string
 		reason     envelope.Reason
 	}{
-		"A(5) five runs":                      {middleware.Laravel(5), 0, errors.New("x"), []time.Duration{0, 0, 0, 0, 0}, "5", envelope.ReasonExhausted},
-		"A retries what others find final":    {middleware.Laravel(2), 0, middleware.HTTPStatus(404, nil), []time.Duration{0, 0}, "2", envelope.ReasonExhausted},
-		"A a marked error is permanent":       {middleware.Laravel(5), 0, middleware.Permanent(errors.New("x")), []time.Duration{0}, "1", envelope.ReasonPermanent},
-		"B with 10 s":                         {middleware.DelayedBackoff(3, s), 10 * s, errTimeout, []time.Duration{0, 10 * s, 30 * s, 70 * s}, "4", envelope.ReasonExhausted},
-		"B without a delay uses the fallback": {middleware.DelayedBackoff(3, s), 0, errTimeout, []time.Duration{0, s, 3 * s, 7 * s}, "4", envelope.ReasonExhausted},
-		"B6 validation goes straight away":    {middleware.DelayedBackoff(3, s), 10 * s, middleware.HTTPStatus(400, nil), []time.Duration{0}, "1", envelope.ReasonPermanent},
-		"C41 technical: three attempts":       {middleware.StoreOnly(), 0, errTimeout, []time.Duration{0, s, 3 * s}, "3", envelope.ReasonExhausted},
-		"C16 validation is never retried":     {middleware.StoreOnly(), 0, middleware.Permanent(errors.New("invalid CPF")), []time.Duration{0}, "1", envelope.ReasonPermanent},
-		"C unknown errors go to the store":    {middleware.StoreOnly(), 0, errors.New("unhandled"), []time.Duration{0}, "1", envelope.ReasonPermanent},
-		"D20 tries 3":                         {middleware.ServiceBus(3, s, 5*s, 60*s), 0, errTimeout, []time.Duration{0, s, 6 * s}, "3", envelope.ReasonExhausted},
-		"D tries 5 of three steps":            {middleware.ServiceBus(5, s, 5*s, 60*s), 0, errTimeout, []time.Duration{0, s, 6 * s, 66 * s, 126 * s}, "5", envelope.ReasonExhausted},
-		"D without delays":                    {middleware.ServiceBus(2), 0, errTimeout, []time.Duration{0, 0}, "2", envelope.ReasonExhausted},
-		"E 5 s":                               {middleware.TTLCycle(3, 5*s), 0, errors.New("x"), []time.Duration{0, 5 * s, 10 * s, 15 * s}, "4", envelope.ReasonExhausted},
-		"E7 10 min":                           {middleware.TTLCycle(3, 10*time.Minute), 0, errors.New("x"), []time.Duration{0, 600 * s, 1200 * s, 1800 * s}, "4", envelope.ReasonExhausted},
+		"A(5) five runs": {
+			middleware.Laravel(5), 0, errors.New("x"),
+			[]time.Duration{0, 0, 0, 0, 0},
+			"5", envelope.ReasonExhausted,
+		},
+		"A retries what others find final": {
+			middleware.Laravel(2), 0, middleware.HTTPStatus(404, nil),
+			[]time.Duration{0, 0},
+			"2", envelope.ReasonExhausted,
+		},
+		"A a marked error is permanent": {
+			middleware.Laravel(5), 0, middleware.Permanent(errors.New("x")),
+			[]time.Duration{0},
+			"1", envelope.ReasonPermanent,
+		},
+		"B with 10 s": {
+			middleware.DelayedBackoff(3, s), 10 * s, errTimeout,
+			[]time.Duration{0, 10 * s, 30 * s, 70 * s},
+			"4", envelope.ReasonExhausted,
+		},
+		"B without a delay uses the fallback": {
+			middleware.DelayedBackoff(3, s), 0, errTimeout,
+			[]time.Duration{0, s, 3 * s, 7 * s},
+			"4", envelope.ReasonExhausted,
+		},
+		"B6 validation goes straight away": {
+			middleware.DelayedBackoff(3, s), 10 * s, middleware.HTTPStatus(400, nil),
+			[]time.Duration{0},
+			"1", envelope.ReasonPermanent,
+		},
+		"C41 technical: three attempts": {
+			middleware.StoreOnly(), 0, errTimeout,
+			[]time.Duration{0, s, 3 * s},
+			"3",
+			envelope.ReasonExhausted,
+		},
+		"C16 validation is never retried": {
+			middleware.StoreOnly(), 0, middleware.Permanent(errors.New("invalid CPF")),
+			[]time.Duration{0},
+			"1", envelope.ReasonPermanent,
+		},
+		"C unknown errors go to the store": {
+			middleware.StoreOnly(), 0, errors.New("unhandled"),
+			[]time.Duration{0},
+			"1",
+			envelope.ReasonPermanent,
+		},
+		"D20 tries 3": {
+			middleware.ServiceBus(3, s, 5*s, 60*s), 0, errTimeout,
+			[]time.Duration{0, s, 6 * s},
+			"3", envelope.ReasonExhausted,
+		},
+		"D tries 5 of three steps": {
+			middleware.ServiceBus(5, s, 5*s, 60*s), 0, errTimeout,
+			[]time.Duration{0, s, 6 * s, 66 * s, 126 * s},
+			"5", envelope.ReasonExhausted,
+		},
+		"D without delays": {
+			middleware.ServiceBus(2), 0, errTimeout,
+			[]time.Duration{0, 0},
+			"2",
+			envelope.ReasonExhausted,
+		},
+		"E 5 s": {
+			middleware.TTLCycle(3, 5*s), 0, errors.New("x"),
+			[]time.Duration{0, 5 * s, 10 * s, 15 * s},
+			"4", envelope.ReasonExhausted,
+		},
+		"E7 10 min": {
+			middleware.TTLCycle(3, 10*time.Minute), 0, errors.New("x"),
+			[]time.Duration{0, 600 * s, 1200 * s, 1800 * s},
+			"4", envelope.ReasonExhausted,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

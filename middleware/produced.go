@@ -35,8 +35,8 @@ type attempt struct {
 	err    error // of a failed attempt that could not be settled
 }
 
-// produced hands over the run to the attempt, which ends with the last of its messages. The router acks the message only
-// then, so the ack stands for them where the publisher does not report (it is neither ours nor decorated).
+// produced hands over the run to the attempt, which ends with the last of its messages. The router acks the message
+// only then, so the ack stands for them where the publisher does not report (it is neither ours nor decorated).
 //
 //go:noinline
 func (r *run) produced(produced []*message.Message) {
@@ -81,13 +81,12 @@ func (a *attempt) await() {
 	}
 	p := a.run.pipeline
 	p.undecorated.Do(func() {
-		p.log(a.run.parent, LevelCritical, "a produced message was not published and the router has nacked the consumed one, uncounted: "+
+		p.log(a.run.parent, LevelCritical, "a produced message was not published and the router has nacked the consumed "+
+			"one, uncounted: "+
 			"router.AddPlugin(pipeline.Plugin) makes that a failed attempt", p.originAttrs(a.run.parent)...)
 	})
 	if p.cfg.Observer != nil {
-		p.observeFinished(a.run.context.parent, Finished{
-			Delivery: &a.run.context.observed.Delivery, Outcome: OutcomeNotSettled, Ran: true, Duration: a.run.took,
-		})
+		a.run.finished(OutcomeNotSettled)
 	}
 	a.end()
 }

@@ -85,12 +85,14 @@ func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run i
 		e := &events{}
 		out.events = e
 		cfg := middleware.Config{
-			DeadLetters: e, Observer: e, Logger: quiet, Backoff: middleware.Constant(time.Minute), MaxAttempts: 3, NackDelay: time.Minute,
-			Rescheduler: middleware.ReschedulerFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
-				e.add("retry")
-				time.AfterFunc(d, func() { _ = pubSub.Publish("orders", m) })
-				return nil
-			}),
+			DeadLetters: e, Observer: e, Logger: quiet, Backoff: middleware.Constant(time.Minute), MaxAttempts: 3,
+			NackDelay: time.Minute,
+			Rescheduler: middleware.ReschedulerFunc(
+				func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
+					e.add("retry")
+					time.AfterFunc(d, func() { _ = pubSub.Publish("orders", m) })
+					return nil
+				}),
 		}
 		if hold {
 			cfg.Rescheduler = middleware.HoldInMemory
@@ -140,7 +142,10 @@ func TestProduced_UnpublishableIsAFailedAttempt(t *testing.T) {
 		log, runs := producing(t, out, true, hold, two)
 		require.Equal(t, 3, runs, "hold %t", hold)
 		require.Equal(t, 3, out.tried, "what comes behind the failed one is not published")
-		want := []string{"retry", "retry", "retry", "retry", "dead: exhausted: produced message not published: no such topic", "dead_letter"}
+		want := []string{
+			"retry", "retry", "retry", "retry", "dead: exhausted: produced message not published: no such topic",
+			"dead_letter",
+		}
 		if hold {
 			want = []string{"retry", "retry", want[4], want[5]}
 		}
@@ -164,7 +169,8 @@ func TestProduced_RetriedUntilPublished(t *testing.T) {
 		if hold {
 			retry = retry[:1]
 		}
-		require.Equal(t, append(append([]string{"published a"}, retry...), "published a", "published b", "redriven entry-9", "success"), log,
+		require.Equal(t, append(append([]string{"published a"}, retry...), "published a", "published b", "redriven entry-9",
+			"success"), log,
 			"a success is reported when everything is published")
 	}
 }
@@ -182,7 +188,8 @@ func TestProduced_UndecoratedFailureIsNoSuccess(t *testing.T) {
 	out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
 	log, _ := producing(t, out, false, false, two)
 	slices.Sort(log)
-	require.Equal(t, append(slices.Repeat([]string{"not_settled"}, 50), "redriven entry-9", "success"), log, "only the run that produced nothing")
+	require.Equal(t, append(slices.Repeat([]string{"not_settled"}, 50), "redriven entry-9", "success"), log,
+		"only the run that produced nothing")
 }
 
 // Shutdown is not a failure: the message is nacked.

@@ -6,31 +6,32 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
-const (
-	firstPause = 100 * time.Millisecond // between two tries to publish, doubled each time
-	maxNack    = 30 * time.Second
-)
+// maxNack bounds the pause before a nack, and between two tries to publish.
+const maxNack = 30 * time.Second
+
+// publishing are the pauses between two tries to publish.
+var publishing = wait.Backoff{First: 100 * time.Millisecond, Longest: maxNack}
 
 // try publishes with a few quick tries, on a context that outlives the message's own: that is cancelled at shutdown,
 // which is exactly when this matters. d is nil where there is no observer to tell.
 func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publish func(context.Context) error) error {
 	detached := context.WithoutCancel(parent)
-	pause := firstPause
 	for n := 1; ; n++ {
 		err := p.publish(detached, publish)
 		if err == nil {
 			return nil
 		}
 		if d != nil && p.cfg.Observer != nil {
-			p.observePublishFailed(parent, PublishFailed{Delivery: &d.observed.Delivery, Outcome: what, Try: n, Err: err})
+			p.observePublishFailed(parent, PublishFailed{Delivery: d.observed, Outcome: what, Try: n, Err: err})
 		}
 		if n == p.cfg.PublishTries || errors.Is(err, envelope.ErrTooLarge) {
 			return err
 		}
-		wait(detached, pause) // a shutdown waits for these 100 ms, 200 ms ..., for the sake of the message
-		pause *= 2
+		// a shutdown waits for these 100 ms, 200 ms ..., for the sake of the message
+		_ = wait.For(detached, publishing.After(n))
 	}
 }
 
@@ -46,13 +47,13 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 	if dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge) {
 		return err // it is dead instead
 	}
-	pause := nackPause(p.cfg.NackDelay, p.unpublished.Add(1))
-	if start := time.Now(); !wait(d.parent, pause) {
+	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
+	if start := time.Now(); wait.For(d.parent, pause) != nil {
 		if isShutdown(d.parent) {
 			return err
 		}
 		// The subscriber's deadline has passed, which is not a reason to hurry.
-		wait(context.WithoutCancel(d.parent), pause-time.Since(start))
+		_ = wait.For(context.WithoutCancel(d.parent), pause-time.Since(start))
 	}
 	if err = p.publish(context.WithoutCancel(d.parent), publish); err == nil {
 		p.unpublished.Store(0)
@@ -65,24 +66,4 @@ func (p *Pipeline) publish(detached context.Context, f func(context.Context) err
 	ctx := &attemptContext{parent: detached, deadline: time.Now().Add(p.cfg.PublishTimeout)}
 	defer ctx.release()
 	return guarded(func() error { return f(ctx) }) //nolint:contextcheck // ctx is derived from detached
-}
-
-// nackPause doubles from first with every delivery in a row that could not be settled.
-func nackPause(first time.Duration, inARow int64) time.Duration {
-	if first >= maxNack {
-		return first
-	}
-	return min(first<<min(max(inARow-1, 0), 16), maxNack)
-}
-
-// wait waits for d and reports whether it did: false means that ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

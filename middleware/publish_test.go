@@ -37,7 +37,10 @@ func TestPipeline_PublishingHealsWithinAFewTries(t *testing.T) {
 // No hot loop: a message whose retry cannot be published is nacked, and every broker redelivers a nacked message at
 // once. The pauses bound the runs: three tries in 300 ms, then 1, 2, 4 ... 30 s.
 func TestPipeline_NoHotLoopWhenNothingCanBePublished(t *testing.T) {
-	for name, err := range map[string]error{"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout), "defer": middleware.Defer(errTimeout, 0)} {
+	for name, err := range map[string]error{
+		"retry": errTimeout, "dead letter": middleware.Permanent(errTimeout),
+		"defer": middleware.Defer(errTimeout, 0),
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, middleware.Config{}, failing(err))
@@ -123,7 +126,8 @@ func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
 		sink := func(f *faults) middleware.DeadLetterSink {
 			return middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return f.next() })
 		}
-		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{sink(&store), sink(&queue)}}, failing(middleware.Permanent(errTimeout)))
+		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{sink(&store), sink(&queue)}},
+			failing(middleware.Permanent(errTimeout)))
 		h.send(order(t), time.Minute)
 		require.Equal(t, 1, queue.calls, "the sink that worked is not asked again")
 		require.Equal(t, 3, store.calls)
@@ -149,10 +153,11 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 		retries := 0
 		h := newHarness(t, middleware.Config{
 			DeadLetters: middleware.Sinks{small, store},
-			Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
-				retries++
-				return tooLarge
-			}),
+			Rescheduler: middleware.ReschedulerFunc(
+				func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+					retries++
+					return tooLarge
+				}),
 		}, failing(errTimeout))
 		h.send(order(t), time.Minute)
 		require.Equal(t, 1, h.acked)
@@ -163,12 +168,13 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // nowhere is there room: paced, until there is
 		var room atomic.Bool
-		h := newHarness(t, middleware.Config{DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
-			if room.Load() {
-				return nil
-			}
-			return tooLarge
-		})}, failing(middleware.Permanent(errTimeout)))
+		h := newHarness(t, middleware.Config{DeadLetters: middleware.DeadLetterFunc(
+			func(context.Context, *envelope.DeadLetter) error {
+				if room.Load() {
+					return nil
+				}
+				return tooLarge
+			})}, failing(middleware.Permanent(errTimeout)))
 		h.send(order(t), 10*time.Minute)
 		require.Zero(t, h.acked)
 		require.LessOrEqual(t, h.deliveries, 26, "in ten minutes")
@@ -184,12 +190,13 @@ func TestPipeline_ShutdownDuringPublishing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var published error
-		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
-			stop()
-			time.Sleep(2 * s) // a slow confirm
-			published = ctx.Err()
-			return ctx.Err()
-		})}
+		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(
+			func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
+				stop()
+				time.Sleep(2 * s) // a slow confirm
+				published = ctx.Err()
+				return ctx.Err()
+			})}
 		h := newHarness(t, cfg, failing(errTimeout))
 		h.ctx = ctx
 		h.send(order(t), time.Minute)
@@ -220,13 +227,14 @@ func TestPipeline_PublishTimeout(t *testing.T) {
 		calls := 0
 		cfg := middleware.Config{
 			PublishTimeout: 3 * s,
-			Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
-				if calls++; calls > 1 {
-					return nil
-				}
-				<-ctx.Done() // a broker that does not answer
-				return ctx.Err()
-			}),
+			Rescheduler: middleware.ReschedulerFunc(
+				func(ctx context.Context, _ envelope.Origin, _ *message.Message, _ time.Duration) error {
+					if calls++; calls > 1 {
+						return nil
+					}
+					<-ctx.Done() // a broker that does not answer
+					return ctx.Err()
+				}),
 		}
 		h := newHarness(t, cfg, failing(errTimeout))
 		start := time.Now()
@@ -238,7 +246,8 @@ func TestPipeline_PublishTimeout(t *testing.T) {
 
 func TestPipeline_ReschedulerThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { panic("driver bug") })}
+		cfg := middleware.Config{Rescheduler: middleware.ReschedulerFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { panic("driver bug") })}
 		h := newHarness(t, cfg, failing(errTimeout))
 		ctx, stop := context.WithCancel(t.Context())
 		h.ctx = ctx

@@ -25,7 +25,10 @@ type routing struct {
 
 func newRouting(t *testing.T, cfg middleware.Config, h message.HandlerFunc) *routing {
 	t.Helper()
-	r := &routing{pubSub: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{}), stopped: make(chan struct{})}
+	r := &routing{
+		pubSub:  gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{}),
+		stopped: make(chan struct{}),
+	}
 	cfg.Logger = quiet
 	cfg.Rescheduler = middleware.HoldInMemory
 	cfg.DeadLetters = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {

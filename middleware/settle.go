@@ -32,28 +32,33 @@ type delivery struct {
 	attempt  Attempt
 	at       time.Time
 	duration time.Duration
-	ran      bool         // the handler was called
-	observed *observation // nil without an observer
+	ran      bool      // the handler was called
+	observed *Delivery // nil without an observer
 }
 
-func (p *Pipeline) newDelivery(m *message.Message, c *attemptContext, at time.Time) *delivery {
+func (r *run) delivery(at time.Time) *delivery {
+	p, m, c := r.pipeline, r.message, r.context
 	parent := m.Context()
-	if c.observed != nil && c.observed.Message == nil {
-		p.describe(m, c) // it was not started
+	d := &delivery{
+		message: m, parent: c.parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent),
+		attempt: c.attempt(), at: at,
 	}
-	return &delivery{
-		message: m, parent: c.parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent), attempt: c.attempt(), at: at,
-		observed: c.observed,
+	if p.cfg.Observer != nil {
+		if r.observed.Message == nil {
+			r.describe() // it was not started
+		}
+		d.observed = &r.observed.Delivery
 	}
+	return d
 }
 
 // unstarted is the delivery of a message whose handler is not called.
-func (p *Pipeline) unstarted(m *message.Message, c *attemptContext) *delivery {
-	if c.control.MessageID == "" {
-		c.control.MessageID = envelope.NewID()
-		setID(m, c.control.MessageID)
+func (r *run) unstarted() *delivery {
+	if c := &r.context.control; c.MessageID == "" {
+		c.MessageID = envelope.NewID()
+		setID(r.message, c.MessageID)
 	}
-	return p.newDelivery(m, c, time.Now())
+	return r.delivery(time.Now())
 }
 
 // setID gives a foreign message the id that it has got now, so that it has it in the handler, the retry and the dead
@@ -84,7 +89,7 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 		setID(f.message, f.context.control.MessageID)
 	}
 	now := time.Now()
-	d := p.newDelivery(f.message, f.context, now)
+	d := f.delivery(now)
 	d.ran = true
 	if f.start != untimed {
 		d.duration = now.Sub(p.made) - f.start
@@ -101,25 +106,26 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 }
 
 // malformed dead-letters a message that cannot even be read, with its exact bytes.
-func (p *Pipeline) malformed(m *message.Message, c *attemptContext, err error) error {
-	d := p.unstarted(m, c)
-	_, err = p.settle(d, decideMalformed(d.attempt, err))
+func (r *run) malformed(err error) error {
+	d := r.unstarted()
+	_, err = r.pipeline.settle(d, decideMalformed(d.attempt, err))
 	return err
 }
 
 // refused is a delivery that met an open circuit: the handler was not called and no attempt is consumed.
-func (p *Pipeline) refused(m *message.Message, c *attemptContext, refusal *CircuitOpenError) (time.Duration, error) {
+func (r *run) refused(refusal *CircuitOpenError) (time.Duration, error) {
+	p, m := r.pipeline, r.message
 	if isShutdown(m.Context()) {
 		return settled, p.giveBack(m.Context(), m.Context().Err())
 	}
-	d := p.unstarted(m, c)
+	d := r.unstarted()
 	dec := Decision{
 		Outcome: OutcomeDefer,
 		Verdict: Verdict{Kind: KindDefer, Rule: "circuit open", After: refusal.Remaining, HasAfter: true},
 		Attempt: d.attempt,
 		Err:     refusal,
 	}
-	if p.cfg.Breaker.WhenOpen == OpenSkip && c.control.RedriveID == "" {
+	if p.cfg.Breaker.WhenOpen == OpenSkip && d.control.RedriveID == "" {
 		dec.Outcome = OutcomeSkip // but for a redriven message: an operator wants to know how it went
 	} else {
 		p.decideDefer(&dec, m, d.at)
@@ -149,7 +155,10 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 		if err != nil && dec.Outcome != OutcomeGiveBack {
 			dec.Outcome = OutcomeNotSettled
 		}
-		p.observeFinished(d.parent, Finished{Delivery: &d.observed.Delivery, Outcome: dec.Outcome, Ran: d.ran, Duration: d.duration, Decision: dec})
+		p.observeFinished(d.parent, Finished{
+			Delivery: d.observed, Outcome: dec.Outcome, Ran: d.ran,
+			Duration: d.duration, Decision: dec,
+		})
 	}
 	return wait, err
 }
@@ -216,7 +225,7 @@ func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 
 func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 	if p.cfg.Observer != nil {
-		p.observeRescheduled(d.parent, RetryScheduled{Delivery: &d.observed.Delivery, Decision: *dec})
+		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed, Decision: *dec})
 	}
 	if dec.Outcome == OutcomeDefer {
 		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
@@ -247,7 +256,8 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	if p.cfg.Fallback != nil {
 		err = p.try(d.parent, d, OutcomeDeadLetter, publish)
 		if err != nil {
-			p.logDecision(d.parent, LevelCritical, "dead letter sink failed, using the fallback", d, dec, slog.String("sink_error", logText(errorText(err))))
+			p.logDecision(d.parent, LevelCritical, "dead letter sink failed, using the fallback", d, dec,
+				slog.String("sink_error", logText(errorText(err))))
 			fallback = true
 			err = p.persist(d, dec, func(ctx context.Context) error { return p.cfg.Fallback.DeadLetter(ctx, letter) })
 		}
@@ -258,7 +268,10 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 		return p.notSettled(d, dec, err)
 	}
 	if p.cfg.Observer != nil {
-		p.observeDeadLettered(d.parent, DeadLettered{Delivery: &d.observed.Delivery, Decision: *dec, DeadLetter: letter, Fallback: fallback})
+		p.observeDeadLettered(d.parent, DeadLettered{
+			Delivery: d.observed, Decision: *dec, DeadLetter: letter,
+			Fallback: fallback,
+		})
 	}
 	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
@@ -321,6 +334,7 @@ func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, err
 
 // notSettled is the error that nacks the message.
 func (p *Pipeline) notSettled(d *delivery, dec *Decision, err error) error {
-	p.logDecision(d.parent, LevelCritical, "message could not be settled and is nacked", d, dec, slog.String("publish_error", logText(errorText(err))))
+	p.logDecision(d.parent, LevelCritical, "message could not be settled and is nacked", d, dec,
+		slog.String("publish_error", logText(errorText(err))))
 	return fmt.Errorf("middleware: %w: %s: %w", ErrNotSettled, dec.Outcome, err)
 }

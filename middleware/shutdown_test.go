@@ -16,7 +16,8 @@ import (
 
 func TestPipeline_HeldMessagesAreGivenBackAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, middleware.Config{Rescheduler: inMemory, Backoff: middleware.Constant(time.Hour)}, failing(errTimeout))
+		h := newHarness(t, middleware.Config{Rescheduler: inMemory, Backoff: middleware.Constant(time.Hour)},
+			failing(errTimeout))
 		ctx, stop := context.WithCancel(t.Context())
 		h.ctx = ctx
 		time.AfterFunc(10*s, stop)

@@ -31,9 +31,10 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 	s.bytes = append(s.bytes[:0], m.Payload...)
 	var id, redrive string
 	binary, state := false, false
+	headers, lengths := s.headers, s.lengths // a slice that stays on the stack is no work for the collector
 	for k, v := range m.Metadata {
-		s.headers = append(append(s.headers, k...), v...)
-		s.lengths = append(s.lengths, len(k), len(v))
+		headers = append(append(headers, k...), v...)
+		lengths = append(lengths, len(k), len(v))
 		switch k {
 		case envelope.KeyVersion:
 			binary = v != ""
@@ -47,6 +48,7 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 			state = true
 		}
 	}
+	s.headers, s.lengths = headers, lengths
 	if binary && !state && isPlain(id) {
 		// A new message that we made carries no more than this, and it is by far the most frequent one.
 		c.MessageID, c.RedriveID = id, redrive

@@ -14,12 +14,19 @@ import (
 // The pipeline reads the headers of the most frequent messages itself. It must come to what envelope.ReadControl
 // says, whatever a message holds.
 func TestPipeline_ReadsWhatTheEnvelopeReads(t *testing.T) {
-	values := rapid.SampledFrom([]string{"", "0", "1", "00", "+1", "1.0", "id-1", "i d", "i\x00d", "ü", "-5", "10000", "abc", "1h", envelope.ContentType})
+	values := rapid.SampledFrom([]string{
+		"", "0", "1", "00", "+1", "1.0", "id-1", "i d", "i\x00d", "ü", "-5", "10000",
+		"abc", "1h", envelope.ContentType,
+	})
 	keys := rapid.SampledFrom([]string{
-		envelope.KeyVersion, envelope.KeyMessageID, envelope.KeyRetryCount, envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor,
+		envelope.KeyVersion, envelope.KeyMessageID, envelope.KeyRetryCount, envelope.KeyOriginalDelay,
+		envelope.KeyWatermillDelayedFor,
 		envelope.KeyRedriveID, envelope.KeyContentType, envelope.KeyAMQPMessageID, "foreign",
 	})
-	payloads := rapid.SampledFrom([]string{"", "raw", `{"message_id":"body","data":1,"version":"1.0","source":"","queue":"","timestamp":"","metadata":{},"error":null,"retry_count":3}`})
+	payloads := rapid.SampledFrom([]string{
+		"", "raw",
+		`{"message_id":"body","data":1,"version":"1.0","source":"","queue":"","timestamp":"","metadata":{},"error":null,"retry_count":3}`,
+	})
 	var got *middleware.Attempt
 	p := benchPipeline(t, nil)
 	h := p.Middleware(func(m *message.Message) ([]*message.Message, error) {

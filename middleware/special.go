@@ -49,7 +49,8 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	if err != nil {
 		level = slog.LevelError
 	}
-	p.log(parent, level, "message handled in front of user code", slog.Bool("debug", debug), slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
+	p.log(parent, level, "message handled in front of user code", slog.Bool("debug", debug),
+		slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
 	return true, nil
 }
 

@@ -102,7 +102,8 @@ const deepest = 64
 func mysqlErrorNumber(err error, depth int) (uint64, bool) {
 	for ; err != nil && depth < deepest; depth++ {
 		v := reflect.ValueOf(err)
-		if v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().Kind() == reflect.Struct && v.Elem().Type().Name() == "MySQLError" {
+		if v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().Kind() == reflect.Struct &&
+			v.Elem().Type().Name() == "MySQLError" {
 			if f := v.Elem().FieldByName("Number"); f.IsValid() && f.Kind() == reflect.Uint16 {
 				return f.Uint(), true
 			}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // ErrMiswired is matched by the error of a pipeline that does not fit the router it was added to. [Pipeline.Plugin]
@@ -45,7 +47,8 @@ func (p *Pipeline) Plugin(r *message.Router) error {
 func unknownHandlers(unknown, known []string) error {
 	slices.Sort(unknown)
 	slices.Sort(known)
-	return fmt.Errorf("middleware: %w: Config.Handlers overrides %s, but the handlers are %s", ErrMiswired, quoted(unknown), quoted(known))
+	return fmt.Errorf("middleware: %w: Config.Handlers overrides %s, but the handlers are %s", ErrMiswired,
+		quoted(unknown), quoted(known))
 }
 
 func quoted(names []string) string {
@@ -123,7 +126,7 @@ func (p *Pipeline) refuse(ctx context.Context, refusal func(context.Context) err
 	if refusal(ctx) == nil {
 		return nil
 	}
-	wait(ctx, p.cfg.NackDelay)
+	_ = wait.For(ctx, p.cfg.NackDelay)
 	err := refusal(ctx)
 	if err != nil {
 		p.log(ctx, LevelCritical, "message refused", slog.String("error", err.Error()))

@@ -55,7 +55,8 @@ func (w *wired) counts() map[string]int {
 func newWired(t *testing.T, override string, plugin bool, handlers ...string) *wired {
 	t.Helper()
 	w := &wired{
-		pubSub: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{}), ran: map[string]int{}, ended: make(chan error, 1),
+		pubSub: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{}), ran: map[string]int{},
+		ended: make(chan error, 1),
 	}
 	pipeline, err := middleware.New(middleware.Config{
 		DeadLetters: keep, Rescheduler: rescheduleNowhere, Logger: quiet, NackDelay: time.Minute,

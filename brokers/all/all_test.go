@@ -11,11 +11,21 @@ import (
 
 func TestAll_RegistersTheDrivers(t *testing.T) {
 	for _, scheme := range []string{
-		"mem", "amqp", "kafka", "postgres", "sqlite", "gochannel", "watermill+amqp", "watermill+kafka", "watermill+postgres", "watermill+mysql",
+		"mem", "amqp", "kafka", "postgres", "sqlite", "nats", "gochannel",
+		"watermill+amqp", "watermill+kafka", "watermill+postgres", "watermill+mysql",
 	} {
 		require.Contains(t, brokers.Schemes(), scheme)
 	}
 	b, err := brokers.Open(t.Context(), "mem://")
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
+}
+
+// A program that has forgotten the import of any of them gets it named.
+func TestAll_ForgottenImportsAreNamed(t *testing.T) {
+	for _, scheme := range brokers.Schemes() {
+		_, err := new(brokers.Mux).Open(t.Context(), scheme+"://localhost")
+		require.ErrorIs(t, err, brokers.ErrUnknownScheme)
+		require.ErrorContains(t, err, `forgotten import? try _ "github.com/redrive-go/redrive/brokers/`, scheme)
+	}
 }

@@ -107,7 +107,8 @@ func located(err error) error {
 	}
 	at, text := fault.GetToken(), fault.GetMessage()
 	if strings.HasSuffix(text, " of type time.Duration") { // it names types of Go
-		return fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m: write its unit", at.Position.Line, at.Value)
+		return fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m: write its unit", at.Position.Line,
+			at.Value)
 	}
 	if strings.HasSuffix(text, " was used where sequence is expected") {
 		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)

@@ -77,12 +77,18 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: "},
 		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: "soon" is not a duration such as 250ms`},
 		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
-		"bare delay":       {"password: hush\ndelays: [10s, 20]\n", `line 2: "20" is not a duration such as 250ms, 30s or 1h30m: write its unit`},
-		"no list":          {"password: x\ndelays: hush\n", "line 2: not a list: write it in square brackets, such as [a, b]"},
-		"twice":            {"group: a\npassword: hush\ngroup: b\n", "line 3: "},
-		"not YAML":         {"password: hush\nurl: [mem://\n", "brokerconfig: "},
-		"a list":           {"- password: hush\n", "brokerconfig: "},
-		"two documents":    {"url: mem://\n---\npassword: hush\n", "the file holds several documents; write one"},
+		"bare delay": {
+			"password: hush\ndelays: [10s, 20]\n",
+			`line 2: "20" is not a duration such as 250ms, 30s or 1h30m: write its unit`,
+		},
+		"no list": {
+			"password: x\ndelays: hush\n",
+			"line 2: not a list: write it in square brackets, such as [a, b]",
+		},
+		"twice":         {"group: a\npassword: hush\ngroup: b\n", "line 3: "},
+		"not YAML":      {"password: hush\nurl: [mem://\n", "brokerconfig: "},
+		"a list":        {"- password: hush\n", "brokerconfig: "},
+		"two documents": {"url: mem://\n---\npassword: hush\n", "the file holds several documents; write one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := brokerconfig.Parse([]byte(tc.yaml))
@@ -115,7 +121,8 @@ params:
 }
 
 func TestParse_SaysWhichReferenceIsWrong(t *testing.T) {
-	_, err := brokerconfig.Parse([]byte("url: mem://\ngroup: ${REDRIVE_TEST_UNSET}\nname: ${open\nusername: ${a b}\npassword: ${file:/nonexistent/redrive}\n"))
+	_, err := brokerconfig.Parse([]byte("url: mem://\ngroup: ${REDRIVE_TEST_UNSET}\nname: ${open\nusername: ${a " +
+		"b}\npassword: ${file:/nonexistent/redrive}\n"))
 	for _, want := range []string{
 		"line 2: ${REDRIVE_TEST_UNSET}: the environment variable is not set; set it, or write ${REDRIVE_TEST_UNSET:-default}",
 		"line 3: a ${ is not closed by }",

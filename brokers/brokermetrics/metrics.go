@@ -57,7 +57,8 @@ func AcksFailed(b brokers.Broker) func() uint64 {
 }
 
 var (
-	up          = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.", []string{"broker"}, nil)
+	up = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.",
+		[]string{"broker"}, nil)
 	connections = prometheus.NewDesc("redrive_broker_connections", "Connections that are open.", []string{"broker"}, nil)
 	channels    = prometheus.NewDesc("redrive_broker_channels", "Channels that are open.", []string{"broker"}, nil)
 	acksFailed  = prometheus.NewDesc("redrive_broker_acks_failed_total",

@@ -66,7 +66,9 @@ redrive_broker_up{broker="main"} 1
 const waitingName = "redrive_broker_waiting_messages"
 
 func waitingText(lines string) *strings.Reader {
-	return strings.NewReader("# HELP " + waitingName + " Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of its key), ready (for a consumer with room) or dead_letter (for who collects them).\n" +
+	return strings.NewReader("# HELP " + waitingName +
+		" Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of " +
+		"its key), ready (for a consumer with room) or dead_letter (for who collects them).\n" +
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 
@@ -89,7 +91,8 @@ NAME{broker="main",kind="retry",topic="orders.billing_dlq"} 0
 		}
 		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
 		require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("0", nil), 0))
-		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
+		require.NoError(t, b.DeadLetter(t.Context(),
+			&envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
 		m := message.NewMessage("1", nil)
 		envelope.SetDelay(m, time.Minute)
 		require.NoError(t, b.Publisher().Publish("orders", m))

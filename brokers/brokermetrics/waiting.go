@@ -27,7 +27,9 @@ const (
 const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
-	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of its key), ready (for a consumer with room) or dead_letter (for who collects them).", []string{"broker", "topic", "kind"}, nil)
+	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of "+
+		"its key), ready (for a consumer with room) or dead_letter (for who collects them).",
+	[]string{"broker", "topic", "kind"}, nil)
 
 // waiting keeps what one broker has answered.
 type waiting struct {
@@ -57,7 +59,8 @@ func (w *waiting) collect(ch chan<- prometheus.Metric, name string) {
 		}
 	}
 	for s, messages := range w.series {
-		ch <- prometheus.MustNewConstMetric(waitingMessages, prometheus.GaugeValue, float64(messages), name, s.topic, string(s.kind))
+		ch <- prometheus.MustNewConstMetric(waitingMessages, prometheus.GaugeValue, float64(messages), name, s.topic,
+			string(s.kind))
 	}
 }
 

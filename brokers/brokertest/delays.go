@@ -39,7 +39,8 @@ func firstDeliveryDelayApart(w *world) {
 	w.onTime(runs[0].At, runs[1].At, retry)
 	w.onTime(runs[1].At, runs[2].At, retry)
 	for _, r := range runs {
-		require.Equal(w, strconv.FormatInt(first.Milliseconds(), 10), r.Message.Metadata.Get(envelope.KeyOriginalDelay), "no retry changes it")
+		require.Equal(w, strconv.FormatInt(first.Milliseconds(), 10), r.Message.Metadata.Get(envelope.KeyOriginalDelay),
+			"no retry changes it")
 		require.Empty(w, r.Message.Metadata.Get(envelope.KeyDelay), "the request was consumed by the publisher")
 	}
 }
@@ -87,7 +88,8 @@ func oddDelays(w *world) {
 	var mu sync.Mutex
 	asked := map[string]time.Time{}
 	waits := []time.Duration{
-		w.scaled(1_370 * time.Millisecond), w.scaled(2_990 * time.Millisecond), w.scaled(7_777 * time.Millisecond), w.scaled(31_007 * time.Millisecond),
+		w.scaled(1_370 * time.Millisecond), w.scaled(2_990 * time.Millisecond), w.scaled(7_777 * time.Millisecond),
+		w.scaled(31_007 * time.Millisecond),
 	}
 	wait := func(m *message.Message) time.Duration { return waits[m.Payload[0]-'0'] }
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
@@ -129,7 +131,8 @@ func delayBeyondLimit(w *world) {
 	w.publish(b, topic, newMessage("first"))
 	origin := c.waitRuns(1)[0].Origin
 
-	require.ErrorIs(w, b.Reschedule(w.Context(), origin, newMessage("too long"), limit+time.Millisecond), brokers.ErrUnsupported)
+	require.ErrorIs(w, b.Reschedule(w.Context(), origin, newMessage("too long"), limit+time.Millisecond),
+		brokers.ErrUnsupported)
 	require.ErrorIs(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit + 1}}), brokers.ErrUnsupported)
 	require.NoError(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit}}))
 }

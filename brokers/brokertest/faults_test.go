@@ -175,7 +175,8 @@ func TestRun_FindsFaults(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=20s", "-test.run=^TestFaultyBroker$/^"+fault.finder+"$")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=20s",
+				"-test.run=^TestFaultyBroker$/^"+fault.finder+"$")
 			suite.Env = append(os.Environ(), faultVariable+"="+name)
 			out, err := suite.CombinedOutput()
 			require.Error(t, err, "the suite passed")
@@ -190,10 +191,13 @@ func TestFaultyBroker(t *testing.T) {
 	if !ok {
 		t.Skip("run by TestRun_FindsFaults, with " + faultVariable)
 	}
-	brokertest.Run(t, brokertest.Harness{Virtual: !fault.real, Volume: 100, Backend: func(t *testing.T) brokertest.Backend {
-		t.Helper()
-		return faultyBackend(t, fault.configure, fault.spoil)
-	}})
+	brokertest.Run(t, brokertest.Harness{
+		Virtual: !fault.real, Volume: 100,
+		Backend: func(t *testing.T) brokertest.Backend {
+			t.Helper()
+			return faultyBackend(t, fault.configure, fault.spoil)
+		},
+	})
 }
 
 func faultyBackend(t *testing.T, configure func(*brokers.Config), spoil func(*faulty)) brokertest.Backend {

@@ -66,7 +66,8 @@ func requireSameBytes(w *world, want map[string][]byte, m *message.Message) {
 	w.Helper()
 	name := m.Metadata.Get("case")
 	require.Contains(w, want, name)
-	require.True(w, bytes.Equal(want[name], m.Payload), "%s: %d bytes came back as %d: %.80q", name, len(want[name]), len(m.Payload), m.Payload)
+	require.True(w, bytes.Equal(want[name], m.Payload), "%s: %d bytes came back as %d: %.80q", name, len(want[name]),
+		len(m.Payload), m.Payload)
 }
 
 // headers of other systems and of Watermill's own parts.
@@ -201,7 +202,10 @@ func deadLettersSayOrigin(w *world) {
 	}
 
 	fixed.Store(true)
-	back := envelope.Origin{Broker: origin.Broker, Topic: dead.Metadata.Get(envelope.KeyTopic), Consumer: dead.Metadata.Get(envelope.KeyConsumer)}
+	back := envelope.Origin{
+		Broker: origin.Broker, Topic: dead.Metadata.Get(envelope.KeyTopic),
+		Consumer: dead.Metadata.Get(envelope.KeyConsumer),
+	}
 	again := envelope.PrepareRedrive(dead, envelope.Redrive{ID: "1", Count: 1})
 	require.NoError(w, w.open(group("operator")).Reschedule(w.Context(), back, again, 0))
 	runs := failing.waitRuns(2)

@@ -17,6 +17,10 @@ type Harness struct {
 	// is called once per run of a case, within the case's synctest bubble when Virtual.
 	Backend func(t *testing.T) Backend
 
+	// Alone prepares a place that no other broker of the process uses, for the cases that erase more than their topics.
+	// Defaults to Backend.
+	Alone func(t *testing.T) Backend
+
 	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules must then be exact.
 	Virtual bool
 	// Factor scales the timelines, so that a real broker need not be waited for: with 0.05, ten seconds take half a
@@ -56,6 +60,9 @@ type Backend struct {
 	// Delete removes what is stored of the message with that id, although it may be running. Nil where a message cannot
 	// be removed while a consumer has it.
 	Delete func(t *testing.T, id string)
+	// Erase removes what the broker keeps of topic and the consumers of its default group, whose names are n, with all
+	// messages, as an operator does with the server's own tools. Nil where there is nothing to remove.
+	Erase func(t *testing.T, topic string, n brokers.Names)
 }
 
 func (h *Harness) setDefaults() {
@@ -170,6 +177,11 @@ var cases = []testCase{
 	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},
 	{"Redrive_ReachesOnlyTheConsumerThatFailed", redriveReachesConsumer},
 	{"Origin_NamesTheConsumer", originIsFilled},
+	// redrive.go
+	{"Redrive_ToAMissingConsumerIsRefused", redriveToAMissingConsumer},
+	{"Redrive_GoesWhereTheConsumersNamingSays", redriveByAnotherNaming},
+	{"Redrive_ReadersAreCounted", redriveReaders},
+	{"Publish_ToAMissingTopicThatMustExistIsRefused", publishToAMissingTopic},
 	// readers.go
 	{"Subscribe_TwoPatternsOfOneServiceAreRefused", twoPatternsOfOneService},
 	{"Subscribe_TwoGroupsOnOneQueueAreRefused", twoGroupsWithoutAGroupInTheName},
@@ -195,10 +207,18 @@ var cases = []testCase{
 	// largest.go
 	{"Largest_PayloadIsRetriedAndDead", largestPayload},
 	{"Largest_HeadersAreRetriedAndDead", largestHeaders},
+	{"Largest_IsDeadWhereAReaderCameFirst", largestWithAnEarlyReader},
 	{"Largest_WithoutRoomForARetryIsDead", largestWithoutRoom},
 	// operator.go
 	{"Operator_LocksOneMessageAndOthersGoOn", lockedMessage},
 	{"Operator_DeletesWhatRunsAndNothingStops", deletedMessage},
+	// erased.go
+	{"Operator_ErasesWhatRunningHandlersCameFrom", erasedWhileHandlersRun},
+	{"Operator_ErasesWhatOneAtATimeIsReadFrom", erasedWithOneAtATime},
+	{"Operator_ErasesWherePacedMessagesCameFrom", erasedWhileMessagesArePaced},
+	{"Operator_ErasesWhileRetriesArePublished", erasedWhileRetriesArePublished},
+	{"Operator_ErasesAndAnotherProcessMakesAgain", erasedAndMadeAgain},
+	{"Operator_ErasesAndPositionsBeginAnew", erasedAndPositionsBeginAnew},
 	// produced.go
 	{"Produced_WhatCannotBePublishedIsAFailedAttempt", producedUnpublishable},
 	// hostile.go

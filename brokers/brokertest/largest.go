@@ -23,9 +23,22 @@ func largestPayload(w *world) {
 	if limit == 0 || limit > triedSize {
 		w.Skip("the limit is none, or too large to be tried")
 	}
-	w.largest(b, limit, func(n int64) *message.Message {
-		return newMessage(strings.Repeat("x", int(n)))
-	})
+	w.largest(b, w.topic("orders"), limit, sizedPayload)
+}
+
+func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("x", int(n))) }
+
+// A reader of the dead letters may come before the first one, as a collector does: their queue is made then,
+// with all the room that a dead letter needs.
+func largestWithAnEarlyReader(w *world) {
+	b := w.open()
+	limit := b.Capabilities().MaxMessageBytes
+	if limit == 0 || limit > triedSize {
+		w.Skip("the limit is none, or too large to be tried")
+	}
+	topic := w.topic("orders")
+	w.read(b, brokers.NameScheme{}.For(topic, defaultGroup).Dead, 0)
+	w.largest(b, topic, limit, sizedPayload)
 }
 
 func largestHeaders(w *world) {
@@ -34,7 +47,7 @@ func largestHeaders(w *world) {
 	if limit == 0 || limit > triedSize {
 		w.Skip("the limit is none, or too large to be tried")
 	}
-	w.largest(b, limit, func(n int64) *message.Message {
+	w.largest(b, w.topic("orders"), limit, func(n int64) *message.Message {
 		m := newMessage("large")
 		m.Metadata.Set("note", strings.Repeat("x", int(n)))
 		return m
@@ -49,10 +62,13 @@ func largestWithoutRoom(w *world) {
 	tooLarge := fmt.Errorf("the message: %w", brokers.ErrTooLarge)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(0),
-		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+		Rescheduler: middleware.ReschedulerFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+				return tooLarge
+			}),
+		DeadLetters: middleware.Sinks{middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
 			return tooLarge
-		}),
-		DeadLetters: middleware.Sinks{middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return tooLarge }), b},
+		}), b},
 	}, func(r run) error {
 		if string(r.Message.Payload) == "foreign" {
 			return errFails
@@ -68,9 +84,8 @@ func largestWithoutRoom(w *world) {
 
 // largest publishes the largest message that the broker takes, to within 64 bytes, to a handler that panics with a long
 // reason. What can be published can be retried and dead-lettered, and the message behind it is handled.
-func (w *world) largest(b brokers.Broker, limit int64, sized func(int64) *message.Message) {
+func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(int64) *message.Message) {
 	w.Helper()
-	topic := w.topic("orders")
 	dies := make(chan struct{}, 1)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 2, Backoff: w.steps(0),
@@ -92,7 +107,8 @@ func (w *world) largest(b brokers.Broker, limit int64, sized func(int64) *messag
 	large := sized(n)
 	for p.Publish(topic, large) != nil {
 		n -= 64
-		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs besides its own bytes")
+		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs besides its own "+
+			"bytes")
 		large = sized(n)
 	}
 	w.publish(b, topic, newMessage("next"))

@@ -89,12 +89,13 @@ func failingRescheduleDoesNotSpin(w *world) {
 	cfg := middleware.Config{
 		Backoff:   middleware.None(),
 		NackDelay: 100 * time.Millisecond,
-		Rescheduler: middleware.ReschedulerFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
-			if !healed.Load() {
-				return errors.New("the broker takes no retries")
-			}
-			return b.Reschedule(ctx, o, m, d)
-		}),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+				if !healed.Load() {
+					return errors.New("the broker takes no retries")
+				}
+				return b.Reschedule(ctx, o, m, d)
+			}),
 	}
 	c := w.consume(b, topic, cfg, func(r run) error {
 		if r.Attempt == 1 {
@@ -107,7 +108,8 @@ func failingRescheduleDoesNotSpin(w *world) {
 	require.LessOrEqual(w, len(c.seen()), w.mostIn(w.window()), "at most ten runs a second")
 
 	healed.Store(true)
-	c.wait("the retry, once it can be published", func(runs []run) bool { return len(runs) > 0 && runs[len(runs)-1].Attempt == 2 })
+	c.wait("the retry, once it can be published",
+		func(runs []run) bool { return len(runs) > 0 && runs[len(runs)-1].Attempt == 2 })
 	c.quiet()
 }
 

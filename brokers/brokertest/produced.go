@@ -23,10 +23,11 @@ func producedUnpublishable(w *world) {
 		MaxAttempts: 3, Backoff: w.steps(time.Second),
 		Observer: finished{successes: succeeded},
 	})
-	c.router.AddHandler("handler", topic, b.Subscriber(), w.topic("invoices"), refusing, func(m *message.Message) ([]*message.Message, error) {
-		c.record(m)
-		return []*message.Message{newMessage("invoice"), newMessage("receipt")}, nil
-	})
+	c.router.AddHandler("handler", topic, b.Subscriber(), w.topic("invoices"), refusing,
+		func(m *message.Message) ([]*message.Message, error) {
+			c.record(m)
+			return []*message.Message{newMessage("invoice"), newMessage("receipt")}, nil
+		})
 	c.start()
 	w.publish(b, topic, newMessage("order"))
 

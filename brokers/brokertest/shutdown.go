@@ -36,14 +36,15 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.NoError(w, err)
 
 	c := w.newConsumer(first, middleware.Config{})
-	c.router.AddHandler("handler", topic, first.Subscriber(), results, first.Publisher(), func(m *message.Message) ([]*message.Message, error) {
-		c.record(m)
-		<-gate
-		if err := m.Context().Err(); err != nil {
-			return nil, err
-		}
-		return []*message.Message{message.NewMessage(m.UUID, nil)}, nil
-	})
+	c.router.AddHandler("handler", topic, first.Subscriber(), results, first.Publisher(),
+		func(m *message.Message) ([]*message.Message, error) {
+			c.record(m)
+			<-gate
+			if err := m.Context().Err(); err != nil {
+				return nil, err
+			}
+			return []*message.Message{message.NewMessage(m.UUID, nil)}, nil
+		})
 	c.start()
 	w.Cleanup(open)
 	batch := w.batch(n)
@@ -89,10 +90,11 @@ func giveBackAtShutdown(w *world) {
 	topic := w.topic("orders")
 	var settled atomic.Int32
 	cfg := middleware.Config{
-		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
-			settled.Add(1)
-			return nil
-		}),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+				settled.Add(1)
+				return nil
+			}),
 		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
 			settled.Add(1)
 			return nil
@@ -191,7 +193,8 @@ func closedRefuses(w *world) {
 	require.ErrorIs(w, p.Publish(topic, newMessage("late")), brokers.ErrClosed)
 	require.ErrorIs(w, b.Publisher().Publish(topic, newMessage("late")), brokers.ErrClosed)
 	require.ErrorIs(w, b.Reschedule(w.Context(), r.Origin, newMessage("late"), 0), brokers.ErrClosed)
-	require.ErrorIs(w, b.DeadLetter(w.Context(), &envelope.DeadLetter{Message: newMessage("late"), Origin: r.Origin}), brokers.ErrClosed)
+	require.ErrorIs(w, b.DeadLetter(w.Context(), &envelope.DeadLetter{Message: newMessage("late"), Origin: r.Origin}),
+		brokers.ErrClosed)
 	_, err := sub.Subscribe(w.Context(), topic)
 	require.ErrorIs(w, err, brokers.ErrClosed)
 	require.Error(w, b.Ping(w.Context()))

@@ -105,7 +105,8 @@ func (w *world) follow(tl timeline) {
 	require.Equal(w, `{"order": 1}`, string(dead.Payload))
 	require.Equal(w, string(envelope.ReasonExhausted), dead.Metadata.Get(envelope.KeyDeadLetterReason))
 	if tl.delay > 0 {
-		require.Equal(w, strconv.FormatInt(w.scaled(tl.delay).Milliseconds(), 10), dead.Metadata.Get(envelope.KeyOriginalDelay))
+		require.Equal(w, strconv.FormatInt(w.scaled(tl.delay).Milliseconds(), 10),
+			dead.Metadata.Get(envelope.KeyOriginalDelay))
 	}
 }
 
@@ -128,7 +129,8 @@ func (w *world) onTime(from, at time.Time, delay time.Duration) {
 		require.Equal(w, delay, took)
 		return
 	}
-	require.GreaterOrEqual(w, took, delay-time.Millisecond, "early, by more than the milliseconds that due times are kept in")
+	require.GreaterOrEqual(w, took, delay-time.Millisecond,
+		"early, by more than the milliseconds that due times are kept in")
 	w.noLater(took, delay+delay/100)
 }
 

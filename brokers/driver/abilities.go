@@ -3,11 +3,13 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // ErrLost is what Settle answers for a delivery that is not this process's any more: the session has ended, the lease
@@ -26,11 +28,35 @@ var ErrTogether = errors.New("none of the messages was stored")
 // or a topic, and not only a reader of it: on a bus too it is an error. errors.Is finds both.
 var ErrMissing = errors.New("the place to publish to is missing")
 
+// MissingTarget explains why a redrive to origin was refused with err, which wraps brokers.ErrUnroutable.
+func MissingTarget(origin *envelope.Origin, err error) error {
+	named := "as this broker's naming scheme names it"
+	if origin.RedriveTo != "" {
+		named = fmt.Sprintf("%q, as the consumer's broker named it when the message died", origin.RedriveTo)
+	}
+	return fmt.Errorf("%w; where it goes (%s) must be there: a redrive makes no queue or topic; start the consumer, "+
+		"or open this broker with the consumer's naming scheme", err, named)
+}
+
 // Headroom is how many bytes larger than a first publication a retry or a dead letter of it may be: what the pipeline
 // records of a failure, and where the message came from.
 const Headroom = 20 << 10
 
 // The interfaces below are abilities that not every broker has. The engine finds them by type assertion.
+
+// Sharer is a [Transport] whose queues come in parts, which the members of a group share out among them. The engine
+// calls Join where it calls Receive of others.
+type Sharer interface {
+	// Join makes this process a member of q's group, and remains one until leave is called, whatever happens to its
+	// connections. For each part that the member gets it calls begin, whose stream does not fail, and when it loses the
+	// part, or leaves, end: nothing more is handed out then, and end returns when all is settled that will be, handlers
+	// that take longer than grace excepted. leave returns when all parts have ended.
+	Join(ctx context.Context, q Queue, begin Begin) (leave func(), err error)
+}
+
+// Begin hands out what a part of a queue has, Queue.Concurrency messages at once and window of them at most in hand,
+// until end is called.
+type Begin func(part Stream, window int) (end func(grace time.Duration))
 
 // Mender is a [Transport] that can make what a publication needs. Mend is called when Publish has answered
 // brokers.ErrUnroutable, for those messages that go to a place of ours: a consumer's queue, a waiting place, dead
@@ -79,6 +105,19 @@ type Namer interface {
 	NamesFor(topic, group string) brokers.Names
 	// NamesOf returns the names of the consumer as envelope.Origin names it.
 	NamesOf(topic, consumer string) brokers.Names
+}
+
+// Addresser is a [Transport] on which the naming scheme decides where a retry without a delay goes. The others find it
+// by topic and consumer alone.
+type Addresser interface {
+	// RedriveTo returns that place for the consumer of to, for envelope.Origin.
+	RedriveTo(to *Destination) string
+}
+
+// ReaderCounter is a [Transport] that knows who reads a consumer's queue.
+type ReaderCounter interface {
+	// Readers returns how many streams of any process read the queue of the consumer; 0 also when there is none.
+	Readers(ctx context.Context, to *Destination) (int, error)
 }
 
 // Expecter is a [Transport] that makes its waiting places by the waits that pipelines announce for their retries.

@@ -19,8 +19,8 @@
 //
 // A transport stays simple by keeping to four rules:
 //
-//   - It reports what happened and decides nothing. A refused publication, a lost session, a delivery that may have ended a
-//     process: it reports each, and the engine chooses between another try, a pause, a retry and a dead letter.
+//   - It reports what happened and decides nothing. A refused publication, a lost session, a delivery that may have
+//     ended a process: it reports each, and the engine chooses between another try, a pause, a retry and a dead letter.
 //   - It keeps no timers for us, but where the broker itself waits (a due time, a lease).
 //   - It never drops a message. What it cannot decode it hands out with its raw bytes; what it cannot keep it refuses.
 //   - Every call returns soon after its context has ended.
@@ -30,11 +30,11 @@
 // [Outgoing.Due] asks that a message be handed out at a later time. A transport has three ways to answer:
 //
 //   - It keeps the time natively (a SQL row with a due time, a heap in memory), and hands the message out then.
-//   - It can wait for some durations only (a queue or topic for each). It chooses one with [Steps], hands the message out
-//     early, and says in [Delivery.Rest] how long is left: the engine publishes the message again for the rest. Set
+//   - It can wait for some durations only (a queue or topic for each). It chooses one with [Steps], hands the message
+//     out early, and says in [Delivery.Rest] how long is left: the engine publishes the message again for the rest. Set
 //     [Traits.Early]: the engine then writes envelope.KeyNotBefore, and [Rest] reads it.
-//   - It cannot wait. Then Capabilities.MaxDelay is 0, and the engine keeps what must wait in another broker, the Delays of
-//     portable.Config. A delay without one is refused with brokers.ErrUnsupported.
+//   - It cannot wait. Then Capabilities.MaxDelay is 0, and the engine keeps what must wait in another broker, the
+//     Delays of portable.Config. A delay without one is refused with brokers.ErrUnsupported.
 //
 // # One delivery
 //

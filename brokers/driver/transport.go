@@ -123,6 +123,9 @@ type Outgoing struct {
 	// partition and key, exchange and routing key. When the delivery is still in hand the transport may change the
 	// stored message instead of storing a second one; the Ack that follows must then be accepted without effect.
 	Origin *envelope.Origin
+	// ExistingOnly asks to refuse the message with brokers.ErrUnroutable when its destination is missing, and to make
+	// nothing for it.
+	ExistingOnly bool
 	// Extra are headers that the engine adds to those of the message, over which they win.
 	Extra []Header
 }
@@ -234,9 +237,9 @@ type Settlement struct {
 	Outcome  Outcome
 	// Pause before a nacked message is handed out again. 0 during a shutdown.
 	Pause time.Duration
-	// Rescheduled and Dead report what happened to an acked message, for transports that keep order over retries: it
-	// was published again for its consumer, or to the dead letters.
-	Rescheduled, Dead bool
+	// Skipped reports that no handler has had the message, which is acked because its consumer has dealt with another
+	// copy of it.
+	Skipped bool
 }
 
 // Traits tells the engine how to treat a transport. The zero value fits a broker that stores one message at a time,
@@ -267,14 +270,19 @@ type Traits struct {
 	// been settled.
 	SettleBatch  int
 	SettleLinger time.Duration
-	// SettleFrees transports send the next delivery when one is settled: settlements then wait for each other only in
-	// places of the window that no handler needs, a quarter of them.
+	// SettleFrees transports send the next delivery when one is settled: settlements then wait for each other only in a
+	// quarter of the places of the window that no handler needs, or in a sixteenth of the window.
 	SettleFrees bool
 	// ConsumerIsQueue transports name a consumer by its queue, Names.Queue, in envelope.Origin; the others by its
 	// group.
 	ConsumerIsQueue bool
 	// StablePosition transports fill Origin.Position, stable over redeliveries and unique for all time.
 	StablePosition bool
+	// NeedsGroup transports have no consumer without a group: Subscribe without one fails.
+	NeedsGroup bool
+	// OwnRoom transports have places of their own for retries and dead letters, which take more than
+	// Capabilities.MaxMessageBytes: they refuse what is too large there themselves.
+	OwnRoom bool
 	// HoldLimit is the longest Rest that is waited out in hand, because publishing again would take longer. Defaults to
 	// 20 ms.
 	HoldLimit time.Duration

@@ -78,7 +78,8 @@ func benchTopic(b *testing.B, seeds []string, partitions int32) string {
 	require.NoError(b, err)
 	defer admin.Close()
 	topic := "bench-" + watermill.NewShortUUID()
-	require.NoError(b, admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false))
+	require.NoError(b, admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
+		false))
 	client, err := sarama.NewClient(seeds, sarama.NewConfig())
 	require.NoError(b, err)
 	defer client.Close()
@@ -95,7 +96,8 @@ func benchTopic(b *testing.B, seeds []string, partitions int32) string {
 
 func benchBroker(b *testing.B, seeds []string, params ...string) brokers.Broker {
 	b.Helper()
-	broker, err := brokers.Open(context.Background(), "kafka://"+strings.Join(seeds, ",")+"?"+strings.Join(append(params, "group=bench"), "&"))
+	broker, err := brokers.Open(context.Background(),
+		"kafka://"+strings.Join(seeds, ",")+"?"+strings.Join(append(params, "group=bench"), "&"))
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, broker.Close()) })
 	return broker
@@ -172,7 +174,9 @@ func BenchmarkPublish(b *testing.B) {
 				contender{"raw-64-in-flight", func(topic string) time.Duration { return rawWindow(b, seeds, topic, n, 64) }},
 				contender{"redrive-64-callers", func(topic string) time.Duration { return callers(b, ours, topic, 64, n, 1) }},
 				contender{"watermill-64-callers", func(topic string) time.Duration { return callers(b, stock, topic, 64, n, 1) }},
-				contender{"watermill-batches", func(topic string) time.Duration { return callers(b, stock, topic, 4, n/10, 1000) * 10 }},
+				contender{"watermill-batches", func(topic string) time.Duration {
+					return callers(b, stock, topic, 4, n/10, 1000) * 10
+				}},
 			)
 		})
 	}
@@ -241,7 +245,9 @@ func (h *rawHandler) ConsumeClaim(s sarama.ConsumerGroupSession, c sarama.Consum
 }
 
 // routed runs a router on a subscriber until n messages were handled, and returns the time from the first to the last.
-func routed(b *testing.B, sub message.Subscriber, topic string, n int, handle message.NoPublishHandlerFunc) time.Duration {
+func routed(b *testing.B, sub message.Subscriber, topic string, n int,
+	handle message.NoPublishHandlerFunc,
+) time.Duration {
 	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(b, err)
@@ -274,7 +280,8 @@ func stockSubscriber(b *testing.B, seeds []string) message.Subscriber {
 	cfg := safeConfig()
 	cfg.Consumer.Return.Errors = true
 	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
-		Brokers: seeds, Unmarshaler: wkafka.DefaultMarshaler{}, ConsumerGroup: watermill.NewShortUUID(), OverwriteSaramaConfig: cfg,
+		Brokers: seeds, Unmarshaler: wkafka.DefaultMarshaler{}, ConsumerGroup: watermill.NewShortUUID(),
+		OverwriteSaramaConfig: cfg,
 	}, nil)
 	require.NoError(b, err)
 	return sub
@@ -350,7 +357,8 @@ func BenchmarkRetryCycle(b *testing.B) {
 				}},
 				contender{"redrive", func(topic string) time.Duration {
 					rawPublish(b, seeds, topic, n)
-					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512), brokers.WithParam("window", "5000"))
+					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512),
+						brokers.WithParam("window", "5000"))
 					return routed(b, sub, topic, 2*n, func(m *message.Message) error {
 						if m.Metadata["retried"] != "" {
 							return nil

@@ -28,7 +28,8 @@ func receiveID(t *testing.T, messages <-chan *message.Message, id string) *messa
 func die(t *testing.T, b *kafka.Broker, m *message.Message) envelope.Origin {
 	t.Helper()
 	origin, _ := envelope.OriginFrom(m.Context())
-	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}))
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}))
 	m.Ack()
 	return *origin
 }
@@ -42,7 +43,8 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	b := open(t, c, params...)
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
-	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"), keyed("a3", "a")))
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"),
+		keyed("a3", "a")))
 
 	origin := die(t, b, receiveID(t, messages, "a1"))
 	receiveID(t, messages, "b1").Ack()
@@ -75,7 +77,8 @@ func TestOrder_ReleaseAndContinue(t *testing.T) {
 			b := open(t, c, "order=key", "concurrency=4", "order-dead="+mode)
 			topic := name("orders")
 			messages := subscribe(t, b, topic)
-			require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"), keyed("a3", "a")))
+			require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"),
+				keyed("a3", "a")))
 			got := map[string]*message.Message{}
 			for range 2 { // of both keys, in any order
 				m := receive(t, messages)

@@ -2,13 +2,15 @@ package kafka
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/url"
-	"slices"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,11 +20,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/readers"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
 	"github.com/redrive-go/redrive/envelope"
 )
 
-var _ brokers.Broker = (*Broker)(nil)
+var (
+	_ brokers.Broker        = (*Broker)(nil)
+	_ brokers.ReaderCounter = (*Broker)(nil)
+)
 
 // headroom is what a record may grow by in our own topics, so that a message of the largest size can still be retried
 // and dead-lettered with its error.
@@ -31,11 +36,15 @@ const headroom = 128 << 10
 // Broker is an open connection to a Kafka cluster. All methods are safe for concurrent use. The program that opened it
 // closes it, after its router has stopped.
 type Broker struct {
-	cfg      brokers.Config
-	params   []brokers.Param
-	log      *slog.Logger
+	*engine.Broker
+	t        *transport
 	fallback DeadLetterSink
-	readers  readers.Readers
+}
+
+// transport is what is particular to Kafka, below the engine.
+type transport struct {
+	cfg brokers.Config
+	log *slog.Logger
 
 	seeds []string
 	user  *url.Userinfo
@@ -46,6 +55,7 @@ type Broker struct {
 	topics  *topics
 	news    *longPoll
 	tiers   tiers
+	dead    *regexp.Regexp // names of dead letter topics; nil when they look like any other
 	clocks  clocks
 	probing sync.Map // broker id to a mutex, held while it is asked for its time
 
@@ -54,18 +64,16 @@ type Broker struct {
 	waiters sync.Map // of waiter, what Depths counts
 	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
-	mu          sync.Mutex
-	closed      bool // no more subscribers
-	drained     bool // no more of anything; until then, running handlers may publish
-	subscribers map[*subscriber]struct{}
-	releasing   sync.Once
+	mu            sync.Mutex
+	closed        bool
+	subscriptions map[*subscription]struct{}
 }
 
-// newBroker is a broker without connections.
-func newBroker(cfg brokers.Config, d Driver) (b *Broker, err error) {
-	b = &Broker{
-		cfg: cfg, params: d.Params(), log: cfg.Logger.With("broker", Scheme), fallback: d.Fallback,
-		tiers: newTiers(cfg.Delays), subscribers: map[*subscriber]struct{}{},
+// newTransport is one without connections.
+func newTransport(cfg brokers.Config) (b *transport, err error) {
+	b = &transport{
+		cfg: cfg, log: cfg.Logger.With("broker", Scheme),
+		tiers: newTiers(cfg.Delays), dead: deadLetterTopics(cfg.Naming), subscriptions: map[*subscription]struct{}{},
 		overdue: fmt.Errorf("no confirm within publish-timeout=%s: %w", cfg.PublishTimeout, context.DeadlineExceeded),
 	}
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
@@ -84,26 +92,35 @@ func newBroker(cfg brokers.Config, d Driver) (b *Broker, err error) {
 	return b, nil
 }
 
-func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err error) {
-	b, err := newBroker(cfg, d)
+func open(ctx context.Context, cfg brokers.Config, d Driver) (*Broker, error) {
+	t, err := newTransport(cfg)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			b.releasing.Do(b.release)
+	if err = t.connect(ctx); err == nil {
+		var b *engine.Broker
+		made := engine.Config{Config: cfg, Params: d.Params(), Transport: t}
+		if b, err = engine.New(made); err == nil { //nolint:contextcheck // it outlives ctx
+			return &Broker{Broker: b, t: t, fallback: d.Fallback}, nil
 		}
-	}()
+	}
+	_ = t.Close(ctx)
+	return nil, err
+}
+
+// connect makes the clients, and returns nil when a broker has answered.
+func (b *transport) connect(ctx context.Context) error {
+	cfg := b.cfg
 	common, err := clientOptions(cfg, b.seeds, b.user, byName)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	limit := cfg.Params.Bytes("max-message-bytes")
 	if b.out, err = newProducer(cfg, common, limit); err != nil {
-		return nil, err
+		return err
 	}
 	if b.waits, err = newProducer(cfg, common, limit+headroom); err != nil {
-		return nil, err
+		return err
 	}
 	b.own = b.waits.client
 	b.topics = &topics{
@@ -111,13 +128,13 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (_ *Broker, err err
 		known: map[string]int32{}, listing: make(chan struct{}, 1),
 	}
 	b.news = newLongPoll(b.out.client, b.topics)
-	return b, b.reach(ctx)
+	return b.reach(ctx)
 }
 
 // reach returns nil when a broker has answered, and let this user in. A cluster that is just starting gets a few tries.
-func (b *Broker) reach(ctx context.Context) (err error) {
+func (b *transport) reach(ctx context.Context) (err error) {
 	for try := range 5 {
-		if try > 0 && !sleep(ctx, minPause) {
+		if try > 0 && !sleep(ctx, retrying.First) {
 			break
 		}
 		if err = b.own.Ping(ctx); err == nil {
@@ -134,107 +151,49 @@ func (b *Broker) reach(ctx context.Context) (err error) {
 	return err
 }
 
-// Capabilities says what Kafka can do.
-func (b *Broker) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{
-		Scheme: Scheme, Durable: true, Ordered: true, Groups: true,
-		MaxDelay: envelope.MaxDelay, DelayTolerance: 250 * time.Millisecond,
-		MaxMessageBytes: b.cfg.Params.Bytes("max-message-bytes"),
-	}
-}
-
-// Ping asks the cluster for the topics that this broker uses. A topic that was deleted meanwhile is an error; it is
-// made again when it is next used, if auto-create allows.
-func (b *Broker) Ping(ctx context.Context) error {
-	if b.isClosed() {
-		return fmt.Errorf("kafka: ping: %w", brokers.ErrClosed)
-	}
-	if err := b.topics.check(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return fmt.Errorf("kafka: ping: %w", classify(err))
-	}
-	return nil
-}
-
-// Publisher returns a handle for publishing; see brokers.Broker.
-func (b *Broker) Publisher() message.Publisher { return &publisher{b: b} }
-
-// Subscriber returns a subscriber; see brokers.Broker. A group is required: without one Subscribe fails.
-func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber {
-	cfg, err := b.cfg.Subscriber(b.params, opts...)
-	if err == nil && cfg.Group == "" {
-		err = errors.New("a Kafka consumer needs a group: name it with group= in the URL, Config.Group or brokers.WithGroup")
-	}
-	s := &subscriber{b: b, cfg: cfg, fault: err, closed: make(chan struct{})}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		s.fault = brokers.ErrClosed
-		return s
-	}
-	b.subscribers[s] = struct{}{}
-	return s
-}
-
-// Close drains every subscriber, waits for the answers to what is being published, and disconnects.
-func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	open := slices.Collect(maps.Keys(b.subscribers))
-	b.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range open {
-		wg.Go(func() { _ = s.Close() })
-	}
-	wg.Wait()
-	b.mu.Lock()
-	b.drained = true
-	b.mu.Unlock()
-	b.releasing.Do(b.release)
-	return nil
-}
-
-func (b *Broker) release() {
-	if b.news != nil {
-		b.news.close()
-	}
-	for _, p := range []*producer{b.out, b.waits} {
-		if p != nil {
-			p.close()
-		}
-	}
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.drained
-}
-
-// subscriptions returns those of a topic, in this process.
-func (b *Broker) subscriptions(topic string) []*subscription {
+// readersOf returns the subscriptions to a topic, in this process.
+func (b *transport) readersOf(topic string) []*subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var found []*subscription
-	for s := range b.subscribers {
-		found = append(found, s.of(topic)...)
+	for s := range b.subscriptions {
+		if s.q.Topic == topic {
+			found = append(found, s)
+		}
 	}
 	return found
 }
 
-// source describes a topic that users publish to and subscribe to.
-func (b *Broker) source(topic string) spec {
+// source describes a topic that users publish to and subscribe to. Dead letters may be read before there are any: their
+// topic has its settings, whoever makes it.
+func (b *transport) source(topic string) spec {
 	s := spec{name: topic, partitions: -1, replication: b.replication(), purpose: "the topic itself"}
+	if b.dead != nil && b.dead.MatchString(topic) {
+		s = b.forever(topic, "the dead letter topic", -1)
+	}
 	if n := b.cfg.Params.Int("partitions"); n > 0 {
 		s.partitions = int32(n) //nolint:gosec // G115: Params bounds it to 31 bits
 	}
 	return s
 }
 
+// deadLetterTopics matches the names that a scheme makes for dead letter topics, or is nil when nothing in them is
+// fixed.
+func deadLetterTopics(naming brokers.NameScheme) *regexp.Regexp {
+	const topic, group = "\x01", "\x02"
+	fill := strings.NewReplacer(topic, ".+", group, ".+")
+	var patterns []string
+	for _, name := range []string{naming.For(topic, group).Dead, naming.For(topic, "").Dead} {
+		if strings.Trim(name, topic+group) == "" {
+			return nil
+		}
+		patterns = append(patterns, fill.Replace(regexp.QuoteMeta(name)))
+	}
+	return regexp.MustCompile("^(" + strings.Join(patterns, "|") + ")$")
+}
+
 // tier describes a retry topic. The broker stamps its records, see clocks.
-func (b *Broker) tier(name string, wait time.Duration, partitions int32) spec {
+func (b *transport) tier(name string, wait time.Duration, partitions int32) spec {
 	retention := wait + b.cfg.Params.Duration("retry-retention")
 	return spec{
 		name: name, partitions: partitions, replication: b.replication(), purpose: "a retry topic",
@@ -248,7 +207,7 @@ func (b *Broker) tier(name string, wait time.Duration, partitions int32) spec {
 }
 
 // forever describes a topic of ours that keeps its records until somebody removes them.
-func (b *Broker) forever(name, purpose string, partitions int32) spec {
+func (b *transport) forever(name, purpose string, partitions int32) spec {
 	return spec{
 		name: name, partitions: partitions, replication: b.replication(), purpose: purpose,
 		config: map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()},
@@ -262,7 +221,7 @@ type tierKey struct {
 }
 
 // retryName is remembered: making it costs as much as sending a record.
-func (b *Broker) retryName(topic, group string, wait time.Duration) string {
+func (b *transport) retryName(topic, group string, wait time.Duration) string {
 	key := tierKey{topic, group, wait}
 	if name, ok := b.names.Load(key); ok {
 		return name.(string)
@@ -273,13 +232,44 @@ func (b *Broker) retryName(topic, group string, wait time.Duration) string {
 	return name
 }
 
-func (b *Broker) grown() string {
+func (b *transport) grown() string {
 	return strconv.FormatInt(b.cfg.Params.Bytes("max-message-bytes")+headroom, 10)
 }
 
-func (b *Broker) replication() int16 {
+func (b *transport) replication() int16 {
 	if n := b.cfg.Params.Int("replication"); n > 0 {
 		return int16(n) //nolint:gosec // G115: Params bounds it
 	}
 	return -1
+}
+
+// DeadLetter stores d.Message in the dead letter topic of its consumer, on the partition it came from; see
+// brokers.Broker. A record that is too large loses the texts of its error first; if that is not enough its body goes
+// to Driver.Fallback, and the record says so.
+func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	err := b.Broker.DeadLetter(ctx, d)
+	if errors.Is(err, brokers.ErrTooLarge) && b.fallback != nil {
+		if stored := b.fallback.DeadLetter(ctx, d); stored != nil {
+			return errors.Join(err, stored)
+		}
+		err = b.Broker.DeadLetter(ctx, reference(d))
+	}
+	return err
+}
+
+// reference is a dead letter whose message, body and foreign headers, is kept elsewhere.
+func reference(d *envelope.DeadLetter) *envelope.DeadLetter {
+	sum := sha256.Sum256(d.Message.Payload)
+	short := message.NewMessage(d.Message.UUID, nil)
+	for key, value := range d.Message.Metadata {
+		if envelope.IsOurs(key) {
+			short.Metadata[key] = value
+		}
+	}
+	short.Metadata[headerTombstone] = "true"
+	short.Metadata[headerReference] = fmt.Sprintf("kept in the fallback store; %d bytes, sha256 %s", len(d.Message.Payload),
+		hex.EncodeToString(sum[:]))
+	letter := *d
+	letter.Message = short
+	return &letter
 }

@@ -47,9 +47,9 @@ func (s *subscription) clean(ctx context.Context) {
 func (s *subscription) isOurs(topic string) bool {
 	const other = "another"
 	naming := s.b.cfg.Naming
-	if topic == s.b.parkingName(s.topic, s.cfg.Group) {
-		return topic != s.b.parkingName(s.topic, other) && topic != s.b.parkingName(other, s.cfg.Group)
+	if topic == s.b.parkingName(s.q.Topic, s.q.Group) {
+		return topic != s.b.parkingName(s.q.Topic, other) && topic != s.b.parkingName(other, s.q.Group)
 	}
 	wait, ok := s.kinds[0].delay(topic)
-	return ok && topic != naming.For(s.topic, other).Retry(wait) && topic != naming.For(other, s.cfg.Group).Retry(wait)
+	return ok && topic != naming.For(s.q.Topic, other).Retry(wait) && topic != naming.For(other, s.q.Group).Retry(wait)
 }

@@ -56,7 +56,8 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	admin := administer(t, c)
 	_, err := admin.DeleteGroup(t.Context(), "billing")
 	require.NoError(t, err)
-	_, err = admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 2}}}) // or they come anew
+	// or they come anew
+	_, err = admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 2}}})
 	require.NoError(t, err)
 
 	b = open(t, c)
@@ -109,7 +110,8 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, "")))
 		m := receiveID(t, messages, id)
 		origin, _ := envelope.OriginFrom(m.Context())
-		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
+		require.NoError(t, b.DeadLetter(t.Context(),
+			&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
 		retryIn(t, b, m, 10*time.Millisecond)
 		receiveID(t, messages, id).Ack()
 	}

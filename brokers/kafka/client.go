@@ -29,7 +29,8 @@ func addresses(raw string) ([]string, *url.Userinfo, error) {
 		return nil, nil, errors.New("the URL cannot be read") // its own text may hold the password
 	}
 	if u.Path != "" && u.Path != "/" {
-		return nil, nil, fmt.Errorf("the URL has a path %q: topics are named in Subscribe and Publish, not in the URL", u.Path)
+		return nil, nil, fmt.Errorf("the URL has a path %q: topics are named in Subscribe and Publish, not in the URL",
+			u.Path)
 	}
 	var seeds []string
 	for host := range strings.SplitSeq(u.Host, ",") {
@@ -54,7 +55,9 @@ var byName = map[kmsg.Key]int16{kmsg.Fetch: 12, kmsg.OffsetCommit: 9, kmsg.Offse
 
 // clientOptions are what all clients have in common: addresses, encryption, credentials, and how patient they are.
 // bounds are the newest versions of some requests.
-func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt, error) {
+func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt,
+	error,
+) {
 	p := cfg.Params
 	versions, faultVersion := protocol(p.String("version"), bounds)
 	encryption, faultTLS := tlsConfig(p)
@@ -69,7 +72,7 @@ func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bound
 		kgo.DialTimeout(dialTimeout),
 		kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(metadataPause), // a topic that has just been made needs another look
-		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(minPause<<min(max(tries-1, 0), 7), maxPause) }),
+		kgo.RetryBackoffFn(retrying.After),
 	}
 	if encryption != nil {
 		opts = append(opts, kgo.DialTLSConfig(encryption))
@@ -184,7 +187,7 @@ func tlsConfig(p brokers.Params) (*tls.Config, error) {
 	return c, nil
 }
 
-// Cooperative assignors let a member keep its partitions, and go on with them, while others come and go. The eager ones
+// Cooperative assignors let a member keep its partitions, and continue with them, while others come and go. The eager ones
 // are for groups whose other members cannot do that.
 var assignors = map[string]func() kgo.GroupBalancer{
 	"cooperative-sticky": kgo.CooperativeStickyBalancer,

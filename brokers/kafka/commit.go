@@ -86,7 +86,7 @@ type member func() (id string, generation int32)
 // stores those that have not moved as well. The retry topics' positions are stored although no member is subscribed to
 // them: the owner of a partition of the main topic owns the same partition of its retry topics.
 func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
-	for attempt := 0; ; attempt++ {
+	for n := 1; ; n++ {
 		err := c.once(ctx, as, points(), all)
 		switch {
 		case err == nil:
@@ -95,7 +95,7 @@ func (c *committer) commit(ctx context.Context, as member, points func() []point
 			return fmt.Errorf("%w: %w", errFenced, err)
 		}
 		// Among the others: a cooperative rebalance, after which the member has the next generation.
-		if !sleep(ctx, min(minPause/4<<min(attempt, 6), maxPause/10)) {
+		if !sleep(ctx, committing.After(n)) {
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 	}
@@ -177,7 +177,7 @@ func committed(ctx context.Context, client *kgo.Client, group string, wanted []p
 		topic.Topic, topic.Partitions = name, partitions
 		req.Topics = append(req.Topics, topic)
 	}
-	for attempt := 0; ; attempt++ {
+	for n := 1; ; n++ {
 		answer, err := req.RequestWith(ctx, client)
 		if err == nil {
 			var found map[place]position
@@ -185,7 +185,7 @@ func committed(ctx context.Context, client *kgo.Client, group string, wanted []p
 				return found, nil
 			}
 		}
-		if !sleep(ctx, min(minPause/4<<min(attempt, 6), maxPause/10)) {
+		if !sleep(ctx, committing.After(n)) {
 			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
 		}
 	}

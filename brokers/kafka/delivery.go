@@ -2,11 +2,16 @@ package kafka
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // delivery is one record on its way to a handler.
@@ -15,11 +20,13 @@ type delivery struct {
 	waiting bool // read from a retry topic
 	origin  *envelope.Origin
 
-	release bool // not a message: its key may go on after a dead letter
-	resume  bool // not a message: its key may have parked messages to go on with
+	release bool // not a message: its key may continue after a dead letter
+	resume  bool // not a message: its key may have parked messages to continue with
 
 	tracker *tracker
 	mark    *tracked
+
+	answer chan driver.Settlement // with order=key: what has become of it; capacity 1
 }
 
 // settle says that nothing more has to be done for the record.
@@ -35,55 +42,167 @@ func (d *delivery) isRetry() bool {
 	return d.waiting && retry
 }
 
-// longestPause bounds the pause before a nacked message comes back.
-const longestPause = 5 * time.Second
+var (
+	_ driver.Stream  = (*partition)(nil)
+	_ driver.Renewer = (*partition)(nil)
+)
 
-// deliver hands the message out until a handler acks it. It reports false when the partition was given up first: then
-// the record is not settled, and comes again to whoever gets the partition.
-func (p *partition) deliver(d *delivery) (acked bool) {
-	for pause := p.sub.nackPause; ; pause = min(2*pause, longestPause) {
-		if p.ctx.Err() != nil {
-			return false // and what follows in the lane does not overtake it
-		}
-		m := newMessage(d.record, d.origin, d.waiting)
-		ctx, cancel := context.WithCancel(envelope.WithOrigin(p.sub.handlers, d.origin))
-		m.SetContext(ctx)
-		select {
-		case p.sub.out <- m:
-		case <-p.ctx.Done():
-			cancel()
-			return false
-		}
-		select {
-		case <-m.Acked():
-			cancel()
-			return true
-		case <-m.Nacked():
-			cancel()
-		case <-p.abandoned:
-			cancel()
-			return false
-		}
-		if !sleep(p.ctx, pause) {
-			return false
-		}
-		again := *d.origin
-		again.Redelivered = true
-		d.origin = &again
+// handedAhead is how many deliveries of a partition may wait for the engine to take them.
+const handedAhead = 32
+
+// take brings a delivery to the handlers, in its turn. It reports false when the partition has to be given up.
+func (p *partition) take(d *delivery) bool {
+	if p.order != nil {
+		return p.keyed.take(p.ctx, d)
+	}
+	return p.hand(d)
+}
+
+// hand lets the engine have a delivery.
+func (p *partition) hand(d *delivery) bool {
+	select {
+	case p.due <- d:
+		return true
+	case <-p.ctx.Done():
+		return false
 	}
 }
 
-// sleep waits and reports true, or reports false as soon as ctx ends.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// Next implements driver.Stream. It fails only when ctx ends: a partition is given up by its owner.
+func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
-	case <-timer.C:
-		return true
+	case d := <-p.due:
+		given := driver.Delivery{Origin: *d.origin, Token: d}
+		given.Message = newMessage(d.record, d.origin, d.waiting)
+		if !d.waiting {
+			delete(given.Message.Metadata, envelope.KeyStage) // not ours, on the topic itself
+		}
+		switch {
+		case p.order != nil: // it has its turn
+		case p.sub.q.Concurrency > 1 && d.record.Key != nil:
+			given.Order = "k" + string(d.record.Key)
+		}
+		return given, nil
 	case <-ctx.Done():
-		return false
+		return driver.Delivery{}, ctx.Err()
+	}
+}
+
+// Renew implements driver.Renewer.
+func (p *partition) Renew(given *driver.Delivery) *message.Message {
+	d := given.Token.(*delivery)
+	return newMessage(d.record, d.origin, d.waiting)
+}
+
+// Settle implements driver.Stream.
+func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []error {
+	for _, s := range settled {
+		switch d := s.Delivery.Token.(*delivery); {
+		case d.answer != nil:
+			d.answer <- s
+		case s.Outcome == driver.Ack:
+			d.settle()
+		}
+	}
+	return nil
+}
+
+// Close implements driver.Stream: what is settled is committed by giveUp.
+func (p *partition) Close(context.Context) error { return nil }
+
+// deliver hands a message out and waits until it is settled. It reports false when the partition was given up first:
+// then it comes again to whoever gets the partition.
+func (p *partition) deliver(d *delivery) (became fate, acked bool) {
+	flights := &p.sub.b.flights
+	watched := flights.begin(d.origin)
+	defer func() { became = flights.end(d.origin, watched) }()
+	d.answer = make(chan driver.Settlement, 1)
+	if p.ctx.Err() != nil || !p.hand(d) {
+		return became, false
+	}
+	var answer driver.Settlement
+	select {
+	case answer = <-d.answer:
+	case <-p.ended:
+		select {
+		case answer = <-d.answer:
+		default:
+			return became, false
+		}
+	}
+	watched.skipped = answer.Skipped
+	return became, answer.Outcome == driver.Ack
+}
+
+// stage is what a waiting record is called: the same for all copies of one retry.
+func (d *delivery) stage() string {
+	if stage, ok := find(d.record.Headers, envelope.KeyStage); ok {
+		return stage
+	}
+	return d.origin.Position // written before there were stages
+}
+
+// sleep waits and reports true, or reports false as soon as ctx ends.
+func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
+
+// flights knows what happened to the messages that handlers have in hand, which an ack alone does not tell: a subscription
+// that keeps the order of a key must know whether the message waits for a retry or is dead. The zero value is ready to
+// use. It is safe for concurrent use.
+type flights struct {
+	mu  sync.Mutex
+	now map[flight]*fate
+}
+
+// flight identifies a message in flight by its consumer and the position it keeps over all retries.
+type flight struct{ topic, group, position string }
+
+// fate is what happened to a message.
+type fate struct {
+	next    []string // the stages in which it waits for its retry
+	dead    bool
+	skipped bool // another copy of it has been dealt with
+}
+
+func flightOf(o *envelope.Origin) flight { return flight{o.Topic, o.Consumer, o.Position} }
+
+// begin watches a message. end must follow.
+func (f *flights) begin(o *envelope.Origin) *fate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now == nil {
+		f.now = map[flight]*fate{}
+	}
+	what := &fate{}
+	f.now[flightOf(o)] = what
+	return what
+}
+
+// end returns what happened to the message.
+func (f *flights) end(o *envelope.Origin, what *fate) fate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now[flightOf(o)] == what {
+		delete(f.now, flightOf(o))
+	}
+	return *what
+}
+
+// note takes a publication that is stored.
+func (f *flights) note(o *driver.Outgoing) {
+	if o.To.Kind == driver.ToTopic {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	what := f.now[flight{o.To.Topic, o.To.Consumer, o.Origin.Position}]
+	switch {
+	case what == nil:
+	case o.To.Kind == driver.ToDeadLetters:
+		what.dead = true
+	default:
+		stage := o.Metadata()[envelope.KeyStage]
+		if !slices.Contains(what.next, stage) {
+			what.next = append(what.next, stage)
+		}
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-var _ brokers.DepthReporter = (*Broker)(nil)
-
 // waiter is a group whose retry topics this broker has come to know; one without a group stands for first deliveries.
 type waiter struct{ topic, group string }
 
@@ -28,9 +26,11 @@ type waiter struct{ topic, group string }
 // Messages that wait behind an earlier one of their key (order=key) are those that the group has not committed in its
 // parking topic, and are of the kind brokers.DepthParked.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	if b.isClosed() {
-		return nil, fmt.Errorf("kafka: depths: %w", brokers.ErrClosed)
-	}
+	return b.Broker.Depths(ctx, b.t)
+}
+
+// Depths is the transport's part of [Broker.Depths].
+func (b *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	found, err := b.depths(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -41,7 +41,7 @@ func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return found, nil
 }
 
-func (b *Broker) depths(ctx context.Context) ([]brokers.Depth, error) {
+func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 	tiers, lots, err := b.depthTopics(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ type depthTier struct {
 }
 
 // depthTopics lists the retry topics that exist, and the parking topics.
-func (b *Broker) depthTopics(ctx context.Context) (tiers map[string]depthTier, lots map[string]waiter, err error) {
+func (b *transport) depthTopics(ctx context.Context) (tiers map[string]depthTier, lots map[string]waiter, err error) {
 	all, err := b.topics.all(ctx, 0)
 	if err != nil {
 		return nil, nil, err
@@ -108,7 +108,9 @@ func hasTopic(all map[string]topicID, name string) bool {
 }
 
 // ends returns where the partitions end.
-func (b *Broker) ends(ctx context.Context, tiers map[string]depthTier, lots map[string]waiter) (map[place]int64, error) {
+func (b *transport) ends(ctx context.Context, tiers map[string]depthTier, lots map[string]waiter) (map[place]int64,
+	error,
+) {
 	found, err := b.topics.describe(ctx, slices.AppendSeq(slices.Collect(maps.Keys(tiers)), maps.Keys(lots)))
 	if err != nil {
 		return nil, err
@@ -123,7 +125,9 @@ func (b *Broker) ends(ctx context.Context, tiers map[string]depthTier, lots map[
 }
 
 // countTiers counts what is younger than its topic lets it wait.
-func (b *Broker) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[place]int64, sums map[brokers.Depth]int64) error {
+func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[place]int64,
+	sums map[brokers.Depth]int64,
+) error {
 	wanted := map[place]int64{}
 	for _, tier := range tiers {
 		sums[tier.of] += 0
@@ -145,7 +149,7 @@ func (b *Broker) countTiers(ctx context.Context, tiers map[string]depthTier, end
 
 // stampedNow is the time on the clock that stamps the records of a partition. Of a broker that has not been heard of
 // lately it is this process's own: nothing is written only to be counted.
-func (b *Broker) stampedNow(ctx context.Context, at place) time.Time {
+func (b *transport) stampedNow(ctx context.Context, at place) time.Time {
 	if leader, err := b.topics.leader(ctx, at, anyAge); err == nil {
 		if now, ok := b.clocks.now(leader.id); ok {
 			return now
@@ -156,7 +160,9 @@ func (b *Broker) stampedNow(ctx context.Context, at place) time.Time {
 
 // countParked counts what has not been handled of the parking topics: what is behind the group's position, without what
 // its note says is done.
-func (b *Broker) countParked(ctx context.Context, lots map[string]waiter, ends map[place]int64, sums map[brokers.Depth]int64) error {
+func (b *transport) countParked(ctx context.Context, lots map[string]waiter, ends map[place]int64,
+	sums map[brokers.Depth]int64,
+) error {
 	byGroup := map[string][]place{}
 	for at := range ends {
 		if of, ok := lots[at.topic]; ok {
@@ -172,7 +178,8 @@ func (b *Broker) countParked(ctx context.Context, lots map[string]waiter, ends m
 			stands.offset = max(stands.offset, 0)
 			waiting, noted := unpackNote(stands)
 			of := lots[at.topic]
-			sums[brokers.Depth{Topic: of.topic, Group: group, Kind: brokers.DepthParked}] += int64(len(waiting)) + max(ends[at]-noted, 0)
+			sums[brokers.Depth{Topic: of.topic, Group: group, Kind: brokers.DepthParked}] += int64(len(waiting)) +
+				max(ends[at]-noted, 0)
 		}
 	}
 	return nil

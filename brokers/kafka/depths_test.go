@@ -100,7 +100,7 @@ func TestDepths_OfParkedMessages(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
 	m := receiveID(t, messages, "a1")
 	origin, _ := envelope.OriginFrom(m.Context())
-	require.NoError(t, b.Reschedule(t.Context(), *origin, m.Copy(), 2*time.Second))
+	require.NoError(t, b.Reschedule(t.Context(), *origin, m.Copy(), 8*time.Second)) // the others are parked meanwhile
 	m.Ack()
 	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a"), keyed("a3", "a"), keyed("b1", "b")))
 	receiveID(t, messages, "b1").Ack()

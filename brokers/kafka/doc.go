@@ -20,7 +20,7 @@
 //	order-dead         continue            with order=key, what follows a dead letter of a key: continue or block
 //	window             1000                messages of a partition that may be unsettled behind the oldest one
 //	commit-interval    200ms               how often offsets are committed
-//	nack-pause         100ms               pause before a nacked message comes back; doubles up to 5 s
+//	nack-pause         100ms               pause before a nacked message comes back; doubles up to 64 times
 //	max-message-bytes  1MiB                largest record, headers included
 //	retry-retention    720h                how long a retry topic keeps a record beyond its wait
 //	compression        none                none, gzip, snappy, lz4 or zstd
@@ -44,7 +44,7 @@
 //
 // concurrency=N runs N handlers per partition, not per subscription: those of one key one after the other, in the order
 // of the partition, and with N = 1 all of them so. Offsets are committed up to the first message that is not settled.
-// What is settled behind it is kept in the note that Kafka stores beside an offset, so that whoever takes over skips
+// What is settled behind it is kept in the note that Kafka stores with an offset, so that the member that takes over skips
 // it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or the
 // drain. A process that dies repeats what it handled since the last commit, which is at most commit-interval and one
 // request ago, and a handler that was running.
@@ -58,21 +58,21 @@
 //
 // Every record reaches a handler: tombstones, empty and binary ones, headers twice or null. None stops a partition.
 //
-// A nacked message comes back in place after nack-pause, and holds its partition's lane meanwhile; the pipeline never
-// nacks as a policy. Origin.Position is "partition/offset" of the message on its topic, in retries too, and
+// A nacked message comes back in place after nack-pause, and holds its key meanwhile, with concurrency=1 its partition;
+// the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the message on its topic, in retries too, and
 // envelope.StableID of it is the id of messages that have none.
 //
 // order=none keeps the order of a key among messages that do not fail; one that fails comes back behind others. With
 // order=key the later messages of the key are moved to a topic of their own, {queue}_retry.parked, and handled when the
-// retry has ended; other keys go on. When it ends as a dead letter the key goes on, or, with order-dead=block, stops
+// retry has ended; other keys continue. When it ends as a dead letter the key continues, or, with order-dead=block, stops
 // until the dead letter has been redriven with success or [Broker.Release] is called; for that the broker has to be one
-// of the pipeline's dead letter sinks, beside a store for instance. Messages without a key have no order.
+// of the pipeline's dead letter sinks, next to a store for instance. Messages without a key have no order.
 //
 // # How delay works
 //
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
-// holds the first record of each until it is due, and hands it to its handlers; nobody else sees it. Long waits cost no
+// holds the first record of each until it is due, and hands it to its handlers; no other member sees it. Long waits cost no
 // requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main topic,
 // nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been read to
 // their ends.
@@ -84,7 +84,7 @@
 // The broker stamps the records in retry topics, and waits are counted on its clock; see the type clocks. The clocks of
 // producers and consumers do not matter, and may be set at any time.
 //
-// First-delivery delays wait the same way, in topics without a group; each group reads them by itself. Consumers that
+// First-delivery delays wait the same way, in topics without a group; each group reads them separately. Consumers that
 // do not use this driver never see such a message.
 //
 // [Broker.Depths] counts what waits. The group commits its offsets on its retry topics too, so that
@@ -99,7 +99,8 @@
 //
 // Records in retry and dead letter topics also have x-consumer (the group), x-origin-topic, and x-kafka-partition,
 // x-kafka-offset and x-kafka-timestamp (Unix ms) of the message on its topic; those that wait have x-kafka-wait (ms),
-// and x-not-before (Unix ms on the broker's clock) after the first topic. x-kafka-control marks records that are not
+// and x-not-before (Unix ms on the broker's clock) after the first topic, and a retry x-stage: the same for two copies
+// of it, of which a process handles one. x-kafka-control marks records that are not
 // messages.
 //
 // # Limits
@@ -108,12 +109,12 @@
 // templates retry and delayed need {delay}.
 //
 // Our own topics take 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
-// and dead-lettered. Where an operator made them smaller, a record loses the trace of its error first, and a dead
-// letter then its body, which goes to [Driver.Fallback].
+// and dead-lettered. Where an operator made them smaller, a record loses the texts of its error first, the
+// longest before the others, and a dead letter then its body, which goes to [Driver.Fallback].
 //
 // Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them so. It needs the rights to
 // create topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and
-// [Broker.Check] compares. Kafka does not count deliveries: a message that crashes its consumer comes back for ever.
+// [Broker.Check] compares. Kafka does not count deliveries: a message that crashes its consumer comes back forever.
 //
 // # Clients
 //

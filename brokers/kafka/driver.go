@@ -31,29 +31,80 @@ const defaultMaxMessage = "1MiB"
 
 // Params declares the parameters that the package comment describes.
 func (Driver) Params() []brokers.Param {
-	return []brokers.Param{
+	return append([]brokers.Param{
 		{Name: "version", Doc: "Newest Kafka version whose protocol is spoken, at least 2.4.0; what the cluster speaks if not given."},
 		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
-		{Name: "partitions", Kind: brokers.Int, Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given."},
-		{Name: "replication", Kind: brokers.Int, Max: 32767, Doc: "Replicas of the topics created; the broker's default if not given."},
+		{
+			Name: "partitions", Kind: brokers.Int,
+			Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given.",
+		},
+		{
+			Name: "replication", Kind: brokers.Int, Max: 32767,
+			Doc: "Replicas of the topics created; the broker's default if not given.",
+		},
 		{Name: "offset", Default: "oldest", OneOf: []string{"oldest", "newest"}, Doc: "Where a new group begins."},
-		{Name: "order", Default: "none", OneOf: []string{"none", "key"}, Doc: "What a waiting retry holds back: nothing, or the later messages of its key."},
-		{Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"}, Doc: "With order=key: what follows a dead letter of a key."},
-		{Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000, Doc: "Messages of a partition that may be in flight or unsettled behind the oldest one."},
-		{Name: "commit-interval", Kind: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond), Max: int64(time.Minute), Doc: "How often offsets are committed."},
-		{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Doc: "Pause before a nacked message comes back; doubles up to 5 s."},
-		{Name: "max-message-bytes", Kind: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30, Doc: "Largest record, headers included."},
-		{Name: "retry-retention", Kind: brokers.Duration, Default: "720h", Min: int64(time.Hour), Doc: "How long a retry topic keeps a record beyond its wait."},
-		{Name: "compression", Default: "none", OneOf: []string{"none", "gzip", "snappy", "lz4", "zstd"}, Doc: "Compression of published batches."},
-		{Name: "partitioner", Default: "murmur2", OneOf: []string{"murmur2", "fnv"}, Doc: "Hash of the key: murmur2 as in Java, fnv as in sarama and watermill-kafka."},
-		{Name: "assignor", Default: "cooperative-sticky", OneOf: []string{"cooperative-sticky", "sticky", "range", "roundrobin"}, Doc: "How a group shares partitions."},
-		{Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour), Doc: "Silence after which the group gives a member's partitions away."},
-		{Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour), Doc: "How long a rebalance waits for running handlers."},
+		{
+			Name: "order", Default: "none", OneOf: []string{"none", "key"},
+			Doc: "What a waiting retry holds back: nothing, or the later messages of its key.",
+		},
+		{
+			Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"},
+			Doc: "With order=key: what follows a dead letter of a key.",
+		},
+		{
+			Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
+			Doc: "Messages of a partition that may be in flight or unsettled behind the oldest one.",
+		},
+		{
+			Name: "commit-interval", Kind: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
+			Max: int64(time.Minute), Doc: "How often offsets are committed.",
+		},
+		{
+			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
+			Doc: "Pause before a nacked message comes back; doubles up to 64 times.",
+		},
+		{
+			Name: "max-message-bytes", Kind: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30,
+			Doc: "Largest record, headers included.",
+		},
+		{
+			Name: "retry-retention", Kind: brokers.Duration, Default: "720h", Min: int64(time.Hour),
+			Doc: "How long a retry topic keeps a record beyond its wait.",
+		},
+		{
+			Name: "compression", Default: "none", OneOf: []string{"none", "gzip", "snappy", "lz4", "zstd"},
+			Doc: "Compression of published batches.",
+		},
+		{
+			Name: "partitioner", Default: "murmur2", OneOf: []string{"murmur2", "fnv"},
+			Doc: "Hash of the key: murmur2 as in Java, fnv as in sarama and watermill-kafka.",
+		},
+		{
+			Name: "assignor", Default: "cooperative-sticky",
+			OneOf: []string{"cooperative-sticky", "sticky", "range", "roundrobin"}, Doc: "How a group shares partitions.",
+		},
+		{
+			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
+			Doc: "Silence after which the group gives a member's partitions away.",
+		},
+		{
+			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
+			Doc: "How long a rebalance waits for running handlers.",
+		},
+	}, accessParams()...)
+}
+
+// accessParams are those of encryption and credentials.
+func accessParams() []brokers.Param {
+	return []brokers.Param{
 		{Name: "tls", Kind: brokers.Bool, Default: "false", Doc: "Connect with TLS."},
 		{Name: "tls-ca", Doc: "File with the certificates to trust; the system's if not given."},
 		{Name: "tls-cert", Doc: "File with the client's certificate."},
 		{Name: "tls-key", Doc: "File with the client's key."},
-		{Name: "sasl", OneOf: []string{"plain", "scram-sha-256", "scram-sha-512"}, Doc: "How user name and password are sent; plain if not given."},
+		{
+			Name: "sasl", OneOf: []string{"plain", "scram-sha-256", "scram-sha-512"},
+			Doc: "How user name and password are sent; plain if not given.",
+		},
 	}
 }
 

@@ -178,7 +178,10 @@ func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
 func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const keys, perKey, rounds = 10, 12, 2
-	for title, params := range map[string][]string{"order none": {"concurrency=4"}, "order of keys": {"order=key", "concurrency=4"}} {
+	for title, params := range map[string][]string{
+		"order none":    {"concurrency=4"},
+		"order of keys": {"order=key", "concurrency=4"},
+	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			c := cluster(t, kfake.DefaultNumPartitions(2))
@@ -219,7 +222,8 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 			}
 			published := 0
 			for range rounds {
-				opened, err := brokers.Open(t.Context(), urlOf(c, append([]string{"group=billing", "commit-interval=20ms", "session-timeout=6s"}, params...)...))
+				opened, err := brokers.Open(t.Context(),
+					urlOf(c, append([]string{"group=billing", "commit-interval=20ms", "session-timeout=6s"}, params...)...))
 				require.NoError(t, err)
 				b := opened.(*kafka.Broker)
 				messages := subscribe(t, b, topic)

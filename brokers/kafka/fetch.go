@@ -25,7 +25,7 @@ type fetcher struct {
 
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
-func (b *Broker) fetcher(at place) *fetcher {
+func (b *transport) fetcher(at place) *fetcher {
 	return &fetcher{client: b.own, topics: b.topics, clocks: &b.clocks, place: at}
 }
 
@@ -47,7 +47,7 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 	if r, ok := f.ahead[offset]; ok {
 		return r, nil
 	}
-	for attempt := 0; ; attempt++ {
+	for n := 1; ; n++ {
 		got, err := f.fetch(ctx, offset)
 		if err == nil {
 			f.ahead = make(map[int64]*kgo.Record, len(got.records))
@@ -65,7 +65,7 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 		if errors.Is(err, errMadeAgain) {
 			return nil, err
 		}
-		if !sleep(ctx, min(minPause/4<<min(attempt, 7), maxPause)) {
+		if !sleep(ctx, asking.After(n)) {
 			return nil, fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, offset, err)
 		}
 	}
@@ -195,7 +195,7 @@ const confirmations = 2
 
 // all calls visit for every record from an offset up to the end that the partition has now.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
-	for attempt, confirmed := 0, 0; confirmed < confirmations; {
+	for failures, confirmed := 0, 0; confirmed < confirmations; {
 		end, err := f.topics.bound(ctx, f.place, offsetNewest)
 		var got fetched
 		if err == nil {
@@ -205,7 +205,7 @@ func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) 
 			for _, r := range got.records {
 				visit(r)
 			}
-			from, attempt = max(from, got.next), 0
+			from, failures = max(from, got.next), 0
 			if from >= max(end, got.end) {
 				confirmed++
 			}
@@ -215,10 +215,10 @@ func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) 
 			return err
 		}
 		confirmed = 0
-		if !sleep(ctx, min(minPause/4<<min(attempt, 7), maxPause)) {
+		failures++
+		if !sleep(ctx, asking.After(failures)) {
 			return fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, from, errors.Join(err, context.Cause(ctx)))
 		}
-		attempt++
 	}
 	return nil
 }

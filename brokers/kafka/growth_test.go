@@ -32,14 +32,23 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 			require.NoError(t, other.Close())
 
 			produce(t, c,
-				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a1")},
+				&sarama.ProducerMessage{
+					Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"),
+					Value: sarama.StringEncoder("a1"),
+				},
 			)
 			m := receive(t, messages)
 			require.Equal(t, "a1", string(m.Payload))
 			retryIn(t, b, m, 3*time.Second) // the two that follow are there before, also on a busy machine
 			produce(t, c,
-				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a2")},
-				&sarama.ProducerMessage{Topic: topic, Partition: 2, Key: sarama.StringEncoder("b"), Value: sarama.StringEncoder("b1")},
+				&sarama.ProducerMessage{
+					Topic: topic, Partition: 2, Key: sarama.StringEncoder("a"),
+					Value: sarama.StringEncoder("a2"),
+				},
+				&sarama.ProducerMessage{
+					Topic: topic, Partition: 2, Key: sarama.StringEncoder("b"),
+					Value: sarama.StringEncoder("b1"),
+				},
 			)
 			got := map[string]bool{}
 			var order []string
@@ -49,7 +58,8 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 				order = append(order, string(m.Payload))
 				origin, _ := envelope.OriginFrom(m.Context())
 				require.EqualValues(t, 2, *origin.Partition)
-				require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
+				require.NoError(t, b.DeadLetter(t.Context(),
+					&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
 				m.Ack()
 			}
 			require.Len(t, got, 3)

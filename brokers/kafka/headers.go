@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -41,10 +42,11 @@ const (
 	headerReference = "x-kafka-body"
 )
 
-// transport reports whether a header belongs to the wait in a retry topic, and not to the message.
-func transport(name string) bool {
+// ofTheWait reports whether a header belongs to the wait in a retry topic, and not to the message.
+func ofTheWait(name string) bool {
 	switch name {
-	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation, headerWait, headerRetry,
+	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation, headerWait,
+		headerRetry,
 		envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic:
 		return true
 	}
@@ -62,7 +64,7 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 			uuid = string(h.Value)
 			continue
 		}
-		if waiting && transport(name) {
+		if waiting && ofTheWait(name) {
 			continue
 		}
 		_, twice := md[name]
@@ -87,7 +89,7 @@ func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 	var raw []rawHeader
 	for _, h := range headers {
 		name := h.Key
-		if name == headerUUID || name == headerRaw || waiting && transport(name) || h.Value != nil && count[name] == 1 {
+		if name == headerUUID || name == headerRaw || waiting && ofTheWait(name) || h.Value != nil && count[name] == 1 {
 			continue
 		}
 		// The name is encoded as well: it may hold bytes that JSON would replace.
@@ -195,4 +197,6 @@ func number(headers []kgo.RecordHeader, name string) (int64, bool) {
 	return n, err == nil && n >= 0
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(ceilMillis(d).Milliseconds(), 10) }
+func millis(d time.Duration) string {
+	return strconv.FormatInt(driver.CeilMillis(d).Milliseconds(), 10)
+}

@@ -79,6 +79,9 @@ func TestDue_IsBoundedByTheDelay(t *testing.T) {
 		require.Equal(t, stamped.Add(delay+time.Millisecond), due)
 	}
 	early := strconv.FormatInt(stamped.Add(200*time.Millisecond).UnixMilli(), 10)
-	due, _ := q.due(&kgo.Record{Timestamp: stamped, Headers: []kgo.RecordHeader{header(envelope.KeyNotBefore, early), header(headerWait, "1000")}})
+	due, _ := q.due(&kgo.Record{
+		Timestamp: stamped,
+		Headers:   []kgo.RecordHeader{header(envelope.KeyNotBefore, early), header(headerWait, "1000")},
+	})
 	require.True(t, due.Equal(stamped.Add(200*time.Millisecond)), "the rest of a wait")
 }

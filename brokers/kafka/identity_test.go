@@ -74,7 +74,8 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	m = receive(t, messages)
 	again, _ := envelope.OriginFrom(m.Context())
 	require.Equal(t, origin, again)
-	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m.Copy(), Origin: *again, Reason: "permanent"}))
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: m.Copy(), Origin: *again, Reason: "permanent"}))
 	m.Ack()
 	findings, err := b.Check(t.Context(), b.Plan(topic))
 	require.NoError(t, err)
@@ -93,7 +94,10 @@ func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
 			topic := name("orders")
 			messages := subscribe(t, b, topic)
 			large := sarama.ByteEncoder(bytes.Repeat([]byte("x"), 400<<10))
-			produce(t, c, &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("a1")})
+			produce(t, c, &sarama.ProducerMessage{
+				Topic: topic, Key: sarama.StringEncoder("a"),
+				Value: sarama.StringEncoder("a1"),
+			})
 			m := receive(t, messages)
 			retryIn(t, b, m, 500*time.Millisecond)
 			produce(t, c,

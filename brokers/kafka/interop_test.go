@@ -45,7 +45,8 @@ func TestInterop_WithWatermillKafka(t *testing.T) {
 		cfg := wmkafka.DefaultSaramaSubscriberConfig()
 		cfg.Consumer.Offsets.Initial = sarama.OffsetOldest
 		subscriber, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
-			Brokers: c.ListenAddrs(), Unmarshaler: wmkafka.DefaultMarshaler{}, OverwriteSaramaConfig: cfg, ConsumerGroup: "watermill",
+			Brokers: c.ListenAddrs(), Unmarshaler: wmkafka.DefaultMarshaler{}, OverwriteSaramaConfig: cfg,
+			ConsumerGroup: "watermill",
 		}, watermill.NopLogger{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, subscriber.Close()) })

@@ -99,6 +99,7 @@ func TestBroker_PublishRetryAndDeadLetter(t *testing.T) {
 	require.Equal(t, m.Metadata, again.Metadata)
 	second, _ := envelope.OriginFrom(again.Context())
 	require.Equal(t, origin, second)
-	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: again, Origin: *second, Reason: "permanent"}))
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: again, Origin: *second, Reason: "permanent"}))
 	again.Ack()
 }

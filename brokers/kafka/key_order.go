@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // keyOrder keeps the messages of a key in order over retries, for one partition. While a message waits for its retry,
@@ -18,7 +20,7 @@ type keyOrder struct {
 
 	parks  chan parkRequest
 	mu     sync.Mutex
-	keys   map[string]*keyState // keys that may not simply go on
+	keys   map[string]*keyState // keys that something holds back
 	reader struct {
 		sync.Mutex
 		*fetcher
@@ -27,9 +29,9 @@ type keyOrder struct {
 
 // keyState is what holds a key back.
 type keyState struct {
-	retrying map[string]struct{} // positions of messages that wait for their retry
-	parked   []parkedMessage     // in order
-	lock     *parkedMessage      // the dead letter that blocks the key, with order-dead=block
+	retrying map[string]string // by the stage of what waits for its retry, the position of its message
+	parked   []parkedMessage   // in order
+	lock     *parkedMessage    // the dead letter that blocks the key, with order-dead=block
 }
 
 type parkedMessage struct {
@@ -43,17 +45,20 @@ type parkRequest struct {
 }
 
 func newKeyOrder(p *partition) *keyOrder {
-	o := &keyOrder{p: p, topic: p.sub.b.parkingName(p.sub.topic, p.sub.cfg.Group), parks: make(chan parkRequest), keys: map[string]*keyState{}}
+	o := &keyOrder{
+		p: p, topic: p.sub.b.parkingName(p.sub.q.Topic, p.sub.q.Group), parks: make(chan parkRequest),
+		keys: map[string]*keyState{},
+	}
 	o.reader.fetcher = p.sub.b.fetcher(place{o.topic, p.id})
 	return o
 }
 
 // parkingName is the topic in which messages wait behind an earlier one of their key.
-func (b *Broker) parkingName(topic, group string) string {
+func (b *transport) parkingName(topic, group string) string {
 	return b.cfg.Naming.For(topic, group).Retry(0) + ".parked"
 }
 
-func (b *Broker) parking(topic, group string, partitions int32) spec {
+func (b *transport) parking(topic, group string, partitions int32) spec {
 	return b.forever(b.parkingName(topic, group), "the parking topic of order=key", partitions)
 }
 
@@ -66,8 +71,10 @@ func (o *keyOrder) handle(d *delivery) {
 		o.goOn(string(d.record.Key))
 	case d.resume:
 		o.goOn(string(d.record.Key))
-	case d.record.Key == nil:
-		o.p.handle(d) // nothing to keep in order
+	case d.record.Key == nil: // nothing to keep in order
+		if _, acked := o.p.deliver(d); acked {
+			d.settle()
+		}
 	case d.isRetry():
 		if o.attempt(d) {
 			d.settle()
@@ -86,24 +93,23 @@ func (o *keyOrder) handle(d *delivery) {
 
 // attempt hands a message out and notes what became of it. It reports false when the partition was given up first.
 func (o *keyOrder) attempt(d *delivery) bool {
-	b, key := o.p.sub.b, string(d.record.Key)
-	watched := b.flights.begin(d.origin)
-	acked := o.p.deliver(d)
-	became := b.flights.end(d.origin, watched)
+	key := string(d.record.Key)
+	became, acked := o.p.deliver(d)
 	if !acked {
 		return false
 	}
+	rescheduled := len(became.next) > 0
 	o.mu.Lock()
 	state := o.keys[key]
 	if state == nil {
-		state = &keyState{retrying: map[string]struct{}{}}
+		state = &keyState{retrying: map[string]string{}}
 	}
-	delete(state.retrying, d.origin.Position)
-	if became.rescheduled {
-		state.retrying[d.origin.Position] = struct{}{}
+	delete(state.retrying, d.stage())
+	for _, stage := range became.next {
+		state.retrying[stage] = d.origin.Position
 	}
-	freed := state.lock != nil && !became.rescheduled && !became.dead && state.lock.position == d.origin.Position
-	block := became.dead && !became.rescheduled && state.lock == nil && o.p.sub.cfg.Params.String("order-dead") == "block"
+	freed := state.lock != nil && !became.skipped && !rescheduled && !became.dead && state.lock.position == d.origin.Position
+	block := became.dead && !rescheduled && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
 	o.mu.Unlock()
 	if freed { // redriven, with success
@@ -123,7 +129,7 @@ func (o *keyOrder) keep(key string, state *keyState) {
 
 // positionOf returns where the message of a parked record lay on its topic.
 func (o *keyOrder) positionOf(r *kgo.Record) string {
-	return readOrigin(r, o.p.sub.topic, o.p.sub.cfg.Group, "", true).Position
+	return readOrigin(r, o.p.sub.q.Topic, o.p.sub.q.Group, "", true).Position
 }
 
 func (o *keyOrder) isHeld(key []byte) bool {
@@ -138,8 +144,10 @@ func (o *keyOrder) holds(d *delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.keys[string(d.record.Key)]
-	if _, ok := state.retrying[d.origin.Position]; ok {
-		return true
+	for _, position := range state.retrying {
+		if position == d.origin.Position {
+			return true
+		}
 	}
 	for _, m := range state.parked {
 		if m.position == d.origin.Position {
@@ -151,8 +159,7 @@ func (o *keyOrder) holds(d *delivery) bool {
 
 // park moves a message behind the others of its key.
 func (o *keyOrder) park(d *delivery) bool {
-	m := newMessage(d.record, d.origin, d.waiting)
-	r := newWaiting(o.topic, m, d.origin)
+	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
 	r.Partition = o.p.id
 	offset, ok := o.store(r)
 	switch {
@@ -167,7 +174,7 @@ func (o *keyOrder) park(d *delivery) bool {
 	defer o.mu.Unlock()
 	state := o.keys[string(d.record.Key)]
 	if state == nil {
-		state = &keyState{retrying: map[string]struct{}{}}
+		state = &keyState{retrying: map[string]string{}}
 	}
 	if state.has(d.origin.Position) { // catchUp met an earlier write of it
 		o.lot.settle(offset)
@@ -235,7 +242,7 @@ func (o *keyOrder) goOn(key string) {
 		case err != nil:
 			return // given up; the next owner continues
 		default:
-			d := &delivery{record: r, waiting: true, origin: readOrigin(r, o.p.sub.topic, o.p.sub.cfg.Group, "", true)}
+			d := &delivery{record: r, waiting: true, origin: o.p.sub.origin(r, "", true)}
 			if !o.attempt(d) {
 				return
 			}

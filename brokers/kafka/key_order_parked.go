@@ -10,7 +10,7 @@ import (
 
 // parked is the account of the topic in which messages wait behind an earlier one of their key. They leave it out of
 // turn, key by key, so that its first message may wait for an hour while thousands behind it are done. What is done
-// behind the first is therefore stored with the position, in the note that Kafka keeps beside an offset. It is safe for
+// behind the first is therefore stored with the position, in the note that Kafka keeps with an offset. It is safe for
 // concurrent use.
 type parked struct {
 	mu      sync.Mutex

@@ -27,7 +27,7 @@ func (o *keyOrder) restore() error {
 	for _, name := range names {
 		wanted = append(wanted, place{name, o.p.id})
 	}
-	positions, err := committed(ctx, b.own, sub.cfg.Group, wanted)
+	positions, err := committed(ctx, b.own, sub.q.Group, wanted)
 	if err != nil {
 		return err
 	}
@@ -66,16 +66,17 @@ func (o *keyOrder) restore() error {
 // ensureParking makes sure that the parking topic has the partition.
 func (o *keyOrder) ensureParking(ctx context.Context) error {
 	b, sub := o.p.sub.b, o.p.sub
-	partitions, err := b.topics.including(ctx, b.source(sub.topic), o.p.id)
+	partitions, err := b.topics.including(ctx, b.source(sub.q.Topic), o.p.id)
 	if err != nil {
 		return err
 	}
-	lot := b.parking(sub.topic, sub.cfg.Group, partitions)
+	lot := b.parking(sub.q.Topic, sub.q.Group, partitions)
 	switch have, _, err := b.topics.ensure(ctx, lot); {
 	case err != nil:
 		return err
 	case have <= o.p.id:
-		return fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name, lot.purpose, have, partitions)
+		return fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name,
+			lot.purpose, have, partitions)
 	}
 	return nil
 }
@@ -84,17 +85,18 @@ func (o *keyOrder) ensureParking(ctx context.Context) error {
 func (o *keyOrder) remember(r *kgo.Record) {
 	whose, _ := find(r.Headers, envelope.KeyConsumer)
 	_, retry := find(r.Headers, headerRetry)
-	if whose != o.p.sub.cfg.Group || !retry || r.Key == nil {
+	if whose != o.p.sub.q.Group || !retry || r.Key == nil {
 		return
 	}
 	state := o.stateOf(r.Key)
-	state.retrying[readOrigin(r, o.p.sub.topic, whose, "", true).Position] = struct{}{}
+	d := delivery{record: r, origin: readOrigin(r, o.p.sub.q.Topic, whose, "", true)}
+	state.retrying[d.stage()] = d.origin.Position
 }
 
 func (o *keyOrder) stateOf(key []byte) *keyState {
 	state := o.keys[string(key)]
 	if state == nil {
-		state = &keyState{retrying: map[string]struct{}{}}
+		state = &keyState{retrying: map[string]string{}}
 		o.keys[string(key)] = state
 	}
 	return state

@@ -35,7 +35,8 @@ func (o *keyOrder) keepStoring() {
 		case req := <-o.parks:
 			batch = append(batch, req)
 		case <-look.C:
-			if end, err := o.p.sub.b.topics.bound(o.p.ctx, o.reader.place, offsetNewest); err == nil && end > o.lot.seen() && o.catchUp(end) {
+			if end, err := o.p.sub.b.topics.bound(o.p.ctx, o.reader.place, offsetNewest); err == nil && end > o.lot.seen() &&
+				o.catchUp(end) {
 				o.p.readers.Go(o.resume)
 			}
 			wait = min(2*wait, lookEvery)
@@ -83,16 +84,17 @@ func (o *keyOrder) write(batch []parkRequest) {
 		records[i] = req.record
 	}
 	b := o.p.sub.b
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for n := 1; ; n++ {
 		// Not bounded by the partition's context: whether the records are stored must be known, else an abandoned one
 		// would lie in front of what the next owner parks.
 		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue)
-		err := b.waits.send(ctx, records...)
+		err := errors.Join(b.waits.send(ctx, records)...)
 		cancel()
 		if err == nil {
 			break
 		}
-		o.p.sub.log.Warn("messages cannot be parked behind an earlier one of their key; trying again", "parking_topic", o.topic, "err", err)
+		o.p.sub.log.Warn("messages cannot be parked behind an earlier one of their key; trying again", "parking_topic",
+			o.topic, "err", err)
 		if errors.Is(err, brokers.ErrTooLarge) && len(batch) > 1 {
 			for _, req := range batch { // which of them?
 				o.write([]parkRequest{req})
@@ -103,7 +105,7 @@ func (o *keyOrder) write(batch []parkRequest) {
 			batch[0].stored <- noRoom
 			return
 		}
-		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, pause) {
+		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, retrying.After(n)) {
 			refuse(batch)
 			return
 		}

@@ -59,7 +59,7 @@ func (l *longPoll) close() {
 func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
 	leader, err := l.topics.leader(ctx, at, anyAge)
 	if err != nil {
-		return sleep(ctx, minPause) // the read that follows reports it
+		return sleep(ctx, retrying.First) // the read that follows reports it
 	}
 	me := &listener{offset, make(chan struct{})}
 	l.mu.Lock()
@@ -118,7 +118,7 @@ func (l *longPoll) keepAsking(leader int32) {
 		}
 		l.mu.Unlock()
 		if err != nil {
-			sleep(l.open, minPause)
+			sleep(l.open, retrying.First)
 		}
 	}
 }

@@ -70,6 +70,7 @@ func (s *sequence) succeed(m *message.Message) {
 	}
 }
 
+// wait waits for n successes, as long as there is another one within a while.
 func (s *sequence) wait(n int, within time.Duration) {
 	s.t.Helper()
 	deadline := time.After(within)
@@ -82,6 +83,7 @@ func (s *sequence) wait(n int, within time.Duration) {
 		}
 		select {
 		case <-s.changed:
+			deadline = time.After(within)
 		case <-deadline:
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -100,7 +102,8 @@ func consumeInOrder(t *testing.T, b *kafka.Broker, messages <-chan *message.Mess
 			number, _ := strconv.Atoi(string(m.Payload))
 			if number%20 == 7 && attempt < 3 {
 				origin, _ := envelope.OriginFrom(m.Context())
-				if err := b.Reschedule(context.Background(), *origin, m.Copy(), time.Duration(attempt)*100*time.Millisecond); err != nil {
+				if err := b.Reschedule(context.Background(), *origin, m.Copy(),
+					time.Duration(attempt)*100*time.Millisecond); err != nil {
 					t.Errorf("reschedule: %v", err)
 					m.Nack()
 					return
@@ -138,7 +141,9 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 }
 
 // publishInOrder publishes the next message of every key again and again until stop, and then reports how many.
-func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{}, published chan<- int) {
+func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{},
+	published chan<- int,
+) {
 	t.Helper()
 	publisher := b.Publisher()
 	pace := time.NewTicker(20 * time.Millisecond)

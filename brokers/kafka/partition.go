@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -21,14 +20,14 @@ type partition struct {
 	client *kgo.Client // that fetches it
 	topic  topicID
 
-	ctx       context.Context // ends when the partition has to be given up
-	stop      context.CancelFunc
-	abandoned chan struct{} // closed when running handlers are no longer waited for
-	idle      chan struct{} // closed when none runs any more
-	done      chan struct{} // closed when all is committed
+	ctx   context.Context // ends when the partition has to be given up
+	stop  context.CancelFunc
+	due   chan *delivery // to be handed out
+	ended chan struct{}  // closed when all is settled that will be
+	done  chan struct{}  // closed when all is committed
 
-	keyed *keyedExecutor
-	order *keyOrder // nil unless order=key
+	order *keyOrder      // nil unless order=key
+	keyed *keyedExecutor // with order
 
 	mu      sync.Mutex
 	begun   bool
@@ -49,15 +48,13 @@ const aheadLimit = 2
 func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
 	p := &partition{
 		sub: sub, id: id, client: client, open: map[string]*retryReader{}, more: make(chan struct{}, 1),
-		abandoned: make(chan struct{}), idle: make(chan struct{}), done: make(chan struct{}),
+		due: make(chan *delivery, handedAhead), ended: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.ctx, p.stop = context.WithCancel(sub.closing)
-	run := p.handle
 	if sub.strict {
 		p.order = newKeyOrder(p)
-		run = p.order.handle
+		p.keyed = newKeyedExecutor(sub.q.Concurrency, p.order.handle)
 	}
-	p.keyed = newKeyedExecutor(sub.cfg.Concurrency, run)
 	return p
 }
 
@@ -89,16 +86,23 @@ func (p *partition) end() {
 func (p *partition) own(at position) {
 	defer close(p.done)
 	defer p.stop()
-	go p.watch()
 
 	main := newTracker(at, p.sub.window)
-	p.account(p.sub.topic, p.topic, main)
+	p.account(p.sub.q.Topic, p.topic, main)
 	if p.order == nil || p.restoreOrder() {
 		p.mu.Lock()
 		p.ready = true
 		p.mu.Unlock()
+		end := p.sub.handOut(p, p.sub.inHand())
+		go func() {
+			<-p.ctx.Done()
+			end(p.sub.grace())
+			close(p.ended)
+		}()
 		p.sub.adopt(p)
 		p.read(main)
+	} else {
+		close(p.ended)
 	}
 	p.stop()
 	p.giveUp()
@@ -106,7 +110,7 @@ func (p *partition) own(at position) {
 
 // restoreOrder learns what holds the keys of the partition back. It reports false when the partition is given up first.
 func (p *partition) restoreOrder() bool {
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for n := 1; ; n++ {
 		err := p.order.restore()
 		if err == nil {
 			return true
@@ -116,22 +120,9 @@ func (p *partition) restoreOrder() bool {
 		}
 		p.sub.log.Error("the order of keys cannot be restored, so nothing of the partition is handled; trying again",
 			"partition", p.id, "err", err)
-		if !sleep(p.ctx, pause) {
+		if !sleep(p.ctx, retrying.After(n)) {
 			return false
 		}
-	}
-}
-
-// watch bounds the wait for handlers.
-func (p *partition) watch() {
-	<-p.ctx.Done()
-	grace := time.NewTimer(p.sub.grace())
-	defer grace.Stop()
-	select {
-	case <-p.idle:
-	case <-grace.C:
-		close(p.abandoned)
-		p.sub.log.Warn("handlers did not finish in time; their messages come again", "partition", p.id)
 	}
 }
 
@@ -153,7 +144,7 @@ func (p *partition) feed(f kgo.FetchPartition) {
 	pause := len(p.fetched) >= aheadLimit && !p.paused && !p.closed
 	if pause {
 		p.paused = true
-		p.client.PauseFetchPartitions(map[string][]int32{p.sub.topic: {p.id}})
+		p.client.PauseFetchPartitions(map[string][]int32{p.sub.q.Topic: {p.id}})
 	}
 	p.mu.Unlock()
 	select {
@@ -186,7 +177,7 @@ func (p *partition) next() (kgo.FetchPartition, bool) {
 func (p *partition) resume(room bool) {
 	if p.paused && room {
 		p.paused = false
-		p.client.ResumeFetchPartitions(map[string][]int32{p.sub.topic: {p.id}})
+		p.client.ResumeFetchPartitions(map[string][]int32{p.sub.q.Topic: {p.id}})
 	}
 }
 
@@ -200,7 +191,7 @@ func (p *partition) read(main *tracker) {
 		}
 		if p.begunAnew(main, f) {
 			main = newTracker(position{offset: -1}, p.sub.window)
-			p.account(p.sub.topic, p.topic, main)
+			p.account(p.sub.q.Topic, p.topic, main)
 		}
 		for _, r := range f.Records {
 			mark, ok := main.add(p.ctx, r.Offset)
@@ -211,8 +202,8 @@ func (p *partition) read(main *tracker) {
 				main.settle(mark)
 				continue
 			}
-			d := &delivery{record: r, tracker: main, mark: mark, origin: readOrigin(r, p.sub.topic, p.sub.cfg.Group, incarnation, false)}
-			if !p.keyed.take(p.ctx, d) {
+			d := &delivery{record: r, tracker: main, mark: mark, origin: p.sub.origin(r, incarnation, false)}
+			if !p.take(d) {
 				return
 			}
 		}
@@ -226,20 +217,14 @@ func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
 	switch {
 	case next < 0:
 	case first < next:
-		p.sub.log.Warn("the partition begins anew: what it holds is handled from its oldest record on", "partition", p.id, "offset", next, "oldest", first)
+		p.sub.log.Warn("the partition begins anew: what it holds is handled from its oldest record on", "partition", p.id,
+			"offset", next, "oldest", first)
 		return true
 	case f.LogStartOffset > next:
 		p.sub.log.Warn("records were removed from the topic before they were handled; continuing at the oldest",
 			"partition", p.id, "gone", f.LogStartOffset-next, "offset", next, "oldest", f.LogStartOffset)
 	}
 	return false
-}
-
-// handle runs for one message of a key at a time.
-func (p *partition) handle(d *delivery) {
-	if p.deliver(d) {
-		d.settle()
-	}
 }
 
 // readTier begins to read a retry topic, unless it is being read or the partition is being given up. A reader of one
@@ -271,17 +256,21 @@ func (p *partition) giveUp() {
 	p.mu.Unlock()
 
 	p.readers.Wait()
-	p.keyed.wait()
-	close(p.idle)
+	if p.order != nil {
+		p.keyed.wait()
+	}
+	<-p.ended
 	points := p.settled()
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
 	err := p.sub.commits.commit(ctx, p.sub.member, func() []point { return points }, false)
 	switch {
 	case errors.Is(err, errFenced):
-		p.sub.log.Warn("the group had given the partition away; messages handled since the last commit come again", "partition", p.id)
+		p.sub.log.Warn("the group had given the partition away; messages handled since the last commit come again",
+			"partition", p.id)
 	case err != nil:
-		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err", err)
+		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err",
+			err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type producer struct {
 	client   *kgo.Client
 	limit    int           // bytes of one record
 	patience time.Duration // how long close waits for answers
+	gather   gatherer      // of calls with one record
 
 	mu     sync.RWMutex // held for reading while records go in, so that close waits for all of them
 	closed bool
@@ -32,42 +34,55 @@ type call struct {
 	done    chan struct{}
 }
 
-// settle is called by the client, once for each record.
-func (c *call) settle(r *kgo.Record, err error) {
+// answer notes what became of record i.
+func (c *call) answer(i int, r *kgo.Record, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil && len(c.faults) < 3 { // the others say the same
-		c.faults = append(c.faults, fmt.Errorf("topic %s: %w", r.Topic, classify(err)))
+	if err != nil {
+		err = fmt.Errorf("topic %s: %w", r.Topic, classify(err))
 	}
+	c.faults[i] = err
 	if c.pending--; c.pending == 0 {
 		close(c.done)
 	}
 }
 
-// send returns nil when the broker has stored every record on all in-sync replicas. When ctx ends first, what was not
-// answered yet may be stored or not.
-func (p *producer) send(ctx context.Context, records ...*kgo.Record) error {
-	if len(records) == 0 {
-		return nil
+// errNoAnswer stands for an outcome that is not known.
+var errNoAnswer = errors.New("no answer of the broker, the outcome is unknown")
+
+// send returns nil when the broker has stored every record on all in-sync replicas, else an error for each. When ctx
+// ends first, what was not answered yet may be stored or not.
+func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
+	c := &call{pending: len(records), faults: make([]error, len(records)), done: make(chan struct{})}
+	for i := range c.faults {
+		c.faults[i] = errNoAnswer
 	}
-	for _, r := range records {
-		if size(r) > p.limit {
-			return fmt.Errorf("%w: %w", tooLarge(r, p.limit), brokers.ErrTooLarge)
-		}
-	}
-	c := &call{pending: len(records), done: make(chan struct{})}
 	if err := p.input(ctx, c, records); err != nil {
-		return err
+		return each(len(records), err)
 	}
 	select {
 	case <-c.done:
-		return errors.Join(c.faults...)
+		if slices.ContainsFunc(c.faults, func(err error) bool { return err != nil }) {
+			return c.faults
+		}
+		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("no answer of the broker, the outcome is unknown: %w", context.Cause(ctx))
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	faults := slices.Clone(c.faults)
+	for i, err := range faults {
+		if err == errNoAnswer { //nolint:errorlint // the one that stands there
+			faults[i] = fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+	}
+	return faults
 }
 
-// input hands records over. ctx bounds only the wait for room: records that are under way end with an answer, or all
+// each is one error for each of n records.
+func each(n int, err error) []error { return slices.Repeat([]error{err}, n) }
+
+// input hands records over. ctx bounds only the wait for room: records that are in flight end with an answer, or all
 // those behind them on their partition would have to fail with them.
 func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) error {
 	p.mu.RLock()
@@ -75,12 +90,38 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) er
 	if p.closed {
 		return brokers.ErrClosed
 	}
-	settle := c.settle
-	for _, r := range records {
-		r.Context = context.Background()
-		p.client.Produce(ctx, r, settle)
+	for i, r := range records {
+		switch one := (sending{ctx, r, c, i}); {
+		case size(r) > p.limit:
+			c.answer(i, r, fmt.Errorf("%w: %w", tooLarge(r, p.limit), brokers.ErrTooLarge))
+		case len(records) > 1:
+			r.Context = context.Background()
+			p.client.Produce(ctx, r, func(r *kgo.Record, err error) { c.answer(i, r, err) })
+		case p.gather.add(one):
+			p.produce(one)
+		}
 	}
 	return nil
+}
+
+// produce hands gathered records over.
+func (p *producer) produce(gathered ...sending) {
+	for _, s := range gathered {
+		s.record.Context = context.Background()
+		p.client.Produce(s.ctx, s.record, func(r *kgo.Record, err error) {
+			s.call.answer(s.index, r, err)
+			p.gather.answered(r.Topic)
+		})
+	}
+}
+
+// release hands over what has waited long enough, unless close does.
+func (p *producer) release(t *gathering) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if !p.closed {
+		p.produce(p.gather.take(t)...)
+	}
 }
 
 // close sends what was given to it and waits for the answers.
@@ -92,6 +133,7 @@ func (p *producer) close() {
 	}
 	p.closed = true
 	p.mu.Unlock()
+	p.produce(p.gather.takeAll()...)
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience)
 	defer cancel()
 	_ = p.client.Flush(ctx) // what has no answer by then has an error
@@ -103,7 +145,8 @@ func classify(err error) error {
 	switch {
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return fmt.Errorf("%w: %w", err, brokers.ErrTooLarge)
-	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InvalidTopicException):
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID),
+		errors.Is(err, kerr.InvalidTopicException):
 		return fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
 	case errors.Is(err, kgo.ErrClientClosed):
 		return fmt.Errorf("%w: %w", err, brokers.ErrClosed)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -19,17 +20,14 @@ const Scheme = "kafka"
 // anyPartition leaves the choice to the partitioner.
 const anyPartition = -1
 
-// newRecord renders a message for a topic. It copies the metadata and shares the payload, which nobody changes.
-func newRecord(topic string, m *message.Message, partition int32) *kgo.Record {
-	r := &kgo.Record{
-		Topic:     topic,
-		Headers:   writeHeaders(m.Metadata, m.UUID),
-		Partition: partition,
-	}
-	if key, ok := m.Metadata[envelope.KeyKafkaKey]; ok {
+// newRecord renders a message for a topic. It copies the metadata and shares the payload, which no caller changes.
+func newRecord(topic string, o *driver.Outgoing) *kgo.Record {
+	m, md := o.Message, o.Metadata()
+	r := &kgo.Record{Topic: topic, Headers: writeHeaders(md, m.UUID), Partition: anyPartition}
+	if key, ok := md[envelope.KeyKafkaKey]; ok {
 		r.Key = []byte(key)
 	}
-	if len(m.Payload) > 0 || m.Metadata[headerTombstone] == "" {
+	if len(m.Payload) > 0 || md[headerTombstone] == "" {
 		if r.Value = m.Payload; r.Value == nil {
 			r.Value = []byte{}
 		}
@@ -38,15 +36,14 @@ func newRecord(topic string, m *message.Message, partition int32) *kgo.Record {
 }
 
 // newWaiting renders a message for the retry or dead letter topic of a consumer, with where it came from.
-func newWaiting(topic string, m *message.Message, origin *envelope.Origin) *kgo.Record {
-	partition := int32(anyPartition)
+func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.Record {
+	r := newRecord(topic, o)
 	if origin.Partition != nil && *origin.Partition >= 0 {
-		partition = *origin.Partition
+		r.Partition = *origin.Partition
 	}
-	r := newRecord(topic, m, partition)
 	kept := r.Headers[:0]
 	for _, h := range r.Headers {
-		if h.Key == headerUUID || !transport(h.Key) {
+		if h.Key == headerUUID || !ofTheWait(h.Key) {
 			kept = append(kept, h)
 		}
 	}
@@ -118,6 +115,12 @@ func readOrigin(r *kgo.Record, topic, group, incarnation string, waiting bool) *
 	return o
 }
 
+// origin is where a record of the subscription was, and where a redrive of it goes.
+func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *envelope.Origin {
+	o := readOrigin(r, s.q.Topic, s.q.Group, incarnation, waiting)
+	return o
+}
+
 // newMessage makes a Watermill message of any record whatever. A record without a Watermill UUID gets one that is the
 // same at every delivery.
 func newMessage(r *kgo.Record, origin *envelope.Origin, waiting bool) *message.Message {
@@ -148,5 +151,6 @@ func size(r *kgo.Record) int {
 
 func tooLarge(r *kgo.Record, limit int) error {
 	return fmt.Errorf("kafka: the record for topic %s has %d bytes with its headers, the limit is %d: raise max-message-bytes "+
-		"here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference", r.Topic, size(r), limit)
+		"here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference", r.Topic, size(r),
+		limit)
 }

@@ -85,7 +85,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 		"null header": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{raw("null", nil)}},
 		"hostile": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
 			raw("x-kafka-partition", []byte("99")), raw("x-kafka-offset", []byte("-1")), raw("x-kafka-wait", []byte("1e99")),
-			raw("x-not-before", []byte("99999999999999999")), raw("x-kafka-headers", []byte("{")), raw("x-retry-count", []byte("-1")),
+			raw("x-not-before", []byte("99999999999999999")), raw("x-kafka-headers", []byte("{")),
+			raw("x-retry-count", []byte("-1")),
 		}},
 	}
 	for title, record := range corpus {
@@ -104,7 +105,10 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 			second := receive(t, messages)
 			require.Equal(t, first.UUID, second.UUID)
 			require.Equal(t, first.Payload, second.Payload)
-			for _, ours := range []string{"x-kafka-partition", "x-kafka-offset", "x-kafka-wait", "x-not-before", "x-kafka-headers"} {
+			for _, ours := range []string{
+				"x-kafka-partition", "x-kafka-offset", "x-kafka-wait", "x-not-before",
+				"x-kafka-headers",
+			} {
 				if title == "hostile" { // names of this driver, which say something else on a retry
 					delete(first.Metadata, ours)
 				}
@@ -133,7 +137,10 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tp
 			}
 		}
 		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-offset"), Value: fmt.Append(nil, i)})
-		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-kafka-timestamp"), Value: fmt.Append(nil, at.UnixMilli())})
+		require.Contains(t, d.Headers, &sarama.RecordHeader{
+			Key:   []byte("x-kafka-timestamp"),
+			Value: fmt.Append(nil, at.UnixMilli()),
+		})
 		require.Contains(t, d.Headers, &sarama.RecordHeader{Key: []byte("x-consumer"), Value: []byte("billing")})
 	}
 }
@@ -147,14 +154,18 @@ func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
 	for p := range int32(3) {
-		produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: p, Key: sarama.StringEncoder("one key"), Value: sarama.StringEncoder("v")})
+		produce(t, c, &sarama.ProducerMessage{
+			Topic: topic, Partition: p, Key: sarama.StringEncoder("one key"),
+			Value: sarama.StringEncoder("v"),
+		})
 		m := receive(t, messages)
 		m.Ack()
 		bare := newMessage(m.UUID, "v")
 		origin, _ := envelope.OriginFrom(m.Context())
 		require.Equal(t, p, *origin.Partition)
 		require.NoError(t, b.Reschedule(t.Context(), *origin, bare, 0))
-		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: bare, Origin: *origin, Reason: "permanent"}))
+		require.NoError(t, b.DeadLetter(t.Context(),
+			&envelope.DeadLetter{Message: bare, Origin: *origin, Reason: "permanent"}))
 		again := receive(t, messages)
 		again.Ack()
 		require.Equal(t, "one key", again.Metadata[envelope.KeyKafkaKey])
@@ -187,7 +198,10 @@ func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
 	for _, h := range r.Headers {
 		got = append(got, fmt.Sprintf("%s=%s/%t", h.Key, h.Value, h.Value == nil))
 	}
-	require.ElementsMatch(t, []string{"_watermill_message_uuid=" + m.UUID + "/false", "a=1/false", "a=/true", "b=changed/false"}, got)
+	require.ElementsMatch(t, []string{
+		"_watermill_message_uuid=" + m.UUID + "/false", "a=1/false", "a=/true",
+		"b=changed/false",
+	}, got)
 }
 
 func TestPublish_TooLargeSaysWhatToDo(t *testing.T) {
@@ -267,7 +281,8 @@ func TestDeadLetter_FallbackThatFails(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
-	require.NoError(t, b.Publisher().Publish(topic, newMessage("large", strings.Repeat("p", 60<<10)), newMessage("small", "")))
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("large", strings.Repeat("p", 60<<10)),
+		newMessage("small", "")))
 	m := receiveID(t, messages, "large")
 	origin, _ := envelope.OriginFrom(m.Context())
 	failed := m.Copy()
@@ -282,27 +297,33 @@ func TestDeadLetter_FallbackThatFails(t *testing.T) {
 	m.Ack()
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m, Origin: *origin, Reason: "permanent"}))
 	first := consumeRaw(t, c, topic+".billing_dlq", 1)[0]
-	require.Contains(t, first.Headers, &sarama.RecordHeader{Key: []byte("_watermill_message_uuid"), Value: []byte("small")})
+	require.Contains(t, first.Headers, &sarama.RecordHeader{
+		Key:   []byte("_watermill_message_uuid"),
+		Value: []byte("small"),
+	})
 }
 
 type failingSink struct{ err error }
 
 func (s failingSink) DeadLetter(context.Context, *envelope.DeadLetter) error { return s.err }
 
-// A retry without room for its error loses the trace, and not the message.
-func TestReschedule_ShrinksTheTrace(t *testing.T) {
+// A retry without room for its error loses the trace, then the texts, as with every broker, and not the message.
+func TestReschedule_ShedsTheTextsOfItsError(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "max-message-bytes=200KiB")
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
 	payload := strings.Repeat("p", 190<<10)
-	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", payload)))
-	m := receiveID(t, messages, "1")
-	m.Metadata[envelope.KeyErrorTrace] = strings.Repeat("t", 150<<10)
-	m.Metadata["tenant"] = "acme"
-	retryIn(t, b, m, 0)
-	again := receiveID(t, messages, "1")
-	again.Ack()
-	require.Equal(t, payload, string(again.Payload))
-	require.Equal(t, message.Metadata{"tenant": "acme"}, again.Metadata)
+	for id, large := range map[string]string{"1": envelope.KeyErrorTrace, "2": envelope.KeyErrorMessage} {
+		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, payload)))
+		m := receiveID(t, messages, id)
+		m.Metadata[large] = strings.Repeat("t", 150<<10)
+		m.Metadata[envelope.KeyErrorClass] = "timeout"
+		m.Metadata["tenant"] = "acme"
+		retryIn(t, b, m, 0)
+		again := receiveID(t, messages, id)
+		again.Ack()
+		require.Equal(t, payload, string(again.Payload))
+		require.Equal(t, message.Metadata{"tenant": "acme", envelope.KeyErrorClass: "timeout"}, again.Metadata)
+	}
 }

@@ -14,7 +14,9 @@ import (
 )
 
 // failing lets the cluster answer requests with an error, by what fill makes of them, as long as that is set.
-func failing[Req kmsg.Request, Resp kmsg.Response](c *kfake.Cluster, fill func(req Req, resp Resp, code int16)) *atomic.Pointer[kerr.Error] {
+func failing[Req kmsg.Request, Resp kmsg.Response](c *kfake.Cluster,
+	fill func(req Req, resp Resp, code int16),
+) *atomic.Pointer[kerr.Error] {
 	var refusal atomic.Pointer[kerr.Error]
 	var asked Req
 	c.ControlKey(asked.Key(), func(r kmsg.Request) (kmsg.Response, error, bool) {

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,19 +11,20 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Release lets a key go on that a dead letter blocks under order-dead=block, when the dead letter is not going to be
+// Release lets a key continue that a dead letter blocks under order-dead=block, when the dead letter is not going to be
 // redriven. It returns when the request is durable.
 func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
 	fail := func(err error) error {
 		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, max(b.cfg.PublishTimeout, time.Millisecond), b.overdue)
+	t := b.t
+	ctx, cancel := context.WithTimeoutCause(ctx, max(t.cfg.PublishTimeout, time.Millisecond), t.overdue)
 	defer cancel()
 	r := &kgo.Record{
-		Topic: b.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
+		Topic: t.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
 		Headers: []kgo.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
 	}
-	if err := b.park(ctx, topic, waitingRecord{r, nowTier}); err != nil {
+	if err := errors.Join(t.park(ctx, topic, waitingRecord{Record: r, wait: nowTier})...); err != nil {
 		return fail(err)
 	}
 	return nil

@@ -41,24 +41,25 @@ func newRetryReader(p *partition, topic string, wait time.Duration) *retryReader
 
 func (q *retryReader) run() {
 	sub := q.p.sub
-	for pause := minPause; q.p.ctx.Err() == nil; pause = min(2*pause, maxPause) {
+	for failures := 1; q.p.ctx.Err() == nil; failures++ {
 		began := time.Now()
 		err := q.read()
 		if q.p.ctx.Err() != nil {
 			return
 		}
 		if time.Since(began) > healthy {
-			pause = minPause
+			failures = 1
 		}
 		level := slog.LevelDebug // a topic that has just been made needs a moment
-		if pause >= time.Second {
+		if failures > 4 {
 			level = slog.LevelWarn
 		}
-		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id, "err", err)
+		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id,
+			"err", err)
 		if isGone(err) {
 			sub.b.topics.forget(q.topic) // it is made again, if auto-create allows
 		}
-		if !sleep(q.p.ctx, pause) {
+		if !sleep(q.p.ctx, retrying.After(failures)) {
 			return
 		}
 	}
@@ -81,7 +82,7 @@ func (q *retryReader) read() error {
 	}
 	switch {
 	case q.account == nil:
-		positions, err := committed(p.ctx, p.sub.b.own, p.sub.cfg.Group, []place{at})
+		positions, err := committed(p.ctx, p.sub.b.own, p.sub.q.Group, []place{at})
 		if err != nil {
 			return err
 		}
@@ -193,11 +194,11 @@ func (q *retryReader) pass(d *delivery) bool {
 	if control, ok := find(d.record.Headers, headerControl); ok {
 		return q.control(control, d)
 	}
-	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.cfg.Group {
+	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.q.Group {
 		d.settle() // naming schemes may let groups share a retry topic; each takes only its own
 		return true
 	}
-	d.origin = readOrigin(d.record, sub.topic, sub.cfg.Group, q.incarnation, true)
+	d.origin = sub.origin(d.record, q.incarnation, true)
 	due, delay := q.due(d.record)
 	rest, ok := q.hold(d.record, due)
 	switch {
@@ -206,7 +207,7 @@ func (q *retryReader) pass(d *delivery) bool {
 	case rest > 0:
 		return q.moveOn(d, due, rest, delay)
 	default:
-		return q.p.keyed.take(q.p.ctx, d)
+		return q.p.take(d)
 	}
 }
 
@@ -217,7 +218,7 @@ func (q *retryReader) control(control string, d *delivery) bool {
 		q.p.sub.lookForTiers()
 	case control == controlRelease && q.p.order != nil && d.record.Key != nil:
 		d.release = true
-		return q.p.keyed.take(q.p.ctx, d) // in its turn among the deliveries of the key
+		return q.p.take(d) // in its turn among the deliveries of the key
 	}
 	d.settle()
 	return true
@@ -265,7 +266,7 @@ func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok
 func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Duration) bool {
 	sub := q.p.sub
 	q.p.readers.Go(func() {
-		for pause := minPause; ; pause = min(2*pause, longestPause) {
+		for n := 1; ; n++ {
 			err := sub.b.moveOn(q.p.ctx, d, due, rest, delay)
 			if err == nil {
 				d.settle()
@@ -279,7 +280,7 @@ func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Durati
 				q.waitHere(d, due)
 				return
 			}
-			if !sleep(q.p.ctx, pause) {
+			if !sleep(q.p.ctx, retrying.After(n)) {
 				return
 			}
 		}
@@ -290,18 +291,18 @@ func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Durati
 // waitHere waits for the rest of a wait in memory, of a message that no topic of ours has room for.
 func (q *retryReader) waitHere(d *delivery, due time.Time) {
 	if sleep(q.p.ctx, due.Sub(q.now())) {
-		q.p.keyed.take(q.p.ctx, d)
+		q.p.take(d)
 	}
 }
 
 // moveOn sends a waiting record to the retry topic of its group for the rest of its wait.
-func (b *Broker) moveOn(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
+func (b *transport) moveOn(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	wait := b.tiers.pick(rest, delay)
 	name := b.retryName(d.origin.Topic, d.origin.Consumer, wait)
 	r := nextWait(d.record, d.origin, name, due)
-	if err := b.park(ctx, d.origin.Topic, waitingRecord{r, wait}); err != nil {
+	if err := errors.Join(b.park(ctx, d.origin.Topic, waitingRecord{Record: r, wait: wait})...); err != nil {
 		return fmt.Errorf("topic %s: %w", name, err)
 	}
 	return nil

@@ -11,18 +11,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 const (
-	minPause = 100 * time.Millisecond
-	maxPause = 10 * time.Second
-	// commitTimeout bounds the commits of one moment, and leaveTimeout the farewell to the group.
+	// commitTimeout bounds the commits of one moment, and leaveTimeout leaving the group.
 	commitTimeout = 10 * time.Second
 	leaveTimeout  = 5 * time.Second
 	// refreshOffsets is how often positions are stored although nothing moved. Kafka forgets the positions of topics
@@ -35,27 +33,28 @@ const (
 	healthy = 10 * time.Second
 )
 
+// What fails is tried again, sooner where only a leader may have moved, and commits before the group gives us up.
+var (
+	retrying   = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
+	asking     = wait.Backoff{First: 25 * time.Millisecond, Longest: 10 * time.Second}
+	committing = wait.Backoff{First: 25 * time.Millisecond, Longest: time.Second}
+)
+
 // subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics
 // are read over connections that all subscriptions of the broker share.
 type subscription struct {
-	b     *Broker
-	cfg   brokers.SubscriberConfig
-	topic string
-	log   *slog.Logger
+	b       *transport
+	q       driver.Queue
+	handOut driver.Begin // begins to hand out what a partition has
+	log     *slog.Logger
 
-	names     brokers.Names
-	kinds     []named // retry topics to read
-	strict    bool
-	window    int
-	nackPause time.Duration
+	kinds  []named // retry topics to read
+	strict bool
+	window int
 
-	out      chan *message.Message
-	closing  context.Context // ends when the subscription has to drain
-	close    context.CancelFunc
-	handlers context.Context // parent of the messages' contexts; ends when all is drained
-	drained  context.CancelFunc
-	ended    func() // what its subscriber wants called at the end
-	done     chan struct{}
+	closing context.Context // ends when the subscription has to drain
+	close   context.CancelFunc
+	done    chan struct{}
 
 	client  atomic.Pointer[kgo.Client] // the member of the group
 	commits committer
@@ -81,7 +80,7 @@ func (s *subscription) connect() error {
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(append(append(common, groupOptions(s.cfg.Params, s.cfg.Group, s.topic)...),
+	client, err := kgo.NewClient(append(append(common, groupOptions(s.q.Params, s.q.Group, s.q.Topic)...),
 		kgo.OnPartitionsAssigned(s.assigned),
 		kgo.OnPartitionsRevoked(s.revoked),
 		kgo.OnPartitionsLost(s.revoked),
@@ -99,9 +98,6 @@ func (s *subscription) connect() error {
 // run is a member of the group until the subscription closes, and becomes one again whenever that fails.
 func (s *subscription) run() {
 	defer close(s.done)
-	defer s.ended()
-	defer close(s.out)
-	defer s.drained()
 	background, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -110,7 +106,7 @@ func (s *subscription) run() {
 	running.Go(func() { s.keepCommitting(background) })
 	running.Go(func() { s.keepCleaning(background) })
 
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := s.consume()
 		s.leave()
@@ -118,18 +114,17 @@ func (s *subscription) run() {
 			return
 		}
 		if time.Since(began) > healthy {
-			pause = minPause
+			failures = 1
 		}
-		s.log.Warn("joining the consumer group again", "err", err, "pause", pause)
-		for {
-			if !sleep(s.closing, pause) {
+		s.log.Warn("joining the consumer group again", "err", err, "pause", retrying.After(failures))
+		for ; ; failures++ {
+			if !sleep(s.closing, retrying.After(failures)) {
 				return
 			}
 			if err = s.renew(); err == nil {
 				break
 			}
-			pause = min(2*pause, maxPause)
-			s.log.Warn("the topic cannot be consumed; trying again", "err", err, "pause", pause)
+			s.log.Warn("the topic cannot be consumed; trying again", "err", err, "pause", retrying.After(failures+1))
 		}
 	}
 }
@@ -140,9 +135,9 @@ func (s *subscription) renew() error {
 	case <-s.anew: // what was noticed twice
 	default:
 	}
-	s.b.topics.forget(s.topic)
+	s.b.topics.forget(s.q.Topic)
 	_ = s.b.topics.check(s.closing) // forgets others that were deleted; whatever fails here is reported by what follows
-	seen, partitions, err := s.b.prepare(s.closing, s.cfg, s.topic)
+	seen, partitions, err := s.b.prepare(s.closing, s.q.Topic, s.q.Group, s.q.Params)
 	if err != nil {
 		return err
 	}
@@ -225,7 +220,7 @@ func (s *subscription) leave() {
 // assigned is called with partitions that are new, before their positions are known.
 func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map[string][]int32) {
 	s.mu.Lock()
-	for _, id := range added[s.topic] {
+	for _, id := range added[s.q.Topic] {
 		s.own[id] = newPartition(s, id, client)
 	}
 	none := len(s.own) == 0
@@ -240,7 +235,7 @@ func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map
 func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
 	var ended []*partition
 	s.mu.Lock()
-	for _, id := range lost[s.topic] {
+	for _, id := range lost[s.q.Topic] {
 		if p := s.own[id]; p != nil {
 			ended = append(ended, p)
 		}
@@ -280,41 +275,43 @@ func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *
 
 // begin starts partitions at the positions that the client is about to read them from. An error makes the client join
 // again. A rebalance may break off a call; the next one has the partitions again.
-func (s *subscription) begin(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
-	topic, err := s.b.topics.describe(ctx, []string{s.topic})
+func (s *subscription) begin(ctx context.Context,
+	offsets map[string]map[int32]kgo.Offset,
+) (map[string]map[int32]kgo.Offset, error) {
+	topic, err := s.b.topics.describe(ctx, []string{s.q.Topic})
 	if err != nil {
-		return nil, fmt.Errorf("topic %s: %w", s.topic, err)
+		return nil, fmt.Errorf("topic %s: %w", s.q.Topic, err)
 	}
-	id := topic[s.topic].id
+	id := topic[s.q.Topic].id
 	s.mu.Lock()
 	notes := s.notes
 	s.id = id
 	s.mu.Unlock()
 	newest := map[place]int64{}
-	if s.cfg.Params.String("offset") == "newest" {
-		for id := range offsets[s.topic] {
+	if s.q.Params.String("offset") == "newest" {
+		for id := range offsets[s.q.Topic] {
 			if at, ok := notes[id]; !ok || at.offset < 0 {
-				newest[place{s.topic, id}] = offsetNewest
+				newest[place{s.q.Topic, id}] = offsetNewest
 			}
 		}
 	}
 	ends, err := s.b.topics.offsets(ctx, newest)
 	if err != nil {
-		return nil, fmt.Errorf("where topic %s ends: %w", s.topic, err)
+		return nil, fmt.Errorf("where topic %s ends: %w", s.q.Topic, err)
 	}
-	for partition := range offsets[s.topic] {
+	for partition := range offsets[s.q.Topic] {
 		at, ok := notes[partition]
 		had := ok && at.offset >= 0
 		if at = at.in(id); !had || at.offset < 0 {
 			at = position{offset: -1}
 		}
-		switch end, ok := ends[place{s.topic, partition}]; {
+		switch end, ok := ends[place{s.q.Topic, partition}]; {
 		case ok:
 			at = position{offset: end, fresh: true} // else a member that dies now would begin at a newer one
-			offsets[s.topic][partition] = kgo.NewOffset().At(end)
+			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
 		case had && at.offset < 0:
 			s.log.Warn("the topic was deleted and made again: the group's position is of the one before, and all records are handled", "partition", partition)
-			offsets[s.topic][partition] = kgo.NewOffset().AtStart()
+			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
 		}
 		s.mu.Lock()
 		p := s.own[partition]
@@ -336,7 +333,7 @@ func (s *subscription) member() (id string, generation int32) {
 
 // keepCommitting stores what is settled, at least every commit-interval.
 func (s *subscription) keepCommitting(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.Params.Duration("commit-interval"))
+	tick := time.NewTicker(s.q.Params.Duration("commit-interval"))
 	defer tick.Stop()
 	refreshed := time.Now()
 	for {
@@ -403,12 +400,21 @@ func (s *subscription) partitions() []*partition {
 	return slices.Collect(maps.Values(s.own))
 }
 
+// inHand is how many deliveries of a partition may be in hand: those that wait behind another of their key must not
+// keep the others from running.
+func (s *subscription) inHand() int {
+	if s.strict || s.q.Concurrency == 1 { // nothing waits for its turn in hand
+		return s.q.Concurrency
+	}
+	return min(s.window, max(handedAhead, 8*s.q.Concurrency))
+}
+
 // grace is how long running handlers may take when a partition is given up: the whole drain at shutdown, and at a
 // rebalance less than what the group waits for before it throws us out.
 func (s *subscription) grace() time.Duration {
-	limit := s.cfg.DrainTimeout
+	limit := s.q.DrainTimeout
 	if s.closing.Err() == nil {
-		limit = min(limit, s.cfg.Params.Duration("rebalance-timeout")*4/5)
+		limit = min(limit, s.q.Params.Duration("rebalance-timeout")*4/5)
 	}
 	return limit
 }

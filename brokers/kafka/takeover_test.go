@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -157,4 +158,49 @@ func TestGroups_ShareARetryTopic(t *testing.T) {
 	retryIn(t, b, receiveID(t, billing, "1"), 0)
 	receiveID(t, billing, "1").Ack()
 	nothingMore(t, mail)
+}
+
+// A process ended between a retry and its ack: the message comes again, fails again, and its second retry is the same
+// as the first, which is handled once. It started a second chain of retries. A redrive of the message begins anew, and
+// its retry is none of them.
+func TestReplay_OfARetryThatWasPublishedStartsNoSecondChain(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	params := []string{"commit-interval=20ms", "drain=50ms"}
+	topic := name("orders")
+	fail := func(b *kafka.Broker, m *message.Message) {
+		origin, _ := envelope.OriginFrom(m.Context())
+		next := m.Copy()
+		next.Metadata[envelope.KeyRetryCount] = "1"
+		require.NoError(t, b.Reschedule(context.WithoutCancel(m.Context()), *origin, next, 0))
+	}
+	ended := open(t, c, params...)
+	messages := subscribe(t, ended, topic)
+	require.NoError(t, ended.Publisher().Publish(topic, keyed("a1", "a")))
+	fail(ended, receive(t, messages)) // and no ack
+	require.NoError(t, ended.Close())
+
+	b := open(t, c, params...)
+	messages = subscribe(t, b, topic)
+	runs := map[string]int{}
+	var origin *envelope.Origin
+	for range 2 {
+		m := receive(t, messages)
+		count := m.Metadata[envelope.KeyRetryCount]
+		if runs[count]++; count == "" {
+			fail(b, m)
+		}
+		origin, _ = envelope.OriginFrom(m.Context())
+		m.Ack()
+	}
+	require.Equal(t, map[string]int{"": 1, "1": 1}, runs)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a")))
+	receiveID(t, messages, "a2").Ack()
+	require.NoError(t, b.Reschedule(t.Context(), *origin, keyed("a1", "a"), 0))
+	redriven := receiveID(t, messages, "a1") // behind the second retry
+	require.EqualValues(t, 1, b.Replays())
+	fail(b, redriven)
+	redriven.Ack()
+	receiveID(t, messages, "a1").Ack()
+	require.EqualValues(t, 1, b.Replays())
 }

@@ -3,9 +3,11 @@ package kafka
 import (
 	"slices"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// grid holds the waits that retry topics may have, beside those that Config.Delays names. Steps that people choose for
+// grid holds the waits that retry topics may have, in addition to those that Config.Delays names. Steps that people choose for
 // a backoff are in it, so that most delays need one topic; any other is waited out in several of them.
 var grid = []time.Duration{
 	nowTier,
@@ -21,18 +23,17 @@ var grid = []time.Duration{
 const nowTier = 100 * time.Millisecond
 
 // tiers is the sorted set of waits that one topic's retries can use.
-type tiers []time.Duration
+type tiers driver.Steps
 
-// newTiers adds the delays that the configuration names to the grid, rounded up to whole milliseconds.
+// newTiers adds the delays that the configuration names to the grid.
 func newTiers(named []time.Duration) tiers {
 	all := slices.Clone(grid)
 	for _, d := range named {
-		if d = ceilMillis(d); d > nowTier {
+		if d > nowTier {
 			all = append(all, d)
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return tiers(driver.NewSteps(all...))
 }
 
 // pick chooses the topic in which a message that is due in remaining waits next. delay is the whole delay that was
@@ -40,22 +41,9 @@ func newTiers(named []time.Duration) tiers {
 //
 // A record is held for min(remaining, tier). So a tier at least as long as the rest ends the wait, late by no more
 // than the difference even behind a record that waits for the full tier; a shorter one leaves a rest for the next
-// topic. Every hop takes the largest tier that fits, so that a delay of 30 days needs at most a dozen topics.
+// topic. A delay of 30 days needs at most a dozen topics.
 func (t tiers) pick(remaining, delay time.Duration) time.Duration {
-	late := max(nowTier, delay/125)
-	i, exact := slices.BinarySearch(t, remaining)
-	switch {
-	case exact:
-		return t[i]
-	case i < len(t) && t[i]-remaining <= late:
-		return t[i]
-	case i == 0:
-		return t[0]
-	default:
-		return t[i-1]
-	}
-}
-
-func ceilMillis(d time.Duration) time.Duration {
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+	rounded := driver.CeilMillis(remaining) // as Pick does, which is late too
+	tier, _ := driver.Steps(t).Pick(rounded, max(nowTier, delay/125)-(rounded-remaining))
+	return tier
 }

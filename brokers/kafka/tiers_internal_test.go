@@ -34,7 +34,10 @@ func TestTiers_AnyDelayIsExactWithinOnePercent(t *testing.T) {
 
 func TestTiers_ChosenStepsTakeOneTopic(t *testing.T) {
 	all := newTiers([]time.Duration{40 * time.Second, 0, 1500*time.Millisecond + time.Microsecond})
-	for _, d := range []time.Duration{0, time.Second, 5 * time.Second, 10 * time.Second, 40 * time.Second, time.Minute, time.Hour} {
+	for _, d := range []time.Duration{
+		0, time.Second, 5 * time.Second, 10 * time.Second, 40 * time.Second, time.Minute,
+		time.Hour,
+	} {
 		require.Equal(t, max(d, nowTier), all.pick(d, d))
 	}
 	require.Contains(t, all, 1501*time.Millisecond, "named delays are rounded up to whole milliseconds")

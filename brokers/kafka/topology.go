@@ -60,11 +60,11 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	b, err := newBroker(resolved, Driver{})
+	t, err := newTransport(resolved)
 	if err != nil {
 		return Plan{}, fmt.Errorf("kafka: %w", err)
 	}
-	p := b.Plan(topics...)
+	p := t.plan(topics...)
 	var faults []error
 	for _, t := range p.Topics {
 		faults = append(faults, checkTopic(t.Name))
@@ -77,7 +77,9 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 
 // Plan plans what the consumers of topics may need, in the broker's own group: each topic itself, a retry topic for
 // every wait, the dead letter topic, and with order=key the parking topic.
-func (b *Broker) Plan(topics ...string) Plan {
+func (b *Broker) Plan(topics ...string) Plan { return b.t.plan(topics...) }
+
+func (b *transport) plan(topics ...string) Plan {
 	var p Plan
 	for _, topic := range topics {
 		names, anyGroup := b.cfg.Naming.For(topic, b.cfg.Group), b.cfg.Naming.For(topic, "")
@@ -120,7 +122,7 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 		case t.Partitions > 0:
 			s.partitions = t.Partitions
 		case t.Like != "":
-			n, err := b.topics.existing(ctx, spec{name: t.Like, purpose: "the topic itself"})
+			n, err := b.t.topics.existing(ctx, spec{name: t.Like, purpose: "the topic itself"})
 			if err != nil {
 				return fmt.Errorf("kafka: apply: %w", err)
 			}
@@ -129,11 +131,11 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 		if t.Replication > 0 {
 			s.replication = t.Replication
 		}
-		if _, err := b.topics.create(ctx, s); err != nil {
+		if _, err := b.t.topics.create(ctx, s); err != nil {
 			return fmt.Errorf("kafka: apply: %w", err)
 		}
 		// The next topic may have to be like this one, and a Check that follows must find it.
-		if _, err := b.topics.appears(ctx, s.name); err != nil {
+		if _, err := b.t.topics.appears(ctx, s.name); err != nil {
 			return fmt.Errorf("kafka: apply: topic %s was made and does not appear: %w", s.name, err)
 		}
 	}
@@ -169,11 +171,11 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 			names = append(names, t.Like)
 		}
 	}
-	existing, err := b.topics.describe(ctx, sortedUnique(names))
+	existing, err := b.t.topics.describe(ctx, sortedUnique(names))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: check: list topics: %w", err)
 	}
-	configs, err := b.topics.settings(ctx, existing)
+	configs, err := b.t.topics.settings(ctx, existing)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: check: settings of topics: %w", err)
 	}

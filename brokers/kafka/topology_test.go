@@ -7,6 +7,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
@@ -29,6 +30,38 @@ func ExamplePlanConfig() {
 	// orders.billing_retry.200
 	// orders.billing_retry.500
 	// ... 48 topics, created when they are needed
+}
+
+// A collector may read the dead letters before there are any: it makes their topic, with the settings that it needs, and
+// not an ordinary one, where dead letters are gone after a week.
+func TestPlan_DeadLetterTopicThatAReaderMade(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	for i, params := range [][]string{nil, {"naming=store-only"}, {"naming=laravel"}} {
+		b := open(t, c, params...)
+		topic := fmt.Sprintf("orders-%d", i)
+		subscribe(t, b, topic)
+		plan := b.Plan(topic)
+		found := false
+		for _, planned := range plan.Topics {
+			if planned.Purpose == "the dead letter topic" {
+				found = true
+				subscribe(t, b, planned.Name)
+			}
+		}
+		require.True(t, found)
+		findings, err := b.Check(t.Context(), plan)
+		require.NoError(t, err)
+		for _, f := range findings {
+			require.True(t, f.Missing, "%s", f)
+		}
+		described, err := administer(t, c).DescribeTopicConfigs(t.Context(), topic)
+		require.NoError(t, err)
+		for _, setting := range described[0].Configs {
+			require.NotEqual(t, kmsg.ConfigSourceDynamicTopicConfig, setting.Source, "an ordinary topic stays one: %s",
+				setting.Key)
+		}
+	}
 }
 
 // Without the right to create topics, an operator applies the plan, and nothing else is created.
@@ -86,7 +119,10 @@ func TestPlan_CheckFindsDangerousSettings(t *testing.T) {
 		text = append(text, f.String())
 	}
 	all := strings.Join(text, "\n")
-	for _, want := range []string{"has 1 partitions", "cleanup.policy is compact", "retention.ms is 1000", "clocks of producers"} {
+	for _, want := range []string{
+		"has 1 partitions", "cleanup.policy is compact", "retention.ms is 1000",
+		"clocks of producers",
+	} {
 		require.Contains(t, all, want)
 	}
 }

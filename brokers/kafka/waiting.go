@@ -1,10 +1,8 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -75,11 +73,11 @@ func (s *subscription) keepLooking(ctx context.Context) {
 // lookAtTopic asks for another client when the topic is gone, or was made again: a client stays with the one that it
 // knew.
 func (s *subscription) lookAtTopic(ctx context.Context) {
-	found, err := s.b.topics.describe(ctx, []string{s.topic})
+	found, err := s.b.topics.describe(ctx, []string{s.q.Topic})
 	if err != nil {
 		return // the cluster cannot be asked for now
 	}
-	topic := found[s.topic]
+	topic := found[s.q.Topic]
 	s.mu.Lock()
 	another := topic.err == nil && topic.id.another(s.id)
 	grown := topic.err == nil && topic.partitions > s.partitionCount
@@ -88,7 +86,7 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	if grown {
-		s.b.topics.remember(s.topic, topic.partitions)
+		s.b.topics.remember(s.q.Topic, topic.partitions)
 		s.client.Load().ForceMetadataRefresh() // and then the group shares them out
 	}
 	if another || isGone(topic.err) {
@@ -100,56 +98,10 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 	}
 }
 
-// brokerTime returns what the clock of the broker that stamps a retry topic shows. When it has not been heard of for a
-// while, a record without meaning is sent there to get a stamp; without an answer the wait goes on.
-func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
-	age := anyAge
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		leader, err := s.b.topics.leader(ctx, at, age)
-		if err == nil {
-			if now, ok := s.b.clocks.now(leader.id); ok {
-				return now
-			}
-			if err = s.b.probe(ctx, leader.id, s.shortest(ctx, leader.id, at)); err == nil {
-				continue
-			}
-		}
-		if ctx.Err() != nil {
-			return time.Time{}
-		}
-		age = freshAge
-		s.log.Warn("the broker's clock cannot be read; waiting records wait longer", "retry_topic", at.topic, "err", err)
-		if !sleep(ctx, pause) {
-			return time.Time{}
-		}
-	}
-}
-
-// shortest returns a partition that a broker leads, of the retry topic with the shortest wait that has one: a record
-// without meaning is in no other's way there, and not for long among what Depths counts.
-func (s *subscription) shortest(ctx context.Context, leader int32, otherwise place) place {
-	s.mu.Lock()
-	tiers := maps.Clone(s.seen)
-	s.mu.Unlock()
-	for _, topic := range slices.SortedFunc(maps.Keys(tiers), func(a, b string) int { return cmp.Compare(tiers[a].wait, tiers[b].wait) }) {
-		partitions, err := s.b.topics.existing(ctx, spec{name: topic})
-		if err != nil {
-			continue
-		}
-		for p := range partitions {
-			at := place{topic, p}
-			if l, err := s.b.topics.leader(ctx, at, anyAge); err == nil && l.id == leader {
-				return at
-			}
-		}
-	}
-	return otherwise
-}
-
 // has makes sure that a retry topic has a partition.
 func (s *subscription) has(at place) error {
 	wait, _ := s.kind(at.topic)
-	partitions, err := s.b.topics.existing(s.closing, s.b.source(s.topic))
+	partitions, err := s.b.topics.existing(s.closing, s.b.source(s.q.Topic))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ type Broker struct {
 var (
 	_ brokers.Broker        = (*Broker)(nil)
 	_ brokers.DepthReporter = (*Broker)(nil)
+	_ brokers.ReaderCounter = (*Broker)(nil)
 )
 
 func open(s *store, cfg brokers.Config) (*Broker, error) {

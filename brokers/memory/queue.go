@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,8 @@ type queue struct {
 	inFlight int
 	timer    *time.Timer // fires at the first due time; nil until something waits
 	closed   bool
+
+	streams atomic.Int64 // that read it
 }
 
 // put stores it, to be delivered when it is due.

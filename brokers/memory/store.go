@@ -73,6 +73,13 @@ func (s *store) publish(topic string, items []*item) {
 	}
 }
 
+// has reports whether the consumer has a queue.
+func (s *store) has(c consumer) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.queues[c] != nil
+}
+
 // isRead reports whether a group reads topic.
 func (s *store) isRead(topic string) bool {
 	s.mu.RLock()

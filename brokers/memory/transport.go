@@ -21,11 +21,13 @@ type transport struct {
 var (
 	_ driver.Transport      = (*transport)(nil)
 	_ brokers.DepthReporter = (*transport)(nil)
+	_ driver.ReaderCounter  = (*transport)(nil)
 )
 
 // Publish implements driver.Transport.
 func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 	now := time.Now()
+	var faults []error
 	for i := 0; i < len(out); {
 		o := &out[i]
 		switch o.To.Kind {
@@ -34,13 +36,21 @@ func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 			for n < len(out) && out[n].To == o.To {
 				n++
 			}
-			if t.cfg.RefuseUnrouted && t.cfg.Naming.Patterns && !t.store.isRead(o.To.Topic) {
+			if (t.cfg.RefuseUnrouted && t.cfg.Naming.Patterns || o.ExistingOnly) && !t.store.isRead(o.To.Topic) {
 				return t.unrouted(out)
 			}
 			t.store.publish(o.To.Topic, items(out[i:n], o.To.Topic, now))
 			i = n
 			continue
 		case driver.ToConsumer:
+			to := consumer{o.To.Topic, o.To.Consumer}
+			if o.ExistingOnly && !t.store.has(to) {
+				if faults == nil {
+					faults = make([]error, len(out))
+				}
+				faults[i] = fmt.Errorf("consumer %s: %w", to.group, brokers.ErrUnroutable)
+				break
+			}
 			topic := o.Origin.RoutingKey
 			if topic == "" {
 				topic = o.To.Topic
@@ -48,13 +58,13 @@ func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 			it := newItem(o, topic, now)
 			it.position = t.store.position.Add(1)
 			it.again = !o.First
-			t.store.queue(consumer{o.To.Topic, o.To.Consumer}).put(it)
+			t.store.queue(to).put(it)
 		case driver.ToDeadLetters:
 			t.store.publish(o.To.Names.Dead, items(out[i:i+1], o.To.Names.Dead, now))
 		}
 		i++
 	}
-	return nil
+	return faults
 }
 
 // unrouted refuses events that no group has subscribed to; they all go to one topic.
@@ -82,7 +92,18 @@ func (t *transport) queue(q *driver.Queue) *queue {
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(_ context.Context, q driver.Queue) (driver.Stream, error) {
-	return &stream{queue: t.queue(&q), topic: q.Topic, one: make(chan *item, 1)}, nil
+	s := &stream{queue: t.queue(&q), topic: q.Topic, one: make(chan *item, 1)}
+	s.queue.streams.Add(1)
+	return s, nil
+}
+
+// Readers implements driver.ReaderCounter.
+func (t *transport) Readers(_ context.Context, to *driver.Destination) (int, error) {
+	c := consumer{to.Topic, to.Consumer}
+	if !t.store.has(c) {
+		return 0, nil
+	}
+	return int(t.store.queue(c).streams.Load()), nil
 }
 
 // Capabilities implements driver.Transport.
@@ -153,4 +174,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 }
 
 // Close implements driver.Stream. The engine settles all that it has in hand before.
-func (s *stream) Close(context.Context) error { return nil }
+func (s *stream) Close(context.Context) error {
+	s.queue.streams.Add(-1)
+	return nil
+}

@@ -15,7 +15,8 @@
 //	ack-wait     30s      silence after which the server gives the messages of a dead process to another one
 //	prefetch     1        messages that the server sends ahead to one subscription; at least as many as its concurrency
 //	nack-pause   100ms    pause before a nacked message is handed out again; doubled at each further nack, up to 64 times
-//	crash-limit  5        deliveries without an answer after which a message is a dead letter before its handler; 0: never
+//	crash-limit  5        deliveries without an answer after which a message is a dead letter before its handler; 0:
+//	             never
 //	credentials  -        file with the user's JWT and seed
 //	tls-ca       -        file with the certificates to trust; the system's if not given
 //	tls-cert, tls-key     files with the client's certificate and key
@@ -50,4 +51,8 @@
 // A message is at most as large as the server's max_payload, less 24 KiB, which its retries and its dead letter may
 // need. A stream that has a topic's subject already is used if it has all that is needed, else refused with what to
 // change.
+//
+// The sequence numbers of a stream that we make begin with the time, unlike those of any before with its name: an ack
+// names no more than stream, consumer and number. Who makes streams again by hand, while handlers still have messages
+// of the old one, gives them a FirstSeq too.
 package nats

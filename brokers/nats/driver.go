@@ -61,8 +61,8 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",
-			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the handler; " +
-				"0 means never",
+			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the " +
+				"handler; 0 means never",
 		},
 		{Name: "credentials", Doc: "file with the user's JWT and seed"},
 		{Name: "tls-ca", Doc: "file with the certificates to trust; the system's if not given"},
@@ -74,7 +74,8 @@ func (Driver) Params() []brokers.Param {
 // Open implements brokers.Driver. It fails when no server answers, or when JetStream is off.
 func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	if age := cfg.Params.Duration("max-age"); age > 0 && age < time.Hour {
-		return nil, fmt.Errorf("nats: max-age is %s: messages that no one has handled would be lost soon; at least 1h, or 0", age)
+		return nil, fmt.Errorf("nats: max-age is %s: messages that no one has handled would be lost soon; at least 1h, or 0",
+			age)
 	}
 	t, err := dial(ctx, cfg)
 	if err != nil {
@@ -89,7 +90,7 @@ func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, e
 }
 
 func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
-	t := &transport{cfg: cfg, streams: map[*stream]struct{}{}, floors: map[string]floor{}}
+	t := &transport{cfg: cfg, streams: map[*stream]struct{}{}, floors: map[string]floor{}, counted: map[string]struct{}{}}
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read") // the error repeats it, with its password

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"strings"
 )
 
@@ -21,7 +22,9 @@ func placeOf(topic string) place {
 }
 
 // again is the subject that only the consumer of group reads.
-func (p place) again(group string) string { return ours + "." + p.token + ".again." + tokenOf(group) }
+func (p place) again(group string) string { return ours + "." + p.token + "." + again(group) }
+
+func again(group string) string { return "again." + tokenOf(group) }
 
 // wait is the subject of one schedule: the server keeps one for each subject.
 func (p place) wait(kind, id string) string { return ours + "." + p.token + ".wait." + kind + "." + id }
@@ -50,6 +53,15 @@ func tokenOf(name string) string {
 	}
 	sum := sha256.Sum256([]byte(name))
 	return b.String()[:maxToken-33] + "=" + hex.EncodeToString(sum[:16]) // no = is followed by so many digits else
+}
+
+// nameOf is what a token was made of. One that was cut stays as it is.
+func nameOf(token string) string {
+	name, err := url.PathUnescape(strings.NewReplacer("=", "%", "+", ".").Replace(token))
+	if err != nil || len(token) == maxToken {
+		return token
+	}
+	return name
 }
 
 // subjectOf is the topic itself where it can be a subject without wildcards.

@@ -23,6 +23,7 @@ func TestNames_ReadAsTheyAreGiven(t *testing.T) {
 	require.Equal(t, "orders+paid", p.token)
 	require.Equal(t, "redrive.orders+paid.again.billing", p.again("billing"))
 	require.Equal(t, "redrive.orders+paid.wait.first.1", p.wait("first", "1"))
+	require.Equal(t, "redrive.orders+paid.wait.again.billing.1", p.wait(again("billing"), "1"))
 	require.Equal(t, "redrive.orders+paid.>", p.all())
 }
 
@@ -35,6 +36,9 @@ func TestNames_AreOfOneTopic(t *testing.T) {
 			return
 		}
 		require.NotEqual(t, tokenOf(a), tokenOf(b))
+		if len(tokenOf(a)) < maxToken {
+			require.Equal(t, a, nameOf(tokenOf(a)))
+		}
 		require.NotEqual(t, subjectOf(a), subjectOf(b))
 		require.False(t, strings.ContainsAny(tokenOf(a), ".*> /\\"))
 		for token := range strings.SplitSeq(subjectOf("a"+a), ".") {
@@ -54,7 +58,8 @@ func TestNames_OfAnyLengthFitIntoAFileName(t *testing.T) {
 func TestHeaders_OfAnyBytesSurvive(t *testing.T) {
 	text := rapid.OneOf(
 		rapid.String(), rapid.SampledFrom([]string{
-			"", " x", "x ", "a\r\nb", "nats-Rollup", "Nats-Schedule", "Status", "x-retry-count", "ä", "a b", "\xff\x00", uuidHeader, oddHeader,
+			"", " x", "x ", "a\r\nb", "nats-Rollup", "Nats-Schedule", "Status", "x-retry-count", "ä", "a b", "\xff\x00",
+			uuidHeader, oddHeader,
 		}), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
 	)
 	rapid.Check(t, func(t *rapid.T) {

@@ -43,9 +43,11 @@ type stream struct {
 	name        string // of the JetStream stream
 	incarnation string
 	consumer    jetstream.Consumer
+	made        time.Time // when the consumer was
 	ackWait     time.Duration
 	sub         *nats.Subscription
 	need        chan struct{} // there may be room in the window
+	doubt       chan struct{} // the consumer may be gone
 	wake        chan struct{} // there is something for Next
 	stop        chan struct{}
 	working     sync.WaitGroup
@@ -84,8 +86,9 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}
 	s := &stream{
 		t: t, place: p, group: q.Group, name: name, incarnation: incarnation(js.CachedInfo()), consumer: consumer,
-		ackWait: consumer.CachedInfo().Config.AckWait, window: q.Window, heard: time.Now(), hands: map[*nats.Msg]struct{}{},
-		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		made: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
+		window: q.Window, heard: time.Now(), hands: map[*nats.Msg]struct{}{},
+		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	s.note(consumer.CachedInfo())
 	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.take); err != nil {
@@ -230,7 +233,9 @@ func (s *stream) listen() {
 	signal(s.need)
 }
 
-// follow notes what the group has acked, so that a consumer that is deleted can begin behind it.
+// follow notes what the group has acked, so that a consumer that is deleted can begin behind it, and ends the stream
+// when the consumer is not there any more. The server tells that only to who waits for messages, and with the window
+// full nothing does.
 func (s *stream) follow() {
 	ticker := time.NewTicker(noting)
 	defer ticker.Stop()
@@ -239,12 +244,25 @@ func (s *stream) follow() {
 		case <-s.stop:
 			return
 		case <-ticker.C:
+		case <-s.doubt:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), noting/2)
-		if info, err := s.consumer.Info(ctx); err == nil {
-			s.note(info)
-		}
+		info, err := s.consumer.Info(ctx)
 		cancel()
+		switch {
+		case err == nil && info.Created.Equal(s.made):
+			s.note(info)
+			continue
+		case err == nil:
+			err = fmt.Errorf("the consumer has been made again: %w", brokers.ErrUnroutable)
+		default:
+			if err = missing(err); !errors.Is(err, brokers.ErrUnroutable) {
+				continue // it is asked again
+			}
+		}
+		s.mu.Lock()
+		s.fail(err)
+		s.mu.Unlock()
 	}
 }
 
@@ -337,6 +355,8 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Outcome
 	case err == nil:
 		s.remove(m)
 		return nil
+	case errors.Is(err, nats.ErrNoResponders):
+		signal(s.doubt)
 	case errors.Is(err, context.DeadlineExceeded) && s.t.conn.IsConnected():
 		return fmt.Errorf("%w: the server does not answer its ack", driver.ErrLost)
 	}

@@ -18,6 +18,8 @@ import (
 
 // Declare implements driver.Transport: the stream of the topic, that of its dead letters, and the group's consumer.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
+	t.counts(q.Topic)
+	t.counts(q.Names.Dead)
 	info, err := t.declareStream(ctx, placeOf(q.Topic))
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 	s, err := t.makeStream(ctx, jetstream.StreamConfig{
 		Name: p.token, Subjects: []string{p.subject, p.all()}, Storage: jetstream.FileStorage,
 		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
-		AllowDirect: true,
+		AllowDirect: true, FirstSeq: firstSequence(),
 	})
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has made it, with other replicas
@@ -71,6 +73,11 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 	info := s.CachedInfo()
 	return info, usable(&info.Config, p) // a server before 2.12 ignores what it does not know
 }
+
+// firstSequence begins the sequence numbers of a stream behind all that an earlier one of the same name has used. The
+// subject of an ack names the stream, the consumer and the number: a handler that answers for a message of a deleted
+// stream would ack the one with its number in the next.
+func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
 
 // clearing paces attempts to make a stream: nats-server 2.12 removes the files of a deleted one in the background, and
 // meanwhile it sometimes answers that it cannot make the store of another with that name.
@@ -92,7 +99,8 @@ func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) 
 func usable(cfg *jetstream.StreamConfig, p place) error {
 	var faults []string
 	if cfg.Retention != jetstream.LimitsPolicy {
-		faults = append(faults, "its retention is "+cfg.Retention.String()+", with which messages for a group that has no consumer "+
+		faults = append(faults, "its retention is "+cfg.Retention.String()+
+			", with which messages for a group that has no consumer "+
 			"are lost: it must be limits")
 	}
 	if !slices.Contains(cfg.Subjects, p.all()) {
@@ -129,7 +137,8 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	found, err := t.js.Consumer(ctx, info.Config.Name, name)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound) && !t.cfg.Params.Bool("declare"):
-		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", info.Config.Name, name, brokers.ErrUnroutable)
+		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", info.Config.Name, name,
+			brokers.ErrUnroutable)
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		return t.createConsumer(ctx, info, want)
 	case err != nil:
@@ -137,10 +146,12 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	}
 	have := found.CachedInfo().Config
 	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
-		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use another group",
+		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use "+
+			"another group",
 			brokers.ErrUnsupported, name, info.Config.Name)
 	}
-	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver && slices.Equal(have.FilterSubjects, want.FilterSubjects) ||
+	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
+		slices.Equal(have.FilterSubjects, want.FilterSubjects) ||
 		!t.cfg.Params.Bool("declare") {
 		return nil
 	}
@@ -154,7 +165,9 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 
 // createConsumer begins behind what the group is known to have acked, when an operator has deleted its consumer, else
 // with the oldest message.
-func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamInfo, cfg jetstream.ConsumerConfig) error {
+func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamInfo,
+	cfg jetstream.ConsumerConfig,
+) error {
 	t.mu.Lock()
 	known := t.floors[info.Config.Name+"\x00"+cfg.Durable]
 	t.mu.Unlock()
@@ -168,5 +181,25 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 	if err != nil {
 		return fmt.Errorf("make consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
 	}
+	if cfg.DeliverPolicy == jetstream.DeliverByStartSequencePolicy {
+		return t.checkStart(ctx, info, cfg.Durable)
+	}
 	return nil
+}
+
+// checkStart removes a consumer that was to begin behind a sequence number of one stream and was made in another: the
+// stream was deleted and made again after it was looked up. There the consumer would skip all that came before.
+func (t *transport) checkStart(ctx context.Context, info *jetstream.StreamInfo, consumer string) error {
+	now, err := t.js.Stream(ctx, info.Config.Name)
+	if err == nil && incarnation(now.CachedInfo()) == incarnation(info) {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("stream %s has been made again: %w", info.Config.Name, brokers.ErrUnroutable)
+	}
+	removed := t.js.DeleteConsumer(ctx, info.Config.Name, consumer)
+	if errors.Is(removed, jetstream.ErrConsumerNotFound) || errors.Is(removed, jetstream.ErrStreamNotFound) {
+		removed = nil
+	}
+	return errors.Join(err, removed)
 }

@@ -25,9 +25,13 @@ type transport struct {
 	mu      sync.Mutex
 	streams map[*stream]struct{} // open ones
 	floors  map[string]floor     // by stream and consumer
+	counted map[string]struct{}  // topics
 }
 
-var _ driver.Transport = (*transport)(nil)
+var (
+	_ driver.Transport     = (*transport)(nil)
+	_ driver.ReaderCounter = (*transport)(nil)
+)
 
 // Publish implements driver.Transport. All are sent before the first answer is waited for.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
@@ -35,7 +39,11 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	var missing []driver.Outgoing
 	var at []int
 	for i, err := range errs {
-		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		switch {
+		case !errors.Is(err, jetstream.ErrNoStreamResponse):
+		case out[i].ExistingOnly:
+			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
+		default:
 			missing, at = append(missing, out[i]), append(at, i)
 		}
 	}
@@ -61,7 +69,11 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 
 func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error {
 	futures, errs := make([]jetstream.PubAckFuture, len(out)), make([]error, len(out))
+	there := map[*driver.Destination]error{}
 	for i := range out {
+		if errs[i] = t.mustBe(ctx, &out[i], there); errs[i] != nil {
+			continue
+		}
 		var m *nats.Msg
 		if m, errs[i] = t.addressed(&out[i]); errs[i] == nil {
 			futures[i], errs[i] = t.js.PublishMsgAsync(m)
@@ -88,6 +100,48 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 	return errs
 }
 
+// mustBe fails when o may go only to a consumer that is there, and it is not: the stream would keep the message unread.
+// known has the answers of this call.
+func (t *transport) mustBe(ctx context.Context, o *driver.Outgoing, known map[*driver.Destination]error) error {
+	if !o.ExistingOnly || o.To.Kind != driver.ToConsumer {
+		return nil
+	}
+	err, asked := known[o.To]
+	if !asked {
+		_, err = t.consumer(ctx, o.To.Topic, o.To.Consumer)
+		known[o.To] = err
+	}
+	return err
+}
+
+// Readers implements driver.ReaderCounter. The server counts requests for messages. A process that has its window full
+// of messages makes none, and neither does one that died with them: then the readers are not known.
+func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
+	c, err := t.consumer(ctx, to.Topic, to.Consumer)
+	if errors.Is(err, brokers.ErrUnroutable) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	info := c.CachedInfo()
+	if info.NumWaiting == 0 && info.NumAckPending > 0 {
+		return 0, fmt.Errorf("nats: readers of %s: none asks for more, and %d messages are not acknowledged: %w", info.Name,
+			info.NumAckPending, errors.ErrUnsupported)
+	}
+	return info.NumWaiting, nil
+}
+
+// consumer asks for the consumer of a group.
+func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Consumer, error) {
+	name, err := t.js.StreamNameBySubject(ctx, placeOf(topic).subject)
+	if err != nil {
+		return nil, missing(err)
+	}
+	c, err := t.js.Consumer(ctx, name, tokenOf(group))
+	return c, missing(err)
+}
+
 func topicOf(to *driver.Destination) string {
 	if to.Kind == driver.ToDeadLetters {
 		return to.Names.Dead
@@ -102,11 +156,12 @@ func (t *transport) addressed(o *driver.Outgoing) (*nats.Msg, error) {
 	kind := "first"
 	if o.To.Kind == driver.ToConsumer {
 		m.Subject = p.again(o.To.Consumer)
-		if kind = "again"; o.First {
-			kind = "first"
+		if !o.First {
+			kind = again(o.To.Consumer)
 		}
 	}
 	if !o.Due.IsZero() {
+		t.counts(topicOf(o.To))
 		m.Header[targetHeader] = []string{m.Subject}
 		m.Header[scheduleHeader] = []string{"@at " + o.Due.UTC().Format(time.RFC3339Nano)}
 		m.Subject = p.wait(kind, rand.Text())

@@ -195,7 +195,8 @@ func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
 // mend is what makes retries work alongside a queue that cannot be changed.
 func (p *Plan) mend(w way) string {
 	if slices.Contains(p.Adopted, w.queue) {
-		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' '{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
+		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
+			"'{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
 			"leads them back; name the management API in the URL (management=http://host:15672), by which a policy is seen",
 			strings.ReplaceAll(w.queue, " ", "-"), w.queue, w.to)
 	}
@@ -271,6 +272,7 @@ func bindHint(b Binding, err error) error {
 	if !isRefused(err) || b.ToExchange {
 		return err
 	}
-	return fmt.Errorf("%w: the user may not: as one who may, rabbitmqadmin declare binding source=%q destination=%q routing_key=%q",
+	return fmt.Errorf("%w: the user may not: as one who may, rabbitmqadmin declare binding source=%q destination=%q "+
+		"routing_key=%q",
 		err, b.Exchange, b.To, b.Key)
 }

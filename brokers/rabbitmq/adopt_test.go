@@ -28,8 +28,11 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 		cfg   brokers.Config
 		queue string
 	}{
-		"laravel":                 {brokers.Config{Naming: brokers.Laravel()}, "orders_retry"},
-		"laravel, named delays":   {brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{time.Second, time.Minute}}, "orders_retry"},
+		"laravel": {brokers.Config{Naming: brokers.Laravel()}, "orders_retry"},
+		"laravel, named delays": {brokers.Config{
+			Naming: brokers.Laravel(),
+			Delays: []time.Duration{time.Second, time.Minute},
+		}, "orders_retry"},
 		"delayed backoff":         {brokers.Config{Naming: brokers.DelayedBackoff()}, "orders-delayed-queue"},
 		"few queues":              {brokers.Config{Params: brokers.Params{"grid": "off"}}, "orders_retry"},
 		"few queues, as a switch": {brokers.Config{Params: brokers.Params{"grid": "false"}}, "orders_retry"},
@@ -37,7 +40,10 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := designOf(t, c.cfg)
 			n := d.names("orders", "")
-			for _, delay := range []time.Duration{time.Millisecond, 200 * time.Millisecond, time.Second, 7 * time.Second, time.Hour} {
+			for _, delay := range []time.Duration{
+				time.Millisecond, 200 * time.Millisecond, time.Second, 7 * time.Second,
+				time.Hour,
+			} {
 				r, err := d.retry(n, &envelope.Origin{}, delay)
 				require.NoError(t, err)
 				require.Equal(t, route{key: c.queue, expiration: delay.Milliseconds()}, r)
@@ -74,14 +80,18 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	}
 	d.learn("orders_retry", 1000)
 	require.Equal(t, route{key: "orders_retry", expiration: 500}, retry(500*time.Millisecond))
-	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true}, retry(10*time.Second))
+	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true},
+		retry(10*time.Second))
 	d.learn("orders_retry", 0)
 	require.Equal(t, route{key: "orders_retry.10000"}, retry(10*time.Second))
 }
 
 // A cycle's queue that is adopted with ten minutes waits ten minutes, not 120 times five seconds.
 func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
-	d := designOf(t, brokers.Config{Naming: brokers.TTLCycle("sme.sgp.workers"), Params: brokers.Params{"declare": "adopt"}})
+	d := designOf(t, brokers.Config{
+		Naming: brokers.TTLCycle("sme.sgp.workers"),
+		Params: brokers.Params{"declare": "adopt"},
+	})
 	n := d.names("dre", "")
 	d.learn("dre.deadletter", (10 * time.Minute).Milliseconds())
 	r, err := d.retry(n, &envelope.Origin{RoutingKey: "dre"}, 10*time.Minute)
@@ -92,7 +102,8 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 // What cannot work is refused with what makes it work, which is never the setting that is on.
 func TestPlan_WayBack(t *testing.T) {
 	adopting := func(declare string) Plan {
-		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer("orders", "", nil)
+		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer(
+			"orders", "", nil)
 	}
 	for _, declare := range []string{declareAdopt, declareNone} {
 		p := adopting(declare)
@@ -107,7 +118,10 @@ func TestPlan_WayBack(t *testing.T) {
 			"nothing":        {args: amqp.Table{}, why: "no x-dead-letter-exchange"},
 			"a time to live": {args: amqp.Table{"x-message-ttl": int64(5000)}, why: "no x-dead-letter-exchange"},
 			"to itself":      {args: amqp.Table{"x-dead-letter-exchange": ""}, why: `dead-letters to queue "orders_retry"`},
-			"elsewhere":      {args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails"}, why: `to queue "mails"`},
+			"elsewhere": {
+				args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails"},
+				why:  `to queue "mails"`,
+			},
 			"through exchange": {
 				args: amqp.Table{"x-dead-letter-exchange": "shop"},
 				more: []Binding{{Exchange: "shop", Key: "orders_retry", To: "orders"}},
@@ -120,7 +134,10 @@ func TestPlan_WayBack(t *testing.T) {
 				continue
 			}
 			require.ErrorContains(t, err, c.why, name)
-			require.ErrorContains(t, err, map[string]string{declareAdopt: "retry=%7Bqueue%7D_wait", declareNone: "rabbitmqctl set_policy"}[declare])
+			require.ErrorContains(t, err, map[string]string{
+				declareAdopt: "retry=%7Bqueue%7D_wait",
+				declareNone:  "rabbitmqctl set_policy",
+			}[declare])
 			require.NotContains(t, err.Error(), "declare="+declare)
 		}
 	}
@@ -136,7 +153,10 @@ func TestArgumentError_Take(t *testing.T) {
 	} {
 		e.take(args)
 	}
-	require.Equal(t, amqp.Table{"x-message-ttl": int64(5000), "x-dead-letter-exchange": "", "x-single-active-consumer": true}, args)
+	require.Equal(t, amqp.Table{
+		"x-message-ttl": int64(5000), "x-dead-letter-exchange": "",
+		"x-single-active-consumer": true,
+	}, args)
 }
 
 // A plain x-delay of another language's producer is the base of the backoff, ours is not.

@@ -18,6 +18,7 @@ type Broker struct {
 var (
 	_ brokers.Broker        = (*Broker)(nil)
 	_ brokers.DepthReporter = (*Broker)(nil)
+	_ brokers.ReaderCounter = (*Broker)(nil)
 )
 
 func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {

@@ -74,8 +74,10 @@ func (f Finding) String() string {
 		return f.Fault.Error()
 	}
 	if f.Policy != "" {
-		return fmt.Sprintf("%s %q: policy %q sets %s=%s, which can lose messages or send them elsewhere; want %s: change the policy's pattern, "+
-			"or give these queues one with a higher priority", f.Kind, f.Name, f.Policy, f.Difference.Argument, f.Difference.Have, f.Difference.Want)
+		return fmt.Sprintf("%s %q: policy %q sets %s=%s, which can lose messages or send them elsewhere; want %s: change "+
+			"the policy's pattern, "+
+			"or give these queues one with a higher priority", f.Kind, f.Name, f.Policy, f.Difference.Argument,
+			f.Difference.Have, f.Difference.Want)
 	}
 	return f.Difference.Error()
 }

@@ -242,7 +242,8 @@ func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
 }
 
 func unconfirmed(ctx context.Context, o *outgoing) error {
-	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %w", o.exchange, o.key, ErrUnconfirmed, context.Cause(ctx))
+	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %w", o.exchange, o.key, ErrUnconfirmed,
+		context.Cause(ctx))
 }
 
 // frameSize is the largest frame that the broker takes.

@@ -28,15 +28,18 @@ type ArgumentError struct {
 
 // Error names the object, the argument and both values, and says the ways out.
 func (e *ArgumentError) Error() string {
-	return fmt.Sprintf("rabbitmq: %s %q exists with %s=%s, and would be declared with %s=%s; RabbitMQ never changes an existing %s. "+
-		"Ways out: adopt it as it is with x-declare=adopt (or x-declare=none); give it another name in the naming scheme and let the old one drain; "+
+	return fmt.Sprintf("rabbitmq: %s %q exists with %s=%s, and would be declared with %s=%s; RabbitMQ never changes an "+
+		"existing %s. "+
+		"Ways out: adopt it as it is with x-declare=adopt (or x-declare=none); give it another name in the naming scheme "+
+		"and let the old one drain; "+
 		"set the argument by a policy (rabbitmqctl set_policy) and adopt it; or delete it when it is empty",
 		e.Kind, e.Name, e.Argument, e.Have, e.Argument, e.Want, e.Kind)
 }
 
 // inequivalent is how RabbitMQ 3 and 4 explain PRECONDITION_FAILED:
 //
-//	inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received the value '5000' of type 'long' but current is none
+//	inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
+//	received the value '5000' of type 'long' but current is none
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exchange) '(.*)' in vhost '.*': ` +
 	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: of type '([^']*)')?$`)
 
@@ -64,7 +67,10 @@ func explain(err error) error {
 	if haveType == "none" {
 		haveType = ""
 	}
-	return &ArgumentError{Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5), haveType: haveType}
+	return &ArgumentError{
+		Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5),
+		haveType: haveType,
+	}
 }
 
 // declarer runs AMQP methods that may be refused, each refusal of which ends its channel.
@@ -164,7 +170,8 @@ func passiveQueue(name string) func(*amqp.Channel) error {
 func adoptError(name string, err error) error {
 	var refusal *amqp.Error
 	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
-		return fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: create it, correct the name, "+
+		return fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: create it, "+
+			"correct the name, "+
 			"or set x-declare=all: %w", name, err)
 	}
 	return fmt.Errorf("rabbitmq: look for queue %q: %w", name, err)
@@ -175,7 +182,8 @@ func pluginHint(e Exchange, err error) error {
 	var refusal *amqp.Error
 	if e.Kind == "x-delayed-message" && errors.As(err, &refusal) && refusal.Code == amqp.CommandInvalid {
 		return fmt.Errorf("%w: install and enable the plugin (rabbitmq-plugins enable rabbitmq_delayed_message_exchange), "+
-			"which RabbitMQ 4.3 and later no longer run, or open the broker with x-transport=ttl, which needs no plugin", errNoPlugin)
+			"which RabbitMQ 4.3 and later no longer run, or open the broker with x-transport=ttl, which needs no plugin",
+			errNoPlugin)
 	}
 	return err
 }

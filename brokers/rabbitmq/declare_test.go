@@ -14,27 +14,33 @@ func TestExplain_NamesArgumentAndBothValues(t *testing.T) {
 		want   ArgumentError
 	}{
 		"a value against none": {
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'orders' in vhost '/': received the value '5000' of type 'long' but current is none",
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'orders' in vhost '/': received the value " +
+				"'5000' of type 'long' but current is none",
 			ArgumentError{Kind: "queue", Name: "orders", Argument: "x-message-ttl", Want: "5000", Have: "none"},
 		},
 		"none against a value": {
-			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'it's' in vhost 'a'b': received none but current is the value 'quorum' of type 'longstr'",
+			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'it's' in vhost 'a'b': received none but current " +
+				"is the value 'quorum' of type 'longstr'",
 			ArgumentError{Kind: "queue", Name: "it's", Argument: "x-queue-type", Want: "none", Have: "quorum"},
 		},
 		"two values": {
-			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
+			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'quorum' of " +
+				"type 'longstr' but current is the value 'classic' of type 'longstr'",
 			ArgumentError{Kind: "queue", Name: "q", Argument: "x-queue-type", Want: "quorum", Have: "classic"},
 		},
 		"an empty value against none": {
-			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value '' of type 'longstr' but current is none",
+			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value " +
+				"'' of type 'longstr' but current is none",
 			ArgumentError{Kind: "queue", Name: "q", Argument: "x-dead-letter-exchange", Want: `""`, Have: "none"},
 		},
 		"an exchange's type": {
-			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'bus' in vhost '/': received 'topic' but current is 'direct'",
+			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'bus' in vhost '/': received 'topic' but current is " +
+				"'direct'",
 			ArgumentError{Kind: "exchange", Name: "bus", Argument: "type", Want: "topic", Have: "direct"},
 		},
 		"durability": {
-			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'",
+			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is " +
+				"'false'",
 			ArgumentError{Kind: "queue", Name: "q", Argument: "durable", Want: "true", Have: "false"},
 		},
 	} {

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // maxWaitQueues bounds the queues that Depths asks about, each with a question of about a millisecond.
@@ -24,7 +25,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	defer d.close(ctx)
 	var found []brokers.Depth
 	for _, q := range t.waits.due(time.Now()) {
-		messages, there, err := d.count(ctx, q.name)
+		state, there, err := d.count(ctx, q.name)
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: depth of queue %q: %w", q.name, err)
 		}
@@ -34,24 +35,37 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 		if i < 0 {
 			i, found = len(found), append(found, of)
 		}
-		found[i].Messages += messages
+		found[i].Messages += int64(state.Messages)
 	}
 	return found, nil
 }
 
-// count asks how many messages are ready in a queue, which in a delay queue are those that wait, and whether the queue
-// is there. A queue that does not exist has none.
-func (d *declarer) count(ctx context.Context, name string) (messages int64, there bool, err error) {
-	n := 0
-	err = d.do(ctx, func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		n = q.Messages
+// Readers implements driver.ReaderCounter.
+func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
+	if err := t.counting.connectOnce(ctx); err != nil {
+		return 0, err
+	}
+	d := &declarer{link: t.counting}
+	defer d.close(ctx)
+	state, _, err := d.count(ctx, to.Names.Queue)
+	return state.Consumers, err
+}
+
+// count asks how many messages are ready in a queue, which in a delay queue are those that wait, how many consumers
+// read it, and whether it is there. A queue that does not exist has none.
+func (d *declarer) count(ctx context.Context, name string) (state amqp.Queue, there bool, err error) {
+	var answer amqp.Queue // may still be written after an error
+	err = d.do(ctx, func(ch *amqp.Channel) (err error) {
+		answer, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
 	})
-	if isNotFound(err) {
-		return 0, false, nil
+	switch {
+	case err == nil:
+		return answer, true, nil
+	case isNotFound(err):
+		return amqp.Queue{}, false, nil
 	}
-	return int64(n), err == nil, err
+	return amqp.Queue{}, false, err
 }
 
 // waitQueues are the queues that a broker knows. It is safe for concurrent use.

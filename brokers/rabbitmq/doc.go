@@ -15,17 +15,22 @@
 //	transport         ttl       how delays are waited for: ttl, plugin or reject (default with naming=ttl-cycle)
 //	declare           all       what to declare: all, adopt (what is missing; the rest as it is), none
 //	prefetch          1         messages sent ahead to one subscription, at least its concurrency
-//	queue-type        quorum    type of consumers' queues: quorum or classic; with declare=adopt that of the queues that are there
+//	queue-type        quorum    type of consumers' queues: quorum or classic; with declare=adopt that of the queues that
+//	                            are there
 //	retry-queue-type  quorum    type of delay and dead letter queues
 //	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
-//	tolerance         1         how late such a delay may end, in percent; 50 saves steps where delays are jittered anyway
+//	tolerance         1         how late such a delay may end, in percent; 50 saves steps where delays are jittered
+//	                  anyway
 //	delivery-limit    20        deliveries after which RabbitMQ itself dead-letters, on queues that we declare
 //	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
 //	nack-pause        100ms     before a nacked message is handed out again; doubled by each nack, up to 64 times
-//	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the policy
-//	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size, 0 leaves it to the broker
+//	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the
+//	                            policy
+//	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size, 0 leaves it to
+//	                            the broker
 //	exchange-type     direct    of the producers' exchange; topic with a naming scheme of patterns
-//	int-headers                 headers sent as integers; retry count and original delay with naming=service-bus, delayed-backoff
+//	int-headers                 headers sent as integers; retry count and original delay with naming=service-bus,
+//	                            delayed-backoff
 //
 // A topic is a queue with naming=laravel, delayed-backoff and store-only, and is published to through the default
 // exchange. With the default scheme, which lets several groups read one topic, it is a routing key of the direct
@@ -54,10 +59,10 @@
 // A message that came early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays in
 // hand and is handled when it is due. Others are sent ahead meanwhile, to further consumers on the same channel.
 //
-// Acks share frames: they wait up to 5 ms for others, in places of the prefetch that no handler needs, a quarter of
-// them. A process that dies repeats those messages and the ones that it was handling. A message that was handled and
-// whose ack could not be sent is acked when it comes again to this process; an ack that was lost with the connection on
-// its way is not known.
+// Acks share frames: they wait up to 5 ms for others, in a quarter of the places of the prefetch that no handler needs,
+// or in a sixteenth of the prefetch. A process that dies repeats those messages and the ones that it was handling. A
+// message that was handled and whose ack could not be sent is acked when it comes again to this process; an ack that
+// was lost with the connection on its way is not known.
 //
 // What is deleted while a subscription runs is declared again: its queue at once, delay and dead letter queues by the
 // next message that needs them, exchanges and bindings within 30 s or by a publish of the same process. [Broker.Ping]

@@ -38,13 +38,14 @@ func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "transport", OneOf: []string{transportTTL, transportPlugin, transportReject},
-			Doc: "how delays are waited for: ttl (delay queues), plugin (x-delayed-message) or reject (the queue's own TTL cycle); " +
-				"ttl unless naming is ttl-cycle",
+			Doc: "how delays are waited for: ttl (delay queues), plugin (x-delayed-message) or reject (the queue's own TTL " +
+				"cycle); ttl unless naming is ttl-cycle",
 		},
 		{
 			Name: "declare", Default: declareAll, OneOf: []string{declareAll, declareAdopt, declareNone, declareRead},
-			Doc: "what to declare: all, adopt (what is missing; what exists is taken as it is), none (all must be there) or read (none; only " +
-				"the queue that is read must be there, for programs that never retry, such as a collector of dead letters)",
+			Doc: "what to declare: all, adopt (what is missing; what exists is taken as it is), none (all must be there) or " +
+				"read (none; only the queue that is read must be there, for programs that never retry, such as a collector of " +
+				"dead letters)",
 		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
@@ -56,7 +57,8 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "retry-queue-type", OneOf: []string{quorum, classic},
-			Doc: "type of delay and dead letter queues, likewise; with classic a broker that is killed can lose waiting messages",
+			Doc: "type of delay and dead letter queues, likewise; with classic a broker that is killed can lose waiting " +
+				"messages",
 		},
 		{
 			Name: "delivery-limit", Kind: brokers.Int, Default: "20", Min: 1,
@@ -64,17 +66,19 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",
-			Doc: "how often a message may end its process before it is dead-lettered; those that were delivered twice without an answer " +
-				"run apart; 0 means never; needs quorum queues",
+			Doc: "how often a message may end its process before it is dead-lettered; those that were delivered twice without " +
+				"an answer run apart; 0 means never; needs quorum queues",
 		},
 		{
 			Name: "grid", Default: "on", OneOf: []string{"on", "off", "true", "false"},
-			Doc: "up to 21 queues per consumer, declared when first needed, for delays that delays does not name; off: those that it names serve " +
-				"them too, and where it names none, one queue, in which a shorter delay may wait behind a longer one; transport ttl only",
+			Doc: "up to 21 queues per consumer, declared when first needed, for delays that delays does not name; off: those " +
+				"that it names serve them too, and where it names none, one queue, in which a shorter delay may wait behind a " +
+				"longer one; transport ttl only",
 		},
 		{
 			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
-			Doc: "how late a delay may end, in percent of itself; more means fewer steps for jittered delays; transport ttl only",
+			Doc: "how late a delay may end, in percent of itself; more means fewer steps for jittered delays; transport ttl " +
+				"only",
 		},
 		{
 			Name: "retry-ttl", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
@@ -86,13 +90,13 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "int-headers", Kind: brokers.StringList,
-			Doc: "headers that are sent as integers; x-retry-count and x-original-delay with naming service-bus and delayed-backoff, " +
-				"whose consumers read numbers",
+			Doc: "headers that are sent as integers; x-retry-count and x-original-delay with naming service-bus and " +
+				"delayed-backoff, whose consumers read numbers",
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
-			Doc: "largest message in bytes, payload and headers together, which should be the broker's max_message_size (16 MiB from " +
-				"RabbitMQ 4.0 on, 128 MiB before); 0 leaves it to the broker",
+			Doc: "largest message in bytes, payload and headers together, which should be the broker's max_message_size (16 " +
+				"MiB from RabbitMQ 4.0 on, 128 MiB before); 0 leaves it to the broker",
 		},
 		{
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
@@ -100,7 +104,8 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "management",
-			Doc:  "address of the management API, such as http://localhost:15672, which Check asks for bindings; user and password are the URL's",
+			Doc: "address of the management API, such as http://localhost:15672, which Check asks for bindings; user and " +
+				"password are the URL's",
 		},
 		native("heartbeat", "seconds between heartbeats"),
 		native("connection_timeout", "milliseconds for connecting"),
@@ -176,7 +181,8 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		faults = append(faults, err)
 	}
 	if limit := p.Int("crash-limit"); d.queueType == quorum && limit >= d.deliveryLimit {
-		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters first",
+		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters "+
+			"first",
 			limit, d.deliveryLimit))
 	}
 	for _, delay := range cfg.Delays {

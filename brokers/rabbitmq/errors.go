@@ -30,7 +30,8 @@ func (e *UnroutableError) Error() string {
 		return fmt.Sprintf("rabbitmq: publish to queue %q: %v (%s): declare the queue, or correct the name",
 			e.RoutingKey, brokers.ErrUnroutable, e.Reason)
 	}
-	return fmt.Sprintf("rabbitmq: publish to exchange %q with routing key %q: %v (%s): declare the exchange and bind a queue with this key",
+	return fmt.Sprintf("rabbitmq: publish to exchange %q with routing key %q: %v (%s): declare the exchange and bind a "+
+		"queue with this key",
 		e.Exchange, e.RoutingKey, brokers.ErrUnroutable, e.Reason)
 }
 
@@ -68,8 +69,10 @@ func deathOf(o *outgoing, e *amqp.Error) error {
 		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason, exchangeMissing: true}
 	case blames(e, o.exchange):
 		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
-	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
-		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %s", o.exchange, o.key, brokers.ErrTooLarge, e.Reason)
+	case e.Code == amqp.PreconditionFailed &&
+		strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
+		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %s", o.exchange, o.key,
+			brokers.ErrTooLarge, e.Reason)
 	case e.Server && e.Code == amqp.PreconditionFailed:
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, e)
 	}

@@ -56,7 +56,8 @@ func baseFrom(headers amqp.Table, metadata message.Metadata) {
 		return
 	}
 	for _, ours := range []string{
-		envelope.KeyOriginalDelay, envelope.KeyRetryCount, envelope.KeyFirstFailure, envelope.KeyDeferredSince, envelope.KeyRedriveID, keyRest,
+		envelope.KeyOriginalDelay, envelope.KeyRetryCount, envelope.KeyFirstFailure, envelope.KeyDeferredSince,
+		envelope.KeyRedriveID, keyRest,
 	} {
 		if _, has := headers[ours]; has {
 			return

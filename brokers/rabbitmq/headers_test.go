@@ -89,14 +89,18 @@ func TestHeaders_OfTheBrokerAreNotPublished(t *testing.T) {
 }
 
 func TestHeaders_SentAsIntegersWhereConsumersReadNumbers(t *testing.T) {
-	headers := metadataToHeaders(message.Metadata{"x-retry-count": "2", "other": "2"}, []string{"x-retry-count"}, skipHeader)
+	headers := metadataToHeaders(message.Metadata{"x-retry-count": "2", "other": "2"}, []string{"x-retry-count"},
+		skipHeader)
 	require.Equal(t, amqp.Table{"x-retry-count": int32(2), "other": "2"}, headers)
 }
 
 func TestHeaders_SomebodyElsesTypes(t *testing.T) {
 	headers := metadataToHeaders(message.Metadata{envelope.KeyHeaderTypes: "no JSON", "a": "1"}, nil, skipHeader)
 	require.Equal(t, amqp.Table{"a": "1"}, headers)
-	headers = metadataToHeaders(message.Metadata{envelope.KeyHeaderTypes: `{"a":"?","b":"","c":"{{","d":"ll"}`, "a": "1", "b": "2", "c": "{}", "d": "3"}, nil, skipHeader)
+	headers = metadataToHeaders(message.Metadata{
+		envelope.KeyHeaderTypes: `{"a":"?","b":"","c":"{{","d":"ll"}`, "a": "1",
+		"b": "2", "c": "{}", "d": "3",
+	}, nil, skipHeader)
 	require.Equal(t, amqp.Table{"a": "1", "b": "2", "c": "{}", "d": "3"}, headers)
 }
 

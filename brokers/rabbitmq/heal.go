@@ -27,7 +27,7 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	there := map[string]bool{}
 	for i, err := range faults {
 		var unroutable *UnroutableError
-		if err == nil || !errors.As(err, &unroutable) || !t.mayWait(ctx, there, batch[i].of.To) {
+		if err == nil || batch[i].of.ExistingOnly || !errors.As(err, &unroutable) || !t.mayWait(ctx, there, batch[i].of.To) {
 			continue
 		}
 		if p := t.missingAt(&batch[i], unroutable.exchangeMissing); !p.empty() {
@@ -96,7 +96,8 @@ func (t *transport) waitingAt(n brokers.Names, topic string, o *outgoing) Plan {
 // firstAt plans what a first publication to topic goes to.
 func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Plan {
 	d := t.design
-	if p := t.noting(d.first(topic).only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed}); o.exchange == "" && !p.empty() {
+	if p := t.noting(d.first(topic).only(o.key),
+		brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed}); o.exchange == "" && !p.empty() {
 		return p
 	}
 	p := t.consumed.of(topic).routing()

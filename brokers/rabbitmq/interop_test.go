@@ -12,7 +12,8 @@ import (
 // delivered is the delivery that a publication becomes.
 func delivered(p amqp.Publishing) amqp.Delivery {
 	return amqp.Delivery{
-		Headers: p.Headers, Body: p.Body, MessageId: p.MessageId, ContentType: p.ContentType, DeliveryMode: p.DeliveryMode, Type: p.Type,
+		Headers: p.Headers, Body: p.Body, MessageId: p.MessageId, ContentType: p.ContentType, DeliveryMode: p.DeliveryMode,
+		Type: p.Type,
 	}
 }
 
@@ -35,7 +36,8 @@ func TestInterop_WithWatermillAMQP(t *testing.T) {
 	t.Run("its subscriber reads what is written", func(t *testing.T) {
 		got, err := wmamqp.DefaultMarshaler{}.Unmarshal(delivered(marshal(sent, nil)))
 		require.NoError(t, err)
-		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and everybody else puts it")
+		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and everybody else puts "+
+			"it")
 		require.Equal(t, sent.Payload, got.Payload)
 		require.Equal(t, "acme", got.Metadata["tenant"])
 	})

@@ -48,7 +48,10 @@ func (m *management) bindings(ctx context.Context, exchange string) ([]Binding, 
 	err := m.get(ctx, &answer, "exchanges", m.broker.Vhost, exchange, "bindings", "source")
 	list := make([]Binding, len(answer))
 	for i, b := range answer {
-		list[i] = Binding{Exchange: b.Source, Key: b.RoutingKey, To: b.Destination, ToExchange: b.DestinationType == "exchange"}
+		list[i] = Binding{
+			Exchange: b.Source, Key: b.RoutingKey, To: b.Destination,
+			ToExchange: b.DestinationType == "exchange",
+		}
 	}
 	return list, err
 }
@@ -117,7 +120,8 @@ func (m *management) get(ctx context.Context, out any, path ...string) error {
 	case http.StatusNotFound:
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("the management API at %s answers %s: give the user the tag management (rabbitmqctl set_user_tags)", m.base.Host, response.Status)
+		return fmt.Errorf("the management API at %s answers %s: give the user the tag management (rabbitmqctl set_user_tags)",
+			m.base.Host, response.Status)
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 200)) // the status says enough
 	return fmt.Errorf("the management API at %s answers %s: %s", m.base.Host, response.Status, text)

@@ -23,7 +23,10 @@ func TestPlan_Golden(t *testing.T) {
 		topic string
 	}{
 		"default": {brokers.Config{Delays: []time.Duration{10 * time.Second}}, "orders"},
-		"group":   {brokers.Config{Group: "billing", Params: brokers.Params{"grid": "false"}, Delays: []time.Duration{time.Second}}, "orders"},
+		"group": {brokers.Config{
+			Group: "billing", Params: brokers.Params{"grid": "false"},
+			Delays: []time.Duration{time.Second},
+		}, "orders"},
 		"laravel": {brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"grid": "false"}}, "orders"},
 		"laravel one delay": {brokers.Config{
 			Naming: brokers.Laravel(), Delays: []time.Duration{time.Second}, Params: brokers.Params{"grid": "false"},
@@ -39,9 +42,13 @@ func TestPlan_Golden(t *testing.T) {
 		"service bus plugin": {brokers.Config{
 			Naming: brokers.ServiceBus("easyweek"), Group: "invoice-service", Params: brokers.Params{"transport": "plugin"},
 		}, "invoice.*"},
-		"ttl cycle": {brokers.Config{Naming: brokers.TTLCycle("sme.sgp.workers")}, "sgp.fechamento.reabertura.notificacao.dre"},
+		"ttl cycle": {
+			brokers.Config{Naming: brokers.TTLCycle("sme.sgp.workers")},
+			"sgp.fechamento.reabertura.notificacao.dre",
+		},
 		"ttl cycle adopted": {brokers.Config{
-			Naming: brokers.TTLCycle("sme.sgp.workers"), Params: brokers.Params{"declare": "adopt", "retry-queue-type": "classic"},
+			Naming: brokers.TTLCycle("sme.sgp.workers"),
+			Params: brokers.Params{"declare": "adopt", "retry-queue-type": "classic"},
 		}, "sgp.fechamento.reabertura.notificacao.dre"},
 		"classic": {brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{
 			"queue-type": "classic", "retry-queue-type": "classic", "grid": "false",

@@ -108,15 +108,18 @@ func checkSize(o *outgoing, frameSize int) error {
 		{"reply-to", o.msg.ReplyTo},
 	} {
 		if len(f.value) > maxShortString {
-			return fmt.Errorf("%w: the %s has %d bytes, AMQP allows %d", brokers.ErrTooLarge, f.name, len(f.value), maxShortString)
+			return fmt.Errorf("%w: the %s has %d bytes, AMQP allows %d", brokers.ErrTooLarge, f.name, len(f.value),
+				maxShortString)
 		}
 		size += 1 + len(f.value)
 	}
 	if key := longKey(o.msg.Headers); key != "" {
-		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: it begins %.40q", brokers.ErrTooLarge, len(key), maxShortString, key)
+		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: it begins %.40q", brokers.ErrTooLarge, len(key),
+			maxShortString, key)
 	}
 	if size > frameSize {
-		return fmt.Errorf("%w: the headers have %d bytes and must fit one frame of %d: move data from headers to the payload, "+
+		return fmt.Errorf("%w: the headers have %d bytes and must fit one frame of %d: move data from headers to the "+
+			"payload, "+
 			"or raise frame_max on the broker", brokers.ErrTooLarge, size, frameSize)
 	}
 	return nil

@@ -18,7 +18,8 @@ import (
 // The properties that may travel on do, those that speak of the past do not.
 func TestProperties_AllowList(t *testing.T) {
 	d := amqp.Delivery{
-		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip", Type: "invoice.created",
+		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip",
+		Type:  "invoice.created",
 		AppId: "php", ReplyTo: "answers", Timestamp: time.Unix(1_700_000_000, 0).UTC(), Priority: 7,
 		Expiration: "500", UserId: "somebody", DeliveryMode: amqp.Transient, Body: []byte("{}"),
 	}
@@ -26,7 +27,8 @@ func TestProperties_AllowList(t *testing.T) {
 	require.Equal(t, "id", m.UUID)
 	require.Equal(t, "invoice.created", m.Metadata[envelope.KeyAMQPType])
 	require.Equal(t, amqp.Publishing{
-		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip", Type: "invoice.created",
+		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip",
+		Type:  "invoice.created",
 		AppId: "php", ReplyTo: "answers", Timestamp: d.Timestamp, Priority: 7,
 		DeliveryMode: amqp.Persistent, Body: []byte("{}"), Headers: amqp.Table{},
 	}, marshal(m, nil))
@@ -54,12 +56,14 @@ func TestCheckSize_RefusesWhatWouldEndTheConnection(t *testing.T) {
 	const frame = 131072
 	for name, o := range map[string]outgoing{
 		"headers beyond a frame": {msg: amqp.Publishing{Headers: amqp.Table{"x": strings.Repeat("x", frame)}}},
-		"nested beyond a frame":  {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{"y": make([]byte, frame)}}}}},
-		"a long name":            {msg: amqp.Publishing{Headers: amqp.Table{strings.Repeat("n", 256): ""}}},
-		"a long name inside":     {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{strings.Repeat("n", 256): ""}}}}},
-		"a long routing key":     {key: strings.Repeat("k", 256)},
-		"a long message id":      {msg: amqp.Publishing{MessageId: strings.Repeat("i", 256)}},
-		"a long type":            {msg: amqp.Publishing{Type: strings.Repeat("i", 256)}},
+		"nested beyond a frame": {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{"y": make([]byte,
+			frame)}}}}},
+		"a long name": {msg: amqp.Publishing{Headers: amqp.Table{strings.Repeat("n", 256): ""}}},
+		"a long name inside": {msg: amqp.Publishing{Headers: amqp.Table{"x": []any{amqp.Table{strings.Repeat("n",
+			256): ""}}}}},
+		"a long routing key": {key: strings.Repeat("k", 256)},
+		"a long message id":  {msg: amqp.Publishing{MessageId: strings.Repeat("i", 256)}},
+		"a long type":        {msg: amqp.Publishing{Type: strings.Repeat("i", 256)}},
 	} {
 		require.ErrorIs(t, checkSize(&o, frame), brokers.ErrTooLarge, name)
 	}
@@ -76,19 +80,26 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 		headers amqp.Table
 		want    time.Duration
 	}{
-		"nothing said":                {amqp.Table{}, 0},
-		"due in a second":             {amqp.Table{"x-not-before": at(time.Second)}, time.Second},
-		"as text":                     {amqp.Table{"x-not-before": "1800000001000"}, time.Second},
-		"no number":                   {amqp.Table{"x-not-before": "soon"}, 0},
-		"a table":                     {amqp.Table{"x-not-before": amqp.Table{}}, 0},
-		"due long ago":                {amqp.Table{"x-not-before": at(-time.Hour), keyRest: int64(500)}, -time.Hour},
-		"a clock an hour behind":      {amqp.Table{"x-not-before": at(time.Hour), keyRest: int64(500)}, 500 * time.Millisecond},
-		"beyond all bounds":           {amqp.Table{"x-not-before": int64(math.MaxInt64)}, envelope.MaxDelay},
-		"before all bounds":           {amqp.Table{"x-not-before": int64(math.MinInt64)}, time.UnixMilli(math.MinInt64).Sub(now)},
+		"nothing said":    {amqp.Table{}, 0},
+		"due in a second": {amqp.Table{"x-not-before": at(time.Second)}, time.Second},
+		"as text":         {amqp.Table{"x-not-before": "1800000001000"}, time.Second},
+		"no number":       {amqp.Table{"x-not-before": "soon"}, 0},
+		"a table":         {amqp.Table{"x-not-before": amqp.Table{}}, 0},
+		"due long ago":    {amqp.Table{"x-not-before": at(-time.Hour), keyRest: int64(500)}, -time.Hour},
+		"a clock an hour behind": {
+			amqp.Table{"x-not-before": at(time.Hour), keyRest: int64(500)},
+			500 * time.Millisecond,
+		},
+		"beyond all bounds": {amqp.Table{"x-not-before": int64(math.MaxInt64)}, envelope.MaxDelay},
+		"before all bounds": {
+			amqp.Table{"x-not-before": int64(math.MinInt64)},
+			time.UnixMilli(math.MinInt64).Sub(now),
+		},
 		"a rest that makes no sense":  {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
 		"a rest that is not a number": {amqp.Table{"x-not-before": at(time.Second), keyRest: "x"}, time.Second},
 	} {
-		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: what a producer wrote counts for nothing", name)
+		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: what a producer wrote counts for nothing",
+			name)
 		tc.headers["x-death"] = []any{amqp.Table{"reason": "expired", "queue": "orders_retry.1000"}}
 		require.Equal(t, tc.want, remaining(tc.headers, now), name)
 	}
@@ -126,7 +137,10 @@ func TestCountRejections(t *testing.T) {
 // retries and dead letters, by the producer's own word where there is one.
 func TestType_OnABus(t *testing.T) {
 	open := func(naming brokers.NameScheme) *transport {
-		cfg, err := brokers.Config{URL: "amqp://localhost/", Naming: naming, Group: "invoice-service"}.Resolve(Driver{}.Params())
+		cfg, err := brokers.Config{
+			URL: "amqp://localhost/", Naming: naming,
+			Group: "invoice-service",
+		}.Resolve(Driver{}.Params())
 		require.NoError(t, err)
 		d, err := newDesign(cfg)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -14,9 +15,10 @@ type route struct {
 	exchange, key string
 	rest          time.Duration // still to wait when the message comes back
 	checked       bool          // the time of delivery travels along, and is checked when the message comes back
-	expiration    int64         // milliseconds after which the message leaves its wait queue on its own; 0: the queue's time to live
-	pluginDelay   int64         // milliseconds for the x-delayed-message plugin
-	unconfirmable bool          // the plugin answers every mandatory publication with "no route"
+	// milliseconds after which the message leaves its wait queue on its own; 0: the queue's time to live
+	expiration    int64
+	pluginDelay   int64 // milliseconds for the x-delayed-message plugin
+	unconfirmable bool  // the plugin answers every mandatory publication with "no route"
 }
 
 // maxDelay of a transport; 0 when it cannot delay.
@@ -31,14 +33,18 @@ func (d *design) maxDelay() time.Duration {
 func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Duration) (route, error) {
 	straight := route{key: n.Queue}
 	switch {
-	case d.single && d.naming.Preset == "laravel" && len(d.named) == 0 && delay <= 0: // there every failure goes through its queue
+	// there every failure goes through its queue
+	case d.single && d.naming.Preset == "laravel" && len(d.named) == 0 && delay <= 0:
 		return route{key: n.Retry(0), expiration: 1}, nil
 	case delay <= 0:
 		return straight, nil
 	case delay > d.maxDelay():
 		return route{}, tooLong(delay, d.maxDelay())
 	case d.transport == transportPlugin:
-		return route{exchange: pluginExchange(n), key: originKey(n, origin), pluginDelay: roundUp(delay), unconfirmable: true}, nil
+		return route{
+			exchange: pluginExchange(n), key: originKey(n, origin), pluginDelay: roundUp(delay),
+			unconfirmable: true,
+		}, nil
 	case d.transport == transportReject:
 		r := route{key: n.Retry(0), checked: true}
 		ttl, known := d.ttlOf(n.Retry(0))
@@ -57,6 +63,28 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 	return d.wait(delay, n.Retry), nil
 }
 
+// recorded is r to where the consumer's broker has named, which may have another naming scheme. A place that is not the
+// consumer's queue is one that messages leave when they expire.
+func (r route) recorded(o *driver.Outgoing) route {
+	switch to := o.Origin.RedriveTo; to {
+	case "", r.key:
+		return r
+	case o.To.Consumer:
+		return route{key: to}
+	default:
+		return route{key: to, expiration: 1}
+	}
+}
+
+// RedriveTo implements driver.Addresser.
+func (t *transport) RedriveTo(to *driver.Destination) string {
+	r, err := t.design.retry(to.Names, &envelope.Origin{}, 0)
+	if err != nil {
+		return ""
+	}
+	return r.key
+}
+
 // maxRounds bounds how often a message passes through a wait queue that was made with a shorter time to live.
 const maxRounds = 50
 
@@ -71,7 +99,8 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	switch {
 	case !known || ttl >= delay:
 		return one
-	case len(d.ladder.steps) > 0 && delay > maxRounds*ttl: // as good as no time to live at all: the queue that has the delay in its name
+	// as good as no time to live at all: the queue that has the delay in its name
+	case len(d.ladder.steps) > 0 && delay > maxRounds*ttl:
 		step, rest := d.ladder.step(delay)
 		return d.rung(name(step), step, rest)
 	}

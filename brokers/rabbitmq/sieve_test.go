@@ -78,8 +78,11 @@ func TestSieve(t *testing.T) {
 		"an array of 8,193":       {entry("a", sized('A', bytes.Repeat([]byte{kindVoid}, 8193))), true},
 		"an unknown kind":         {entry("a", append([]byte{'?'}, make([]byte, 300)...)), true},
 		"a length beyond the end": {append(entry("a", []byte{kindString, 0, 0, 9, 9}), make([]byte, 300)...), true},
-		"more than is kept":       {append(manyEntries(8193), entry("x", sized(kindBytes, make([]byte, maxUndecoded)))...), true},
-		"as much, decodable":      {entry("x", sized(kindBytes, make([]byte, maxUndecoded))), false},
+		"more than is kept": {
+			append(manyEntries(8193), entry("x", sized(kindBytes, make([]byte, maxUndecoded)))...),
+			true,
+		},
+		"as much, decodable": {entry("x", sized(kindBytes, make([]byte, maxUndecoded))), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := plainFrame(1, "method"), plainFrame(3, "abc")
@@ -124,7 +127,10 @@ func TestSieve_HandsOnWhatIsNoFrame(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, stream[:end], got)
 	}
-	for _, text := range []string{"AMQP\x00\x00\x09\x01", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x15\x03\x03\x00\x02\x02\x46"} {
+	for _, text := range []string{
+		"AMQP\x00\x00\x09\x01", "HTTP/1.1 400 Bad Request\r\n\r\n",
+		"\x15\x03\x03\x00\x02\x02\x46",
+	} {
 		s := sift(readOnly{in: bytes.NewReader([]byte(text))})
 		got, err := io.ReadAll(s)
 		require.NoError(t, err)

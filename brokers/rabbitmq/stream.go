@@ -71,7 +71,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		for range cancels { // until the channel ends
-			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q: %w", q.Names.Queue, brokers.ErrUnroutable))
+			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q: %w", q.Names.Queue,
+				brokers.ErrUnroutable))
 		}
 		if e := <-closes; e != nil { // a consumer timeout says here that it was one
 			s.end(fmt.Errorf("rabbitmq: the channel that consumes from queue %q has ended: %w", q.Names.Queue, e))
@@ -161,7 +162,8 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 		found.Earlier = max(1, found.Earlier)
 	}
 	found.NearLimit = origin.DeliveryCount >= max(1, design.deliveryLimit/2)
-	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 { // one that an operator sends back has others besides
+	// one that an operator sends back has others besides
+	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
 			"their bytes are in " + keyUndecoded
 	}

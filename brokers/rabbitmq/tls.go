@@ -48,8 +48,8 @@ type handshake struct {
 	anonymous   bool // the first attempt with this URL, which names no certificate
 }
 
-const certificateHint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, " +
-	"add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
+const certificateHint = "the server ended the connection after the TLS handshake: if it asks its clients for " +
+	"certificates, add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
 
 // explainHandshake adds what to do to the error of a connection that failed before it was open. A broker that is being
 // restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of
@@ -67,10 +67,11 @@ func explainHandshake(err error, h handshake) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &authority):
-		hint = "the authority of the server's certificate is not trusted here: put its certificate into a file and add cacertfile=<file> to the URL, " +
-			"or correct the file that cacertfile names"
+		hint = "the authority of the server's certificate is not trusted here: put its certificate into a file and add " +
+			"cacertfile=<file> to the URL, or correct the file that cacertfile names"
 	case errors.As(err, &host):
-		hint = "the server's certificate is for another name: connect by a name that it is for, or add server_name_indication=<that name> to the URL"
+		hint = "the server's certificate is for another name: connect by a name that it is for, or add " +
+			"server_name_indication=<that name> to the URL"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		hint = "renew the server's certificate, or correct the clock of this machine"
 	case errors.As(err, &record):
@@ -80,7 +81,8 @@ func explainHandshake(err error, h handshake) error {
 	case h.encrypted && h.anonymous && errors.Is(err, net.ErrClosed):
 		// The client's reader saw the end of the connection first, and closed it under the writer.
 		hint = certificateHint
-	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError && exception.Code != amqp.ChannelError:
+	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError &&
+		exception.Code != amqp.ChannelError:
 		return err
 	case h.encrypted && (h.anonymous || strings.Contains(exception.Reason, "tls: ")):
 		// With TLS 1.3 the server looks at the client's certificate after the handshake. Its verdict may be lost with

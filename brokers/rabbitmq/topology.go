@@ -46,10 +46,13 @@ type Plan struct {
 	// needs them beforehand: see [Plan.All].
 	Later []Queue
 
-	adopt   bool                                                                    // what exists is taken as it is
-	typed   bool                                                                    // the configuration gives the types of queues
-	ways    []way                                                                   // of the wait queues among Queues, Later and Adopted
-	learned func(queue string, ttl int64)                                           // notes what a wait queue that exists has
+	adopt bool // what exists is taken as it is
+	// the configuration gives the types of queues
+	typed bool
+	// of the wait queues among Queues, Later and Adopted
+	ways []way
+	// notes what a wait queue that exists has
+	learned func(queue string, ttl int64)
 	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // what policies make of a queue
 }
 

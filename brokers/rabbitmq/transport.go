@@ -15,7 +15,8 @@ import (
 )
 
 // transport is RabbitMQ as the engine sees it. It keeps two connections: when the broker is short of memory it stops
-// reading from connections that publish, and acks sent on such a connection would not arrive. Depths opens a third.
+// reading from connections that publish, and acks sent on such a connection would not arrive. Depths
+// and Readers open a third.
 type transport struct {
 	cfg    brokers.Config
 	design *design
@@ -23,7 +24,8 @@ type transport struct {
 
 	publishing *link
 	consuming  *link // connects with the first subscription
-	counting   *link // connects with the first Depths: an answer that does not come costs the connection it was asked on
+	// connects with the first Depths or Readers: an answer that does not come costs the connection it was asked on
+	counting *link
 
 	// Each has a separate channel, because RabbitMQ ends the channel of a publication to an exchange that does not
 	// exist, and with it all that is in flight there.
@@ -45,6 +47,7 @@ var (
 	_ driver.Namer          = (*transport)(nil)
 	_ driver.Expecter       = (*transport)(nil)
 	_ brokers.DepthReporter = (*transport)(nil)
+	_ driver.ReaderCounter  = (*transport)(nil)
 )
 
 // connect opens a transport.
@@ -80,7 +83,8 @@ func (t *transport) prepare(ctx context.Context) error {
 		}
 	}
 	if exchange := t.design.names("", "").Exchange; exchange != "" && t.design.makes() {
-		return declare(ctx, t.publishing, t.design.mode(Plan{Exchanges: []Exchange{{Name: exchange, Kind: t.design.exchangeType}}}))
+		return declare(ctx, t.publishing, t.design.mode(
+			Plan{Exchanges: []Exchange{{Name: exchange, Kind: t.design.exchangeType}}}))
 	}
 	return nil
 }
@@ -193,6 +197,9 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 		r, err = t.design.delayed(n, o.To.Topic, o.Delay)
 	case driver.ToConsumer:
 		r, err = t.design.retry(n, o.Origin, o.Delay)
+		if err == nil && o.Delay <= 0 {
+			r = r.recorded(o)
+		}
 	case driver.ToDeadLetters:
 		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has
 		// the queue's name. An adopted exchange may be of any type.

@@ -27,12 +27,12 @@ func TestConformance(t *testing.T) {
 				},
 				Delete: func(t *testing.T, id string) {
 					t.Helper()
-					path, _, _ := strings.Cut(strings.TrimPrefix(url, "sqlite://"), "?")
-					db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
-					require.NoError(t, err)
-					defer db.Close()
-					_, err = db.ExecContext(t.Context(), "DELETE FROM redrive_queue_messages WHERE uuid = ?", id)
-					require.NoError(t, err)
+					operate(t, url, "DELETE FROM redrive_queue_messages WHERE uuid = ?", id)
+				},
+				Erase: func(t *testing.T, _ string, _ brokers.Names) {
+					t.Helper()
+					operate(t, url, `DELETE FROM redrive_queue_messages; DELETE FROM redrive_queues;
+						DELETE FROM sqlite_sequence WHERE name = 'redrive_queue_messages'`)
 				},
 			}
 		},
@@ -48,4 +48,15 @@ func TestConformance(t *testing.T) {
 			ForceShort:                          true,
 		},
 	})
+}
+
+// operate runs statements as an operator does, on a separate connection.
+func operate(t *testing.T, url, statements string, args ...any) {
+	t.Helper()
+	path, _, _ := strings.Cut(strings.TrimPrefix(url, "sqlite://"), "?")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+	require.NoError(t, err)
+	defer db.Close()
+	_, err = db.ExecContext(t.Context(), statements, args...)
+	require.NoError(t, err)
 }

@@ -71,7 +71,8 @@ func (d *delivery) handedOut() driver.Delivery {
 	d.mu.Unlock()
 	held := driver.Delivery{Message: m, Token: d, Suspect: row.crashes, Earlier: row.deliveries - 1}
 	o := &held.Origin
-	o.Offset, o.Position = &row.id, strconv.FormatInt(row.id, 10)
+	// Ids begin anew when somebody empties the table, and a position never.
+	o.Offset, o.Position = &row.id, strconv.FormatInt(row.id, 10)+"/"+strconv.FormatInt(row.publishedAt, 36)
 	o.Timestamp = time.UnixMicro(row.publishedAt).UTC()
 	o.Redelivered, o.DeliveryCount = row.deliveries > 1, row.deliveries
 	return held

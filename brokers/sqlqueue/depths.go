@@ -17,7 +17,7 @@ const (
 
 // depths counts the rows that wait, up to limit.
 func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error) {
-	queues, err := s.queues(ctx)
+	queues, err := s.queues(ctx, fmt.Sprintf(" ORDER BY id LIMIT %d", maxDepthQueues)) // the oldest
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,8 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
 	err = s.db.QueryRowContext(ctx, s.name().Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
 		SELECT lease FROM redrive_queue_messages
-		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.name().Now(), limit)), queue).
+		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.name().Now(),
+		limit)), queue).
 		Scan(&waiting, &retries)
 	return waiting, retries, err
 }
@@ -57,7 +58,8 @@ func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries
 // ready counts the rows of a queue that are due and not leased.
 func (s *store) ready(ctx context.Context, queue, limit int64) (ready int64, err error) {
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT id FROM redrive_queue_messages"+
-		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name().Now(), s.free(queue), limit)).Scan(&ready)
+		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name().Now(), s.free(queue),
+		limit)).Scan(&ready)
 	return ready, err
 }
 
@@ -67,9 +69,10 @@ type consumerQueue struct {
 	topic, group string
 }
 
-// queues lists the oldest of them.
-func (s *store) queues(ctx context.Context) (list []consumerQueue, err error) {
-	rows, err := s.db.QueryContext(ctx, fmt.Sprintf("SELECT id, topic, consumer_group FROM redrive_queues ORDER BY id LIMIT %d", maxDepthQueues))
+// queues lists those that which selects.
+func (s *store) queues(ctx context.Context, which string, args ...any) (list []consumerQueue, err error) {
+	query := "SELECT id, topic, consumer_group FROM redrive_queues" + which //nolint:gosec // G202: clauses of ours
+	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -48,9 +48,8 @@ type dialect interface {
 	locks() lockHabit
 	// held selects those of rows that worker has the lease of.
 	held(worker int64, rows []leased) (where string, args []any)
-	// over begins a statement on rows that also ends leases of many rows, all of which are answered with it. It ends
-	// none when one of the leases that rows share is lost.
-	over(batches []int64, rows []leased) (with string, args []any)
+	// over begins a statement on rows that also ends a worker's leases of many rows, all of which are answered with it.
+	over(worker int64, batches []int64) (with string, args []any)
 	// free is the condition on a due row of queue that it is not leased.
 	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
@@ -115,7 +114,8 @@ func queryClaimed(ctx context.Context, db DB, n int, query string, args ...any) 
 		if list == nil {
 			list = make([]claimed, 0, n)
 		}
-		if err := rows.Scan(&c.at, &c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.crashes, &c.uuid, &c.headers, &c.payload, &c.batch); err != nil {
+		if err := rows.Scan(&c.at, &c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.crashes, &c.uuid, &c.headers,
+			&c.payload, &c.batch); err != nil {
 			return nil, err
 		}
 		list = append(list, c)

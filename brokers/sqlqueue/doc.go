@@ -91,8 +91,8 @@
 //   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB; x-max-message sets less. 20 KiB of that
 //     are for what a retry or a dead letter adds to the headers of a message that has just fitted.
 //   - There are no topic patterns: Subscribe refuses a topic with the word * or #.
-//   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those with
-//     its id in redrive_queue_messages.
+//   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those
+//     with its id in redrive_queue_messages.
 //   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
 //     With _pragma=synchronous(normal) they do not wait, and a loss of power may take the last ones back.
 //   - A publish in a transaction that makes the very first message of a new topic blocks other firsts until it ends.
@@ -100,9 +100,9 @@
 //     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.
 //   - On PostgreSQL the claims of one queue come one after the other, for about a millisecond each.
 //   - PostgreSQL keeps one connection for LISTEN. With max-connections below 3 the queue polls.
-//   - Behind a pooler such as pgbouncer, also in transaction mode, which is recognised at Open, statements are not prepared under names
-//     (default_query_exec_mode=cache_describe, unless the URL says another), and the queue polls where it does not hear its own
-//     notification. A pool for [New] needs that parameter in its DSN.
+//   - Behind a pooler such as pgbouncer, also in transaction mode, which is recognised at Open, statements are not
+//     prepared under names (default_query_exec_mode=cache_describe, unless the URL says another), and the queue polls
+//     where it does not hear its own notification. A pool for [New] needs that parameter in its DSN.
 //
 // # Why this is not watermill-sql
 //
@@ -111,10 +111,10 @@
 // transaction. Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the
 // adapters:
 //
-//   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that with
-//     SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run, and one
-//     that outlives AckDeadline is started again concurrently with itself. Here 16 handlers hold none, and are started once. With a
-//     handler that does nothing it is about 20 times slower than this queue.
+//   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that
+//     with SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run,
+//     and one that outlives AckDeadline is started again concurrently with itself. Here 16 handlers hold none, and are
+//     started once. With a handler that does nothing it is about 20 times slower than this queue.
 //   - A nack is sent again in place, with the transaction open, and everything behind it waits. There are no delays.
 //   - With its own schema and 10,000 messages waiting it is 3 times slower, runs one handler at a time, and keeps
 //     every message forever. Any open transaction that has written, in any table, stops it.

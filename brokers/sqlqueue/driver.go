@@ -37,7 +37,10 @@ func (urlDriver) Params() []brokers.Param {
 			Name: "poll", Kind: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
 			Doc: "Longest pause between two looks for new messages where the database does not say that there are any.",
 		},
-		{Name: "listen", Kind: brokers.Bool, Default: "true", Doc: "Use PostgreSQL's LISTEN and NOTIFY where the driver can."},
+		{
+			Name: "listen", Kind: brokers.Bool, Default: "true",
+			Doc: "Use PostgreSQL's LISTEN and NOTIFY where the driver can.",
+		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1024", Max: 10_000,
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
@@ -48,7 +51,8 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
-			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no limit.",
+			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no " +
+				"limit.",
 		},
 		{
 			Name: "retention", Kind: brokers.Duration, Default: "0s",
@@ -93,7 +97,10 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 		return nil, errors.New("a database in memory is a different one on each connection: name a file, or use mem://")
 	}
 	conns := cfg.Params.Int("max-connections")
-	db, err := src.Connect(ctx, sqldb.Pool{Driver: cfg.Params.String("driver"), Max: conns, Lifetime: cfg.Params.Duration("conn-lifetime")})
+	db, err := src.Connect(ctx, sqldb.Pool{
+		Driver: cfg.Params.String("driver"), Max: conns,
+		Lifetime: cfg.Params.Duration("conn-lifetime"),
+	})
 	if err != nil {
 		return nil, err
 	}

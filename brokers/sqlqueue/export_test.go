@@ -11,7 +11,8 @@ import (
 // BreakInserts makes SQLite refuse new messages of which condition is true.
 func (b *Broker) BreakInserts(t testing.TB, condition string) {
 	t.Helper()
-	_, err := b.t.db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON redrive_queue_messages WHEN NEW.`+condition+`
+	_, err := b.t.db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON redrive_queue_messages WHEN NEW.`+
+		condition+`
 		BEGIN SELECT RAISE(ABORT, 'refused by the test'); END`)
 	require.NoError(t, err)
 }

@@ -90,7 +90,8 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 					}
 					end(w, b, m)
 					w.sleep(time.Second)
-					require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 42"), "it is the other worker's")
+					require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 42"),
+						"it is the other worker's")
 					require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))
 					require.Zero(w, w.count("SELECT count(*) FROM effects"))
 				})
@@ -163,7 +164,8 @@ func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 		b, other := w.process("x-lease=3s"), w.process("x-lease=3s")
 		messages := subscribe(w.T, b, "orders")
 		publish(w.T, b, "orders", "m")
-		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the test'); END")
+		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the " +
+			"test'); END")
 		now(w.T, messages).Ack()
 		others := subscribe(w.T, other, "orders")
 		for range 10 {
@@ -251,6 +253,9 @@ func TestNack_PauseDoubles(t *testing.T) {
 			m.Nack()
 		}
 		ms := time.Millisecond
-		require.Equal(w, []time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 6400 * ms, 6400 * ms}, pauses)
+		require.Equal(w, []time.Duration{
+			100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 6400 * ms,
+			6400 * ms,
+		}, pauses)
 	})
 }

@@ -21,13 +21,14 @@ type leases struct {
 
 // take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being
 // returned, was claimed a second time because its lease had run out while this process was stuck, and no other worker
-// was there: its handler goes on, under the new lease.
+// was there: its handler continues under the new lease. A row that has only the id of a known one is another message:
+// the table was emptied, and ids began anew.
 func (l *leases) take(list []*delivery) []*delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fresh := list[:0]
 	for _, d := range list {
-		if known := l.held[d.row.id]; known != nil && !known.isLeaving() {
+		if known := l.held[d.row.id]; known != nil && !known.isLeaving() && known.row.same(&d.row) {
 			known.revive(d.expires)
 			continue
 		}

@@ -37,9 +37,12 @@ const (
 // errCannotListen says that the driver offers no way to wait for notifications.
 var errCannotListen = errors.New("the driver cannot wait for notifications")
 
+// listening are the pauses between two connections that listen.
+var listening = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
+
 // run listens until ctx ends, and connects again when the connection breaks. It gives up on a driver other than pgx.
 func (l *listener) run(ctx context.Context) {
-	pause := 100 * time.Millisecond
+	failures := 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := l.listen(ctx)
@@ -55,12 +58,12 @@ func (l *listener) run(ctx context.Context) {
 			continue
 		}
 		if time.Since(began) > time.Minute {
-			pause = 100 * time.Millisecond
+			failures = 0
 		}
-		if wait.For(ctx, pause) != nil {
+		failures++
+		if wait.For(ctx, listening.After(failures)) != nil {
 			return
 		}
-		pause = min(2*pause, 5*time.Second)
 	}
 }
 

@@ -55,13 +55,16 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 	}
 	return `INSERT INTO redrive_queue_messages
 		(queue_id, visible_at, due_at, published_at, uuid, headers, payload) VALUES ` +
-		sqldb.Tuples("(?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+", ?, ?, ?)", len(rows)), args
+			sqldb.Tuples("(?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+" + ?, "+sqldb.MySQL.Now()+", ?, ?, ?)", len(rows)),
+		args
 }
 
 // claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would
 // go on to the record behind the last one that is due, which may be the first of another queue, and hold that as well:
 // the claims of the other queue would skip it, and its messages come out of order.
-func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
+func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
+	n int,
+) (list []claimed, err error) {
 	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE
 	// READ would lock the gaps between them, and every publish into one would wait.
 	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
@@ -75,8 +78,10 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 			ids[i] = list[i].id
 		}
 		//nolint:gosec // G202: the ids are integers of ours
-		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+`, deliveries = deliveries + 1,
-			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, worker, lease.Microseconds())
+		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+
+			`, deliveries = deliveries + 1,
+			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, worker,
+			lease.Microseconds())
 		return err
 	})
 	if err != nil {
@@ -99,8 +104,11 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) (
 			return nil, err
 		}
 		// Without parameters, because a text that is never the same again is not worth preparing.
-		list, err := queryClaimed(ctx, tx, len(found), `SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
-			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(found)+`) AND visible_at <= `+sqldb.MySQL.Now()+` FOR UPDATE SKIP LOCKED`)
+		list, err := queryClaimed(ctx, tx, len(found),
+			`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
+				` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(found)+`) AND visible_at <= `+
+				sqldb.MySQL.Now()+
+				` FOR UPDATE SKIP LOCKED`)
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +127,8 @@ func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved
 
 // moveEach moves rows in one transaction, or none of them.
 func moveEach(
-	ctx context.Context, db *sql.DB, d Dialect, opts *sql.TxOptions, worker int64, moves []moved, pad time.Duration, done map[int64]bool,
+	ctx context.Context, db *sql.DB, d Dialect, opts *sql.TxOptions, worker int64, moves []moved, pad time.Duration,
+	done map[int64]bool,
 ) error {
 	var ids []int64
 	err := sqldb.InTx(ctx, db, opts, func(tx *sql.Tx) error {
@@ -130,7 +139,8 @@ func moveEach(
 				delay += pad
 			}
 			//nolint:gosec // G202: the dialect's clock
-			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+d.Now()+` + ?, due_at = `+d.Now()+` + ?,
+			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+d.Now()+` + ?, due_at = `+
+				d.Now()+` + ?,
 				headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
 				delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id(), worker)
 			if err != nil {
@@ -169,7 +179,7 @@ func (mysql) held(worker int64, rows []leased) (where string, args []any) {
 	return heldEach(worker, rows)
 }
 
-func (mysql) over([]int64, []leased) (with string, args []any) { return "", nil }
+func (mysql) over(int64, []int64) (with string, args []any) { return "", nil }
 
 // free adds no condition: the owner of a row has moved it out of what is due.
 func (mysql) free(int64) string { return "1 = 1" }

@@ -57,7 +57,8 @@ func (p *postgres) publish(ctx context.Context, db DB, own bool, topic string, r
 		n, err := result.RowsAffected()
 		return n > 0, err
 	}
-	found, err := queryInts(ctx, db, "WITH i AS ("+insert+`) SELECT length(pg_notify('`+channel+`', id || ' ' || $2::text)::text)
+	found, err := queryInts(ctx, db, "WITH i AS ("+insert+`) SELECT length(pg_notify('`+channel+
+		`', id || ' ' || $2::text)::text)
 		FROM redrive_queues WHERE topic = $1`, args...)
 	return len(found) > 0, err
 }
@@ -132,7 +133,9 @@ const maxBatch = 490
 func (*postgres) limit(n int) int { return min(n, maxBatch) }
 
 // claim is a function in the database, which takes a lock and looks at what is due after it has it. See the migration.
-func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
+func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
+	n int,
+) (list []claimed, err error) {
 	query := func(db DB) error {
 		// Numbers that are mostly 0 cost database/sql no allocation: what can be told from the others is not in it.
 		list, err = queryClaimed(ctx, db, n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
@@ -141,7 +144,8 @@ func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from in
 		return err
 	}
 	if p.explicit {
-		err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error { return query(tx) })
+		err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted},
+			func(tx *sql.Tx) error { return query(tx) })
 	} else {
 		err = query(db)
 	}
@@ -166,31 +170,27 @@ func (*postgres) byIDs(ids []int64) (where string, args []any) {
 func (*postgres) locks() lockHabit { return lookLate }
 
 // held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
-// of them; every driver passes text for an array. Rows without a separate lease are held as long as all the leases that
-// they share are there: should one be lost, callers ask again for each.
+// of them; every driver passes text for an array.
 func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 	ids := "{" + sqldb.IDs(idsOf(rows)) + "}"
 	batches := batchesOf(rows)
 	if len(batches) == 0 {
 		return " WHERE id = ANY (?::bigint[]) AND lease = ?", []any{ids, worker}
 	}
-	return " WHERE id = ANY (?::bigint[]) AND (lease = ? OR lease IS NULL AND " + sharedHeld + ")",
-		[]any{ids, worker, "{" + sqldb.IDs(batches) + "}", len(batches)}
+	return " WHERE id = ANY (?::bigint[]) AND (lease = ? OR lease IS NULL AND id IN " + shared + ")",
+		[]any{ids, worker, "{" + sqldb.IDs(batches) + "}", worker}
 }
 
-// sharedHeld reports whether all of the leases in an array are there. It reads them once for a statement.
-const sharedHeld = "(SELECT count(*) FROM redrive_queue_leases WHERE id = ANY (?::bigint[])) = ?"
+// shared are the rows of a worker's leases in an array. A lease is not enough to go by: its id and those of rows begin
+// anew when somebody empties the tables.
+const shared = "(SELECT unnest(ids) FROM redrive_queue_leases WHERE id = ANY (?::bigint[]) AND worker = ?)"
 
-func (*postgres) over(batches []int64, rows []leased) (with string, args []any) {
+func (*postgres) over(worker int64, batches []int64) (with string, args []any) {
 	if len(batches) == 0 {
 		return "", nil
 	}
-	with, args = "DELETE FROM redrive_queue_leases WHERE id = ANY (?::bigint[])", []any{"{" + sqldb.IDs(batches) + "}"}
-	if shared := batchesOf(rows); len(shared) > 0 {
-		with += " AND " + sharedHeld
-		args = append(args, "{"+sqldb.IDs(shared)+"}", len(shared))
-	}
-	return "WITH over AS (" + with + ") ", args
+	return "WITH over AS (DELETE FROM redrive_queue_leases WHERE id = ANY (?::bigint[]) AND worker = ?) ",
+		[]any{"{" + sqldb.IDs(batches) + "}", worker}
 }
 
 func (p *postgres) free(queue int64) string {
@@ -201,8 +201,10 @@ func (p *postgres) free(queue int64) string {
 func (*postgres) firsts() string { return firstOfEach(PostgreSQL) }
 
 func (p *postgres) next() string {
-	return "SELECT visible_at - " + sqldb.PostgreSQL.Now() + ` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
-		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` + sqldb.PostgreSQL.Now() + `))))
+	return "SELECT visible_at - " + sqldb.PostgreSQL.Now() +
+		` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
+		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` +
+		sqldb.PostgreSQL.Now() + `))))
 		ORDER BY visible_at, id LIMIT 1`
 }
 
@@ -217,28 +219,10 @@ func batchesOf(rows []leased) (batches []int64) {
 }
 
 func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	rows := make([]leased, len(moves))
-	byID := make(map[int64]moved, len(moves))
-	for i, m := range moves {
-		rows[i] = m.leased()
-		byID[m.id()] = m
+	ids, err := p.moveHeld(ctx, db, worker, moves)
+	for _, id := range ids {
+		done[id] = true
 	}
-	_, err := eachLease(rows, func(rows []leased) (int64, error) {
-		var some []moved
-		for _, r := range rows {
-			if !done[r.id] {
-				some = append(some, byID[r.id])
-			}
-		}
-		if len(some) == 0 {
-			return 0, nil
-		}
-		ids, err := p.moveHeld(ctx, db, worker, some, batchesOf(rows))
-		for _, id := range ids {
-			done[id] = true
-		}
-		return int64(len(ids)), err
-	})
 	due := map[int64]time.Duration{}
 	for _, m := range moves {
 		if d, ok := due[m.stream.queue]; done[m.id()] && (!ok || m.delay < d) {
@@ -251,16 +235,23 @@ func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []m
 	return err
 }
 
-func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []moved, batches []int64) ([]int64, error) {
-	args := []any{worker, "{" + sqldb.IDs(batches) + "}", len(batches)}
+func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []moved) ([]int64, error) {
+	rows := make([]leased, len(moves))
+	for i, m := range moves {
+		rows[i] = m.leased()
+	}
+	var args []any
 	for _, m := range moves {
 		args = append(args, m.id(), m.delay.Microseconds(), m.headers, m.payload)
 	}
-	values := strings.Replace(sqldb.Tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)", "(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
-	return queryInts(ctx, db, sqldb.PostgreSQL.Bind(`WITH w AS (SELECT ?::bigint AS worker, `+sharedHeld+` AS shared), v(id, delay, headers, payload) AS (VALUES `+
-		values+`) UPDATE redrive_queue_messages m SET visible_at = `+sqldb.PostgreSQL.Now()+` + v.delay, due_at = `+sqldb.PostgreSQL.Now()+` + v.delay,
+	args = append(args, worker, "{"+sqldb.IDs(batchesOf(rows))+"}", worker)
+	values := strings.Replace(sqldb.Tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)",
+		"(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
+	return queryInts(ctx, db, sqldb.PostgreSQL.Bind(`WITH v(id, delay, headers, payload) AS (VALUES `+
+		values+`) UPDATE redrive_queue_messages m SET visible_at = `+sqldb.PostgreSQL.Now()+` + v.delay, due_at = `+
+		sqldb.PostgreSQL.Now()+` + v.delay,
 		headers = v.headers, payload = v.payload, crashes = 0, started = 0, deliveries = 0, lease = 0
-		FROM v, w WHERE m.id = v.id AND (m.lease = w.worker OR m.lease IS NULL AND w.shared) RETURNING m.id`), args...)
+		FROM v WHERE m.id = v.id AND (m.lease = ? OR m.lease IS NULL AND m.id IN `+shared+`) RETURNING m.id`), args...)
 }
 
 func (*postgres) wake(ctx context.Context, db DB, queue int64, delay time.Duration) error {
@@ -271,7 +262,8 @@ func (*postgres) wake(ctx context.Context, db DB, queue int64, delay time.Durati
 
 // wakeTopic is wake for all queues of a topic.
 func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.Duration) error {
-	_, err := queryInts(ctx, db, "SELECT length(pg_notify('"+channel+"', id || ' ' || $2::text)::text) FROM redrive_queues WHERE topic = $1",
+	_, err := queryInts(ctx, db, "SELECT length(pg_notify('"+channel+
+		"', id || ' ' || $2::text)::text) FROM redrive_queues WHERE topic = $1",
 		[]byte(topic), strconv.FormatInt(delay.Microseconds(), 10))
 	return err
 }
@@ -293,7 +285,8 @@ func (*postgres) tend(ctx context.Context, db *sql.DB) error {
 
 // probe stays below the gigabyte that a field may have, for the protocol's and the server's copies.
 func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error) {
-	committed, err := queryInts(ctx, db, "SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_isolation' AND setting = 'read committed'")
+	committed, err := queryInts(ctx, db, "SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_isolation' "+
+		"AND setting = 'read committed'")
 	if err != nil {
 		return 0, err
 	}
@@ -304,7 +297,10 @@ func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err
 
 // takesArrays reports whether the driver passes Go's slices as arrays, as pgx does, and loses nothing on the way.
 func takesArrays(ctx context.Context, db *sql.DB) bool {
-	rows := []row{{delay: -time.Microsecond, uuid: `{"\,`, headers: "", payload: []byte{0, '\\', 255}}, {delay: time.Hour, uuid: "NULL", headers: "{}", payload: []byte{}}}
+	rows := []row{
+		{delay: -time.Microsecond, uuid: `{"\,`, headers: "", payload: []byte{0, '\\', 255}},
+		{delay: time.Hour, uuid: "NULL", headers: "{}", payload: []byte{}},
+	}
 	same, err := queryInts(ctx, db, `SELECT count(*) FROM `+unnested(1)+` AS v(delay, uuid, headers, payload)
 		WHERE (delay, uuid, headers, payload) IN ((-1, '{"\,', '', '\x005cff'::bytea), (3600000000, 'NULL', '{}', ''))`,
 		columnsOf(rows)...)

@@ -29,7 +29,11 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	faults := make([]error, len(out))
 	var moves []moved
 	var parcels []*parcel
-	known := map[*driver.Destination]*parcel{}
+	type address struct {
+		to       *driver.Destination
+		existing bool
+	}
+	known := map[address]*parcel{}
 	for i := range out {
 		o := &out[i]
 		r := newRow(o)
@@ -47,10 +51,11 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 			case fateDeciding, fateDecided: // a second message
 			}
 		}
-		p := known[o.To]
+		at := address{o.To, o.ExistingOnly}
+		p := known[at]
 		if p == nil {
-			p = t.parcelTo(ctx, o.To)
-			known[o.To] = p
+			p = t.parcelTo(ctx, o.To, o.ExistingOnly)
+			known[at] = p
 			if p.err == nil {
 				parcels = append(parcels, p)
 			}
@@ -85,12 +90,14 @@ func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	return nil
 }
 
-// parcelTo finds a destination.
-func (t *transport) parcelTo(ctx context.Context, to *driver.Destination) *parcel {
+// parcelTo finds a destination. A topic is made when it is used, unless it must exist.
+func (t *transport) parcelTo(ctx context.Context, to *driver.Destination, existing bool) *parcel {
 	p := &parcel{topic: to.Topic}
 	switch to.Kind {
 	case driver.ToTopic:
-		p.err = checkName("topic", p.topic)
+		if p.err = checkName("topic", p.topic); p.err == nil && existing {
+			p.err = t.store.mustRead(ctx, p.topic)
+		}
 	case driver.ToDeadLetters:
 		p.topic = to.Names.Dead
 		p.err = checkName("topic", p.topic)

@@ -53,7 +53,8 @@ func nothing(t *testing.T, messages <-chan *message.Message, quiet time.Duration
 // openFile opens a queue of an application's own *sql.DB.
 func openFile(t *testing.T, opts ...brokers.Option) (*sqlqueue.Broker, *sql.DB) {
 	t.Helper()
-	dsn := "file:" + filepath.Join(t.TempDir(), "app.db") + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
+	dsn := "file:" + filepath.Join(t.TempDir(), "app.db") +
+		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
 	db, err := sql.Open("sqlite", dsn)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -295,10 +296,11 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 var refuses atomic.Pointer[func(uuid string) bool]
 
 func init() {
-	sqlite.MustRegisterScalarFunction("refuses", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-		uuid, _ := args[0].(string)
-		return (*refuses.Load())(uuid), nil
-	})
+	sqlite.MustRegisterScalarFunction("refuses", 1,
+		func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+			uuid, _ := args[0].(string)
+			return (*refuses.Load())(uuid), nil
+		})
 }
 
 // Retries of several handlers share a transaction. When the database refuses one of them, the others are tried apart:
@@ -328,7 +330,8 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 		faults := map[string]error{}
 		var mu sync.Mutex
 		var all sync.WaitGroup
-		for _, id := range []string{"first", "a", "refused", "b", "c"} { // the first one waits, and the others gather behind it
+		// the first one waits, and the others gather behind it
+		for _, id := range []string{"first", "a", "refused", "b", "c"} {
 			all.Go(func() {
 				retry := held[id].Copy()
 				retry.Metadata.Set("again", "yes")
@@ -395,7 +398,8 @@ func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 		release()
 		all.Wait()
 		require.Equal(w, []string{"refused"}, refused)
-		require.ErrorContains(w, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused", "alone in its statement")
+		require.ErrorContains(w, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused",
+			"alone in its statement")
 		for range callers - 1 {
 			m := now(w.T, messages)
 			require.Equal(w, "m", m.UUID)

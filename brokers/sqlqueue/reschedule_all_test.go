@@ -19,7 +19,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	const n = 1200 // more than a statement takes
 	received := map[string]<-chan *message.Message{}
 	for _, group := range []string{"billing", "mail"} {
-		messages, err := queue.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(n)).Subscribe(t.Context(), "orders")
+		messages, err := queue.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(n)).Subscribe(t.Context(),
+			"orders")
 		require.NoError(t, err)
 		received[group] = messages
 	}

@@ -32,7 +32,8 @@ func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 				m.Nack()
 			}
 		}
-		const archived = "SELECT count(*) FROM redrive_queue_archive WHERE uuid IN ('acked', 'in a transaction') AND payload = CAST(uuid AS BLOB)"
+		const archived = "SELECT count(*) FROM redrive_queue_archive WHERE uuid IN ('acked', 'in a transaction') AND " +
+			"payload = CAST(uuid AS BLOB)"
 		require.Equal(w, 2, w.count(archived))
 		w.sleep(time.Hour - time.Second)
 		require.Equal(w, 2, w.count(archived))
@@ -50,7 +51,8 @@ func TestRetention_CopyAndAckAreOneTransaction(t *testing.T) {
 		messages := subscribe(w.T, b, "orders")
 		publish(w.T, b, "orders", "m")
 		m := now(w.T, messages)
-		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the test'); END")
+		w.exec("CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'refused by the " +
+			"test'); END")
 		m.Ack()
 		w.sleep(time.Minute)
 		require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))

@@ -83,6 +83,9 @@ type claimed struct {
 	payload     []byte
 }
 
+// same reports whether c and d, which have the same id, are the same row.
+func (c *claimed) same(d *claimed) bool { return c.publishedAt == d.publishedAt && c.uuid == d.uuid }
+
 // message makes the message that was published. It fails when the headers have been damaged by hand.
 func (c claimed) message() (*message.Message, error) {
 	m := message.NewMessage(c.uuid, c.payload)

@@ -52,11 +52,15 @@ func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 		SELECT ?, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM t, v`, append(args, queue)
 }
 
-func (s sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) (list []claimed, err error) {
+func (s sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
+	n int,
+) (list []claimed, err error) {
 	err = s.write(ctx, func() error {
 		list, err = queryClaimed(ctx, db, n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
-			lease = ?, visible_at = `+sqldb.SQLite.Now()+` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(n)+`)
+			lease = ?, visible_at = `+sqldb.SQLite.Now()+
+			` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
+			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+
+			strconv.Itoa(n)+`)
 			RETURNING 0`+columns, worker, lease.Microseconds(), queue, from)
 		return err
 	})
@@ -86,7 +90,7 @@ func (sqlite) held(worker int64, rows []leased) (where string, args []any) {
 	return heldEach(worker, rows)
 }
 
-func (sqlite) over([]int64, []leased) (with string, args []any) { return "", nil }
+func (sqlite) over(int64, []int64) (with string, args []any) { return "", nil }
 
 // free adds no condition: the owner of a row has moved it out of what is due.
 func (sqlite) free(int64) string { return "1 = 1" }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -36,7 +37,8 @@ func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, e
 
 // insertQueueRow makes a row of redrive_queues for a topic and a group, unless another one has its place.
 func (s *store) insertQueueRow(first string) string {
-	return s.name().InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")", "id")
+	return s.name().InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
+		"id")
 }
 
 // ensureTopic makes the row that keeps messages until a group subscribes.
@@ -53,6 +55,16 @@ func (s *store) queue(ctx context.Context, topic, group string) (id int64, found
 		return 0, false, err
 	}
 	return ids[0], true, nil
+}
+
+// mustRead fails unless a group has a queue for topic.
+func (s *store) mustRead(ctx context.Context, topic string) error {
+	query := s.name().Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group <> ?")
+	ids, err := queryInts(ctx, s.db, query, []byte(topic), []byte{})
+	if err == nil && len(ids) == 0 {
+		err = fmt.Errorf("topic %s: %w", topic, brokers.ErrUnroutable)
+	}
+	return err
 }
 
 // ensureQueue returns the id of a group's queue and makes it if need be. The first group of a topic takes over what was
@@ -148,65 +160,36 @@ func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others ma
 }
 
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
-	with, prefix := s.over(over, rows)
-	return eachLease(rows, func(rows []leased) (int64, error) {
-		where, args := s.held(s.worker, rows)
-		if s.retention > 0 {
-			_, err := db.ExecContext(ctx, s.name().Bind(`INSERT INTO redrive_queue_archive
+	where, args := s.held(s.worker, rows)
+	if s.retention > 0 {
+		_, err := db.ExecContext(ctx, s.name().Bind(`INSERT INTO redrive_queue_archive
 			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
 			SELECT id, queue_id, published_at, `+s.name().Now()+`, deliveries, uuid, headers, payload
 			FROM `+s.byID("redrive_queue_messages")+where), args...)
-			if err != nil {
-				return 0, err
-			}
-		}
-		result, err := db.ExecContext(ctx, s.name().Bind(with+s.deleteFrom("redrive_queue_messages")+where), append(prefix, args...)...)
-		with, prefix = "", nil
 		if err != nil {
 			return 0, err
 		}
-		return result.RowsAffected()
-	})
-}
-
-// eachLease runs change on rows, and when it leaves out some, because one of the leases they share is lost, on those of
-// each lease: the others' must not be left out with them. change does nothing to a row that it has changed.
-func eachLease(rows []leased, change func(rows []leased) (int64, error)) (int64, error) {
-	n, err := change(rows)
-	if err != nil || n == int64(len(rows)) {
-		return n, err
 	}
-	batches := batchesOf(rows)
-	if len(batches) < 2 {
-		return n, nil
+	with, prefix := s.over(s.worker, over)
+	result, err := db.ExecContext(ctx, s.name().Bind(with+s.deleteFrom("redrive_queue_messages")+where),
+		append(prefix, args...)...)
+	if err != nil {
+		return 0, err
 	}
-	for _, batch := range batches {
-		var some []leased
-		for _, r := range rows {
-			if r.batch == batch {
-				some = append(some, r)
-			}
-		}
-		m, err := change(some)
-		n += m
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	return result.RowsAffected()
 }
 
 // update changes rows that are still ours, and returns how many were.
 func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
-	return eachLease(rows, func(rows []leased) (int64, error) {
-		where, held := s.held(s.worker, rows)
-		return s.exec(ctx, "UPDATE "+s.byID("redrive_queue_messages")+" SET "+set+where, append(slices.Clone(args), held...)...)
-	})
+	where, held := s.held(s.worker, rows)
+	return s.exec(ctx, "UPDATE "+s.byID("redrive_queue_messages")+" SET "+set+where,
+		append(slices.Clone(args), held...)...)
 }
 
 // nack makes rows visible again after delay, as rows that have failed. It was an answer: no crash.
 func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) error {
-	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, "+
+	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 "+
+		"ELSE 0 END, "+
 		"lease = 0, visible_at = "+s.name().Now()+" + ?", delay.Microseconds())
 	return err
 }
@@ -228,7 +211,8 @@ func (s *store) start(ctx context.Context, row leased) (bool, error) {
 // are the slow ones of their batch. No worker can take a row over between the two statements: its lease has just been
 // extended.
 func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, err error) {
-	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, visible_at = "+s.name().Now()+" + ?",
+	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, "+
+		"visible_at = "+s.name().Now()+" + ?",
 		s.worker, s.lease.Microseconds())
 	if err != nil || n == int64(len(rows)) {
 		return nil, err

@@ -2,11 +2,13 @@ package sqlqueue
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -20,6 +22,7 @@ type stream struct {
 	prefetch int
 	alarm    *alarm
 	need     chan struct{} // capacity 1: there may be room for a claim
+	gone     chan struct{} // closed when the queue is not there any more
 
 	// Of the goroutine in Next.
 	buffer   []*delivery
@@ -39,6 +42,7 @@ var (
 	_ driver.Contexts = (*stream)(nil)
 	_ driver.Beginner = (*stream)(nil)
 	_ driver.Renewer  = (*stream)(nil)
+	_ driver.Watcher  = (*stream)(nil)
 )
 
 // claiming paces claims that fail.
@@ -58,10 +62,17 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	return d.handedOut(), nil
 }
 
+// Gone implements driver.Watcher.
+func (s *stream) Gone() <-chan struct{} { return s.gone }
+
 // fetch waits until something may be claimed, and tries to.
 func (s *stream) fetch(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	select {
+	case <-s.gone:
+		return fmt.Errorf("the queue has been deleted: %w", brokers.ErrUnroutable)
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
 	}
 	if s.drained {
 		if err := s.sleep(ctx); err != nil {
@@ -75,6 +86,8 @@ func (s *stream) fetch(ctx context.Context) error {
 		select {
 		case <-s.need:
 			return nil
+		case <-s.gone:
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -86,7 +99,8 @@ func (s *stream) fetch(ctx context.Context) error {
 			return ctx.Err()
 		}
 		s.failures++
-		s.t.cfg.Logger.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.q.Topic, "group", s.q.Group, "error", err)
+		s.t.cfg.Logger.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.q.Topic, "group", s.q.Group,
+			"error", err)
 		return wait.For(ctx, claiming.Spread(s.failures))
 	}
 	s.failures = 0
@@ -147,6 +161,9 @@ func (s *stream) sleep(ctx context.Context) error {
 			s.t.watcher.leave(watch)
 			return nil
 		case <-watch.seen:
+		case <-s.gone:
+			s.t.watcher.leave(watch)
+			return nil
 		case <-ctx.Done():
 			s.t.watcher.leave(watch)
 			return ctx.Err()
@@ -201,6 +218,7 @@ func (s *stream) Renew(held *driver.Delivery) *message.Message {
 // settle comes again when its lease is over.
 func (s *stream) Close(ctx context.Context) error {
 	s.t.wakeups.leave(s.queue, s.alarm)
+	s.t.reads.remove(s)
 	if len(s.buffer) > 0 {
 		back := make([]driver.Settlement, len(s.buffer))
 		for i, d := range s.buffer {

@@ -78,7 +78,8 @@ func TestCrashLimit_SuspectsAreRunApart(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")
 		publish(w.T, b, "orders", "suspect 1", "suspect 2", "suspect 3", "other 1", "other 2")
-		w.exec("UPDATE redrive_queue_messages SET visible_at = 0, lease = 42, crashes = 1, started = 1 WHERE uuid LIKE 'suspect%'")
+		w.exec("UPDATE redrive_queue_messages SET visible_at = 0, lease = 42, crashes = 1, started = 1 WHERE uuid LIKE " +
+			"'suspect%'")
 		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(5))
 		var (
 			first   []string

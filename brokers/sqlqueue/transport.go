@@ -32,6 +32,7 @@ type transport struct {
 	notices  *notices
 	notifies bool // the database can
 	wakeups  *wakeups
+	reads    reads
 	leases   *leases
 	listener *listener // nil without notifications
 	watcher  *watcher
@@ -78,7 +79,8 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 		t.maxMessage = min(t.maxMessage, limit+driver.Headroom)
 	}
 	if err := t.store.ping(ctx); err != nil {
-		return nil, fmt.Errorf("sqlqueue: the queue's tables cannot be read; apply the migrations, or open with migrate=true: %w", err)
+		return nil, fmt.Errorf("sqlqueue: the queue's tables cannot be read; apply the migrations, or open with "+
+			"migrate=true: %w", err)
 	}
 	t.start(name) //nolint:contextcheck // its work outlives ctx, which is Open's
 	return t, nil
@@ -103,7 +105,8 @@ func (t *transport) start(name Dialect) {
 		t.background.Go(func() { t.purge(running) })
 	}
 	// A listener keeps a connection for itself, which a pool of one or two cannot spare.
-	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && t.cfg.Params.Bool("listen") && (conns == 0 || conns > 2) {
+	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && t.cfg.Params.Bool("listen") &&
+		(conns == 0 || conns > 2) {
 		t.listener = &listener{db: t.db, wakeup: t.wakeups, log: t.cfg.Logger}
 		t.background.Go(func() { t.listener.run(running) })
 	}
@@ -132,9 +135,10 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}
 	s := &stream{
 		t: t, q: q, queue: id, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), alarm: newAlarm(),
-		idle: idleness{longest: t.poll},
+		gone: make(chan struct{}), idle: idleness{longest: t.poll},
 	}
 	t.wakeups.join(id, q.Topic, s.alarm)
+	t.reads.add(s)
 	return s, nil
 }
 
@@ -142,7 +146,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 func (t *transport) queueOf(ctx context.Context, topic, group string) (int64, error) {
 	queue, found, err := t.store.queue(ctx, topic, group)
 	if err == nil && !found {
-		err = fmt.Errorf("%w: this database has no such group; start the consumer once, then try again", brokers.ErrUnroutable)
+		err = fmt.Errorf("%w: this database has no such group; start the consumer once, then try again",
+			brokers.ErrUnroutable)
 	}
 	return queue, err
 }

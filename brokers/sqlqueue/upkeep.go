@@ -8,7 +8,7 @@ import (
 // tendInterval bounds how long claims are slow after the table has grown by leaps.
 const tendInterval = 3 * time.Second
 
-// tend looks after the table's statistics.
+// tend looks after the table's statistics, and whether what is read is still there.
 func (t *transport) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendInterval)
 	defer ticker.Stop()
@@ -20,6 +20,9 @@ func (t *transport) tend(ctx context.Context) {
 		}
 		if err := t.store.tend(ctx, t.db); err != nil && ctx.Err() == nil {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
+		}
+		if err := t.reads.look(ctx, t.store); err != nil && ctx.Err() == nil {
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues that are read could not be looked for", "error", err)
 		}
 	}
 }

@@ -48,9 +48,10 @@ func inVirtualTime(t *testing.T, test func(w world)) {
 // process opens the queue as one more process would.
 func (w world) process(params string) *sqlqueue.Broker {
 	w.Helper()
-	b, err := brokers.Open(w.Context(), "sqlite://"+w.path+"?_pragma=synchronous(off)&"+params, brokers.WithConfig(func(c *brokers.Config) {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}))
+	b, err := brokers.Open(w.Context(), "sqlite://"+w.path+"?_pragma=synchronous(off)&"+params,
+		brokers.WithConfig(func(c *brokers.Config) {
+			c.Logger = slog.New(slog.DiscardHandler)
+		}))
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, b.Close()) })
 	queue, ok := b.(*sqlqueue.Broker)

@@ -44,7 +44,10 @@ func newWatcher(s *store, timeout time.Duration, listening func() bool, log *slo
 // join watches a queue, after a pause that idle gives. The channel is closed when something in it is due, or seems to
 // be; what will be due sets the alarm. The caller leaves when it needs the watch no more.
 func (w *watcher) join(queue int64, a *alarm, idle *idleness) *watch {
-	x := &watch{queue: queue, alarm: a, idle: idle, look: time.Now().Add(idle.next(w.listening())), seen: make(chan struct{})}
+	x := &watch{
+		queue: queue, alarm: a, idle: idle, look: time.Now().Add(idle.next(w.listening())),
+		seen: make(chan struct{}),
+	}
 	w.mu.Lock()
 	w.waiting[x] = struct{}{}
 	w.mu.Unlock()

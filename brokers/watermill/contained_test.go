@@ -175,7 +175,10 @@ func TestContexts_CarryTheSubscribersValues(t *testing.T) {
 
 func TestNew_NamesEveryFault(t *testing.T) {
 	_, err := watermill.New(watermill.Config{AckGrace: -1, MaxMessageBytes: -1})
-	for _, want := range []string{"Publisher is required", "Subscriber, for one group, or NewSubscriber", "AckGrace", "MaxMessageBytes"} {
+	for _, want := range []string{
+		"Publisher is required", "Subscriber, for one group, or NewSubscriber", "AckGrace",
+		"MaxMessageBytes",
+	} {
 		require.ErrorContains(t, err, want)
 	}
 	dull := openRude(t, newRude())
@@ -205,7 +208,10 @@ func TestDelays_KeepHeaders(t *testing.T) {
 		delays, err := memory.New(brokers.Config{Logger: quiet})
 		require.NoError(t, err)
 		r := newRude(message.NewMessage("1", []byte("x")))
-		b, err := watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: r, Delays: delays, Broker: brokers.Config{Logger: quiet}})
+		b, err := watermill.New(watermill.Config{
+			Publisher: nowhere{}, Subscriber: r, Delays: delays,
+			Broker: brokers.Config{Logger: quiet},
+		})
 		require.NoError(t, err)
 		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
@@ -229,7 +235,8 @@ func TestDelays_KeepHeaders(t *testing.T) {
 // A program without the leaf gets an error that names the missing import, and what is registered.
 func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
 	for scheme, leaf := range map[string]string{
-		"watermill+amqp": "amqp", "watermill+kafka": "kafka", "watermill+postgres": "sql", "watermill+sqlite": "sql", "gochannel": "gochannel",
+		"watermill+amqp": "amqp", "watermill+kafka": "kafka", "watermill+postgres": "sql", "watermill+sqlite": "sql",
+		"gochannel": "gochannel",
 	} {
 		_, err := brokers.Open(t.Context(), scheme+"://user:pw-secret@localhost/db")
 		require.ErrorIs(t, err, brokers.ErrUnknownScheme)
@@ -250,7 +257,8 @@ func TestPipeline_IsRefusedWithoutDelays(t *testing.T) {
 	_, err = middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b, MaxAttempts: 1})
 	require.NoError(t, err)
 	_, err = middleware.New(middleware.Config{
-		Rescheduler: b, DeadLetters: b, MaxAttempts: 1, Handlers: map[string]middleware.HandlerConfig{"orders": {MaxAttempts: 3}},
+		Rescheduler: b, DeadLetters: b, MaxAttempts: 1,
+		Handlers: map[string]middleware.HandlerConfig{"orders": {MaxAttempts: 3}},
 	})
 	require.ErrorContains(t, err, `Handlers["orders"]`)
 	require.NoError(t, b.Close())

@@ -64,6 +64,9 @@ func (p *parking) firstTopic() string {
 
 // putRetry puts a message in front of one consumer.
 func (p *parking) putRetry(ctx context.Context, o *driver.Outgoing) error {
+	if o.ExistingOnly {
+		ctx = envelope.WithExistingOnly(ctx)
+	}
 	return p.put(ctx, RetryTopic(p.t.broker.URL, o.To.Topic, o.To.Consumer), rendered(o), o.Due)
 }
 
@@ -115,7 +118,9 @@ func (p *parking) subscribe(ctx context.Context, q *driver.Queue) (message.Subsc
 	return p.read(ctx, RetryTopic(p.t.broker.URL, q.Topic, q.Group), q.Concurrency)
 }
 
-func (p *parking) read(ctx context.Context, topic string, concurrency int) (message.Subscriber, <-chan *message.Message, error) {
+func (p *parking) read(ctx context.Context, topic string, concurrency int) (message.Subscriber, <-chan *message.Message,
+	error,
+) {
 	sub := p.delays.Subscriber(brokers.WithGroup(parkedConsumer), brokers.WithConcurrency(concurrency))
 	messages, err := sub.Subscribe(ctx, topic)
 	if err != nil {

@@ -44,7 +44,8 @@ type received struct {
 
 func newStream(t *transport) *stream {
 	s := &stream{
-		t: t, in: make(chan received), closed: make(chan struct{}), failed: make(chan struct{}), received: map[*message.Message]struct{}{},
+		t: t, in: make(chan received), closed: make(chan struct{}), failed: make(chan struct{}),
+		received: map[*message.Message]struct{}{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s

@@ -23,6 +23,7 @@ type app struct {
 
 	flags struct {
 		config, store, actor, note string
+		schema, archive            string
 		server, profile, tokenFile string
 		brokers                    []string
 		output, jq                 string
@@ -62,9 +63,13 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 		"work through the API of a redrive server at this URL ($REDRIVE_SERVER; token from $REDRIVE_TOKEN)")
 	f.StringVar(&a.flags.profile, "profile", "",
 		"server and token by name, from redrive/profiles.yaml in the user's configuration ($REDRIVE_PROFILE)")
-	f.StringVar(&a.flags.tokenFile, "token-file", "", "file with the token for the server ($REDRIVE_TOKEN has the token itself)")
+	f.StringVar(&a.flags.tokenFile, "token-file", "",
+		"file with the token for the server ($REDRIVE_TOKEN has the token itself)")
 	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file ($REDRIVE_STORE)")
-	f.StringArrayVar(&a.flags.brokers, "broker", nil, "broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
+	f.StringVar(&a.flags.schema, "schema", "", "PostgreSQL: schema of the store's tables ($REDRIVE_SCHEMA)")
+	f.StringVar(&a.flags.archive, "archive", "", "PostgreSQL: schema of the store's archive ($REDRIVE_ARCHIVE)")
+	f.StringArrayVar(&a.flags.brokers, "broker", nil,
+		"broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
 	f.StringVar(&a.flags.actor, "actor", "", "who does it, for the audit log ($REDRIVE_ACTOR; default user@host)")
 	f.StringVar(&a.flags.note, "note", "", "why, for the audit log")
 	f.StringVarP(&a.flags.output, "output", "o", "table", "table, wide, json, jsonl, csv or yaml")
@@ -75,7 +80,8 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
 	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.auditCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
-		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(), exitCodesTopic(),
+		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(),
+		exitCodesTopic(),
 		a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
 	return root

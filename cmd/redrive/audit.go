@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -34,7 +36,7 @@ func (a *app) auditListCommand() *cobra.Command {
   redrive audit list --run last-evening --single -o csv --all`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if entry != "" {
-				id, err := dlq.ParseID(entry)
+				id, err := driver.ParseID(entry)
 				if err != nil {
 					return usagef("--entry: %v", err)
 				}
@@ -47,19 +49,9 @@ func (a *app) auditListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var records []wire.AuditRecord
-			page := dlq.Page{Limit: limit}
-			for {
-				found, next, err := manager.AuditLog(cmd.Context(), f, page)
-				if err != nil {
-					return err
-				}
-				for i := range found {
-					records = append(records, found[i].Wire())
-				}
-				if page.After = next; next == "" || !all {
-					break
-				}
+			records, more, err := auditRecords(cmd.Context(), manager, f, limit, all)
+			if err != nil {
+				return err
 			}
 			if !single {
 				records = wire.FoldAudit(records)
@@ -67,15 +59,16 @@ func (a *app) auditListCommand() *cobra.Command {
 			switch {
 			case len(records) == 0:
 				a.hint("nothing is recorded")
-			case page.After != "":
-				a.hint("there is more: --all")
+			case more:
+				a.hint("there are more: --all")
 			}
 			return printList(a, records, auditColumns)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Actor, "actor", "", "who did it")
-	flags.StringVar((*string)(&f.Action), "action", "", "what was done: redrive, resolve, edit, run start, login, mute, ...")
+	flags.StringVar((*string)(&f.Action), "action", "",
+		"what was done: redrive, resolve, edit, run start, login, mute, ...")
 	flags.StringVar(&entry, "entry", "", "id of an entry")
 	flags.StringVar(&f.Run, "run", "", "id of a redrive run")
 	flags.DurationVar(&since, "since", 0, "not before so long ago")
@@ -83,6 +76,26 @@ func (a *app) auditListCommand() *cobra.Command {
 	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
 	flags.BoolVar(&single, "single", false, "a row for each entry of a run")
 	return cmd
+}
+
+// auditRecords reads the first records, or all of them, and reports whether there are more.
+func auditRecords(ctx context.Context, m operator, f dlq.AuditFilter, limit int, all bool) ([]wire.AuditRecord, bool,
+	error,
+) {
+	var records []wire.AuditRecord
+	page := dlq.Page{Limit: limit}
+	for {
+		found, next, err := m.AuditLog(ctx, f, page)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range found {
+			records = append(records, found[i].Wire())
+		}
+		if page.After = next; next == "" || !all {
+			return records, next != "", nil
+		}
+	}
 }
 
 var auditColumns = []column[wire.AuditRecord]{
@@ -95,12 +108,12 @@ var auditColumns = []column[wire.AuditRecord]{
 		case len(r.Entries) > 1:
 			return fmt.Sprintf("%d entries", len(r.Entries))
 		case r.EntryID != 0:
-			return dlq.FormatID(r.EntryID)
+			return driver.FormatID(r.EntryID)
 		default:
 			return ""
 		}
 	}},
-	{title: "To", value: func(r wire.AuditRecord) string { return r.To }},
-	{title: "Run", value: func(r wire.AuditRecord) string { return r.Run }},
+	{title: "To", gives: drops, value: func(r wire.AuditRecord) string { return r.To }},
+	{title: "Run", gives: drops, value: func(r wire.AuditRecord) string { return r.Run }},
 	{title: "Why", value: func(r wire.AuditRecord) string { return oneLine(r.Note, 60) }},
 }

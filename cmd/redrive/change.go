@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // verb is a change that an operator makes to entries.
@@ -56,7 +57,8 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: v.use + " [ID...]", Short: v.short,
-		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many match and asks; --yes answers.",
+		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many match and asks; --yes " +
+			"answers.",
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.use),
 		ValidArgsFunction: a.completeIDs(v.from...),
@@ -91,7 +93,8 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 
 func (a *app) releaseCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "release ID...", Short: "End the wait for the outcome of a redrive that will not come", Args: cobra.MinimumNArgs(1),
+		Use: "release ID...", Short: "End the wait for the outcome of a redrive that will not come",
+		Args: cobra.MinimumNArgs(1),
 		Long: `End the wait for the outcome of a redrive before its time: the dead letter is PENDING again, or PARKED when its
 redrives are used up. For a message that went where no consumer reads, or whose consumer is gone. --note is required. Should the
 message be handled after all, its outcome still counts.`,
@@ -138,7 +141,8 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 	if dryRun {
 		return a.dryRun(ctx, m, filter)
 	}
-	n, err := m.Count(ctx, filter, 0)
+	left := func(ctx context.Context) (int64, error) { return m.Count(ctx, filter, 0) }
+	n, err := left(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,7 +150,7 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 		return err
 	}
 	var done dlq.Bulk
-	err = a.whileShrinking(ctx, m, filter, n, v.use, func() (err error) {
+	err = a.startBar(v.use, n).whileShrinking(ctx, n, left, func() (err error) {
 		done, err = v.all(m, ctx, filter, a.by())
 		return err
 	})
@@ -174,7 +178,7 @@ func (a *app) dryRun(ctx context.Context, m operator, f dlq.Filter) error {
 	if err != nil {
 		return err
 	}
-	list, err := m.List(ctx, f, dlq.Page{Order: dlq.OldestFirst, Limit: sample})
+	list, err := m.List(ctx, f, dlq.Page{Order: driver.OldestFirst, Limit: sample})
 	if err != nil {
 		return err
 	}
@@ -225,7 +229,8 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 		b.add(1)
 		if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			b.end()
-			a.hint("interrupted: %d of %d %s; the same command continues with the rest, whose first is %d", done, len(ids), past, id)
+			a.hint("interrupted: %d of %d %s; the same command continues with the rest, whose first is %d", done, len(ids), past,
+				id)
 			return err
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Completions ask the store, shortly, and say nothing when it does not answer: a shell waits for them.
@@ -39,7 +40,7 @@ func (a *app) completeTopics(cmd *cobra.Command) []string {
 
 func (a *app) completeGroups(cmd *cobra.Command) []string {
 	return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
-		groups, err := m.Groups(ctx, dlq.GroupQuery{Limit: 50})
+		groups, _, err := m.ListGroups(ctx, dlq.GroupQuery{Limit: 50})
 		var names []string
 		for _, g := range groups {
 			names = append(names, cobra.CompletionWithDesc(g.Fingerprint, oneLine(g.Cause, 60)))
@@ -56,7 +57,7 @@ func (a *app) completeIDs(statuses ...dlq.Status) cobra.CompletionFunc {
 			var ids []string
 			for i := range list.Entries {
 				e := &list.Entries[i]
-				ids = append(ids, cobra.CompletionWithDesc(dlq.FormatID(e.ID), oneLine(e.Origin.Topic+": "+e.ErrorMessage, 60)))
+				ids = append(ids, cobra.CompletionWithDesc(driver.FormatID(e.ID), oneLine(e.Origin.Topic+": "+e.ErrorMessage, 60)))
 			}
 			return ids, err
 		}), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder

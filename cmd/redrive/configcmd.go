@@ -38,7 +38,8 @@ func (a *app) configCommand() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "show [FILE]", Short: "Show the configuration as it is understood, without passwords", Args: cobra.MaximumNArgs(1),
+			Use: "show [FILE]", Short: "Show the configuration as it is understood, without passwords",
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
 				if len(args) > 0 {
 					a.flags.config = args[0]
@@ -107,7 +108,8 @@ func (a *app) hashToken() error {
 	}
 	if token != "" {
 		if len(token) < minToken {
-			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to have one made", len(token), minToken)
+			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to have one made",
+				len(token), minToken)
 		}
 		_, err = fmt.Fprintln(a.out, dlqhttp.HashToken(token))
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
@@ -36,12 +37,6 @@ letters are collected, a store, and the server. It prints what to try in another
 			if speed <= 0 {
 				return usagef("--speed %v: must be positive", speed)
 			}
-			ctx := cmd.Context()
-			if lasts > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, lasts)
-				defer cancel()
-			}
 			if dir == "" {
 				made, err := os.MkdirTemp("", "redrive-demo-")
 				if err != nil {
@@ -52,20 +47,24 @@ letters are collected, a store, and the server. It prints what to try in another
 			} else if err := os.MkdirAll(dir, 0o750); err != nil {
 				return err
 			}
-			return a.demo(ctx, filepath.Join(dir, "dead-letters.db"), address, speed)
+			return a.demo(cmd.Context(), filepath.Join(dir, "dead-letters.db"), address, speed, lasts)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory for the store, which is kept (default a temporary one, which is removed)")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory for the store, which is kept (default a temporary one, which is "+
+		"removed)")
 	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
 	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "end automatically after this long")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "end automatically after running this long")
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, path, address string, speed float64) error {
+func (a *app) demo(ctx context.Context, path, address string, speed float64, lasts time.Duration) error {
 	a.cfg = &config.Config{
-		Store:   config.Store{URL: "sqlite:" + path + "?synchronous=normal"},
-		Brokers: map[string]config.Broker{demoBroker: {Config: brokers.Config{URL: "mem://"}, Outcome: collector.OutcomeConfirmed}},
+		Store: config.Store{URL: "sqlite:" + path + "?synchronous=normal"},
+		Brokers: map[string]config.Broker{demoBroker: {
+			Config:  brokers.Config{URL: "mem://"},
+			Outcome: collector.OutcomeConfirmed,
+		}},
 		Collector: config.Collector{
 			Sources: []config.Source{{Broker: demoBroker, Topic: shippingErrors}}, Concurrency: config.DefaultConcurrency,
 		},
@@ -94,7 +93,10 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 		return err
 	}
 	a.metrics.registry.MustRegister(pipelines)
-	monitor, err := live.New(live.Config{Service: "shop", Store: letters.Store(), Interval: time.Second, Logger: a.logger()})
+	monitor, err := live.New(live.Config{
+		Service: "shop", Store: letters.Store(), Interval: time.Second,
+		Logger: a.logger(),
+	})
 	if err != nil {
 		return err
 	}
@@ -108,6 +110,16 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64) err
 	}
 	a.introduce(path, server.listener.Addr().String())
 
+	// What comes before takes as long as the machine needs: counted from the start, the time could end in a migration.
+	if lasts > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, lasts)
+		defer cancel()
+	}
+	return a.runDemo(ctx, server, shop, monitor, speed)
+}
+
+func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *live.Monitor, speed float64) error {
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.run(ctx) })
 	running.Go(func() error { return shop.run(ctx, speed) })
@@ -174,12 +186,13 @@ func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 			bank = "down"
 		}
 		var dead []string
-		for _, status := range dlq.Statuses() {
+		for _, status := range driver.Statuses() {
 			if n := stats.Counts.Of(status); n > 0 {
 				dead = append(dead, fmt.Sprintf("%d %s", n, strings.ToLower(string(status))))
 			}
 		}
-		a.hint("%4s  bank %-4s  orders %d, paid %d, retries %d, shipped %d; dead letters: %s", time.Since(began).Round(time.Second), bank,
+		a.hint("%4s  bank %-4s  orders %d, paid %d, retries %d, shipped %d; dead letters: %s",
+			time.Since(began).Round(time.Second), bank,
 			s.ordered.Load(), s.paid.Load(), s.retried.Load(), s.shipped.Load(), firstOf(strings.Join(dead, ", "), "none"))
 	}
 }

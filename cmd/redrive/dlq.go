@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // dlqCommand is what is done with entries.
@@ -15,7 +16,8 @@ func (a *app) dlqCommand() *cobra.Command {
 		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(), a.redriveCommand(),
+	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(),
+		a.tailCommand(), a.redriveCommand(),
 		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand(),
 		a.muteCommand(), a.unmuteCommand(), a.mutesCommand())
 	cmd.AddCommand(a.verbCommands()...)
@@ -45,7 +47,7 @@ func (a *app) listCommand() *cobra.Command {
 			}
 			page := dlq.Page{Limit: limit, After: after}
 			if oldest {
-				page.Order = dlq.OldestFirst
+				page.Order = driver.OldestFirst
 			}
 			entries, next, err := listEntries(cmd.Context(), manager, f, page, all)
 			if err != nil {
@@ -74,9 +76,11 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 // listEntries lists a page, or all pages.
-func listEntries(ctx context.Context, m operator, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry, next string, err error) {
+func listEntries(ctx context.Context, m operator, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry,
+	next string, err error,
+) {
 	if all {
-		page.Limit = dlq.MaxPage
+		page.Limit = driver.MaxPage
 	}
 	for {
 		list, err := m.List(ctx, f, page)
@@ -100,7 +104,7 @@ func (a *app) groupsCommand() *cobra.Command {
   redrive dlq redrive --fingerprint "$(redrive dlq groups --jq '.[0].fingerprint')"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if status != "any" {
-				parsed, err := dlq.ParseStatus(status)
+				parsed, err := driver.ParseStatus(status)
 				if err != nil {
 					return usagef("--status: %v", err)
 				}
@@ -110,7 +114,7 @@ func (a *app) groupsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			groups, err := manager.Groups(cmd.Context(), query)
+			groups, more, err := manager.ListGroups(cmd.Context(), query)
 			if err != nil {
 				return err
 			}
@@ -121,8 +125,11 @@ func (a *app) groupsCommand() *cobra.Command {
 			if err := printList(a, views, groupColumns); err != nil {
 				return err
 			}
-			if len(views) == 0 {
+			switch {
+			case len(views) == 0:
 				a.hint("no dead letters match")
+			case more:
+				a.hint("there are more: --limit, up to %d, or --handler, --class and --error", driver.MaxPage)
 			}
 			return nil
 		},
@@ -148,21 +155,22 @@ type groupView struct {
 	LastEntry   int64     `json:"last_entry"`
 }
 
-func groupOf(g *dlq.Group, status dlq.Status) groupView {
+func groupOf(g *driver.Group, status dlq.Status) groupView {
 	count := g.Counts.Total()
 	if status != "" {
 		count = g.Counts.Of(status)
 	}
 	return groupView{
-		Fingerprint: g.Fingerprint, Count: count, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler,
+		Fingerprint: g.Fingerprint, Count: count, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass,
+		Handler:   g.Handler,
 		FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry,
 	}
 }
 
 var groupColumns = []column[groupView]{
-	{title: "Group", value: func(v groupView) string { return v.Fingerprint }},
-	{title: "Count", right: true, value: func(v groupView) string { return dlq.FormatID(v.Count) }},
-	{title: "Handler", value: func(v groupView) string { return oneLine(v.Handler, 32) }},
+	{title: "Group", gives: whole, value: func(v groupView) string { return v.Fingerprint }},
+	{title: "Count", right: true, value: func(v groupView) string { return driver.FormatID(v.Count) }},
+	{title: "Handler", gives: drops, value: func(v groupView) string { return oneLine(v.Handler, 32) }},
 	{title: "Cause", value: func(v groupView) string { return oneLine(v.Cause, 70) }},
 	{title: "Class", wide: true, value: func(v groupView) string { return oneLine(v.ErrorClass, 40) }},
 	{title: "First", wide: true, value: func(v groupView) string { return stampOf(v.FirstSeen) }},

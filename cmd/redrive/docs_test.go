@@ -59,7 +59,8 @@ func TestDocs_Profiles(t *testing.T) {
 	secret := filepath.Join(dir, "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("rdr_x\n"), 0o600))
 	file := filepath.Join(dir, "profiles.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("profiles:"+strings.ReplaceAll(block, "/run/secrets/redrive", secret)), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("profiles:"+strings.ReplaceAll(block, "/run/secrets/redrive", secret)),
+		0o600))
 	t.Setenv("REDRIVE_PROFILES", file)
 	prod, err := loadProfile("prod")
 	require.NoError(t, err)

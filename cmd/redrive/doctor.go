@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill"
 	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/internal/config"
 )
@@ -45,8 +47,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Find what is wrong with store, brokers and sources, each with its remedy", Args: cobra.NoArgs,
-		Long: "Look at the store, the brokers and the dead letter queues of the configuration. Nothing is changed. The exit code is 1 when\n" +
-			"something is a problem, and 0 when there are only warnings.",
+		Long: "Look at the store, the brokers and the dead letter queues of the configuration. Nothing is changed. The " +
+			"exit code is 1 when\nsomething is a problem, and 0 when there are only warnings.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{app: a, timeout: timeout}
 			if err := d.examine(cmd.Context()); err != nil {
@@ -71,6 +73,7 @@ type doctor struct {
 	timeout  time.Duration
 	findings []finding
 	problems int
+	opened   map[string]brokers.Broker // that answer
 }
 
 func (d *doctor) ok(what, format string, args ...any) {
@@ -89,26 +92,33 @@ func (d *doctor) problem(what string, err error, remedy string) {
 func (d *doctor) examine(ctx context.Context) error {
 	cfg, err := d.app.configuration()
 	if err != nil {
-		d.problem("configuration", err, "correct the file; redrive config schema describes it, redrive config validate checks it")
+		d.problem("configuration", err, "correct the file; redrive config schema describes it, redrive config validate "+
+			"checks it")
 		return nil
 	}
 	d.ok("configuration", "%s, %s", plural(len(cfg.Brokers), "broker"), plural(len(cfg.Collector.Sources), "source"))
 	if len(cfg.Brokers) > 0 && len(cfg.Collector.Sources) == 0 {
-		d.warn("configuration", "brokers but no sources: nothing is collected", "name the dead letter queues under collector.sources")
+		d.warn("configuration", "brokers but no sources: nothing is collected",
+			"name the dead letter queues under collector.sources")
 	}
 	d.examineStore(ctx)
 	for _, name := range cfg.Names() {
 		b := cfg.Brokers[name]
 		d.examineBroker(ctx, cfg, name, &b)
 	}
+	d.examineReaders(ctx, cfg)
 	return ctx.Err()
 }
 
-// within runs a question with the time limit.
+// within runs a question with the time limit. Clients report its end in different words, which then become one.
 func (d *doctor) within(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("no answer within %s", d.timeout))
 	defer cancel()
-	return ask(ctx)
+	err := ask(ctx)
+	if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 func (d *doctor) examineStore(ctx context.Context) {
@@ -129,7 +139,8 @@ func (d *doctor) examineStore(ctx context.Context) {
 		return
 	}
 	if took > time.Second {
-		d.warn(what, fmt.Sprintf("answers in %s", took), "a store that answers in more than a second slows every dead letter down: look at the database's load")
+		d.warn(what, fmt.Sprintf("answers in %s", took),
+			"a store that answers in more than a second slows every dead letter down: look at the database's load")
 	} else {
 		d.ok(what, "opens and takes writes")
 	}
@@ -153,7 +164,8 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 	}
 	c := stats.Counts
 	if c.Pending > tooMany {
-		d.warn("dead letters", fmt.Sprintf("%d wait for a decision", c.Pending), "redrive dlq groups shows the causes; redrive or discard by group")
+		d.warn("dead letters", fmt.Sprintf("%d wait for a decision", c.Pending),
+			"redrive dlq groups shows the causes; redrive or discard by group")
 	} else {
 		d.ok("dead letters", "%d pending, %d in all", c.Pending, c.Total())
 	}
@@ -167,9 +179,13 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 	}
 	if overdue > 0 {
 		d.warn("dead letters", fmt.Sprintf("%d were redriven and their outcome never came", overdue),
-			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive with --close-on-publish")
+			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive "+
+				"with --close-on-publish")
 	}
-	runs, _, err := manager.Runs(ctx, redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval, redrive.Paused}}, dlq.Page{})
+	runs, _, err := manager.Runs(ctx, redrive.RunFilter{States: []redrive.State{
+		redrive.Stopped, redrive.AwaitingApproval,
+		redrive.Paused,
+	}}, dlq.Page{})
 	if err != nil {
 		return err
 	}
@@ -190,7 +206,8 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 
 // overdueEntries counts those whose lease is over, among the oldest thousand.
 func overdueEntries(ctx context.Context, m operator, now time.Time) (int, error) {
-	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}, dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage})
+	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}},
+		dlq.Page{Order: driver.OldestFirst, Limit: driver.MaxPage})
 	n := 0
 	for i := range list.Entries {
 		if list.Entries[i].Overdue(now) {
@@ -224,6 +241,10 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 		return
 	}
 	d.ok(what, "answers (%s)", b.Scheme())
+	if d.opened == nil {
+		d.opened = map[string]brokers.Broker{}
+	}
+	d.opened[name] = broker
 	if broker.Capabilities().MaxDelay == 0 {
 		d.warn(what, "it cannot delay: its services can retry nothing, and a redrive cannot reach one consumer alone",
 			"set "+watermill.DelaysEnv+" to the URL of a broker that keeps what must wait, such as postgres://")
@@ -242,9 +263,11 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 func remedyOf(err error) string {
 	text := strings.ToLower(err.Error())
 	switch {
-	case strings.Contains(text, "refused"), strings.Contains(text, "no such host"), strings.Contains(text, "no answer"), strings.Contains(text, "timeout"):
+	case strings.Contains(text, "refused"), strings.Contains(text, "no such host"), strings.Contains(text, "no answer"),
+		strings.Contains(text, "timeout"), strings.Contains(text, "no servers available"):
 		return "is the server running, and the host and port right? May this machine reach it?"
-	case strings.Contains(text, "403"), strings.Contains(text, "access"), strings.Contains(text, "auth"), strings.Contains(text, "sasl"):
+	case strings.Contains(text, "403"), strings.Contains(text, "access"), strings.Contains(text, "auth"),
+		strings.Contains(text, "sasl"):
 		return "check username and password, and what the user may read and write"
 	case strings.Contains(text, "certificate"), strings.Contains(text, "tls"), strings.Contains(text, "x509"):
 		return "check the certificates: the authority's file, and the name in the server's certificate"
@@ -276,7 +299,8 @@ func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name,
 	case err != nil:
 		d.problem(what, err, remedyOf(err))
 	case len(missing) > 0:
-		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is another: look at the broker's list")
+		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is another: look at the "+
+			"broker's list")
 	case asked:
 		d.ok(what, "is there")
 	}

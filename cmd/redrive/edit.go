@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
@@ -30,7 +31,7 @@ message's own id, its retries and the like cannot be changed.`,
   redrive dlq edit 42 --payload @order.json --redrive --config redrive.yaml`,
 		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := dlq.ParseID(args[0])
+			id, err := driver.ParseID(args[0])
 			if err != nil {
 				return usagef("%v", err)
 			}
@@ -47,40 +48,14 @@ message's own id, its retries and the like cannot be changed.`,
 					return err
 				}
 			}
-			if edit.Payload == nil && len(set) == 0 && len(remove) == 0 {
+			switch {
+			case edit.Payload == nil && len(set) == 0 && len(remove) == 0:
 				return usagef("nothing to change: give --payload, --set or --remove")
+			case dryRun:
+				return a.previewEdit(cmd.Context(), id, edit)
+			default:
+				return a.edit(cmd.Context(), id, edit, revive)
 			}
-			open := a.manager
-			if revive && !dryRun {
-				open = a.redriver
-			}
-			manager, err := open(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if dryRun {
-				diff, err := manager.PreviewEdit(cmd.Context(), id, edit)
-				if err != nil {
-					return err
-				}
-				a.hint("dry run: nothing is changed")
-				return a.printDiff(diff)
-			}
-			edited, diff, err := manager.Edit(cmd.Context(), id, edit, a.by())
-			if err != nil {
-				return err
-			}
-			if err := a.printDiff(diff); err != nil || !revive {
-				return err
-			}
-			if _, err = manager.Redrive(cmd.Context(), id, a.by()); errors.Is(err, redrive.ErrForbidden) {
-				return a.askSecond(cmd.Context(), manager, id, edited.Version, err)
-			}
-			if err != nil {
-				return fmt.Errorf("edited, but not redriven: %w", err)
-			}
-			a.hint("1 redriven")
-			return nil
 		},
 	}
 	cmd.Flags().StringVar(&payload, "payload", "", "new payload: the text itself, @file, or - for stdin")
@@ -91,9 +66,51 @@ message's own id, its retries and the like cannot be changed.`,
 	return cmd
 }
 
+func (a *app) previewEdit(ctx context.Context, id int64, edit dlq.Edit) error {
+	manager, err := a.manager(ctx)
+	if err != nil {
+		return err
+	}
+	diff, err := manager.PreviewEdit(ctx, id, edit)
+	if err != nil {
+		return err
+	}
+	a.hint("dry run: nothing is changed")
+	return a.printDiff(diff)
+}
+
+func (a *app) edit(ctx context.Context, id int64, edit dlq.Edit, revive bool) error {
+	open := a.manager
+	if revive {
+		open = a.redriver
+	}
+	manager, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	edited, diff, err := manager.Edit(ctx, id, edit, a.by())
+	if err != nil {
+		return err
+	}
+	if err := a.printDiff(diff); err != nil || !revive {
+		return err
+	}
+	if _, err = manager.Redrive(ctx, id, a.by()); errors.Is(err, redrive.ErrForbidden) {
+		return a.askSecond(ctx, manager, id, edited.Version, err)
+	}
+	if err != nil {
+		return fmt.Errorf("edited, but not redriven: %w", err)
+	}
+	a.hint("1 redriven")
+	return nil
+}
+
 // askSecond starts a run of one entry that waits for a second person, where one may not send it alone.
 func (a *app) askSecond(ctx context.Context, m operator, id, version int64, refused error) error {
-	run, err := m.StartRun(ctx, redrive.Spec{ID: fmt.Sprintf("edit-%d-%d", id, version), Filter: dlq.Filter{IDs: []int64{id}}}, a.by())
+	run, err := m.StartRun(ctx, redrive.Spec{
+		ID:     fmt.Sprintf("edit-%d-%d", id, version),
+		Filter: dlq.Filter{IDs: []int64{id}},
+	}, a.by())
 	if err != nil {
 		return fmt.Errorf("edited, but not redriven: %w", errors.Join(refused, err))
 	}

@@ -11,7 +11,8 @@ import (
 // Only serve, demo, import and migrate make a store: a path that is mistyped is an error, and no empty store.
 func TestStore_ReadingMakesNone(t *testing.T) {
 	for name, args := range map[string][]string{
-		"list": {"dlq", "list"}, "stats": {"dlq", "stats"}, "purge": {"dlq", "purge", "--yes"}, "runs": {"runs", "list"}, "export": {"dlq", "export"},
+		"list": {"dlq", "list"}, "stats": {"dlq", "stats"}, "purge": {"dlq", "purge", "--yes"}, "runs": {"runs", "list"},
+		"export": {"dlq", "export"},
 	} {
 		path := filepath.Join(t.TempDir(), "daed.db")
 		code, _, stderr := command(t, append(args, "--store", path)...)

@@ -76,8 +76,10 @@ it passes. Nothing is opened and nothing is changed.`,
 		strings.FieldsFunc(strings.Replace(presetNames, " or ", ", ", 1), func(r rune) bool { return r == ',' || r == ' ' }),
 		cobra.ShellCompDirectiveNoFileComp)))
 	cmd.Flags().IntVar(&policy.attempts, "attempts", 0, "runs including the first (default 4, or the preset's)")
-	cmd.Flags().DurationSliceVar(&policy.steps, "steps", nil, "delays before the retries, the last one repeated (default exponential)")
-	cmd.Flags().DurationVar(&policy.original, "original", time.Second, "first-delivery delay, the base of an exponential backoff")
+	cmd.Flags().DurationSliceVar(&policy.steps, "steps", nil,
+		"delays before the retries, the last one repeated (default exponential)")
+	cmd.Flags().DurationVar(&policy.original, "original", time.Second,
+		"first-delivery delay, the base of an exponential backoff")
 	return cmd
 }
 
@@ -217,7 +219,8 @@ func (x *explained) write(w io.Writer) error {
 		fmt.Fprintf(&out, "%10s  dead letter\n", time.Duration(x.Attempts[n-1].At*float64(time.Second)))
 	}
 	for _, c := range x.Consumers {
-		fmt.Fprintf(&out, "\ntopic %s\n  read from   %s\n  waits in    %s\n  dies in     %s\n", c.Topic, c.Queue, c.Retry, c.Dead)
+		fmt.Fprintf(&out, "\ntopic %s\n  read from   %s\n  waits in    %s\n  dies in     %s\n", c.Topic, c.Queue, c.Retry,
+			c.Dead)
 	}
 	if x.Topology != "" {
 		fmt.Fprintf(&out, "\n%s", x.Topology)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -35,7 +36,8 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 		fallback = strings.Join(names, ",")
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.statuses, "status", nil, "pending, retrying, resolved, discarded, ... or any (default "+fallback+")")
+	flags.StringSliceVar(&f.statuses, "status", nil, "pending, retrying, resolved, discarded, ... or any (default "+
+		fallback+")")
 	flags.StringVar(&f.filter.Topic, "topic", "", "topic that the message was consumed from")
 	flags.StringVar(&f.filter.Consumer, "consumer", "", "queue or consumer group")
 	flags.StringVar(&f.filter.EventType, "event", "", "event type")
@@ -46,12 +48,15 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.filter.Fingerprint, "fingerprint", "", "group, as dlq groups shows it")
 	flags.StringVar(&f.filter.EventID, "message-id", "", "id of the message")
 	flags.StringVar(&f.filter.CorrelationID, "correlation-id", "", "correlation id")
-	flags.StringVar(&f.filter.TraceID, "trace-id", "", "W3C trace of the message (reads the headers of all that the others leave)")
+	flags.StringVar(&f.filter.TraceID, "trace-id", "",
+		"W3C trace of the message (reads the headers of all that the others leave)")
 	flags.StringVar(&f.filter.SourceTable, "source-table", "", "table of the business record")
 	flags.StringVar(&f.filter.SourceID, "source-id", "", "id of the business record")
 	flags.StringVar(&f.filter.ErrorText, "error", "", "text that occurs in the error")
-	flags.StringVar(&f.filter.PayloadText, "payload", "", "text that occurs in the payload (reads every payload that the others leave)")
-	flags.StringArrayVar(&f.fields, "field", nil, "field of the JSON payload and its value: customer.id=42; again for another (reads payloads as well)")
+	flags.StringVar(&f.filter.PayloadText, "payload", "",
+		"text that occurs in the payload (reads every payload that the others leave)")
+	flags.StringArrayVar(&f.fields, "field", nil,
+		"field of the JSON payload and its value: customer.id=42; again for another (reads payloads as well)")
 	flags.StringVar(&f.filter.Run, "run", "", "redrive run that took the entry last")
 	flags.StringVar(&f.olderThan, "older-than", "", "created longer ago than this: 90m, 24h, 30d")
 	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
@@ -67,7 +72,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	complete("fingerprint", a.completeGroups)
 	complete("status", func(*cobra.Command) []string {
 		values := []string{"any"}
-		for _, s := range dlq.Statuses() {
+		for _, s := range driver.Statuses() {
 			values = append(values, strings.ToLower(string(s)))
 		}
 		return values
@@ -80,7 +85,8 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 // given reports whether a flag picks anything.
 func (f *filterFlags) given(cmd *cobra.Command) bool {
 	for _, name := range []string{
-		"topic", "consumer", "event", "handler", "reason", "class", "code", "fingerprint", "message-id", "correlation-id", "source-table",
+		"topic", "consumer", "event", "handler", "reason", "class", "code", "fingerprint", "message-id", "correlation-id",
+		"source-table",
 		"source-id", "error", "payload", "field", "run", "older-than", "newer-than", "from", "to", "status",
 	} {
 		if cmd.Flags().Changed(name) {
@@ -102,7 +108,7 @@ func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 				filter.Statuses = nil
 				break
 			}
-			status, err := dlq.ParseStatus(text)
+			status, err := driver.ParseStatus(text)
 			if err != nil {
 				return filter, usagef("--status: %v", err)
 			}
@@ -110,7 +116,7 @@ func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 		}
 	}
 	for _, text := range f.fields {
-		field, err := dlq.ParsePayloadField(text)
+		field, err := driver.ParsePayloadField(text)
 		if err != nil {
 			return filter, usagef("--field: %v", err)
 		}
@@ -163,7 +169,10 @@ func parseAge(text string) (time.Duration, error) {
 }
 
 func parseTime(text string) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+	for _, layout := range []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
+		"2006-01-02 15:04", time.DateOnly,
+	} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil
 		}
@@ -177,13 +186,13 @@ func parseIDs(args []string) ([]int64, error) {
 	for _, arg := range args {
 		for text := range strings.SplitSeq(arg, ",") {
 			first, last, ranged := strings.Cut(text, "-")
-			from, err := dlq.ParseID(first)
+			from, err := driver.ParseID(first)
 			if err != nil {
 				return nil, usagef("%q is not the id of an entry", text)
 			}
 			to := from
 			if ranged {
-				if to, err = dlq.ParseID(last); err != nil || to < from || to-from >= 100_000 {
+				if to, err = driver.ParseID(last); err != nil || to < from || to-from >= 100_000 {
 					return nil, usagef("%q is not a range of ids such as 3-7", text)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,31 +36,43 @@ func width(w io.Writer) int {
 	return columns
 }
 
-// forPeople makes rows fit into so many columns of a terminal: times become relative, and long texts end with an
-// ellipsis. -o wide shows all of it.
-func forPeople(rows []table.Row, columns int, now time.Time) {
-	if len(rows) == 0 {
-		return
-	}
-	widths := make([]int, len(rows[0]))
+// give is how a column makes room where a table is too wide.
+type give int
+
+const (
+	cuts  give = iota // its long texts end with an ellipsis
+	drops             // it is left out, the last such column first, before anything is cut
+	whole             // ids that people copy: never
+)
+
+// forPeople makes rows fit into so many columns of a terminal and returns which of their cells are left: times become
+// relative, columns that matter least are left out, and long texts end with an ellipsis. -o wide shows all of it.
+func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept []int) {
+	widths, total := make([]int, len(gives)), -padding
 	for _, row := range rows {
 		for i, cell := range row {
 			text := relative(fmt.Sprint(cell), now)
 			row[i], widths[i] = text, max(widths[i], utf8.RuneCountInString(text))
 		}
 	}
-	total := padding * (len(widths) - 1)
-	for _, w := range widths {
-		total += w
+	for i, w := range widths {
+		kept = append(kept, i)
+		total += padding + w
+	}
+	for i := len(kept) - 1; i >= 0 && total > columns; i-- {
+		if gives[kept[i]] == drops {
+			total -= padding + widths[kept[i]]
+			kept = slices.Delete(kept, i, i+1)
+		}
 	}
 	for ; total > columns; total-- {
-		widest := 0
-		for i, w := range widths {
-			if w > widths[widest] {
+		widest := -1
+		for _, i := range kept {
+			if gives[i] != whole && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
-		if widths[widest] <= narrowest {
+		if widest < 0 || widths[widest] <= narrowest {
 			break
 		}
 		widths[widest]--
@@ -69,6 +82,7 @@ func forPeople(rows []table.Row, columns int, now time.Time) {
 			row[i] = shorten(cell.(string), widths[i])
 		}
 	}
+	return kept
 }
 
 func shorten(text string, limit int) string {

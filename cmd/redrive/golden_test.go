@@ -52,7 +52,8 @@ func TestGolden(t *testing.T) {
 func hermetic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
-		"REDRIVE_CONFIG", "REDRIVE_STORE", "REDRIVE_BROKER", "REDRIVE_SERVER", "REDRIVE_PROFILE", "REDRIVE_PROFILES", "REDRIVE_TOKEN",
+		"REDRIVE_CONFIG", "REDRIVE_STORE", "REDRIVE_BROKER", "REDRIVE_SERVER", "REDRIVE_PROFILE", "REDRIVE_PROFILES",
+		"REDRIVE_TOKEN",
 	} {
 		t.Setenv(name, "")
 	}
@@ -141,7 +142,10 @@ func seed(t *testing.T, path string) {
 	for i, d := range []envelope.DeadLetter{
 		{Err: envelope.Error{Message: "bank: timeout after 30s", Code: "504"}, Reason: envelope.ReasonExhausted, Attempts: 4},
 		{Err: envelope.Error{Message: "bank: timeout after 31s", Code: "504"}, Reason: envelope.ReasonExhausted, Attempts: 4},
-		{Err: envelope.Error{Message: "order 17 has no customer", Code: "422"}, Reason: envelope.ReasonPermanent, Attempts: 1},
+		{
+			Err: envelope.Error{Message: "order 17 has no customer", Code: "422"}, Reason: envelope.ReasonPermanent,
+			Attempts: 1,
+		},
 		{Err: envelope.Error{Message: "bank: timeout after 30s", Code: "504"}, Reason: envelope.ReasonExhausted, Attempts: 4},
 		{Err: envelope.Error{Message: "evil \x1b[31mred\n"}, Reason: envelope.ReasonPanic, Attempts: 1},
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -25,7 +26,7 @@ const (
 // orders die again, and one that waits for a second person.
 func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, now time.Time) error {
 	stats, err := letters.Store().Stats(ctx, dlq.StatsQuery{})
-	if err != nil || stats.Counts != (dlq.Counts{}) {
+	if err != nil || stats.Counts != (driver.Counts{}) {
 		return err // an earlier demo's store, which was kept
 	}
 	put := func(n int, at time.Time, o order, why string, reason envelope.Reason) error {
@@ -48,7 +49,8 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 		for range hour % 3 {
 			n++
 			o := order{Number: -n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100}
-			if err := put(n, at, o, fmt.Sprintf("order %d: %s has no card", o.Number, o.Customer), envelope.ReasonPermanent); err != nil {
+			if err := put(n, at, o, fmt.Sprintf("order %d: %s has no card", o.Number, o.Customer),
+				envelope.ReasonPermanent); err != nil {
 				return err
 			}
 		}
@@ -62,8 +64,14 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 		}
 	}
 	for _, spec := range []redrive.Spec{
-		{ID: "without-a-card", Filter: dlq.Filter{ErrorText: "has no card", Statuses: []dlq.Status{dlq.Pending}}, Limit: 60, Canary: []int{1, 20}},
-		{ID: "last-evening", Filter: dlq.Filter{ErrorText: "bank", Statuses: []dlq.Status{dlq.Pending}}, Rate: 20, Canary: []int{1, 10}},
+		{
+			ID: "without-a-card", Filter: dlq.Filter{ErrorText: "has no card", Statuses: []dlq.Status{dlq.Pending}}, Limit: 60,
+			Canary: []int{1, 20},
+		},
+		{
+			ID: "last-evening", Filter: dlq.Filter{ErrorText: "bank", Statuses: []dlq.Status{dlq.Pending}}, Rate: 20,
+			Canary: []int{1, 10},
+		},
 	} {
 		if _, err := runner.StartRun(ctx, spec, dlq.By{Actor: "ben", Note: "an example of the demo"}); err != nil {
 			return err

@@ -45,7 +45,8 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	require.Positive(t, run.Counts.Waiting)
 
 	var out, faults bytes.Buffer
-	require.Equal(t, exitOK, play1(t, append([]string{"runs", "resume", "slow"}, common...), &out, &faults), faults.String())
+	require.Equal(t, exitOK, play1(t, append([]string{"runs", "resume", "slow"}, common...), &out, &faults),
+		faults.String())
 	require.Contains(t, out.String(), "run slow: completed\n5 of 5 done: 5 succeeded")
 	list, err := manager.List(t.Context(), dlq.Filter{}, dlq.Page{})
 	require.NoError(t, err)
@@ -70,7 +71,8 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 		return err == nil && e.Status == dlq.Retrying && e.Version == 3
 	}, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, exitInterrupted, stop())
-	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command continues with the rest, whose first is 2")
+	require.Contains(t, stderr.String(), "interrupted: 1 of 5 redriven; the same command continues with the rest, whose "+
+		"first is 2")
 }
 
 // A watched run that goes on only when somebody says so is not watched forever, and who leaves is told that it goes on.
@@ -88,7 +90,8 @@ func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	typed("dlq", "redrive", "--handler", "pay", "--detach", "--yes", "--id", "night")
 	_, stderr, stop := start(t, "runs", "watch", "night", "--store", store)
 	require.Equal(t, exitInterrupted, stop())
-	require.Contains(t, stderr.String(), "interrupted: run night is not, and continues without you; redrive runs watch night shows it again")
+	require.Contains(t, stderr.String(), "interrupted: run night is not, and continues without you; redrive runs watch "+
+		"night shows it again")
 	typed("runs", "pause", "night")
 	said := typed("runs", "watch", "night")
 	require.Contains(t, said, "run night: paused")
@@ -137,7 +140,8 @@ func TestOutput_Closed(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "dead.db")
 	seed(t, store)
 	var faults bytes.Buffer
-	require.Equal(t, exitError, runContext(context.Background(), []string{"dlq", "list", "--store", store}, strings.NewReader(""), full{}, &faults))
+	require.Equal(t, exitError, runContext(context.Background(), []string{"dlq", "list", "--store", store},
+		strings.NewReader(""), full{}, &faults))
 	require.Contains(t, faults.String(), "no space left")
 }
 

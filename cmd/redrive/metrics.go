@@ -29,7 +29,8 @@ func newMetrics(cfg *config.Metrics) (*metrics, error) {
 		return nil, err
 	}
 	m := &metrics{registry: prometheus.NewRegistry(), letters: letters}
-	m.registry.MustRegister(letters, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(letters, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m, nil
 }
 
@@ -41,7 +42,8 @@ func (m *metrics) watch(s *server) {
 
 func (m *metrics) handler(logger *slog.Logger) http.Handler {
 	return promhttp.InstrumentMetricHandler(m.registry, promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		Registry: m.registry, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		Registry: m.registry, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		ErrorHandling:     promhttp.ContinueOnError,
 		EnableOpenMetrics: true,
 	}))
 }

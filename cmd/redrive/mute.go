@@ -75,9 +75,9 @@ func (a *app) mutesCommand() *cobra.Command {
 }
 
 var muteColumns = []column[wire.Mute]{
-	{title: "Group", value: func(m wire.Mute) string { return m.Fingerprint }},
+	{title: "Group", gives: whole, value: func(m wire.Mute) string { return m.Fingerprint }},
 	{title: "Since", value: func(m wire.Mute) string { return stampOf(m.At) }},
 	{title: "Until", value: func(m wire.Mute) string { return firstOf(stampOf(m.Until), "for good") }},
-	{title: "By", value: func(m wire.Mute) string { return oneLine(m.By, 30) }},
+	{title: "By", gives: drops, value: func(m wire.Mute) string { return oneLine(m.By, 30) }},
 	{title: "Why", value: func(m wire.Mute) string { return oneLine(m.Note, 60) }},
 }

@@ -46,8 +46,10 @@ func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, e
 		}
 	}
 	if store != "" {
-		cfg.Store.URL = store
+		cfg.Store = config.Store{URL: store}
 	}
+	cfg.Store.Schema = firstOf(a.flags.schema, os.Getenv("REDRIVE_SCHEMA"), cfg.Store.Schema)
+	cfg.Store.Archive = firstOf(a.flags.archive, os.Getenv("REDRIVE_ARCHIVE"), cfg.Store.Archive)
 	if err := a.addBrokers(cfg); err != nil {
 		return nil, err
 	}
@@ -105,20 +107,33 @@ func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Store.URL == "" {
-		return nil, usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
+	address, err := storeAddress(cfg)
+	if err != nil {
+		return nil, err
 	}
 	opts := []dlq.Option{dlq.WithoutSpool(), dlq.WithLogger(a.logger())}
 	if a.metrics != nil {
 		opts = append(opts, dlq.WithObserver(a.metrics.letters))
 	}
-	letters, err := dlq.Open(ctx, edit(cfg.Store.URL), opts...)
+	letters, err := dlq.Open(ctx, edit(address), opts...)
 	if err != nil {
 		return nil, err
 	}
 	a.letters = letters
 	a.onClose(letters.Close)
 	return letters, nil
+}
+
+// storeAddress is the URL of the store, which has to be named.
+func storeAddress(cfg *config.Config) (string, error) {
+	if cfg.Store.URL == "" {
+		return "", usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
+	}
+	address, err := cfg.Store.Address()
+	if err != nil {
+		return "", usagef("store: %v", err)
+	}
+	return address, nil
 }
 
 // openExisting is open for commands that look and change: an empty store made for a name that was mistyped would answer
@@ -182,7 +197,8 @@ func (a *app) redriver(ctx context.Context) (operator, error) {
 		return nil, err
 	}
 	if len(a.cfg.Brokers) == 0 {
-		return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set REDRIVE_BROKER")
+		return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
+			"REDRIVE_BROKER")
 	}
 	opened, err := a.openBrokers(ctx)
 	if err != nil {
@@ -206,15 +222,17 @@ type local struct {
 func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error) {
 	r, log := &a.cfg.Redrive, a.logger()
 	manager, err := dlq.NewManager(dlq.ManagerConfig{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
-		Approval: r.Approval(), JQ: a.jq,
+		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
+		OutcomeTimeout: r.OutcomeTimeout,
+		Approval:       r.Approval(), JQ: a.jq,
 	})
 	if err != nil {
 		return nil, err
 	}
 	runner, err := redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout, OutcomeTimeout: r.OutcomeTimeout,
-		Lease: r.RunLease, Approval: r.Approval(), JQ: a.jq,
+		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
+		OutcomeTimeout: r.OutcomeTimeout,
+		Lease:          r.RunLease, Approval: r.Approval(), JQ: a.jq,
 	})
 	if err != nil {
 		return nil, err
@@ -247,6 +265,9 @@ func newRouter(
 ) (*collector.Router, error) {
 	r := collector.RouterConfig{Store: letters.Store(), Logger: logger}
 	for _, name := range cfg.Names() {
+		if opened[name] == nil {
+			continue // doctor opens those that answer
+		}
 		b := cfg.Brokers[name]
 		t := collector.Target{Name: name, Scheme: b.Scheme(), Redriver: opened[name], Outcome: b.Outcome}
 		if !b.IsQueueBroker() {

@@ -14,14 +14,14 @@ import (
 
 // operator is what the commands work with: the store itself, or a server's API.
 type operator interface {
-	List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error)
+	List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error)
 	Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error)
 	Get(ctx context.Context, id int64) (*dlq.Entry, error)
-	Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error)
-	Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error)
+	ListGroups(ctx context.Context, q dlq.GroupQuery) (groups []driver.Group, more bool, err error)
+	Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error)
 	Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error)
-	Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error)
-	AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error)
+	Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error)
+	AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error)
 
 	Mute(ctx context.Context, fingerprint string, period time.Duration, by dlq.By) (*driver.Mute, error)
 	Unmute(ctx context.Context, fingerprint string, by dlq.By) error

@@ -24,6 +24,7 @@ type column[T any] struct {
 	value func(T) string
 	wide  bool // only in wide tables and CSV
 	right bool
+	gives give
 }
 
 // printList prints items: as a table for people, or for programs as what JSON makes of them.
@@ -86,29 +87,45 @@ func (a *app) columns(format string) int {
 func newTable[T any](items []T, columns []column[T], wide bool, fit int) table.Writer {
 	w := table.NewWriter()
 	columns = slices.DeleteFunc(slices.Clone(columns), func(c column[T]) bool { return c.wide && !wide })
-	header := make(table.Row, len(columns))
+	rows := make([]table.Row, 1+len(items))
+	for _, c := range columns {
+		rows[0] = append(rows[0], c.title)
+		for i, item := range items {
+			rows[1+i] = append(rows[1+i], c.value(item))
+		}
+	}
+	if fit > 0 {
+		columns = fitted(rows, columns, fit)
+	}
 	var configs []table.ColumnConfig
 	for i, c := range columns {
-		header[i] = c.title
 		if c.right {
 			configs = append(configs, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
 		}
 	}
 	w.SetColumnConfigs(configs)
-	rows := []table.Row{header}
-	for _, item := range items {
-		row := make(table.Row, len(columns))
-		for i, c := range columns {
-			row[i] = c.value(item)
-		}
-		rows = append(rows, row)
-	}
-	if fit > 0 {
-		forPeople(rows, fit, time.Now())
-	}
-	w.AppendHeader(header)
+	w.AppendHeader(rows[0])
 	w.AppendRows(rows[1:])
 	return w
+}
+
+// fitted makes rows fit into so many columns of a terminal, and returns the columns that are left.
+func fitted[T any](rows []table.Row, columns []column[T], fit int) (left []column[T]) {
+	gives := make([]give, len(columns))
+	for i, c := range columns {
+		gives[i] = c.gives
+	}
+	kept := forPeople(rows, gives, fit, time.Now())
+	for i, row := range rows {
+		rows[i] = nil
+		for _, k := range kept {
+			rows[i] = append(rows[i], row[k])
+		}
+	}
+	for _, k := range kept {
+		left = append(left, columns[k])
+	}
+	return left
 }
 
 // render draws a table without lines, which copies and greps well.

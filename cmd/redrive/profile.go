@@ -46,7 +46,8 @@ func (a *app) profile() (*profile, error) {
 	server, name := a.flags.server, a.flags.profile
 	if local := a.flags.store != "" || a.flags.config != "" || len(a.flags.brokers) > 0; local {
 		if server != "" || name != "" {
-			return nil, usagef("--server and --profile work on a server, which has its own store, configuration and brokers: leave one or the other out")
+			return nil, usagef("--server and --profile work on a server, which has its own store, configuration and brokers: " +
+				"leave one or the other out")
 		}
 		return nil, nil //nolint:nilnil // no server is not an error
 	}
@@ -89,7 +90,8 @@ func (a *app) credentials(p *profile) error {
 	if u.User != nil {
 		return usagef("the server's URL has a user or password: put them into a profile, or a token into $REDRIVE_TOKEN")
 	}
-	if loopback, _ := dlqhttp.IsLoopback(withPort(u)); u.Scheme == "http" && !loopback && (p.Token != "" || p.Password != "") {
+	if loopback, _ := dlqhttp.IsLoopback(withPort(u)); u.Scheme == "http" && !loopback &&
+		(p.Token != "" || p.Password != "") {
 		a.hint("warning: %s is not encrypted: everybody on the way can read the token", u.Redacted())
 	}
 	return nil
@@ -110,7 +112,8 @@ func loadProfile(name string) (*profile, error) {
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usagef("--profile %s: there is no %s: write profiles: {%s: {server: https://..., token: \"${REDRIVE_TOKEN}\"}}", name, path, name)
+		return nil, usagef("--profile %s: there is no %s: write profiles: {%s: {server: https://..., token: "+
+			"\"${REDRIVE_TOKEN}\"}}", name, path, name)
 	}
 	if err != nil {
 		return nil, usagef("--profile %s: %v", name, err)

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/progress"
-
-	"github.com/redrive-go/redrive/dlq"
 )
 
 // bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is not a
@@ -35,7 +33,10 @@ func (a *app) startBar(message string, total int64) *bar {
 		w.Style().Colors = progress.StyleColorsExample
 	}
 	// A tracker that stops at its total is not drawn again, and the last message comes after the last number.
-	b := &bar{writer: w, tracker: &progress.Tracker{Message: message, Total: total, AutoStopDisabled: true}, drawn: make(chan struct{})}
+	b := &bar{
+		writer: w, tracker: &progress.Tracker{Message: message, Total: total, AutoStopDisabled: true},
+		drawn: make(chan struct{}),
+	}
 	w.AppendTracker(b.tracker)
 	go func() {
 		defer close(b.drawn)
@@ -99,9 +100,10 @@ type writerFunc func(p []byte) (int, error)
 // Write calls f.
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// whileShrinking shows how what a filter picks becomes less while do changes it.
-func (a *app) whileShrinking(ctx context.Context, m operator, f dlq.Filter, n int64, message string, do func() error) error {
-	b := a.startBar(message, n)
+// whileShrinking moves the bar as what a filter picks, n at first, becomes less while do changes it.
+func (b *bar) whileShrinking(ctx context.Context, n int64, count func(context.Context) (int64, error),
+	do func() error,
+) error {
 	defer b.end()
 	if b.writer == nil {
 		return do()
@@ -115,8 +117,8 @@ func (a *app) whileShrinking(ctx context.Context, m operator, f dlq.Filter, n in
 		for {
 			select {
 			case <-ticker.C:
-				if left, err := m.Count(ctx, f, 0); err == nil {
-					b.set(max(0, n-left), n, message)
+				if left, err := count(ctx); err == nil {
+					b.tracker.SetValue(max(0, n-left))
 				}
 			case <-ctx.Done():
 				return

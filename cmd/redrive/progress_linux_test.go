@@ -85,7 +85,8 @@ func TestProgress(t *testing.T) {
 		}
 	}
 	file, screen := terminal(t)
-	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "export", "--quiet", "--store", store}, strings.NewReader(""), io.Discard, file))
+	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "export", "--quiet", "--store", store},
+		strings.NewReader(""), io.Discard, file))
 	require.Empty(t, screen())
 }
 
@@ -98,10 +99,22 @@ func TestTerminal_TablesFit(t *testing.T) {
 	onScreen := func(columns uint16, args ...string) string {
 		file, screen := terminal(t)
 		require.NoError(t, unix.IoctlSetWinsize(int(file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: 24}))
-		require.Equal(t, exitOK, runContext(t.Context(), append(args, "--store", store), strings.NewReader(""), file, io.Discard))
+		require.Equal(t, exitOK, runContext(t.Context(), append(args, "--store", store), strings.NewReader(""), file,
+			io.Discard))
 		return strings.ReplaceAll(screen(), "\r\n", "\n")
 	}
-	for _, command := range [][]string{{"dlq", "list"}, {"dlq", "groups"}, {"dlq", "stats"}} {
+	const run = "0198c5b2-7e1e-7c3a-9d52-0242ac120002"
+	require.Equal(t, exitOK, runContext(t.Context(), []string{
+		"dlq", "redrive", "--handler", "pay", "--detach", "--yes", "--id", run, "--actor", "ana@a-machine-with-a-long-name",
+		"--store", store,
+	}, strings.NewReader(""), io.Discard, io.Discard))
+	for _, command := range [][]string{
+		{"dlq", "list"},
+		{"dlq", "groups"},
+		{"dlq", "stats"},
+		{"runs", "list"},
+		{"audit", "list"},
+	} {
 		for _, columns := range []uint16{80, 120} {
 			text := onScreen(columns, command...)
 			for line := range strings.Lines(text) {
@@ -111,10 +124,17 @@ func TestTerminal_TablesFit(t *testing.T) {
 	}
 	narrow := onScreen(80, "dlq", "list")
 	require.Contains(t, narrow, " ago")
-	require.Contains(t, narrow, "…")
+	require.NotContains(t, narrow, "MESSAGE", "what matters least is left out, so that the error can be read")
+	require.Contains(t, narrow, "order 17 has no customer")
+	require.Contains(t, onScreen(60, "dlq", "list"), "…")
+	require.Contains(t, onScreen(60, "runs", "list"), run, "ids are for the next command")
+	require.Regexp(t, `(?m)^[0-9a-f]{16} +\d+ +bank: timeout after \?`, onScreen(60, "dlq", "groups"))
+	hours := onScreen(80, "dlq", "stats", "--since", "87600h")
+	require.Contains(t, hours, "2025-11-20 07:00Z", "hours of the clock, also where other times are relative")
 	require.Contains(t, onScreen(80, "dlq", "list", "-o", "wide"), "2025-11-20 07:31:00Z")
 	var out bytes.Buffer
-	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "list", "--store", store}, strings.NewReader(""), &out, io.Discard))
+	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "list", "--store", store}, strings.NewReader(""),
+		&out, io.Discard))
 	require.Contains(t, out.String(), "2025-11-20 07:31:00Z")
 }
 
@@ -130,7 +150,10 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	file, keys, screen := keyboard(t)
 	a := &app{in: file, out: io.Discard, err: file}
 	root := a.root()
-	root.SetArgs([]string{"dlq", "redrive", "--handler", "pay", "--rate", "20", "--canary", "1,10", "--store", store, "--broker", "sqlite:" + queue})
+	root.SetArgs([]string{
+		"dlq", "redrive", "--handler", "pay", "--rate", "20", "--canary", "1,10", "--store", store,
+		"--broker", "sqlite:" + queue,
+	})
 	answered := make(chan error, 1)
 	go func() { answered <- root.ExecuteContext(t.Context()) }()
 	_, err := keys.WriteString("n\n") // it is read on request

@@ -57,16 +57,23 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	}
 	f.filter.add(a, cmd, dlq.Pending)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as it goes (default redrive.rate of the configuration)")
+	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as it goes (default redrive.rate of "+
+		"the configuration)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
-	flags.IntSliceVar(&f.canary, "canary", nil, "with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for no bound)")
-	flags.Float64Var(&f.stop, "stop-above", 0.1, "with a filter: stop when the share of failures is above this; 1 never stops")
-	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new UUID)")
-	flags.StringVar(&f.transform, "transform", "", "with a filter: jq expression that each payload goes through; the original is kept")
+	flags.IntSliceVar(&f.canary, "canary", nil,
+		"with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
+	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for "+
+		"no bound)")
+	flags.Float64Var(&f.stop, "stop-above", 0.1,
+		"with a filter: stop when the share of failures is above this; 1 never stops")
+	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new "+
+		"UUID)")
+	flags.StringVar(&f.transform, "transform", "",
+		"with a filter: jq expression that each payload goes through; the original is kept")
 	flags.StringVar(&f.target, "target", "", "with a filter: name of another destination than where the message came from")
-	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0, "with a filter: how long a consumer may take to report (default 1h)")
+	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0,
+		"with a filter: how long a consumer may take to report (default 1h)")
 	flags.BoolVar(&f.onPublish, "close-on-publish", false,
 		"with a filter: the broker's confirm is outcome enough, for consumers that do not report")
 	flags.BoolVar(&f.detach, "detach", false, "with a filter: start the run and leave it to redrive serve")
@@ -80,11 +87,20 @@ func (a *app) redriveIDs(ctx context.Context, args []string, f *redriveFlags) er
 		return err
 	}
 	if f.dryRun {
-		looker, err := a.manager(ctx)
+		looker, err := a.looker(ctx)
 		if err != nil {
 			return err
 		}
-		return a.dryRun(ctx, looker, dlq.Filter{IDs: ids})
+		filter := dlq.Filter{IDs: ids}
+		if err := a.dryRun(ctx, looker, filter); err != nil {
+			return err
+		}
+		p, err := looker.PreviewRun(ctx, redrive.Spec{Filter: filter}, len(ids))
+		if err != nil {
+			return err
+		}
+		a.warn(p)
+		return nil
 	}
 	manager, err := a.redriver(ctx)
 	if err != nil {
@@ -118,7 +134,11 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	if err != nil {
 		return err
 	}
-	looker, err := a.manager(ctx)
+	look := a.manager
+	if f.dryRun {
+		look = a.looker
+	}
+	looker, err := look(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,7 +196,8 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 	for _, t := range p.Topics {
 		a.hint("  %7d  %s", t.Count, oneLine(t.Topic, 60))
 	}
-	if list, err := m.List(ctx, spec.Filter, dlq.Page{Limit: announced}); err == nil { // a question needs no answer here to be asked
+	// a question needs no answer here to be asked
+	if list, err := m.List(ctx, spec.Filter, dlq.Page{Limit: announced}); err == nil {
 		causes, order := map[string]int{}, []string{}
 		for i := range list.Entries {
 			cause := oneLine(list.Entries[i].Cause, 60)
@@ -189,11 +210,19 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 			a.hint("  because  %s (%d of the last %d)", cause, causes[cause], len(list.Entries))
 		}
 	}
+	a.warn(p)
 	how := pace(spec.Rate)
 	if len(spec.Canary) > 0 {
 		how += fmt.Sprintf(", in first steps of %v", spec.Canary)
 	}
 	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
+}
+
+// warn tells a person where no consumer reads.
+func (a *app) warn(p *redrive.Preview) {
+	for _, text := range previewOf(p).Warnings {
+		a.hint("  warning: %s", oneLine(text, 200))
+	}
 }
 
 // pace is a run's rate in words.
@@ -212,6 +241,7 @@ type previewView struct {
 	Count         int64            `json:"count"`
 	Topics        map[string]int64 `json:"topics"`
 	NeedsApproval bool             `json:"needs_approval"`
+	Warnings      []string         `json:"warnings,omitempty"`
 	Sample        []sampleView     `json:"sample"`
 }
 
@@ -225,6 +255,11 @@ func previewOf(p *redrive.Preview) previewView {
 	v := previewView{Count: p.Count, Topics: map[string]int64{}, NeedsApproval: p.NeedsApproval, Sample: []sampleView{}}
 	for _, t := range p.Topics {
 		v.Topics[t.Topic] = t.Count
+	}
+	for i := range p.Destinations {
+		if text := p.Destinations[i].Warning(); text != "" {
+			v.Warnings = append(v.Warnings, text)
+		}
 	}
 	for i := range p.Sample {
 		s := &p.Sample[i]
@@ -244,6 +279,11 @@ func (a *app) writePreview(w io.Writer, p *redrive.Preview, count int64) error {
 	}
 	for _, t := range p.Topics {
 		if _, err := fmt.Fprintf(w, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60)); err != nil {
+			return err
+		}
+	}
+	for _, text := range v.Warnings {
+		if _, err := fmt.Fprintln(w, "warning: "+oneLine(text, 200)); err != nil {
 			return err
 		}
 	}

@@ -21,9 +21,10 @@ func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# The redrive command\n\n" +
 		"This page is made from the command's own help: `go test ./cmd/redrive -run TestReference -update`.\n\n" +
-		root.Long + "\n\n```\n" + examples(root) + "```\n\nFlags of every command:\n\n```\n" + root.PersistentFlags().FlagUsages() +
-		"```\n\nFlags that choose dead letters, which each command below with FILTER in its line has (what it takes without --status " +
-		"stands with the command):\n\n```\n" + choosing().FlagUsages() + "```\n")
+		root.Long + "\n\n```\n" + examples(root) + "```\n\nFlags of every command:\n\n```\n" +
+		root.PersistentFlags().FlagUsages() +
+		"```\n\nFlags that choose dead letters, which each command below with FILTER in its line has (what it takes " +
+		"without --status stands with the command):\n\n```\n" + choosing().FlagUsages() + "```\n")
 	reference(t, &b, root)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))

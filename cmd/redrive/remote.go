@@ -67,7 +67,8 @@ func refused(err error) error {
 		r.is, r.prefix = redrive.ErrForbidden, "the server does not know who you are (set REDRIVE_TOKEN, or --profile): "
 	case http.StatusForbidden:
 		r.is = redrive.ErrForbidden
-	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge,
+		http.StatusUnsupportedMediaType:
 		r.is = dlq.ErrInvalid
 	default:
 		r.is = errServer
@@ -118,13 +119,13 @@ func entry(w *wire.Entry, err error) (*dlq.Entry, error) {
 
 func ran(w *wire.Run, err error) (*redrive.Run, error) { return read(w, err, (*redrive.Run).SetWire) }
 
-func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	page, err := r.api.ListEntries(ctx, f.Wire(), pageOf(p))
 	if err != nil {
-		return dlq.Listing{}, refused(err)
+		return driver.Listing{}, refused(err)
 	}
 	entries, err := list(page.Entries, always((*dlq.Entry).SetWire))
-	return dlq.Listing{Entries: entries, Next: page.Next}, err
+	return driver.Listing{Entries: entries, Next: page.Next}, err
 }
 
 func (r *remote) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
@@ -137,23 +138,25 @@ func (r *remote) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	return read(detail, err, (*dlq.Entry).SetDetail)
 }
 
-func (r *remote) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
-	groups, err := r.api.ListGroups(ctx, client.GroupQuery{
-		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit, Fingerprint: q.Fingerprint,
-		TrendSince: q.TrendSince,
+func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, bool, error) {
+	page, err := r.api.ListGroups(ctx, client.GroupQuery{
+		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit,
+		Fingerprint: q.Fingerprint,
+		TrendSince:  q.TrendSince,
 	})
 	if err != nil {
-		return nil, refused(err)
+		return nil, false, refused(err)
 	}
-	return list(groups.Groups, always((*dlq.Group).SetWire))
+	groups, err := list(page.Groups, always((*driver.Group).SetWire))
+	return groups, page.Incomplete, err
 }
 
-func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
 	w, err := r.api.GetStats(ctx, client.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
 	if err != nil {
-		return dlq.Stats{}, refused(err)
+		return driver.Stats{}, refused(err)
 	}
-	var stats dlq.Stats
+	var stats driver.Stats
 	stats.SetWire(w)
 	return stats, nil
 }
@@ -164,22 +167,22 @@ func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Re
 	return read(report, err, always((*dlq.Recurrence).SetWire))
 }
 
-func (r *remote) Audit(ctx context.Context, id int64) ([]dlq.AuditRecord, error) {
+func (r *remote) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
 	records, err := r.api.GetEntryAudit(ctx, id)
 	if err != nil {
 		return nil, refused(err)
 	}
-	return list(records.Records, always((*dlq.AuditRecord).SetWire))
+	return list(records.Records, always((*driver.AuditRecord).SetWire))
 }
 
-func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
 	page, err := r.api.ListAudit(ctx, client.AuditQuery{
 		EntryID: f.EntryID, Run: f.Run, Actor: f.Actor, Action: string(f.Action), From: f.From, To: f.To,
 	}, pageOf(p))
 	if err != nil {
 		return nil, "", refused(err)
 	}
-	records, err := list(page.Records, always((*dlq.AuditRecord).SetWire))
+	records, err := list(page.Records, always((*driver.AuditRecord).SetWire))
 	return records, page.Next, err
 }
 
@@ -248,7 +251,7 @@ func (r *remote) bulk(ctx context.Context, action string, f dlq.Filter, by dlq.B
 	}
 	bulk := dlq.Bulk{Changed: done.Changed, Refused: done.Refused}
 	for i := range done.Conflicts {
-		conflict := &dlq.ConflictError{}
+		conflict := &driver.ConflictError{}
 		conflict.SetWire(&done.Conflicts[i])
 		bulk.Conflicts = append(bulk.Conflicts, conflict)
 	}

@@ -67,7 +67,8 @@ func TestGolden_ThroughServer(t *testing.T) {
 // held leaves a paused run of one dead letter in the store dead.db.
 func held(t *testing.T) {
 	t.Helper()
-	code, _, stderr := command(t, "dlq", "redrive", "--topic", "invoices", "--detach", "--close-on-publish", "--yes", "--id", "held", "--store", "dead.db")
+	code, _, stderr := command(t, "dlq", "redrive", "--topic", "invoices", "--detach", "--close-on-publish", "--yes",
+		"--id", "held", "--store", "dead.db")
 	require.Equal(t, exitOK, code, stderr)
 	code, _, stderr = command(t, "runs", "pause", "held", "--store", "dead.db")
 	require.Equal(t, exitOK, code, stderr)
@@ -108,7 +109,8 @@ func TestRemote_Credentials(t *testing.T) {
 	require.Contains(t, stderr, "vic is viewer; this needs the role operator")
 
 	require.NoError(t, os.WriteFile("token", []byte(token+"\n"), 0o600))
-	code, _, stderr = command(t, "dlq", "resolve", "1", "--server", server, "--token-file", "token", "--actor", "somebody else")
+	code, _, stderr = command(t, "dlq", "resolve", "1", "--server", server, "--token-file", "token", "--actor",
+		"somebody else")
 	require.Equal(t, exitOK, code, stderr)
 	_, stdout, _ = command(t, "dlq", "show", "1", "--server", server, "--jq", ".resolved_by")
 	require.Equal(t, "ana\n", stdout, "the server knows who it was")
@@ -130,14 +132,26 @@ func TestRemote_Credentials(t *testing.T) {
 		want string
 		code int
 	}{
-		"no such profile":       {[]string{"--profile", "none"}, "has no server under this name", exitUsage},
-		"profile without":       {[]string{"--profile", "other"}, "has no server under this name", exitUsage},
-		"server and store":      {[]string{"--server", server, "--store", "dead.db"}, "leave one or the other out", exitUsage},
-		"server and broker":     {[]string{"--server", server, "--broker", "sqlite:queue.db"}, "leave one or the other out", exitUsage},
-		"password in the URL":   {[]string{"--server", "http://a:s3cret@localhost:1"}, "put them into a profile", exitUsage},
-		"no URL":                {[]string{"--server", "localhost:8321"}, "is a URL such as", exitUsage},
-		"nobody there":          {[]string{"--server", "http://127.0.0.1:1"}, "the server does not answer", exitError},
-		"not a redrive server":  {[]string{"--server", server + "/wrong", "--token-file", "token"}, "nothing is served at", exitNotFound},
+		"no such profile": {[]string{"--profile", "none"}, "has no server under this name", exitUsage},
+		"profile without": {[]string{"--profile", "other"}, "has no server under this name", exitUsage},
+		"server and store": {
+			[]string{"--server", server, "--store", "dead.db"},
+			"leave one or the other out",
+			exitUsage,
+		},
+		"server and broker": {
+			[]string{"--server", server, "--broker", "sqlite:queue.db"},
+			"leave one or the other out",
+			exitUsage,
+		},
+		"password in the URL": {[]string{"--server", "http://a:s3cret@localhost:1"}, "put them into a profile", exitUsage},
+		"no URL":              {[]string{"--server", "localhost:8321"}, "is a URL such as", exitUsage},
+		"nobody there":        {[]string{"--server", "http://127.0.0.1:1"}, "the server does not answer", exitError},
+		"not a redrive server": {
+			[]string{"--server", server + "/wrong", "--token-file", "token"},
+			"nothing is served at",
+			exitNotFound,
+		},
 		"no token file":         {[]string{"--server", server, "--token-file", "none"}, "--token-file", exitUsage},
 		"interactive is as all": {[]string{"--profile", "test", "--limit", "0"}, "", exitOK},
 	} {

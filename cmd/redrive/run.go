@@ -98,7 +98,8 @@ func exitCode(ctx context.Context, err error) int {
 func isCobraUsage(err error) bool {
 	text := err.Error()
 	for _, start := range []string{
-		"unknown command", "unknown flag", "unknown shorthand", "invalid argument", "flag needs an argument", "accepts ", "requires at least",
+		"unknown command", "unknown flag", "unknown shorthand", "invalid argument", "flag needs an argument", "accepts ",
+		"requires at least",
 		"required flag", "if any flags in the group", "at least one of the flags", "bad flag syntax", "no such flag",
 	} {
 		if strings.HasPrefix(text, start) {
@@ -123,9 +124,9 @@ func unprefixed(err error) string {
 
 // packages are the names that errors begin with, and redrive, which the command prints before every error.
 var packages = []string{
-	"brokerconfig", "brokers", "client", "collector", "config", "dashboard", "dlq", "dlqhttp", "dlqmetrics", "driver", "envelope", "gochannel",
-	"kafka", "live", "memory", "middleware", "nats", "notify", "pipelinemetrics", "rabbitmq", "redact", "redrive", "spool", "sqldb", "sqlqueue",
-	"sqlstore", "watermill", "wire",
+	"brokerconfig", "brokers", "client", "collector", "config", "dashboard", "dlq", "dlqhttp", "dlqmetrics", "driver",
+	"envelope", "gochannel", "kafka", "live", "memory", "middleware", "mirror", "nats", "notify", "pipelinemetrics",
+	"rabbitmq", "redact", "redrive", "spool", "sqldb", "sqlqueue", "sqlstore", "watermill", "wire",
 }
 
 var prefixes = regexp.MustCompile(`(?m)(^|: )(?:(?:[a-z]+/)?(?:` + strings.Join(packages, "|") + `): )+`)

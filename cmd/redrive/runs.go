@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -24,7 +25,8 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends or needs somebody", nil, (*app).watchRun),
-		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running}, steer(operator.PauseRun)),
+		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running},
+			steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; what waits stays as it was",
@@ -39,7 +41,9 @@ func (a *app) runsCommand() *cobra.Command {
 }
 
 // runCommand is a command for one run.
-func (a *app) runCommand(use, short string, states []redrive.State, do func(*app, context.Context, string) error) *cobra.Command {
+func (a *app) runCommand(use, short string, states []redrive.State,
+	do func(*app, context.Context, string) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeRuns(states...),
@@ -54,7 +58,8 @@ func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
 			var ids []string
 			for i := range runs {
 				r := &runs[i]
-				ids = append(ids, cobra.CompletionWithDesc(r.ID, fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
+				ids = append(ids, cobra.CompletionWithDesc(r.ID,
+					fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
 			}
 			return ids, err
 		}), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
@@ -64,7 +69,7 @@ func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
 func (a *app) runsListCommand() *cobra.Command {
 	var (
 		states []string
-		limit  int
+		page   dlq.Page
 	)
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
@@ -77,30 +82,43 @@ func (a *app) runsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			runs, _, err := manager.Runs(cmd.Context(), filter, dlq.Page{Limit: limit})
+			runs, next, err := manager.Runs(cmd.Context(), filter, page)
 			if err != nil {
 				return err
 			}
-			if len(runs) == 0 {
+			switch {
+			case len(runs) == 0:
 				a.hint("no runs")
+			case next != "":
+				a.hint("there are more: --after %s", next)
 			}
 			return printList(a, runs, runColumns)
 		},
 	}
-	cmd.Flags().StringSliceVar(&states, "state", nil, "preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
+	cmd.Flags().StringSliceVar(&states, "state", nil,
+		"preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "at most so many, up to 1000")
+	cmd.Flags().StringVar(&page.After, "after", "", "go on where an earlier listing ended")
 	return cmd
 }
 
 var runColumns = []column[redrive.Run]{
-	{title: "Run", value: func(r redrive.Run) string { return r.ID }},
+	{title: "Run", gives: whole, value: func(r redrive.Run) string { return r.ID }},
 	{title: "State", value: func(r redrive.Run) string { return string(r.State) }},
-	{title: "Done", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Done()) }},
-	{title: "Of", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Total()) }},
-	{title: "Succeeded", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Succeeded) }},
-	{title: "Failed", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Failed + r.Counts.Lost) }},
-	{title: "Skipped", right: true, value: func(r redrive.Run) string { return dlq.FormatID(r.Counts.Skipped) }},
-	{title: "By", value: func(r redrive.Run) string { return oneLine(r.CreatedBy, 30) }},
+	{title: "Done", right: true, value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Done()) }},
+	{title: "Of", right: true, value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Total()) }},
+	{
+		title: "Succeeded", right: true, gives: drops,
+		value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Succeeded) },
+	},
+	{title: "Failed", right: true, value: func(r redrive.Run) string {
+		return driver.FormatID(r.Counts.Failed + r.Counts.Lost)
+	}},
+	{
+		title: "Skipped", right: true, gives: drops,
+		value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Skipped) },
+	},
+	{title: "By", gives: drops, value: func(r redrive.Run) string { return oneLine(r.CreatedBy, 30) }},
 	{title: "Started", value: func(r redrive.Run) string { return stampOf(r.CreatedAt) }},
 	{title: "Note", wide: true, value: func(r redrive.Run) string { return oneLine(r.Note, 60) }},
 }
@@ -151,15 +169,20 @@ func (a *app) showRun(ctx context.Context, id string) error {
 		return nil
 	}
 	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[redrive.Item]{
-		{title: "Entry", right: true, value: func(i redrive.Item) string { return dlq.FormatID(i.EntryID) }},
+		{title: "Entry", right: true, value: func(i redrive.Item) string { return driver.FormatID(i.EntryID) }},
 		{title: "State", value: func(i redrive.Item) string { return string(i.State) }},
 		{title: "Why", value: func(i redrive.Item) string { return oneLine(i.Detail, 100) }},
 	}, false, width(a.out))))
+	if all := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped; int64(len(troubled)) < all {
+		a.hint("there are more: these are %d of %d; GET /api/v1/runs/%s/items of a server lists all", len(troubled), all, id)
+	}
 	return err
 }
 
 // steer makes a command of a change to a run.
-func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run, error)) func(*app, context.Context, string) error {
+func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run,
+	error),
+) func(*app, context.Context, string) error {
 	return func(a *app, ctx context.Context, id string) error {
 		manager, err := a.manager(ctx)
 		if err != nil {
@@ -183,7 +206,8 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 		flags       *pflag.FlagSet
 	)
 	cmd := a.runCommand("adjust ID", "Change the speed and the bounds of a run that has not ended",
-		[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, func(a *app, ctx context.Context, id string) error {
+		[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped},
+		func(a *app, ctx context.Context, id string) error {
 			manager, err := a.manager(ctx)
 			if err != nil {
 				return err
@@ -210,7 +234,8 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 			if run.Spec.MaxOut > 0 {
 				out = fmt.Sprintf("at most %d", run.Spec.MaxOut)
 			}
-			a.hint("%s, %s out without an outcome, stops when more than %.3g%% fail", pace(run.Spec.Rate), out, 100*run.Spec.Stop.Share)
+			a.hint("%s, %s out without an outcome, stops when more than %.3g%% fail", pace(run.Spec.Rate), out,
+				100*run.Spec.Stop.Share)
 			return a.printRun(run)
 		})
 	cmd.Long = `Change the speed and the bounds of a run that has not ended, while it runs or before it continues. What is not given stays.
@@ -305,7 +330,8 @@ func (a *app) finish(run *redrive.Run) error {
 	case run.State == redrive.Completed && bad == 0:
 		return nil
 	case run.State == redrive.Completed:
-		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(), run.ID)}
+		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(),
+			run.ID)}
 	case run.State == redrive.Paused:
 		a.hint("to continue: redrive runs resume %s", run.ID)
 	case run.State == redrive.AwaitingApproval:

@@ -85,7 +85,8 @@ server: {address: %q}
 	consumer, err := service.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	dead, err := envelope.RecordFailure(message.NewMessage("m-1", []byte("order")), envelope.Failure{
-		Err: envelope.Error{Message: "bank: timeout"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay", Topic: "orders",
+		Err: envelope.Error{Message: "bank: timeout"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay",
+		Topic: "orders",
 	})
 	require.NoError(t, err)
 	require.NoError(t, service.DeadLetter(t.Context(), &envelope.DeadLetter{
@@ -108,7 +109,8 @@ server: {address: %q}
 	status, body = get(t, "http://"+address+"/metrics")
 	require.Equal(t, http.StatusOK, status)
 	for _, line := range []string{
-		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`, `redrive_broker_up{broker="queue"} 1`,
+		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`,
+		`redrive_broker_up{broker="queue"} 1`,
 		`redrive_dlq_stored_total{outcome="stored",reason="exhausted",topic="orders"} 1`, `go_goroutines`,
 	} {
 		require.Contains(t, body, line)
@@ -128,7 +130,8 @@ server: {address: %q}
 		require.Fail(t, "not redriven", stderr)
 	}
 	out.Reset()
-	require.Equal(t, exitOK, run([]string{"runs", "watch", "night", "--store", store}, strings.NewReader(""), &out, &faults))
+	require.Equal(t, exitOK, run([]string{"runs", "watch", "night", "--store", store}, strings.NewReader(""), &out,
+		&faults))
 	require.Contains(t, out.String(), "run night: completed\n1 of 1 done: 1 succeeded")
 
 	require.Equal(t, exitOK, stop(), stderr)
@@ -148,9 +151,13 @@ func TestServe_Faults(t *testing.T) {
 		yaml, want string
 		code       int
 	}{
-		"address taken": {fmt.Sprintf("store: {url: %s/a.db}\nserver: {address: %q}", dir, taken.Addr()), "address already in use", exitError},
+		"address taken": {
+			fmt.Sprintf("store: {url: %s/a.db}\nserver: {address: %q}", dir, taken.Addr()),
+			"address already in use", exitError,
+		},
 		"broker down": {
-			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ", exitError,
+			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ",
+			exitError,
 		},
 		"open to everybody": {
 			fmt.Sprintf("store: {url: %s/c.db}\nserver: {address: '0.0.0.0:0'}", dir), "configure server.auth", exitUsage,
@@ -167,6 +174,14 @@ func TestServe_Faults(t *testing.T) {
 			require.NotContains(t, faults.String(), "s3cret")
 		})
 	}
+}
+
+// The time of --for begins when the demo runs: a machine that is slow to make the store does not use it up.
+func TestDemo_For(t *testing.T) {
+	hermetic(t)
+	code, stdout, stderr := command(t, "demo", "--dir", t.TempDir(), "--address", freeAddress(t), "--for", "1ns")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "In another terminal:")
 }
 
 // The demo starts everything, says where, and ends on its own or when it is interrupted, with nothing left behind.
@@ -187,7 +202,8 @@ func TestDemo(t *testing.T) {
 	pasted := 0
 	for line := range strings.Lines(stdout.String()) {
 		line = strings.TrimSpace(line)
-		if name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "="); ok && strings.HasPrefix(line, "export ") {
+		if name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "="); ok &&
+			strings.HasPrefix(line, "export ") {
 			t.Setenv(name, value)
 		}
 		command, ok := strings.CutPrefix(line, programName()+" ")
@@ -200,8 +216,10 @@ func TestDemo(t *testing.T) {
 			args = append(args, "--follow=false")
 		}
 		code := run(args, strings.NewReader(""), &out, &faults)
-		if strings.HasPrefix(command, "dlq redrive") && code == exitPartial { // the bank is down for a third of the time
-			require.Contains(t, faults.String(), "to continue:     redrive runs resume mine")
+		// The bank is down for a third of the time: the run stops, or ends with some that died again.
+		if strings.HasPrefix(command, "dlq redrive") && code == exitPartial {
+			require.Regexp(t, "to continue:     redrive runs resume mine|did not succeed: redrive runs show mine",
+				faults.String())
 			code = exitOK
 		}
 		require.Equal(t, exitOK, code, "%s\n%s", command, &faults)
@@ -224,7 +242,8 @@ func TestDemo(t *testing.T) {
 		"dlq", "redrive", "--error", "No carrier", "--store", store, "--detach", "--yes", "--id", "parcels",
 	}, strings.NewReader(""), &out, &faults), faults.String())
 	out.Reset()
-	require.Equal(t, exitOK, run([]string{"runs", "watch", "parcels", "--store", store}, strings.NewReader(""), &out, &faults))
+	require.Equal(t, exitOK, run([]string{"runs", "watch", "parcels", "--store", store}, strings.NewReader(""), &out,
+		&faults))
 	require.Contains(t, out.String(), "run parcels: completed")
 	require.Equal(t, exitOK, stop(), stderr)
 

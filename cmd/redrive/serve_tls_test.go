@@ -23,7 +23,8 @@ func certificate(t *testing.T) *x509.CertPool {
 	pair := server.TLS.Certificates[0]
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile("server.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile("server.pem",
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
 	require.NoError(t, os.WriteFile("server.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
@@ -66,13 +67,17 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	_, err = ask("https://"+address+"/livez", &tls.Config{MinVersion: tls.VersionTLS12})
 	var unknown *tls.CertificateVerificationError
 	require.ErrorAs(t, err, &unknown)
-	_, err = ask("https://"+address+"/livez", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) // it must be refused
+	// it must be refused
+	_, err = ask("https://"+address+"/livez",
+		&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	require.ErrorContains(t, err, "protocol version")
 	status, err = ask("http://"+address+"/livez", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)
 
-	require.NoError(t, os.WriteFile("profiles.yaml", fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", "https://"+address), 0o600))
+	require.NoError(t, os.WriteFile("profiles.yaml",
+		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", "https://"+address),
+		0o600))
 	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
 	code, out, faults := command(t, "dlq", "groups", "--profile", "prod")
 	require.Zero(t, code, faults)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // shown is an entry with its history, as programs see it.
@@ -42,7 +42,7 @@ func (a *app) showCommand() *cobra.Command {
   redrive dlq show 42 --raw > payload.bin`,
 		ValidArgsFunction: a.completeIDs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := dlq.ParseID(args[0])
+			id, err := driver.ParseID(args[0])
 			if err != nil {
 				return usagef("%v", err)
 			}
@@ -65,7 +65,8 @@ func (a *app) showCommand() *cobra.Command {
 			v := shown{entryView: viewOf(e), History: []auditView{}}
 			for _, r := range history {
 				v.History = append(v.History, auditView{
-					At: r.At, Actor: r.Actor, Action: string(r.Action), From: string(r.From), To: string(r.To), Note: r.Note, Run: r.Run,
+					At: r.At, Actor: r.Actor, Action: string(r.Action), From: string(r.From), To: string(r.To), Note: r.Note,
+					Run:    r.Run,
 					Detail: r.Detail,
 				})
 			}
@@ -84,7 +85,7 @@ func (v *shown) write(w io.Writer, payload []byte) error {
 			fmt.Fprintf(&out, "%-13s %s\n", name, oneLine(value, 200))
 		}
 	}
-	line("entry", dlq.FormatID(v.ID)+"  (version "+strconv.FormatInt(v.Version, 10)+")")
+	line("entry", driver.FormatID(v.ID)+"  (version "+strconv.FormatInt(v.Version, 10)+")")
 	line("status", v.status())
 	line("message", v.EventID)
 	line("event", v.EventType)
@@ -93,6 +94,7 @@ func (v *shown) write(w io.Writer, payload []byte) error {
 	line("position", v.Position)
 	line("exchange", v.Exchange)
 	line("routing key", v.RoutingKey)
+	line("redrive to", v.RedriveTo)
 	line("broker", v.Broker)
 	line("handler", v.Handler)
 	line("record", strings.TrimSpace(v.SourceTable+" "+v.SourceID))

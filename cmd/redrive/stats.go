@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // statsView are the statistics as programs see them.
@@ -33,17 +34,19 @@ type hourView struct {
 	Hour   time.Time `json:"hour"`
 	Count  int64     `json:"count"`
 	Closed int64     `json:"closed"`
+
+	DiedAgain int64 `json:"died_again"`
 }
 
-func byStatus(c dlq.Counts) map[string]int64 {
+func byStatus(c driver.Counts) map[string]int64 {
 	m := map[string]int64{}
-	for _, s := range dlq.Statuses() {
+	for _, s := range driver.Statuses() {
 		m[strings.ToLower(string(s))] = c.Of(s)
 	}
 	return m
 }
 
-func namedViews(named []dlq.NamedCounts) []namedView {
+func namedViews(named []driver.NamedCounts) []namedView {
 	views := make([]namedView, 0, len(named))
 	for _, n := range named {
 		views = append(views, namedView{n.Name, n.Counts.Total(), byStatus(n.Counts)})
@@ -78,10 +81,14 @@ func (a *app) statsCommand() *cobra.Command {
 	return cmd
 }
 
-func statsOf(s *dlq.Stats) statsView {
+// hourLayout is how the curve names an hour: as a time of the clock also where other times are relative.
+const hourLayout = "2006-01-02 15:04Z"
+
+func statsOf(s *driver.Stats) statsView {
 	v := statsView{
 		Total: s.Counts.Total(), ByStatus: byStatus(s.Counts), ByTopic: namedViews(s.ByTopic), ByType: namedViews(s.ByType),
-		TopCauses: []groupView{}, Hourly: []hourView{}, OldestPending: s.OldestPending, MeanResolution: s.MeanResolution.Seconds(),
+		TopCauses: []groupView{}, Hourly: []hourView{}, OldestPending: s.OldestPending,
+		MeanResolution: s.MeanResolution.Seconds(),
 	}
 	for i := range s.TopCauses {
 		v.TopCauses = append(v.TopCauses, groupOf(&s.TopCauses[i], dlq.Pending))
@@ -95,7 +102,7 @@ func statsOf(s *dlq.Stats) statsView {
 func (a *app) writeStats(w io.Writer, v *statsView) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s:", deadLetters(v.Total))
-	for i, s := range dlq.Statuses() {
+	for i, s := range driver.Statuses() {
 		if i > 0 {
 			out.WriteByte(',')
 		}
@@ -107,16 +114,17 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 		fmt.Fprintf(&out, "the oldest pending one died at %s\n", stampOf(v.OldestPending))
 	}
 	if v.MeanResolution > 0 {
-		fmt.Fprintf(&out, "mean time to resolution %s\n", time.Duration(v.MeanResolution*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(&out, "mean time to resolution %s\n",
+			time.Duration(v.MeanResolution*float64(time.Second)).Round(time.Second))
 	}
 	counts := func(name string) func(namedView) string {
-		return func(n namedView) string { return dlq.FormatID(n.ByStatus[name]) }
+		return func(n namedView) string { return driver.FormatID(n.ByStatus[name]) }
 	}
 	columns := []column[namedView]{
 		{title: "Topic", value: func(n namedView) string { return oneLine(n.Name, 40) }},
-		{title: "Total", right: true, value: func(n namedView) string { return dlq.FormatID(n.Total) }},
+		{title: "Total", right: true, value: func(n namedView) string { return driver.FormatID(n.Total) }},
 	}
-	for _, s := range dlq.Statuses() {
+	for _, s := range driver.Statuses() {
 		columns = append(columns, column[namedView]{title: string(s), right: true, value: counts(strings.ToLower(string(s)))})
 	}
 	if len(v.ByTopic) > 0 {
@@ -127,9 +135,10 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 	}
 	if len(v.Hourly) > 0 {
 		hours := []column[hourView]{
-			{title: "Hour", value: func(h hourView) string { return stampOf(h.Hour) }},
-			{title: "Died", right: true, value: func(h hourView) string { return dlq.FormatID(h.Count) }},
-			{title: "Closed", right: true, value: func(h hourView) string { return dlq.FormatID(h.Closed) }},
+			{title: "Hour", value: func(h hourView) string { return h.Hour.UTC().Format(hourLayout) }},
+			{title: "Died", right: true, value: func(h hourView) string { return driver.FormatID(h.Count) }},
+			{title: "Died again", right: true, value: func(h hourView) string { return driver.FormatID(h.DiedAgain) }},
+			{title: "Closed", right: true, value: func(h hourView) string { return driver.FormatID(h.Closed) }},
 		}
 		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false, width(a.out))))
 	}

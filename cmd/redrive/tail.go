@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // tailBack is how many ids a look goes back behind the last one: a database gives ids before it commits, so that a
@@ -65,7 +66,8 @@ func (a *app) tailCommand() *cobra.Command {
 
 // begin shows the last lines, and remembers what is there.
 func (t *tail) begin(ctx context.Context, lines int) error {
-	list, err := t.manager.List(ctx, t.filter, dlq.Page{Order: dlq.StoredLast, Limit: min(max(lines, tailBack), dlq.MaxPage)})
+	list, err := t.manager.List(ctx, t.filter,
+		dlq.Page{Order: driver.StoredLast, Limit: min(max(lines, tailBack), driver.MaxPage)})
 	if err != nil {
 		return err
 	}
@@ -94,8 +96,8 @@ func (t *tail) follow(ctx context.Context, every time.Duration) error {
 
 // look shows what has come since the last look.
 func (t *tail) look(ctx context.Context) error {
-	from := dlq.Cursor{Order: dlq.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
-	page := dlq.Page{Order: dlq.StoredFirst, Limit: dlq.MaxPage, After: from.String()}
+	from := driver.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
+	page := dlq.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}
 	for {
 		list, err := t.manager.List(ctx, t.filter, page)
 		if err != nil {

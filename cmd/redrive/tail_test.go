@@ -18,7 +18,8 @@ import (
 // What is stored late, by a spool, died before what was shown already: tail shows it when it comes, and each letter
 // once.
 func TestTail_FollowsWhatIsStored(t *testing.T) {
-	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal", dlq.WithoutSpool())
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
+		dlq.WithoutSpool())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: letters.Store()})

@@ -15,7 +15,8 @@ import (
 // tokenCommand manages the tokens that a store keeps. Who may write to the store may do so: it is not done over HTTP.
 func (a *app) tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "token", Short: "Create, list and revoke the tokens of redrive serve that are kept in the store", Args: cobra.NoArgs,
+		Use: "token", Short: "Create, list and revoke the tokens of redrive serve that are kept in the store",
+		Args: cobra.NoArgs,
 		Long: `Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
 server.auth.stored: true. A token that is revoked is refused after five seconds.`,
 	}
@@ -97,7 +98,8 @@ func (a *app) tokenListCommand() *cobra.Command {
 				case !t.Valid(time.Now()):
 					state = "expired"
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%s\texpires %s\tused %s\n", t.Name, t.Role, state, day(t.ExpiresAt), day(t.UsedAt))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%s\texpires %s\tused %s\n", t.Name, t.Role, state, day(t.ExpiresAt),
+					day(t.UsedAt))
 			}
 			return nil
 		},

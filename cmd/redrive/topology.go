@@ -78,7 +78,8 @@ func (a *app) openTopology(ctx context.Context, name string, topics []string) (*
 		p := driver.Plan(topics...)
 		note := ""
 		if !driver.ChecksBindings() {
-			note = "bindings are not compared, AMQP does not tell of them: add x-management=http://<host>:15672 to the broker's URL"
+			note = "bindings are not compared, AMQP does not tell of them: add x-management=http://<host>:15672 to the " +
+				"broker's URL"
 		}
 		return &topology{
 			note, cfg.Params["declare"] == "none" || strings.Contains(cfg.URL, "declare=none"), p.String(),
@@ -124,7 +125,8 @@ func (a *app) topologyCheck(ctx context.Context, name string, topics []string) e
 	if len(findings) > 0 {
 		makes := ": redrive topology apply makes what is missing"
 		if t.none {
-			makes = ": the broker's URL says declare=none, by which nothing is made; redrive topology apply makes it with declare=adopt"
+			makes = ": the broker's URL says declare=none, by which nothing is made; redrive topology apply makes it with " +
+				"declare=adopt"
 		}
 		return &codedError{exitPartial, plural(len(findings), "difference") + makes}
 	}
@@ -164,7 +166,8 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 		}
 	}
 	if len(left) > 0 {
-		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") + ", which are not changed automatically"}
+		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") +
+			", which are not changed automatically"}
 	}
 	a.hint("applied")
 	return nil

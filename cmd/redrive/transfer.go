@@ -72,7 +72,8 @@ func (a *app) exportCommand() *cobra.Command {
 
 func (a *app) importCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "import [FILE]", Short: "Store what dlq export has written; what is there already stays", Args: cobra.MaximumNArgs(1),
+		Use: "import [FILE]", Short: "Store what dlq export has written; what is there already stays",
+		Args:    cobra.MaximumNArgs(1),
 		Example: `  redrive dlq import orders.jsonl --store postgres://...`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := a.in
@@ -120,9 +121,10 @@ command does nothing else, for a step of a deployment that has the rights to cha
 change entries never do: a store that is not there, or of another version, is an error.
 
 With --from-table it also takes over the rows of a dead letter table that services have kept themselves in the same PostgreSQL database
-(id, event_id, event_type, event_payload, error_message, status, created_at, ...). A table, an archive and indexes that have names of ours
-are renamed; nothing of them is changed or removed. Stop what inserts into the table while it runs. Rows that are inserted afterwards go
-to the table as it was, and the same command takes them over.`,
+(id, event_id, event_type, event_payload, error_message, status, created_at, ...). With --schema the store is in a separate schema, and the
+table stays as it is. In the same schema the table, its archive and indexes that have names of ours are renamed, and nothing of them is
+changed or removed: stop what inserts into the table while it runs. Rows that are inserted afterwards go to the table as it was, and the
+same command takes them over.`,
 		Example: `  redrive migrate --store postgres://redrive@db/app
   redrive migrate --store postgres://redrive@db/app --from-table dlq_events`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -150,16 +152,18 @@ func (a *app) takeOver(ctx context.Context, table string) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Store.URL == "" {
-		return usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
+	address, err := storeAddress(cfg)
+	if err != nil {
+		return err
 	}
-	done, err := sqlstore.TakeOver(ctx, cfg.Store.URL, table, a.by())
+	done, err := sqlstore.TakeOver(ctx, address, table, a.by())
 	if err != nil {
 		return err
 	}
 	for _, status := range slices.Sorted(maps.Keys(done.Before)) {
 		_, _ = fmt.Fprintf(a.out, "%-10s %d before, %d after\n", status, done.Before[status], done.After[status])
 	}
-	a.hint("%d taken over, %d were there already; the rows as they were are in table %s", done.Stored, done.Seen, done.Kept)
+	a.hint("%d taken over, %d were there already; the rows as they were are in table %s", done.Stored, done.Seen,
+		done.Kept)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -21,6 +22,7 @@ type entryView struct {
 	Consumer      string            `json:"consumer,omitempty"`
 	Exchange      string            `json:"exchange,omitempty"`
 	RoutingKey    string            `json:"routing_key,omitempty"`
+	RedriveTo     string            `json:"redrive_to,omitempty"`
 	Position      string            `json:"position,omitempty"`
 	Handler       string            `json:"handler,omitempty"`
 	Reason        string            `json:"reason"`
@@ -57,7 +59,8 @@ func viewOf(e *dlq.Entry) entryView {
 	v := entryView{
 		ID: e.ID, Status: string(e.Status), EventID: e.EventID, EventType: e.EventType, Broker: e.Origin.Broker,
 		Topic: e.Origin.Topic, Consumer: e.Origin.Consumer, Exchange: e.Origin.Exchange, RoutingKey: e.Origin.RoutingKey,
-		Position: e.Origin.Position, Handler: e.Handler, Reason: string(e.Reason), ErrorMessage: e.ErrorMessage,
+		RedriveTo: e.Origin.RedriveTo,
+		Position:  e.Origin.Position, Handler: e.Handler, Reason: string(e.Reason), ErrorMessage: e.ErrorMessage,
 		ErrorClass: e.ErrorClass, ErrorCode: e.ErrorCode, Rule: e.Rule, Cause: e.Cause, Fingerprint: e.Fingerprint,
 		Attempts: e.Attempts, RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, SeenCount: e.SeenCount,
 		SourceTable: e.SourceTable, SourceID: e.SourceID, CorrelationID: e.CorrelationID, CreatedAt: e.CreatedAt,
@@ -85,7 +88,7 @@ func viewsOf(entries []dlq.Entry) []entryView {
 }
 
 var entryColumns = []column[entryView]{
-	{title: "ID", right: true, value: func(v entryView) string { return dlq.FormatID(v.ID) }},
+	{title: "ID", right: true, gives: whole, value: func(v entryView) string { return driver.FormatID(v.ID) }},
 	{title: "Status", value: func(v entryView) string { return v.Status }},
 	{title: "Topic", value: func(v entryView) string { return oneLine(v.Topic, 32) }},
 	{title: "Consumer", wide: true, value: func(v entryView) string { return oneLine(v.Consumer, 32) }},
@@ -95,9 +98,9 @@ var entryColumns = []column[entryView]{
 	{title: "Class", wide: true, value: func(v entryView) string { return oneLine(v.ErrorClass, 40) }},
 	{title: "Group", wide: true, value: func(v entryView) string { return v.Fingerprint }},
 	{title: "Attempts", wide: true, right: true, value: func(v entryView) string { return strconv.Itoa(v.Attempts) }},
-	{title: "Redrives", right: true, value: func(v entryView) string { return strconv.Itoa(v.RetryCount) }},
+	{title: "Redrives", right: true, gives: drops, value: func(v entryView) string { return strconv.Itoa(v.RetryCount) }},
 	{title: "Died", value: func(v entryView) string { return stampOf(v.DiedAt) }},
-	{title: "Message", value: func(v entryView) string { return oneLine(v.EventID, 36) }},
+	{title: "Message", gives: drops, value: func(v entryView) string { return oneLine(v.EventID, 36) }},
 }
 
 // plural counts things in words.

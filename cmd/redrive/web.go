@@ -59,7 +59,8 @@ func (s *server) makeHandler() error {
 	s.handler, err = dlqhttp.New(dlqhttp.Config{
 		Manager: s.Manager, Runner: s.Runner, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins,
 		ReadOnly: c.ReadOnly, AuditReads: c.AuditReads, Login: login, PublicURL: c.PublicURL,
-		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Depths: s.depths, Settings: settings, Rules: rulesOf(s.cfg),
+		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Depths: s.depths, Settings: settings,
+		Rules:     rulesOf(s.cfg),
 		Rate:      s.cfg.Redrive.Rate,
 		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
 	})
@@ -230,7 +231,10 @@ func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
 			errs = append(errs, fmt.Errorf("broker %s: %w", a.broker, a.err))
 		}
 		for _, d := range a.depths {
-			found = append(found, dlqhttp.Depth{Broker: a.broker, Topic: d.Topic, Group: d.Group, Kind: string(d.Kind), Messages: d.Messages})
+			found = append(found, dlqhttp.Depth{
+				Broker: a.broker, Topic: d.Topic, Group: d.Group, Kind: string(d.Kind),
+				Messages: d.Messages,
+			})
 		}
 	}
 	return found, errors.Join(errs...)

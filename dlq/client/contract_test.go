@@ -57,7 +57,8 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal", dlq.WithoutSpool())
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
+		dlq.WithoutSpool())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	var entries []*dlq.Entry
@@ -69,9 +70,13 @@ func newServer(t *testing.T) *server {
 			m.Metadata.Set("\xfe", "name")
 		}
 		entries = append(entries, dlq.NewEntry(&envelope.DeadLetter{
-			Message: m, Err: envelope.Error{Message: "bank: timeout", Code: "504", Trace: "main.go:1"}, Reason: envelope.ReasonExhausted, Attempts: 4,
+			Message: m, Err: envelope.Error{Message: "bank: timeout", Code: "504", Trace: "main.go:1"},
+			Reason: envelope.ReasonExhausted, Attempts: 4,
 			Class: "*bank.Error", Handler: "pay", At: time.Now(), FirstFailure: time.Now(),
-			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", RoutingKey: "a\xffb", Key: []byte{1}, Timestamp: time.Now()},
+			Origin: envelope.Origin{
+				Broker: "mem", Topic: "orders", Consumer: "billing", RoutingKey: "a\xffb", Key: []byte{1},
+				Timestamp: time.Now(),
+			},
 		}))
 	}
 	_, err = letters.Store().Put(t.Context(), entries...)
@@ -83,8 +88,10 @@ func newServer(t *testing.T) *server {
 	require.NoError(t, err)
 	s := &server{}
 	handler, err := dlqhttp.New(dlqhttp.Config{
-		Manager: letters.Manager(taker{}), Runner: runner, Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}, Settings: map[string]string{"a": "b"},
-		Topology: func(context.Context) (any, error) { return []string{"orders"}, nil }, Rules: []redrive.Rule{{Name: "banks"}},
+		Manager: letters.Manager(taker{}), Runner: runner, Logger: quiet, Limits: dlqhttp.Limits{Rate: -1},
+		Settings: map[string]string{"a": "b"},
+		Topology: func(context.Context) (any, error) { return []string{"orders"}, nil },
+		Rules:    []redrive.Rule{{Name: "banks"}},
 	})
 	require.NoError(t, err)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +163,8 @@ func TestContract_EveryOperationHasAMethod(t *testing.T) {
 	for id := range all {
 		_, there := client.MethodByName(methodOf(id))
 		_, without := exempt[id]
-		require.NotEqual(t, there, without, "%s: a method %s, or an exemption with its reason, and not both", id, methodOf(id))
+		require.NotEqual(t, there, without, "%s: a method %s, or an exemption with its reason, and not both", id,
+			methodOf(id))
 	}
 	for id := range exempt {
 		require.Contains(t, all, id)
@@ -171,12 +179,15 @@ func TestContract_EveryMethod(t *testing.T) {
 	c, ctx, by := s.client(t), t.Context(), By{Note: "contract", Actor: "ana"}
 	now, two := time.Now(), 2
 	filter := wire.Filter{
-		IDs: []int64{1, 2}, Statuses: []string{"PENDING", "PARKED"}, Topic: "x", Consumer: "x", EventType: "x", Handler: "x", Reason: "exhausted", ErrorClass: "x",
+		IDs: []int64{1, 2}, Statuses: []string{"PENDING", "PARKED"}, Topic: "x", Consumer: "x", EventType: "x", Handler: "x",
+		Reason: "exhausted", ErrorClass: "x",
 		ErrorCode: "x", Fingerprint: "x", EventID: "x", SourceTable: "x", SourceID: "x", CorrelationID: "x",
 		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", Error: "x", Payload: "x",
-		PayloadFields: []string{"a=1", "b=2,3"}, Cause: "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now, DiedBefore: now, Redrives: &two, Run: "x",
+		PayloadFields: []string{"a=1", "b=2,3"}, Cause: "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now,
+		DiedBefore: now, Redrives: &two, Run: "x",
 	}
-	page, spec := Page{Limit: 2, Order: "oldest"}, wire.RunSpec{ID: "run-1", Filter: wire.Filter{Topic: "orders"}, JQ: ".x = 1"}
+	page, spec := Page{Limit: 2, Order: "oldest"},
+		wire.RunSpec{ID: "run-1", Filter: wire.Filter{Topic: "orders"}, JQ: ".x = 1"}
 	edit := wire.Edit{SetHeaders: map[string]string{"tenant": "acme"}}
 	var exported bytes.Buffer
 	causes, err := c.ListGroups(ctx, GroupQuery{})
@@ -252,7 +263,9 @@ func TestContract_EveryMethod(t *testing.T) {
 		}},
 		{"approve-run", func() (any, error) { return c.ApproveRun(ctx, "run-0", by) }},
 		{"reject-run", func() (any, error) { return c.RejectRun(ctx, "run-0", by) }},
-		{"preview-purge", func() (any, error) { return c.PreviewPurge(ctx, wire.PurgeScope{ClosedBefore: now.Add(time.Hour)}) }},
+		{"preview-purge", func() (any, error) {
+			return c.PreviewPurge(ctx, wire.PurgeScope{ClosedBefore: now.Add(time.Hour)})
+		}},
 		{"purge-entries", func() (any, error) {
 			return c.PurgeEntries(ctx, wire.PurgeScope{ClosedBefore: now.Add(time.Hour)}, false, by)
 		}},
@@ -301,7 +314,8 @@ func TestContract_EveryMethod(t *testing.T) {
 		if id == "diff-revisions" {
 			did["from"] = true // 0 is the default
 		}
-		require.Equal(t, slices.Sorted(maps.Keys(may)), slices.Sorted(maps.Keys(did)), "%s: the parameters of the document, and those of the client", id)
+		require.Equal(t, slices.Sorted(maps.Keys(may)), slices.Sorted(maps.Keys(did)),
+			"%s: the parameters of the document, and those of the client", id)
 	}
 }
 
@@ -405,8 +419,10 @@ func TestRetries(t *testing.T) {
 func TestReadsVersion10(t *testing.T) {
 	t.Parallel()
 	for name, into := range map[string]any{
-		"entry": &wire.EntryDetail{}, "entry-text": &wire.EntryDetail{}, "entries": &wire.EntryList{}, "run": &wire.Run{}, "stats": &wire.Stats{},
-		"groups": &wire.GroupList{}, "audit": &wire.AuditList{}, "diff": &wire.Diff{}, "report": &wire.Recurrence{}, "problem": &wire.Problem{},
+		"entry": &wire.EntryDetail{}, "entry-text": &wire.EntryDetail{}, "entries": &wire.EntryList{}, "run": &wire.Run{},
+		"stats":  &wire.Stats{},
+		"groups": &wire.GroupList{}, "audit": &wire.AuditList{}, "diff": &wire.Diff{}, "report": &wire.Recurrence{},
+		"problem": &wire.Problem{},
 	} {
 		data, err := os.ReadFile(filepath.Join("testdata", "1.0", name+".json"))
 		require.NoError(t, err)

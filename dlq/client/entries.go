@@ -124,7 +124,8 @@ func (c *Client) change(ctx context.Context, verb string, id int64, by By) (*wir
 
 // ChangeEntries changes everything that the filter picks: resolve, discard, restore or park.
 func (c *Client) ChangeEntries(ctx context.Context, action string, f wire.Filter, by By) (*wire.BulkResult, error) {
-	return ask[wire.BulkResult](ctx, c, post(by, wire.BulkRequest{Action: action, Filter: f, Note: wire.Note{Note: by.Note}}, "entries", "bulk"))
+	return ask[wire.BulkResult](ctx, c, post(by,
+		wire.BulkRequest{Action: action, Filter: f, Note: wire.Note{Note: by.Note}}, "entries", "bulk"))
 }
 
 // PreviewEdit returns what an edit would change, and changes nothing.
@@ -136,7 +137,8 @@ func (c *Client) PreviewEdit(ctx context.Context, id int64, edit wire.Edit) (*wi
 
 // EditEntry changes an entry's message, and sends it back when redrive is set.
 func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redrive bool, by By) (*wire.Edited, error) {
-	return ask[wire.Edited](ctx, c, post(by, wire.EditRequest{Edit: edit, Note: wire.Note{Note: by.Note}, Redrive: redrive}, "entries", number(id), "edit"))
+	return ask[wire.Edited](ctx, c, post(by,
+		wire.EditRequest{Edit: edit, Note: wire.Note{Note: by.Note}, Redrive: redrive}, "entries", number(id), "edit"))
 }
 
 // ExportEntries returns the entries that the filter picks as JSON lines (see wire.Letter), the oldest first. The caller
@@ -164,7 +166,8 @@ func (e *export) Read(p []byte) (int, error) {
 // ImportEntries stores what an export wrote. It is sent once; to repeat it is safe.
 func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wire.Imported, error) {
 	return ask[wire.Imported](ctx, c, request{
-		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by, content: from, contentType: "application/jsonl",
+		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by,
+		content: from, contentType: "application/jsonl",
 	})
 }
 
@@ -181,7 +184,8 @@ func (c *Client) PreviewPurge(ctx context.Context, scope wire.PurgeScope) (int64
 
 // PurgeEntries removes closed entries that are old, and returns how many.
 func (c *Client) PurgeEntries(ctx context.Context, scope wire.PurgeScope, skipArchive bool, by By) (int, error) {
-	purged, err := ask[wire.Purged](ctx, c, post(by, wire.PurgeRequest{PurgeScope: scope, SkipArchive: skipArchive, Note: wire.Note{Note: by.Note}}, "purge"))
+	purged, err := ask[wire.Purged](ctx, c,
+		post(by, wire.PurgeRequest{PurgeScope: scope, SkipArchive: skipArchive, Note: wire.Note{Note: by.Note}}, "purge"))
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +194,8 @@ func (c *Client) PurgeEntries(ctx context.Context, scope wire.PurgeScope, skipAr
 
 // RestoreArchived brings purged entries back, and returns the ids of those.
 func (c *Client) RestoreArchived(ctx context.Context, ids []int64, by By) ([]int64, error) {
-	restored, err := ask[wire.ArchiveResult](ctx, c, post(by, wire.ArchiveRequest{IDs: ids, Note: wire.Note{Note: by.Note}}, "archive", "restore"))
+	restored, err := ask[wire.ArchiveResult](ctx, c,
+		post(by, wire.ArchiveRequest{IDs: ids, Note: wire.Note{Note: by.Note}}, "archive", "restore"))
 	if err != nil {
 		return nil, err
 	}

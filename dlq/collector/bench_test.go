@@ -32,7 +32,8 @@ func BenchmarkCollector(b *testing.B) {
 		m := message.NewMessage(fmt.Sprintf("%d-%d", b.N, i), make([]byte, 1024))
 		m.Metadata = message.Metadata{
 			"NServiceBus.FailedQ": "Sales", "NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException",
-			"NServiceBus.ExceptionInfo.Message": "The bank did not answer", "NServiceBus.TimeOfFailure": "2026-11-20 07:30:01:000462 Z",
+			"NServiceBus.ExceptionInfo.Message": "The bank did not answer",
+			"NServiceBus.TimeOfFailure":         "2026-11-20 07:30:01:000462 Z",
 		}
 		if err := publisher.Publish("error", m); err != nil {
 			b.Fatal(err)

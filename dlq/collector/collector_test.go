@@ -43,6 +43,15 @@ func newMemory(t *testing.T, cfg brokers.Config) *memory.Broker {
 	return b
 }
 
+// consumed makes what a consumer of the group reads, which keeps what comes after the consumer has stopped.
+func consumed(t *testing.T, b *memory.Broker, topic, group string) {
+	t.Helper()
+	consumer := b.Subscriber(brokers.WithGroup(group))
+	_, err := consumer.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	require.NoError(t, consumer.Close())
+}
+
 // start runs a collector until the test ends or stop is called.
 func start(t *testing.T, cfg collector.Config) (c *collector.Collector, stop func()) {
 	t.Helper()
@@ -64,7 +73,8 @@ func start(t *testing.T, cfg collector.Config) (c *collector.Collector, stop fun
 
 func entries(t *testing.T, letters *dlq.Letters) []dlq.Entry {
 	t.Helper()
-	list, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage})
+	list, err := letters.Store().List(t.Context(), dlq.Filter{},
+		dlq.Page{Order: driver.OldestFirst, Limit: driver.MaxPage})
 	require.NoError(t, err)
 	return list.Entries
 }
@@ -83,6 +93,7 @@ func collected(t *testing.T, c *collector.Collector, n int64) {
 
 func deadLetter(t *testing.T, b *memory.Broker, topic, group, id string) {
 	t.Helper()
+	consumed(t, b, topic, group)
 	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
 	m.Metadata["tenant"] = "acme"
 	dead, err := envelope.RecordFailure(m, envelope.Failure{
@@ -91,7 +102,8 @@ func deadLetter(t *testing.T, b *memory.Broker, topic, group, id string) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
-		Message: dead, Reason: envelope.ReasonExhausted, Origin: envelope.Origin{Broker: "mem", Topic: topic, Consumer: group},
+		Message: dead, Reason: envelope.ReasonExhausted,
+		Origin: envelope.Origin{Broker: "mem", Topic: topic, Consumer: group},
 	}))
 }
 
@@ -133,7 +145,7 @@ func TestCollector_SeveralBrokersAndBack(t *testing.T) {
 		require.Len(t, back, 1, "sent to its own broker")
 		require.Equal(t, e.EventID, back[0].Metadata[envelope.KeyMessageID])
 		require.Equal(t, "acme", back[0].Metadata["tenant"])
-		require.Equal(t, dlq.FormatID(e.ID), back[0].Metadata[envelope.KeyRedriveID])
+		require.Equal(t, driver.FormatID(e.ID), back[0].Metadata[envelope.KeyRedriveID])
 		require.NotContains(t, back[0].Metadata, "x-collected-broker")
 		require.NotContains(t, back[0].Metadata, envelope.KeyDeadLetterReason)
 
@@ -163,7 +175,7 @@ func TestRouter_OutcomeReported(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, dlq.Retrying, e.Status)
 	require.NoError(t, letters.Redriven(t.Context(), envelope.Redriven{
-		EntryID: dlq.FormatID(e.ID), Number: 1, MessageID: e.EventID, At: time.Now(),
+		EntryID: driver.FormatID(e.ID), Number: 1, MessageID: e.EventID, At: time.Now(),
 	}))
 	e, err = manager.Get(t.Context(), e.ID)
 	require.NoError(t, err)
@@ -192,7 +204,8 @@ func TestCollector_DiesAgain(t *testing.T) {
 	require.NoError(t, err)
 	m := <-consumer
 	again, err := envelope.RecordFailure(m, envelope.Failure{
-		Err: envelope.Error{Message: "still no bank"}, Retry: 1, Reason: envelope.ReasonPermanent, Handler: "pay", Topic: "orders",
+		Err: envelope.Error{Message: "still no bank"}, Retry: 1, Reason: envelope.ReasonPermanent, Handler: "pay",
+		Topic: "orders",
 	})
 	require.NoError(t, err)
 	origin, _ := envelope.OriginFrom(m.Context())
@@ -401,7 +414,10 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	_, err = collector.New(collector.Config{Sink: &moody{}})
 	require.ErrorContains(t, err, "at least one")
 
-	_, err = collector.NewRouter(collector.RouterConfig{Targets: []collector.Target{{Name: "a"}, {Name: "a", Outcome: "maybe"}}})
+	_, err = collector.NewRouter(collector.RouterConfig{Targets: []collector.Target{
+		{Name: "a"},
+		{Name: "a", Outcome: "maybe"},
+	}})
 	for _, want := range []string{"target 0: name, scheme", "target 1"} {
 		require.ErrorContains(t, err, want)
 	}
@@ -426,8 +442,12 @@ func TestRouter_Refuses(t *testing.T) {
 	}{
 		"two brokers of one scheme": {envelope.Origin{Broker: "amqps", Topic: "t"}, "", "there are 2 of them"},
 		"no broker of the scheme":   {envelope.Origin{Broker: "mysql", Topic: "t"}, "", `scheme "mysql"`},
-		"a broker that is gone":     {envelope.Origin{Broker: "amqp", Topic: "t"}, "north", `broker "north", which is not configured: known are east (amqp)`},
-		"nothing known":             {envelope.Origin{Broker: "kafka"}, "", "set the origin"},
+		"a broker that is gone": {
+			envelope.Origin{Broker: "amqp", Topic: "t"},
+			"north",
+			`broker "north", which is not configured: known are east (amqp)`,
+		},
+		"nothing known": {envelope.Origin{Broker: "kafka"}, "", "set the origin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -38,6 +38,15 @@ func Example() {
 	}
 	defer func() { _ = broker.Close() }()
 
+	sales := broker.Subscriber(brokers.WithGroup("Sales")) // the consumer that failed
+	if _, err := sales.Subscribe(context.Background(), "Sales"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := sales.Close(); err != nil {
+		fmt.Println(err)
+		return
+	}
 	failed := message.NewMessage("7f3c", []byte(`{"order":1}`))
 	failed.Metadata = message.Metadata{
 		"NServiceBus.FailedQ":                     "Sales",
@@ -91,7 +100,8 @@ func Example() {
 		return
 	}
 	for _, m := range broker.Peek("Sales", "Sales") {
-		fmt.Println(string(m.Payload), m.Metadata["NServiceBus.EnclosedMessageTypes"], m.Metadata["NServiceBus.FailedQ"] == "")
+		fmt.Println(string(m.Payload), m.Metadata["NServiceBus.EnclosedMessageTypes"],
+			m.Metadata["NServiceBus.FailedQ"] == "")
 	}
 	// Output:
 	// Sales System.TimeoutException The bank did not answer

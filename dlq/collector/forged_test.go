@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A producer writes headers like ours on a message that dies elsewhere. The redrive goes where the message died, not where the producer
-// wants, and the entry is closed by nothing that the producer says.
+// A producer writes headers like ours on a message that dies elsewhere. The redrive goes where the message died, not
+// where the producer wants, and the entry is closed by nothing that the producer says.
 func TestCollector_ForgedFacts(t *testing.T) {
 	t.Parallel()
 	forged := message.Metadata{
@@ -57,10 +57,13 @@ func TestCollector_ForgedFacts(t *testing.T) {
 			require.Equal(t, envelope.Collected{Broker: "west", From: "error", Format: name}, e.Body.WhereCollected())
 			require.NotContains(t, e.Body.Headers, "x-collected-broker", "what claims to be ours is taken out")
 
-			router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Logger: quiet, Targets: []collector.Target{
-				{Name: "east", Scheme: "mem", Redriver: east},
-				{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher()},
-			}})
+			router, err := collector.NewRouter(collector.RouterConfig{
+				Store: letters.Store(), Logger: quiet,
+				Targets: []collector.Target{
+					{Name: "east", Scheme: "mem", Redriver: east},
+					{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher()},
+				},
+			})
 			require.NoError(t, err)
 			sales, err := west.Subscriber().Subscribe(t.Context(), death.topic)
 			require.NoError(t, err)

@@ -69,7 +69,8 @@ func readSpringAMQP(m *message.Message, d *Death) bool {
 func classOfTrace(trace string) string {
 	line, _, _ := strings.Cut(trace, "\n")
 	class, _, _ := strings.Cut(line, ":")
-	if class = strings.TrimSpace(class); class == "" || strings.ContainsAny(class, " \t") || !strings.Contains(class, ".") {
+	if class = strings.TrimSpace(class); class == "" || strings.ContainsAny(class, " \t") ||
+		!strings.Contains(class, ".") {
 		return ""
 	}
 	return class
@@ -77,7 +78,8 @@ func classOfTrace(trace string) string {
 
 func ownedBySpring(header string) bool {
 	switch header {
-	case "x-original-topic", "x-original-partition", "x-original-offset", "x-original-timestamp", "x-original-timestamp-type",
+	case "x-original-topic", "x-original-partition", "x-original-offset", "x-original-timestamp",
+		"x-original-timestamp-type",
 		"x-original-exchange", "x-original-routingKey", "x-exception-cause-fqcn", "x-exception-fqcn", "x-exception-message",
 		"x-exception-stacktrace":
 		return true

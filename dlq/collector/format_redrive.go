@@ -21,7 +21,8 @@ func readRedrive(m *message.Message, d *Death) bool {
 	if h[envelope.KeyDeadLetterReason] == "" && h[envelope.KeyTopic] == "" {
 		return false
 	}
-	if poisoned := h[envelope.KeyPoisonTopic]; poisoned != "" && h[envelope.KeyTopic] != "" && poisoned != h[envelope.KeyTopic] {
+	if poisoned := h[envelope.KeyPoisonTopic]; poisoned != "" && h[envelope.KeyTopic] != "" &&
+		poisoned != h[envelope.KeyTopic] {
 		return false // ours say the same in both: it died in another consumer of Watermill's
 	}
 	if rejected(m) {

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -117,9 +118,11 @@ func systems() map[string]foreign {
 			own: map[string]string{"__TypeId__": "shop.Order", "kafka_correlationId": "c-1"},
 			want: dlq.Entry{
 				Origin: envelope.Origin{
-					Topic: "orders", Consumer: "billing", Partition: new(int32(2)), Offset: new(int64(1042)), Position: "2/1042", Timestamp: died,
+					Topic: "orders", Consumer: "billing", Partition: new(int32(2)), Offset: new(int64(1042)), Position: "2/1042",
+					Timestamp: died,
 				},
-				ErrorMessage: "Listener failed; bank: read timed out", ErrorClass: "java.net.SocketTimeoutException", Handler: "billing",
+				ErrorMessage: "Listener failed; bank: read timed out", ErrorClass: "java.net.SocketTimeoutException",
+				Handler:  "billing",
 				Attempts: 4, Reason: envelope.ReasonExhausted,
 			},
 			trace: "at Bank.pay",
@@ -136,8 +139,9 @@ func systems() map[string]foreign {
 			},
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "orders", Partition: new(int32(0)), Offset: new(int64(0)), Position: "0/0"},
-				ErrorMessage: "failed to deserialize", ErrorClass: "org.springframework.kafka.support.serializer.DeserializationException",
-				Reason: envelope.ReasonMalformed,
+				ErrorMessage: "failed to deserialize",
+				ErrorClass:   "org.springframework.kafka.support.serializer.DeserializationException",
+				Reason:       envelope.ReasonMalformed,
 			},
 			trace: "trace",
 		},
@@ -152,7 +156,8 @@ func systems() map[string]foreign {
 			own: map[string]string{"contentType": "application/json", "x-original-delay": "1000"},
 			want: dlq.Entry{
 				Origin: envelope.Origin{
-					Topic: "orders", Partition: new(int32(7)), Offset: new(int64(1 << 40)), Position: "7/1099511627776", Timestamp: died,
+					Topic: "orders", Partition: new(int32(7)), Offset: new(int64(1 << 40)), Position: "7/1099511627776",
+					Timestamp: died,
 				},
 				ErrorMessage: "no stock", ErrorClass: "java.lang.IllegalStateException", Reason: envelope.ReasonExhausted,
 			},
@@ -161,7 +166,8 @@ func systems() map[string]foreign {
 		"Spring AMQP, default exchange": {
 			source: "errors",
 			headers: map[string]string{
-				"x-exception-message": "no stock", "x-exception-stacktrace": "java.lang.IllegalStateException: no stock\n\tat Shop.sell",
+				"x-exception-message": "no stock", "x-exception-stacktrace": "java.lang.IllegalStateException: no stock\n\tat " +
+					"Shop.sell",
 				"x-original-exchange": "", "x-original-routingKey": "orders",
 			},
 			own: map[string]string{"__TypeId__": "shop.Order"},
@@ -181,12 +187,14 @@ func systems() map[string]foreign {
 				"NServiceBus.ExceptionInfo.HelpLink":           "",
 				"NServiceBus.ExceptionInfo.Message":            "The bank did not answer",
 				"NServiceBus.ExceptionInfo.Source":             "NServiceBus.Core",
-				"NServiceBus.ExceptionInfo.StackTrace":         "System.TimeoutException: The bank did not answer\n   at Sales.Pay()",
-				"NServiceBus.ExceptionInfo.Data.Handler":       "PayHandler",
+				"NServiceBus.ExceptionInfo.StackTrace": "System.TimeoutException: The bank did not answer\n   at " +
+					"Sales.Pay()",
+				"NServiceBus.ExceptionInfo.Data.Handler": "PayHandler",
 			},
 			own: map[string]string{
-				"NServiceBus.MessageId": "0d0b", "NServiceBus.EnclosedMessageTypes": "Sales.Pay", "NServiceBus.ProcessingEndpoint": "Sales",
-				"NServiceBus.ContentType": "application/json", "NServiceBus.TimeSent": "2026-11-20 07:29:01:174786 Z",
+				"NServiceBus.MessageId": "0d0b", "NServiceBus.EnclosedMessageTypes": "Sales.Pay",
+				"NServiceBus.ProcessingEndpoint": "Sales",
+				"NServiceBus.ContentType":        "application/json", "NServiceBus.TimeSent": "2026-11-20 07:29:01:174786 Z",
 			},
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "Sales", Consumer: "Sales"},
@@ -245,17 +253,20 @@ func systems() map[string]foreign {
 			own: map[string]string{"app": "shop"},
 			want: dlq.Entry{
 				Origin: envelope.Origin{
-					Topic: "orders", Consumer: "connect-orders-sink", Partition: new(int32(12)), Offset: new(int64(1042)), Position: "12/1042",
+					Topic: "orders", Consumer: "connect-orders-sink", Partition: new(int32(12)), Offset: new(int64(1042)),
+					Position: "12/1042",
 				},
 				ErrorMessage: "Converting byte[] to Kafka Connect data failed", ErrorCode: "VALUE_CONVERTER",
-				ErrorClass: "org.apache.kafka.connect.errors.DataException", Handler: "orders-sink", Reason: envelope.ReasonMalformed,
+				ErrorClass: "org.apache.kafka.connect.errors.DataException", Handler: "orders-sink",
+				Reason: envelope.ReasonMalformed,
 			},
 			trace: "Converting",
 		},
 		"Watermill's PoisonQueue": {
 			source: "poison", topic: true,
 			headers: map[string]string{
-				"reason_poisoned": "no stock", "topic_poisoned": "orders", "handler_poisoned": "pay", "subscriber_poisoned": "amqp.Subscriber",
+				"reason_poisoned": "no stock", "topic_poisoned": "orders", "handler_poisoned": "pay",
+				"subscriber_poisoned": "amqp.Subscriber",
 			},
 			own: map[string]string{"correlation_id": "c-1"},
 			want: dlq.Entry{
@@ -274,9 +285,11 @@ func systems() map[string]foreign {
 			own: map[string]string{envelope.KeyMessageID: "m-1", envelope.KeyVersion: "1.0", envelope.KeyQueue: "orders"},
 			want: dlq.Entry{
 				Origin: envelope.Origin{
-					Topic: "orders", Consumer: "billing", Partition: new(int32(3)), Offset: new(int64(9)), Position: "3/9", Timestamp: died,
+					Topic: "orders", Consumer: "billing", Partition: new(int32(3)), Offset: new(int64(9)), Position: "3/9",
+					Timestamp: died,
 				},
-				ErrorMessage: "line\nbreak", ErrorCode: "422", ErrorClass: "*shop.Error", Handler: "pay", Attempts: 2, Rule: "a rule",
+				ErrorMessage: "line\nbreak", ErrorCode: "422", ErrorClass: "*shop.Error", Handler: "pay", Attempts: 2,
+				Rule:   "a rule",
 				Reason: envelope.ReasonPermanent,
 			},
 			trace: "goroutine 1",
@@ -296,8 +309,10 @@ func systems() map[string]foreign {
 		"headers that are nonsense": {
 			source: "orders_dlq", topic: true,
 			headers: map[string]string{
-				"kafka_dlt-original-topic": "orders", "kafka_dlt-original-partition": "many", "kafka_dlt-original-offset": int8b(1 << 63),
-				"kafka_dlt-original-timestamp": int8b(1<<63 - 1), "kafka_dlt-exception-message": "\xff\x00bad", "retry_topic-attempts": "x",
+				"kafka_dlt-original-topic": "orders", "kafka_dlt-original-partition": "many",
+				"kafka_dlt-original-offset":    int8b(1 << 63),
+				"kafka_dlt-original-timestamp": int8b(1<<63 - 1), "kafka_dlt-exception-message": "\xff\x00bad",
+				"retry_topic-attempts": "x",
 			},
 			want: dlq.Entry{
 				Origin: envelope.Origin{Topic: "orders"}, ErrorMessage: "�\\0bad", Reason: envelope.ReasonExhausted,
@@ -321,8 +336,10 @@ func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 	queue := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	t.Cleanup(func() { require.NoError(t, queue.Close()) })
 	body := func(id, message string) []byte {
-		return []byte(`{"message_id":"` + id + `","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout","queue":"orders",` +
-			`"data":{"order_id":77},"metadata":[],"error":{"message":"` + message + `","code":"500","trace":"#0 Order.php"},"retry_count":5}`)
+		return []byte(`{"message_id":"` + id +
+			`","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout","queue":"orders",` +
+			`"data":{"order_id":77},"metadata":[],"error":{"message":"` + message +
+			`","code":"500","trace":"#0 Order.php"},"retry_count":5}`)
 	}
 	for id, text := range map[string]string{"m-1": "no stock", "m-2": "the bank is down"} {
 		require.NoError(t, queue.Publish("orders_dlq", message.NewMessage(id, body(id, text))))
@@ -340,7 +357,8 @@ func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 		require.Equal(t, 5, e.Attempts)
 		require.Equal(t, "orders", e.Origin.Topic)
 		groups[e.Fingerprint] = true
-		again, err := envelope.FromMessage(envelope.PrepareRedrive(message.NewMessage("m", body("m", "x")), envelope.Redrive{ID: "1", Count: 1}))
+		again, err := envelope.FromMessage(envelope.PrepareRedrive(message.NewMessage("m", body("m", "x")),
+			envelope.Redrive{ID: "1", Count: 1}))
 		require.NoError(t, err)
 		require.Zero(t, again.RetryCount())
 	}
@@ -373,7 +391,8 @@ func TestFormats(t *testing.T) {
 			f.want.Origin.Broker = "mem"
 			require.Equal(t, f.want.Origin, e.Origin)
 			require.Equal(t, []any{
-				f.want.ErrorMessage, f.want.ErrorCode, f.want.ErrorClass, f.want.Handler, f.want.Rule, f.want.Attempts, f.want.Reason,
+				f.want.ErrorMessage, f.want.ErrorCode, f.want.ErrorClass, f.want.Handler, f.want.Rule, f.want.Attempts,
+				f.want.Reason,
 				f.want.CorrelationID,
 			}, []any{
 				e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Handler, e.Rule, e.Attempts, e.Reason, e.CorrelationID,
@@ -392,20 +411,25 @@ func TestFormats(t *testing.T) {
 			if f.topic {
 				target.Publisher = b.Publisher()
 			}
-			router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{target}})
-			require.NoError(t, err)
-			_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
+			router, err := collector.NewRouter(collector.RouterConfig{
+				Store:   letters.Store(),
+				Targets: []collector.Target{target},
+			})
 			require.NoError(t, err)
 			group := f.want.Origin.Consumer
 			if f.topic {
 				group = "any group"
 			}
+			consumed(t, b, f.want.Origin.Topic, group)
+			_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
+			require.NoError(t, err)
 			back := b.Peek(f.want.Origin.Topic, group)
 			require.Len(t, back, 1)
-			want := map[string]string{envelope.KeyRedriveID: dlq.FormatID(e.ID), envelope.KeyRedriveCount: "1"}
+			want := map[string]string{envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1"}
 			maps.Copy(want, f.own)
 			for header := range back[0].Metadata {
-				if strings.HasPrefix(header, "x-error-") { // our last error travels on, as the envelope says
+				// Our last error travels on, as the envelope says. The stage is the broker's, which takes it off again.
+				if strings.HasPrefix(header, "x-error-") || header == envelope.KeyStage {
 					delete(back[0].Metadata, header)
 				}
 			}
@@ -466,6 +490,7 @@ func TestConfig_Formats(t *testing.T) {
 		Targets: []collector.Target{{Name: "main", Scheme: "mem", Redriver: b, Publisher: b.Publisher()}},
 	})
 	require.NoError(t, err)
+	consumed(t, b, "tasks", "")
 	_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	back := b.Peek("tasks", "")

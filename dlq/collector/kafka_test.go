@@ -13,6 +13,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/kafka" // kafka
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -24,7 +25,8 @@ func TestCollector_SpringOnKafka(t *testing.T) {
 		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
-	broker, err := brokers.Open(t.Context(), "kafka://"+strings.Join(cluster.ListenAddrs(), ",")+"?group=redrive-collector")
+	broker, err := brokers.Open(t.Context(),
+		"kafka://"+strings.Join(cluster.ListenAddrs(), ",")+"?group=redrive-collector")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, broker.Close()) })
 	plain, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders"),
@@ -83,7 +85,7 @@ func TestCollector_SpringOnKafka(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"__TypeId__": "shop.Order", "bytes": "\x00\xff", "_watermill_message_uuid": e.EventID,
-		envelope.KeyRedriveID: dlq.FormatID(e.ID), envelope.KeyRedriveCount: "1",
+		envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1",
 	}, headers)
 
 	dies("customer-7", "order", back.Headers, uint32(back.Partition), uint64(back.Offset))

@@ -66,7 +66,8 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 			d.Err.Message = d.Class
 		}
 	}
-	if d.At.IsZero() && lay.Broker == "kafka" { // where the broker's time is that of the record, and not of the first publish
+	// where the broker's time is that of the record, and not of the first publish
+	if d.At.IsZero() && lay.Broker == "kafka" {
 		d.At = lay.Timestamp
 	}
 	if d.At.IsZero() || d.At.After(now) {
@@ -127,7 +128,8 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) 
 
 // suffixes are the ends of dead letter queues' names in use, ours and others'.
 var suffixes = []string{
-	"_dlq", ".dlq", "-dlq", "_dlt", ".dlt", "-dlt", ".failed", "_failed", "-failed", ".limbo", ".limbu", "_error", ".error", "-error",
+	"_dlq", ".dlq", "-dlq", "_dlt", ".dlt", "-dlt", ".failed", "_failed", "-failed", ".limbo", ".limbu", "_error",
+	".error", "-error",
 	"_skipped", ".deadletter", ".dead-letter", ".dead", "_poison", ".poison", "-poison", "_poisoned",
 }
 

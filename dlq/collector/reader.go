@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // SourceStats describes how a source is doing.
@@ -51,7 +53,7 @@ func (r *reader) note(change func(*SourceStats)) {
 
 // run subscribes, again and again where it must, and returns when ctx has ended and all messages are settled.
 func (r *reader) run(ctx context.Context) {
-	pause := r.collector.cfg.RetryMin
+	failures := 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := r.consume(ctx)
@@ -63,11 +65,12 @@ func (r *reader) run(ctx context.Context) {
 		}
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
 		if time.Since(began) > r.collector.cfg.RetryMax { // it worked for a while
-			pause = r.collector.cfg.RetryMin
+			failures = 0
 		}
+		failures++
+		pause := r.collector.trying().After(failures)
 		r.log.WarnContext(ctx, "dead letters cannot be read; trying again", "pause", pause, "error", err)
-		wait(ctx, pause)
-		pause = min(2*pause, r.collector.cfg.RetryMax)
+		_ = wait.For(ctx, pause)
 	}
 	r.note(func(s *SourceStats) { s.Subscribed = false })
 }
@@ -98,7 +101,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 	// message again when it is delivered a second time.
 	work := context.WithoutCancel(m.Context())
 	deadline := time.Now().Add(r.collector.cfg.Hold)
-	for pause := r.collector.cfg.RetryMin; ; pause = min(2*pause, r.collector.cfg.RetryMax) {
+	for n := 1; ; n++ {
 		err := r.store(work, letter) //nolint:contextcheck // see work
 		if err == nil {
 			m.Ack()
@@ -107,6 +110,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 			return
 		}
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
+		pause := r.collector.trying().After(n)
 		if ctx.Err() != nil || time.Now().Add(pause).After(deadline) {
 			r.note(func(s *SourceStats) { s.GivenBack++ })
 			r.log.ErrorContext(ctx, "dead letter returned to the broker: it could not be stored", append(attrs, "error", err)...)
@@ -115,7 +119,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 		}
 		r.log.WarnContext(ctx, "dead letter held: it cannot be stored", append(attrs, "pause", pause, "error", err)...)
 		r.note(func(s *SourceStats) { s.Held++ })
-		wait(ctx, pause)
+		_ = wait.For(ctx, pause)
 		r.note(func(s *SourceStats) { s.Held-- })
 	}
 }
@@ -126,12 +130,7 @@ func (r *reader) store(ctx context.Context, letter *deadLetter) error {
 	return r.collector.cfg.Sink.DeadLetter(ctx, letter)
 }
 
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+// trying are the pauses between two tries to subscribe, and to store.
+func (c *Collector) trying() wait.Backoff {
+	return wait.Backoff{First: c.cfg.RetryMin, Longest: c.cfg.RetryMax}
 }

@@ -71,7 +71,10 @@ var _ redrive.BatchRedriver = (*Router)(nil)
 
 // NewRouter makes a Router. It reports every fault of the configuration.
 func NewRouter(cfg RouterConfig) (*Router, error) {
-	r := &Router{store: cfg.Store, owns: map[string]func(string) bool{}, logger: cfg.Logger, targets: slices.Clone(cfg.Targets)}
+	r := &Router{
+		store: cfg.Store, owns: map[string]func(string) bool{}, logger: cfg.Logger,
+		targets: slices.Clone(cfg.Targets),
+	}
 	if r.logger == nil {
 		r.logger = slog.Default()
 	}
@@ -94,7 +97,8 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 		case names[t.Name]:
 			errs = append(errs, fmt.Errorf("target %d: the name %s is there twice", i, t.Name))
 		case t.Outcome != OutcomeConfirmed && t.Outcome != OutcomeReported:
-			errs = append(errs, fmt.Errorf("target %s: unknown outcome %q: %s or %s", t.Name, t.Outcome, OutcomeConfirmed, OutcomeReported))
+			errs = append(errs, fmt.Errorf("target %s: unknown outcome %q: %s or %s", t.Name, t.Outcome, OutcomeConfirmed,
+				OutcomeReported))
 		case t.Outcome == OutcomeConfirmed && r.store == nil:
 			errs = append(errs, fmt.Errorf("target %s: the outcome %s needs a store", t.Name, OutcomeConfirmed))
 		}
@@ -107,7 +111,9 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 }
 
 // Reschedule implements dlq.Redriver. It returns nil when the broker has confirmed the message.
-func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	w, err := r.way(origin, m) //nolint:contextcheck // of the message
 	if err != nil {
 		return err
@@ -132,10 +138,12 @@ func (r *Router) target(name, scheme string) (*Target, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case name != "":
-		return nil, fmt.Errorf("collector: redrive: the message was collected from broker %q, which is not configured: known are %s",
+		return nil, fmt.Errorf("collector: redrive: the message was collected from broker %q, which is not configured: "+
+			"known are %s",
 			name, strings.Join(r.names(), ", "))
 	case len(found) == 0:
-		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: known are %s",
+		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: "+
+			"known are %s",
 			scheme, strings.Join(r.names(), ", "))
 	default:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and there are %d of them: "+

@@ -33,7 +33,8 @@ func (r *Router) way(origin envelope.Origin, m *message.Message) (way, error) {
 		return way{}, err
 	}
 	if origin.Topic == "" && origin.Consumer == "" {
-		return way{}, errors.New("collector: redrive: the origin of the message is unknown: set the origin of the source it was collected from")
+		return way{}, errors.New("collector: redrive: the origin of the message is unknown: set the origin of the source " +
+			"it was collected from")
 	}
 	foreign := collected.Format != "" && collected.Format != "redrive"
 	return way{target, foreign && target.Publisher != nil}, nil
@@ -97,12 +98,13 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 // close resolves the entries of confirmed messages whose consumers do not report. A failure leaves them RETRYING, which
 // ends with the lease: the messages are out, and must not be sent again because of it.
 func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
-	c := dlq.Change{
-		Action: dlq.ActionSucceed, Actor: "redrive", At: time.Now(), Note: "confirmed by the broker; its consumer does not report",
+	c := driver.Change{
+		Action: driver.ActionSucceed, Actor: "redrive", At: driver.Now(ctx, r.store),
+		Note: "confirmed by the broker; its consumer does not report",
 	}
 	for _, m := range confirmed {
 		name := driver.CollectedFrom(m.Context()).Broker //nolint:contextcheck // of the message
-		id, err := dlq.ParseID(m.Metadata[envelope.KeyRedriveID])
+		id, err := driver.ParseID(m.Metadata[envelope.KeyRedriveID])
 		if name == "" || err != nil { // dead-lettered by its own service, or not the redrive of an entry
 			continue
 		}
@@ -117,7 +119,8 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	defer cancel()
 	results, err := r.store.Change(ctx, c)
 	warn := func(err error, ids ...int64) {
-		r.logger.WarnContext(ctx, "redriven messages are confirmed, and their entries could not be closed: resolve them by hand",
+		r.logger.WarnContext(ctx, "redriven messages are confirmed, and their entries could not be closed: resolve them by "+
+			"hand",
 			"entry_ids", ids, "error", err)
 	}
 	if err != nil {
@@ -129,4 +132,19 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 			warn(result.Err, result.ID)
 		}
 	}
+}
+
+// Readers implements redrive.ReaderCounter. A foreign consumer's topic is read by groups that are not known.
+func (r *Router) Readers(ctx context.Context, origin envelope.Origin) (int, error) {
+	m := message.NewMessage("", nil)
+	m.SetContext(ctx)
+	w, err := r.way(origin, m) //nolint:contextcheck // of the message, which is ctx
+	if err != nil {
+		return 0, err
+	}
+	counter, ok := w.redriver().(redrive.ReaderCounter)
+	if !ok {
+		return 0, fmt.Errorf("collector: readers of %s: %w", origin.Topic, errors.ErrUnsupported)
+	}
+	return counter.Readers(ctx, origin)
 }

@@ -2,6 +2,7 @@ package collector_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -44,10 +46,13 @@ func TestRouter_Run(t *testing.T) {
 	collected(t, c, 4*each)
 
 	// north is not configured, and what goes to west's consumers is reported by them.
-	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Logger: quiet, Targets: []collector.Target{
-		{Name: "east", Scheme: "mem", Redriver: east},
-		{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher(), Outcome: collector.OutcomeReported},
-	}})
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Store: letters.Store(), Logger: quiet,
+		Targets: []collector.Target{
+			{Name: "east", Scheme: "mem", Redriver: east},
+			{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher(), Outcome: collector.OutcomeReported},
+		},
+	})
 	require.NoError(t, err)
 	sales, err := west.Subscriber().Subscribe(t.Context(), "Sales")
 	require.NoError(t, err)
@@ -70,7 +75,8 @@ func TestRouter_Run(t *testing.T) {
 	for topic, want := range map[string]redrive.Counts{
 		"orders": {Succeeded: each, Out: each, Skipped: each}, "Sales": {Out: each},
 	} {
-		run, err := runner.StartRun(t.Context(), redrive.Spec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: redrive.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
+		run, err := runner.StartRun(t.Context(),
+			redrive.Spec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: redrive.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
 		require.NoError(t, err)
 		require.Equal(t, want.Total(), run.Counts.Waiting)
 		driveUntil(t, runner, topic, want)
@@ -92,7 +98,8 @@ func TestRouter_Run(t *testing.T) {
 		}
 		require.Equal(t, want, e.Status, e.EventID)
 	}
-	errs := router.RescheduleAll(t.Context(), make([]envelope.Origin, 2), []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)})
+	errs := router.RescheduleAll(t.Context(), make([]envelope.Origin, 2),
+		[]*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)})
 	require.Len(t, errs, 2)
 	for _, err := range errs {
 		require.ErrorContains(t, err, `scheme ""`)
@@ -114,4 +121,33 @@ func driveUntil(t *testing.T, m *redrive.Runner, id string, want redrive.Counts)
 	}, 2*time.Minute, 5*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-driven, context.Canceled)
+}
+
+// Each broker is asked for the readers of what was collected there; of a foreign consumer's topic they are not known.
+func TestRouter_Readers(t *testing.T) {
+	t.Parallel()
+	east, west := newMemory(t, brokers.Config{}), newMemory(t, brokers.Config{Group: "billing"})
+	_, err := west.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Store: newLetters(t).Store(), Logger: quiet,
+		Targets: []collector.Target{
+			{Name: "east", Scheme: "mem", Redriver: east},
+			{Name: "west", Scheme: "mem", Redriver: west, Publisher: west.Publisher()},
+		},
+	})
+	require.NoError(t, err)
+	origin := envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}
+	readers := func(from envelope.Collected) (int, error) {
+		return router.Readers(driver.WithCollected(t.Context(), from), origin)
+	}
+	for name, want := range map[string]int{"east": 0, "west": 1} {
+		n, err := readers(envelope.Collected{Broker: name, Format: "redrive"})
+		require.NoError(t, err)
+		require.Equal(t, want, n, name)
+	}
+	_, err = readers(envelope.Collected{Broker: "west", Format: "nservicebus"})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = readers(envelope.Collected{Broker: "north"})
+	require.ErrorContains(t, err, "not configured")
 }

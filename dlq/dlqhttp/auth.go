@@ -49,7 +49,8 @@ func CheckAddress(address string, auth []Authenticator) error {
 	}
 	if !local && len(auth) == 0 {
 		return fmt.Errorf("dlqhttp: address %s: %w: anybody who reaches it could read and change the dead letters: "+
-			"configure authentication (server.auth: tokens, users or proxy), or listen on 127.0.0.1", address, ErrNoAuthentication)
+			"configure authentication (server.auth: tokens, users or proxy), or listen on 127.0.0.1", address,
+			ErrNoAuthentication)
 	}
 	return nil
 }

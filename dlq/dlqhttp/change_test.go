@@ -105,7 +105,8 @@ func TestETag(t *testing.T) {
 	require.Empty(t, unchanged.body)
 	require.Equal(t, tag, unchanged.header.Get("ETag"))
 
-	parked := s.ask(t, http.MethodPost, "/api/v1/entries/1/park", `{"note":"later"}`, append(as("bo"), "Content-Type", "application/json", "If-Match", tag)...)
+	parked := s.ask(t, http.MethodPost, "/api/v1/entries/1/park", `{"note":"later"}`,
+		append(as("bo"), "Content-Type", "application/json", "If-Match", tag)...)
 	require.Equal(t, http.StatusOK, parked.status, parked.body)
 	require.Equal(t, `"2"`, parked.header.Get("ETag"))
 	late := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("ana"), "If-Match", tag)...)
@@ -135,7 +136,10 @@ func TestIdempotencyKey(t *testing.T) {
 	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
 	require.Equal(t, first.header.Get("ETag"), again.header.Get("ETag"))
 	require.Equal(t, 1, s.sent.count())
-	for name, path := range map[string]string{"another body": "/api/v1/entries/1/redrive", "another entry": "/api/v1/entries/2/redrive"} {
+	for name, path := range map[string]string{
+		"another body":  "/api/v1/entries/1/redrive",
+		"another entry": "/api/v1/entries/2/redrive",
+	} {
 		other := s.ask(t, http.MethodPost, path, `{"note":"b"}`, header...)
 		require.Equal(t, http.StatusUnprocessableEntity, other.status, name)
 		require.Contains(t, other.body, "used before")
@@ -208,7 +212,10 @@ func TestValidationRoutes_C22toC25(t *testing.T) {
 	a.json(t, &list)
 	require.Len(t, list, 3, "PENDING by default")
 	require.InDelta(t, 3, list[0]["id"], 0, "newest first")
-	for _, column := range []string{"event_id", "event_type", "error_message", "retry_count", "max_retries", "status", "created_at", "kafka_topic"} {
+	for _, column := range []string{
+		"event_id", "event_type", "error_message", "retry_count", "max_retries", "status",
+		"created_at", "kafka_topic",
+	} {
 		require.Contains(t, list[0], column)
 	}
 	s.ask(t, http.MethodGet, "/api/v1/validation/dlq?status=DISCARDED", "").json(t, &list)
@@ -230,9 +237,13 @@ func TestValidationRoutes_C22toC25(t *testing.T) {
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodDelete, "/api/v1/validation/dlq/3", "").status)
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodPost, "/api/v1/validation/dlq/2/retry", "").status)
 
-	// With authentication, resolvedBy is a claim, and who made it stands next to it.
+	// With authentication, resolvedBy is a claim: the entry has it as it was sent, and the audit log who made it.
 	guarded := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	guarded.seed(t, 1)
 	resolved = guarded.ask(t, http.MethodPut, "/api/v1/validation/dlq/1/resolve?resolvedBy=joana", "", as("ana")...)
-	require.Equal(t, "joana (as told by ana)", resolved.at(t, "resolved_by"))
+	require.Equal(t, "joana", resolved.at(t, "resolved_by"))
+	records, _, err := guarded.manager.AuditLog(t.Context(), dlq.AuditFilter{EntryID: 1}, dlq.Page{})
+	require.NoError(t, err)
+	require.Equal(t, "ana", records[0].Actor)
+	require.Equal(t, map[string]string{"resolved_by": "joana"}, records[0].Detail)
 }

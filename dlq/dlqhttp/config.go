@@ -148,7 +148,8 @@ func (c *Config) validate() error {
 	if c.Runner == nil {
 		bad("Runner: required")
 	}
-	if c.Prefix != "" && (c.Prefix[0] != '/' || path.Clean(c.Prefix) != c.Prefix || strings.ContainsAny(c.Prefix, "{}?#% ")) {
+	if c.Prefix != "" && (c.Prefix[0] != '/' || path.Clean(c.Prefix) != c.Prefix ||
+		strings.ContainsAny(c.Prefix, "{}?#% ")) {
 		bad("Prefix %q: a path such as /ops", c.Prefix)
 	}
 	for i, a := range c.Auth {

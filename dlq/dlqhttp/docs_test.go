@@ -48,6 +48,7 @@ func TestDocs(t *testing.T) {
 		require.NoError(t, err)
 		at, err = at.Parse(m[1])
 		require.NoError(t, err)
-		require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, strings.TrimPrefix(at.Path, "/ops"), "", as("viewer")...).status, m[1])
+		require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, strings.TrimPrefix(at.Path, "/ops"), "",
+			as("viewer")...).status, m[1])
 	}
 }

@@ -20,5 +20,6 @@ func TestDocument_IsCommitted(t *testing.T) {
 	}
 	committed, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(committed), string(text), "%s is not what the program serves: go test ./dlq/dlqhttp -update", file)
+	require.Equal(t, string(committed), string(text), "%s is not what the program serves: go test ./dlq/dlqhttp -update",
+		file)
 }

@@ -17,7 +17,8 @@ func TestRandomRequests(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 6)
 	all := operations(t, s)
-	all = slices.DeleteFunc(all, func(o operation) bool { return o.id == "watch-run" }) // answers for as long as the run lasts
+	// answers for as long as the run lasts
+	all = slices.DeleteFunc(all, func(o operation) bool { return o.id == "watch-run" })
 	rapid.Check(t, func(r *rapid.T) {
 		op := rapid.SampledFrom(all).Draw(r, "route")
 		path, query := op.path, url.Values{}
@@ -44,7 +45,8 @@ func TestRandomRequests(t *testing.T) {
 		body := ""
 		if op.body || rapid.IntRange(0, 9).Draw(r, "odd body") == 0 {
 			body = drawBody(r)
-			header = append(header, "Content-Type", rapid.SampledFrom([]string{op.content, "application/json", "text/plain", "x", ""}).Draw(r, "type"))
+			header = append(header, "Content-Type",
+				rapid.SampledFrom([]string{op.content, "application/json", "text/plain", "x", ""}).Draw(r, "type"))
 		}
 		if encoded := query.Encode(); encoded != "" {
 			path += "?" + encoded
@@ -63,7 +65,8 @@ func TestRandomRequests(t *testing.T) {
 func (p *parameter) draw(r *rapid.T) string {
 	if rapid.IntRange(0, 3).Draw(r, "anything") == 0 {
 		return rapid.SampledFrom([]string{
-			"0", "-1", "9223372036854775807", "9223372036854775808", "1e9", "NaN", "null", "true", "'", "%00", "../..", "*", `"1"`, "😀", "\x00", "a b",
+			"0", "-1", "9223372036854775807", "9223372036854775808", "1e9", "NaN", "null", "true", "'", "%00", "../..", "*",
+			`"1"`, "😀", "\x00", "a b",
 			strings.Repeat("x", 300), "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", ",", "1,2,x",
 		}).Draw(r, p.name)
 	}
@@ -88,19 +91,27 @@ func (p *parameter) draw(r *rapid.T) string {
 func drawBody(r *rapid.T) string {
 	value := func(name string) string {
 		return rapid.SampledFrom([]string{
-			`"orders"`, `""`, `"PENDING"`, `["PENDING"]`, `["RESOLVED","PENDING"]`, `1`, `-1`, `0`, `1e300`, `1.5`, `null`, `true`, `[]`, `{}`, `[1,2]`, `[0]`,
-			`"2025-11-20T07:30:00Z"`, `"2999-01-01T00:00:00Z"`, `{"topic":"orders"}`, `{"ids":[1,2,99]}`, `{"statuses":["PENDING"]}`, `{"x-a":"b"}`,
-			`".total += 1"`, `".["`, `"resolve"`, `"discard"`, `"restore"`, `"park"`, `"AAEC"`, `"\u0000"`, `"run-1"`, `9223372036854775807`,
+			`"orders"`, `""`, `"PENDING"`, `["PENDING"]`, `["RESOLVED","PENDING"]`, `1`, `-1`, `0`, `1e300`, `1.5`, `null`,
+			`true`, `[]`, `{}`, `[1,2]`, `[0]`,
+			`"2025-11-20T07:30:00Z"`, `"2999-01-01T00:00:00Z"`, `{"topic":"orders"}`, `{"ids":[1,2,99]}`,
+			`{"statuses":["PENDING"]}`, `{"x-a":"b"}`,
+			`".total += 1"`, `".["`, `"resolve"`, `"discard"`, `"restore"`, `"park"`, `"AAEC"`, `"\u0000"`, `"run-1"`,
+			`9223372036854775807`,
 			`{"share":0.5,"min_sample":1}`, `[[[[]]]]`,
 		}).Draw(r, name)
 	}
 	switch rapid.IntRange(0, 9).Draw(r, "body") {
 	case 0:
-		return rapid.SampledFrom([]string{"", "{", "null", "[]", "1", `"x"`, "\x00", `{"a":1}{"b":2}`, strings.Repeat("[", 5000)}).Draw(r, "raw")
+		return rapid.SampledFrom([]string{
+			"", "{", "null", "[]", "1", `"x"`, "\x00", `{"a":1}{"b":2}`,
+			strings.Repeat("[", 5000),
+		}).Draw(r, "raw")
 	default:
 		names := []string{
-			"note", "action", "filter", "payload", "payload_base64", "jq", "set_headers", "remove_headers", "redrive", "id", "limit", "rate", "max_out",
-			"canary", "stop", "target", "close_on_publish", "outcome_timeout_seconds", "paused", "sample", "statuses", "closed_before", "skip_archive",
+			"note", "action", "filter", "payload", "payload_base64", "jq", "set_headers", "remove_headers", "redrive", "id",
+			"limit", "rate", "max_out",
+			"canary", "stop", "target", "close_on_publish", "outcome_timeout_seconds", "paused", "sample", "statuses",
+			"closed_before", "skip_archive",
 			"ids", "unknown",
 		}
 		var fields []string

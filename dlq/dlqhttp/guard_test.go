@@ -50,7 +50,10 @@ func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 // Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the
 // right one is answered as the wrong ones are.
 func TestGuard_GuessingOnEveryRoute(t *testing.T) {
-	for _, path := range []string{"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/", "/entries", "/static/style.css", "/nothing"} {
+	for _, path := range []string{
+		"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/",
+		"/entries", "/static/style.css", "/nothing",
+	} {
 		s := guarded(t)
 		statuses := map[int]int{}
 		for range 25 {
@@ -68,9 +71,11 @@ func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 
 		// From many addresses too: the account is what is guessed.
 		for i := range 5 {
-			require.Equal(t, http.StatusTooManyRequests, s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess").Code, path)
+			require.Equal(t, http.StatusTooManyRequests, s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess").Code,
+				path)
 		}
-		require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized}, s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
+		require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized},
+			s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
 	}
 }
 

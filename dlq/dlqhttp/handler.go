@@ -34,7 +34,8 @@ func New(cfg Config) (*Handler, error) {
 	}
 	h := &Handler{cfg: cfg, trail: newTrail(&cfg)}
 	guard, err := access.NewGuard(access.GuardConfig{
-		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst, Logger: cfg.Logger,
+		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst,
+		Logger:       cfg.Logger,
 		Unauthorized: h.unauthorized,
 	})
 	if err != nil {
@@ -57,7 +58,8 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 	mux.Route(prefix+"/livez", access.None, false, problem.Get(http.HandlerFunc(h.livez)))
 	mux.Route(prefix+"/readyz", access.None, false, problem.Get(guard.Recognize(http.HandlerFunc(h.readyz))))
 	if h.cfg.Metrics != nil {
-		mux.Route(prefix+"/metrics", access.Viewer, false, problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
+		mux.Route(prefix+"/metrics", access.Viewer, false,
+			problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
 	}
 	h.loginRoutes(mux, guard)
 	api := &access.Mux{}
@@ -65,9 +67,11 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Path: prefix + rest.Base, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,
 		Refused: h.trail.refused, Read: h.trail.read, AuditReads: h.cfg.AuditReads,
 		Health: h.health, Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
-		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout, Logger: h.cfg.Logger,
+		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout,
+		Logger: h.cfg.Logger,
 	})
-	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api), guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
+	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api),
+		guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
 	pages := h.dashboard()
 	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(pages))
 	h.table = mux.Routes()
@@ -83,7 +87,8 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 			case http.ErrAbortHandler:
 				panic(fault) // meant: the connection is to break
 			default:
-				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic", fmt.Sprint(fault),
+				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic",
+					fmt.Sprint(fault),
 					"stack", string(debug.Stack()))
 				problem.Write(w, http.StatusInternalServerError, "a fault of this program; its log says more")
 			}

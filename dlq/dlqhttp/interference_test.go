@@ -29,7 +29,8 @@ type secrets struct{ cpf, mail, password, bytes string }
 func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	t.Helper()
 	rules, err := redact.New(redact.Config{
-		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`, `[a-z]+@[a-z]+`},
+		Paths: []string{"$..cpf"}, Headers: []string{"authorization"},
+		Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`, `[a-z]+@[a-z]+`},
 	})
 	require.NoError(t, err)
 	log := &logbuffer.Buffer{}
@@ -51,19 +52,28 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	} {
 		m := message.NewMessage("uuid "+of.mail, []byte(payload))
 		m.Metadata = message.Metadata{
-			envelope.KeyMessageID: fmt.Sprintf("message %d of %s", i, of.mail), envelope.KeyEvent: "placed by " + of.mail, envelope.KeyCorrelationID: of.cpf,
-			"authorization": of.password, "note": "for " + of.mail, "bytes": "\xff" + of.bytes,
+			envelope.KeyMessageID: fmt.Sprintf("message %d of %s", i, of.mail), envelope.KeyEvent: "placed by " + of.mail,
+			envelope.KeyCorrelationID: of.cpf,
+			"authorization":           of.password, "note": "for " + of.mail, "bytes": "\xff" + of.bytes,
 		}
 		letters = append(letters, dlq.NewEntry(&envelope.DeadLetter{
-			Message: m, Reason: envelope.ReasonExhausted, Attempts: 4, Class: "*bank.Error", Handler: "pay", At: died.Add(time.Duration(i) * time.Minute),
-			FirstFailure: died, Err: envelope.Error{Message: fmt.Sprintf("no account of %s with %s", of.mail, of.cpf), Code: "422", Trace: "for " + of.mail},
-			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", RoutingKey: of.mail, Key: []byte(of.mail), Position: strconv.Itoa(i)},
+			Message: m, Reason: envelope.ReasonExhausted, Attempts: 4, Class: "*bank.Error", Handler: "pay",
+			At:           died.Add(time.Duration(i) * time.Minute),
+			FirstFailure: died, Err: envelope.Error{
+				Message: fmt.Sprintf("no account of %s with %s", of.mail, of.cpf),
+				Code:    "422", Trace: "for " + of.mail,
+			},
+			Origin: envelope.Origin{
+				Broker: "mem", Topic: "orders", Consumer: "billing", RoutingKey: of.mail,
+				Key: []byte(of.mail), Position: strconv.Itoa(i),
+			},
 		}))
 	}
 	_, err = s.letters.Store().Put(t.Context(), letters...)
 	require.NoError(t, err)
 	by := dlq.By{Actor: "root", Note: "called " + of.mail}
-	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":1,"customer":{"cpf":"` + of.cpf + `"},"new":1}`)}, by)
+	_, _, err = s.manager.Edit(t.Context(), 1,
+		dlq.Edit{Payload: []byte(`{"order":1,"customer":{"cpf":"` + of.cpf + `"},"new":1}`)}, by)
 	require.NoError(t, err)
 	_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "run-1", JQ: `.cpf = "` + of.cpf + `"`, Filter: dlq.Filter{
 		IDs: []int64{99}, ErrorText: of.mail, PayloadText: of.cpf, EventID: of.mail, Fingerprint: letters[0].Fingerprint,
@@ -84,8 +94,9 @@ var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|ti
 var secret = regexp.MustCompile(`\d{3}\.\d{3}|(ana|bob|maximiliane)(@|%40)|horse|stapl|much longer`)
 
 // shown is the answer of a server to a role, without what differs between any two servers.
-func shown(t *testing.T, s *server, role, method, path, body string) string {
+func shown(t *testing.T, s *server, role, request, body string) string {
 	t.Helper()
+	method, path, _ := strings.Cut(request, " ")
 	a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
 	return when.ReplaceAllString(fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ",
 		a.header.Get("Content-Disposition"), "\n", a.body), "T")
@@ -96,7 +107,7 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 	t.Helper()
 	all := map[string]string{}
 	ask := func(method, path, body string) {
-		all[method+" "+path+" "+body] = shown(t, s, role, method, path, body)
+		all[method+" "+path+" "+body] = shown(t, s, role, method+" "+path, body)
 	}
 	for _, op := range operations(t, s, as("viewer")...) {
 		if op.method != http.MethodGet {
@@ -111,14 +122,17 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 		}
 	}
 	for _, page := range []string{
-		"/", "/groups", "/report", "/report.md", "/report.json", "/entries", "/entries?status=any", "/entries/1", "/entries/1?revision=0", "/entries/2", "/entries/3", "/entries/4",
-		"/entries/5", "/entries/6", "/entries/1/payload", "/entries/1/edit", "/entries/act?do=park&scope=all&topic=orders", "/runs", "/runs/run-1", "/runs/new?topic=orders",
+		"/", "/groups", "/report", "/report.md", "/report.json", "/entries", "/entries?status=any", "/entries/1",
+		"/entries/1?revision=0", "/entries/2", "/entries/3", "/entries/4",
+		"/entries/5", "/entries/6", "/entries/1/payload", "/entries/1/edit", "/entries/act?do=park&scope=all&topic=orders",
+		"/runs", "/runs/run-1", "/runs/new?topic=orders",
 		"/retention?days=1&resolved=1", "/audit", "/system",
 	} {
 		ask(http.MethodGet, page, "")
 	}
 	// Guesses, each of which is right in one of the stores: by search, count, sort, group, edit and preview.
-	fingerprint := dlq.Fingerprint("pay", "*bank.Error", "422", fmt.Sprintf("no account of %s with %s", guess.mail, guess.cpf))
+	fingerprint := dlq.Fingerprint("pay", "*bank.Error", "422",
+		fmt.Sprintf("no account of %s with %s", guess.mail, guess.cpf))
 	for _, q := range []url.Values{
 		{"error": {guess.cpf[:2]}},
 		{"error": {guess.mail[:2]}},
@@ -142,18 +156,26 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 	ask(http.MethodGet, "/entries?q="+url.QueryEscape(guess.mail[:2]), "")
 	ask(http.MethodGet, "/entries?correlation="+url.QueryEscape(guess.cpf), "")
 	for _, edit := range []string{
-		`{"payload":"{\"order\":1,\"customer\":{\"cpf\":\"` + guess.cpf + `\"},\"new\":1}"}`, `{"set_headers":{"authorization":"` + guess.password + `"}}`,
+		`{"payload":"{\"order\":1,\"customer\":{\"cpf\":\"` + guess.cpf + `\"},\"new\":1}"}`,
+		`{"set_headers":{"authorization":"` + guess.password + `"}}`,
 		`{"set_headers":{"note":"for ` + guess.mail + `"}}`, `{"remove_headers":["authorization"]}`, `{"jq":"."}`,
 	} {
 		ask(http.MethodPost, "/api/v1/entries/1/edit/preview", edit)
 		ask(http.MethodPost, "/api/v1/entries/1/edit", edit)
 	}
-	for _, filter := range []string{`{"topic":"orders"}`, `{"fingerprint":"` + fingerprint + `"}`, `{"error":"` + guess.mail[:2] + `"}`, `{"correlation_id":"` + guess.cpf + `"}`} {
+	for _, filter := range []string{
+		`{"topic":"orders"}`, `{"fingerprint":"` + fingerprint + `"}`,
+		`{"error":"` + guess.mail[:2] + `"}`, `{"correlation_id":"` + guess.cpf + `"}`,
+	} {
 		ask(http.MethodPost, "/api/v1/runs/preview", `{"filter":`+filter+`}`)
 	}
-	for _, form := range []url.Values{{"new_header": {"authorization"}, "new_value": {guess.password}}, {"payload": {`{"order":1,"customer":{"cpf":"` + guess.cpf + `"},"new":1}`}}} {
+	for _, form := range []url.Values{
+		{"new_header": {"authorization"}, "new_value": {guess.password}},
+		{"payload": {`{"order":1,"customer":{"cpf":"` + guess.cpf + `"},"new":1}`}},
+	} {
 		form.Set("do", "preview")
-		a := s.ask(t, http.MethodPost, "/entries/1/edit", form.Encode(), append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")...)
+		a := s.ask(t, http.MethodPost, "/entries/1/edit", form.Encode(),
+			append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")...)
 		all["edit form "+form.Encode()] = when.ReplaceAllString(fmt.Sprint(a.status, a.body), "T")
 	}
 	return all
@@ -181,7 +203,7 @@ func TestNonInterference(t *testing.T) {
 						if path, ok := strings.CutPrefix(asked, http.MethodGet+" "); ok && first[asked] != second[asked] {
 							// A curve has moved on by five minutes between the two, or an hour has ended: both are asked again, at once.
 							path = strings.TrimSuffix(path, " ")
-							first[asked], second[asked] = shown(t, a, role, http.MethodGet, path, ""), shown(t, b, role, http.MethodGet, path, "")
+							first[asked], second[asked] = shown(t, a, role, "GET "+path, ""), shown(t, b, role, "GET "+path, "")
 						}
 						require.Equal(t, first[asked], second[asked], "%s: %s", role, asked)
 						if !secret.MatchString(asked) { // else the answer may repeat the request

@@ -64,7 +64,8 @@ func (h *Handler) loginRoutes(mux *access.Mux, guard *access.Guard) {
 func (h *Handler) startLogin(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Login.Start(w, r); err != nil {
 		h.cfg.Logger.ErrorContext(r.Context(), "nobody can log in", "error", err)
-		h.plainPage(w, http.StatusServiceUnavailable, "The login provider does not answer", "Try again in a minute.", h.home())
+		h.plainPage(w, http.StatusServiceUnavailable, "The login provider does not answer", "Try again in a minute.",
+			h.home())
 	}
 }
 
@@ -73,13 +74,16 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, access.ErrLogin):
 		h.cfg.Logger.WarnContext(r.Context(), "a login did not succeed", "remote", r.RemoteAddr, "error", err)
-		h.plainPage(w, http.StatusUnauthorized, "The login did not succeed", "Begin again. The server's log has the reason.", h.home())
+		h.plainPage(w, http.StatusUnauthorized, "The login did not succeed", "Begin again. The server's log has the reason.",
+			h.home())
 	case err != nil:
 		h.cfg.Logger.ErrorContext(r.Context(), "a login failed", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login failed", "Try again in a minute.", h.home())
 	case who.Role <= access.None:
-		h.cfg.Logger.WarnContext(r.Context(), "somebody without a role has logged in", "actor", who.Name, "remote", r.RemoteAddr)
-		h.plainPage(w, http.StatusForbidden, "You have no role here", who.Name+" is in no group that has one: ask who runs this server.", "")
+		h.cfg.Logger.WarnContext(r.Context(), "somebody without a role has logged in", "actor", who.Name, "remote",
+			r.RemoteAddr)
+		h.plainPage(w, http.StatusForbidden, "You have no role here",
+			who.Name+" is in no group that has one: ask who runs this server.", "")
 	default:
 		h.cfg.Logger.InfoContext(r.Context(), "logged in", "actor", who.Name, "role", who.Role.String())
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // G710: a path of this server, see local
@@ -109,7 +113,8 @@ func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Del("WWW-Authenticate") // a browser would ask for a password before it shows the page
 		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
 	}
-	h.plainPage(w, http.StatusUnauthorized, "Log in to see this", "This server shows dead letters to people and programs that it knows.", to)
+	h.plainPage(w, http.StatusUnauthorized, "Log in to see this",
+		"This server shows dead letters to people and programs that it knows.", to)
 	return true
 }
 

@@ -35,7 +35,10 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 		{name: "a wrong token", wrong: true, header: []string{"Authorization", "Bearer nonsense"}},
 		{name: "another scheme", wrong: true, header: []string{"Authorization", "Digest x"}},
 		{name: "no credentials in it", wrong: true, header: []string{"Authorization", "Bearer"}},
-		{name: "a forged session", wrong: true, header: []string{"Cookie", "redrive_session=forged; __Host-redrive_session=forged"}},
+		{
+			name: "a forged session", wrong: true,
+			header: []string{"Cookie", "redrive_session=forged; __Host-redrive_session=forged"},
+		},
 		{name: "a forged proxy", wrong: true, header: []string{"X-Forwarded-User", "root"}},
 	}
 	hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
@@ -48,14 +51,23 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 		proxied[name] = role
 		all = append(all,
 			credentials{name: "token of " + name, role: role, header: as(name)},
-			credentials{name: "password of " + name, role: role, header: []string{"Authorization", basic(name, "correct horse")}},
-			credentials{name: "token as password of " + name, role: role, header: []string{"Authorization", basic("x", tokens[name])}},
+			credentials{
+				name: "password of " + name, role: role,
+				header: []string{"Authorization", basic(name, "correct horse")},
+			},
+			credentials{
+				name: "token as password of " + name, role: role,
+				header: []string{"Authorization", basic("x", tokens[name])},
+			},
 			credentials{name: "proxy's " + name, role: role, header: []string{"X-Remote-User", name}},
 		)
 	}
 	byPassword, err := dlqhttp.Basic(users...)
 	require.NoError(t, err)
-	byProxy, err := dlqhttp.Proxy(dlqhttp.ProxyConfig{From: []string{"127.0.0.1", "::1"}, UserHeader: "X-Remote-User", Users: proxied})
+	byProxy, err := dlqhttp.Proxy(dlqhttp.ProxyConfig{
+		From: []string{"127.0.0.1", "::1"}, UserHeader: "X-Remote-User",
+		Users: proxied,
+	})
 	require.NoError(t, err)
 	return append(auth, byPassword, byProxy), all
 }
@@ -64,7 +76,8 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 func sessions(t *testing.T, s *server) []credentials {
 	t.Helper()
 	login, err := dlqhttp.NewLogin(dlqhttp.LoginConfig{
-		Issuer: "http://127.0.0.1:1", ClientID: "redrive", PublicURL: "http://localhost", Default: dlqhttp.Viewer, Store: s.letters.Store(),
+		Issuer: "http://127.0.0.1:1", ClientID: "redrive", PublicURL: "http://localhost", Default: dlqhttp.Viewer,
+		Store: s.letters.Store(),
 	})
 	require.NoError(t, err)
 	s.cfg.Login = login
@@ -78,7 +91,8 @@ func sessions(t *testing.T, s *server) []credentials {
 		return []string{"Cookie", "redrive_session=" + cookie}
 	}
 	all := []credentials{{
-		name: "an expired session", wrong: true, header: put("expired", dlqhttp.Admin, now.Add(-2*time.Hour), now.Add(-time.Hour)),
+		name: "an expired session", wrong: true,
+		header: put("expired", dlqhttp.Admin, now.Add(-2*time.Hour), now.Add(-time.Hour)),
 	}}
 	for _, role := range []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin} {
 		cookie := "session-of-" + role.String()
@@ -115,7 +129,8 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 		if route.Method == "" {
 			methods = []string{http.MethodGet}
 		}
-		path := strings.NewReplacer("{id}", "999", "{revision}", "7", "{fingerprint}", "x", "{name...}", "app.css", "{$}", "").Replace(route.Path)
+		path := strings.NewReplacer("{id}", "999", "{revision}", "7", "{fingerprint}", "x", "{name...}", "app.css", "{$}",
+			"").Replace(route.Path)
 		require.NotContains(t, path, "{", "a parameter that the test has no value for")
 		if route.Changes {
 			require.NotEqual(t, dlqhttp.Viewer, route.Least, "%s: a viewer changes nothing", route.Path)
@@ -127,7 +142,8 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 				a := s.ask(t, method, path, "", append(slices.Clone(c.header), "Content-Type", "application/json")...)
 				what := c.name + " on " + method + " " + route.Path + ": " + a.body[:min(len(a.body), 300)]
 				switch {
-				case strings.HasPrefix(route.Path, "/login"): // whoever comes: the provider says who they are, and there is none here
+				// whoever comes: the provider says who they are, and there is none here
+				case strings.HasPrefix(route.Path, "/login"):
 					require.Contains(t, []int{http.StatusUnauthorized, http.StatusServiceUnavailable}, a.status, what)
 				case a.status == http.StatusTooManyRequests:
 					require.True(t, c.wrong && c.header != nil, what)
@@ -139,7 +155,8 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 					require.Equal(t, http.StatusUnauthorized, a.status, what)
 					require.NotEmpty(t, a.header.Values("WWW-Authenticate"), what)
 				case c.role >= route.Least:
-					require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed}, a.status, what)
+					require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed}, a.status,
+						what)
 					require.Less(t, a.status, http.StatusInternalServerError, what)
 				default:
 					require.Equal(t, http.StatusForbidden, a.status, what)

@@ -64,7 +64,8 @@ func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *p
 		for range 6 {
 			m := message.NewMessage("", []byte(strings.Repeat("x", size)))
 			_, err := s.letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
-				Message: m, Reason: envelope.ReasonExhausted, Origin: envelope.Origin{Topic: "orders", Consumer: "billing"}, At: time.Now(),
+				Message: m, Reason: envelope.ReasonExhausted, Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
+				At: time.Now(),
 			}))
 			require.NoError(t, err)
 		}
@@ -72,7 +73,10 @@ func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *p
 		s.handler, err = dlqhttp.New(s.cfg)
 		require.NoError(t, err)
 		p := &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})}
-		web := httptest.Server{Listener: p, EnableHTTP2: true, Config: &http.Server{Handler: s.handler, IdleTimeout: 2 * time.Minute}}
+		web := httptest.Server{
+			Listener: p, EnableHTTP2: true,
+			Config: &http.Server{Handler: s.handler, IdleTimeout: 2 * time.Minute},
+		}
 		transport := &http.Transport{DialContext: p.dial, ForceAttemptHTTP2: true}
 		s.url = "http://localhost"
 		if secure {
@@ -103,7 +107,10 @@ func TestSlowClients_Body(t *testing.T) {
 		"a form":                 "POST /retention HTTP/1.1\r\n" + form,
 		"nothing that is served": "POST /nothing HTTP/1.1\r\n",
 	} {
-		for kind, length := range map[string]string{"": "Content-Length: 100\r\n\r\n{", ", chunked": "Transfer-Encoding: chunked\r\n\r\n10\r\n{"} {
+		for kind, length := range map[string]string{
+			"":          "Content-Length: 100\r\n\r\n{",
+			", chunked": "Transfer-Encoding: chunked\r\n\r\n10\r\n{",
+		} {
 			t.Run(name+kind, func(t *testing.T) {
 				slow(t, false, 1, func(t *testing.T, _ *server, p *pipes, _ *http.Client) {
 					t.Helper()
@@ -179,9 +186,11 @@ func TestSlowClients_Patience(t *testing.T) {
 				require.Contains(t, string(imported), `"seen":6`)
 
 				s.sent.hold = func() { time.Sleep(2 * time.Minute) } // virtual
-				ask(http.MethodPost, "/entries/1/redrive", strings.NewReader("{}"), "Content-Type", "application/json", "Idempotency-Key", "a")
+				ask(http.MethodPost, "/entries/1/redrive", strings.NewReader("{}"), "Content-Type", "application/json",
+					"Idempotency-Key", "a")
 
-				_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true}, dlq.By{Actor: "ana"})
+				_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true},
+					dlq.By{Actor: "ana"})
 				require.NoError(t, err)
 				events := bufio.NewScanner(ask(http.MethodGet, "/runs/slow/events", nil))
 				for silent := 0; silent < 4; {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
@@ -24,12 +25,15 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	s.seed(t, 3)
 	by := dlq.By{Actor: "ana", Note: "called 111.222.333-44"}
 	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{
-		Payload: []byte(`{"customer":{"cpf":"999.888.777-66"},"order":1}`), SetHeaders: map[string]string{"authorization": "secret"},
+		Payload:    []byte(`{"customer":{"cpf":"999.888.777-66"},"order":1}`),
+		SetHeaders: map[string]string{"authorization": "secret"},
 	}, by)
 	require.NoError(t, err)
-	_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
-		IDs: []int64{1, 2}, ErrorText: "111.222.333-44", CauseText: "111.222.333-44", PayloadText: "999.888.777-66", PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
-	}}, by)
+	_, err = s.runner.StartRun(t.Context(),
+		redrive.Spec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
+			IDs: []int64{1, 2}, ErrorText: "111.222.333-44", CauseText: "111.222.333-44", PayloadText: "999.888.777-66",
+			PayloadFields: []driver.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
+		}}, by)
 	require.NoError(t, err)
 
 	shown := 0
@@ -56,7 +60,8 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	require.Greater(t, shown, 15, "something was hidden")
 	a := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", as("admin")...)
 	require.Contains(t, a.body, "999.888.777-66")
-	preview := s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"}}`, append(as("operator"), "Content-Type", "application/json")...)
+	preview := s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"}}`,
+		append(as("operator"), "Content-Type", "application/json")...)
 	require.Equal(t, http.StatusOK, preview.status)
 	require.NotContains(t, preview.body, "111.222")
 
@@ -71,12 +76,27 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		"field":        {http.MethodGet, "/api/v1/entries?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
 		"count field":  {http.MethodGet, "/api/v1/entries/count?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
 		"export field": {http.MethodGet, "/api/v1/entries/export?payload_fields=customer.cpf%3D1", "", http.StatusForbidden},
-		"run's field":  {http.MethodPost, "/api/v1/runs", `{"filter":{"payload_fields":["customer.cpf=1"]}}`, http.StatusForbidden},
-		"bulk field":   {http.MethodPost, "/api/v1/entries/bulk", `{"action":"park","filter":{"payload_fields":["customer.cpf=1"]}}`, http.StatusForbidden},
-		"jq":           {http.MethodPost, "/api/v1/entries/1/edit", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
-		"jq preview":   {http.MethodPost, "/api/v1/entries/1/edit/preview", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
-		"run's jq":     {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
-		"the mask":     {http.MethodPost, "/api/v1/entries/1/edit", `{"payload":"{\"customer\":{\"cpf\":\"[redacted]\"}}"}`, http.StatusUnprocessableEntity},
+		"run's field": {
+			http.MethodPost, "/api/v1/runs", `{"filter":{"payload_fields":["customer.cpf=1"]}}`,
+			http.StatusForbidden,
+		},
+		"bulk field": {
+			http.MethodPost, "/api/v1/entries/bulk",
+			`{"action":"park","filter":{"payload_fields":["customer.cpf=1"]}}`, http.StatusForbidden,
+		},
+		"jq": {http.MethodPost, "/api/v1/entries/1/edit", `{"jq":".copy = .customer.cpf"}`, http.StatusForbidden},
+		"jq preview": {
+			http.MethodPost, "/api/v1/entries/1/edit/preview", `{"jq":".copy = .customer.cpf"}`,
+			http.StatusForbidden,
+		},
+		"run's jq": {
+			http.MethodPost, "/api/v1/runs/preview",
+			`{"filter":{"topic":"orders"},"jq":".copy = .customer.cpf"}`, http.StatusForbidden,
+		},
+		"the mask": {
+			http.MethodPost, "/api/v1/entries/1/edit", `{"payload":"{\"customer\":{\"cpf\":\"[redacted]\"}}"}`,
+			http.StatusUnprocessableEntity,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := s.ask(t, test.method, test.path, test.body, append(as("operator"), "Content-Type", "application/json")...)
@@ -88,11 +108,13 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	// A redacted export says so, and is not treated as the real one.
 	export := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("operator")...)
 	require.Contains(t, export.body, `"redacted":true`)
-	back := s.ask(t, http.MethodPost, "/api/v1/entries/import", export.body, append(as("admin"), "Content-Type", "application/jsonl")...)
+	back := s.ask(t, http.MethodPost, "/api/v1/entries/import", export.body,
+		append(as("admin"), "Content-Type", "application/jsonl")...)
 	require.Equal(t, http.StatusUnprocessableEntity, back.status)
 	require.Contains(t, back.body, "may not see everything")
 	whole := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("admin")...)
-	back = s.ask(t, http.MethodPost, "/api/v1/entries/import", whole.body, append(as("admin"), "Content-Type", "application/jsonl")...)
+	back = s.ask(t, http.MethodPost, "/api/v1/entries/import", whole.body,
+		append(as("admin"), "Content-Type", "application/jsonl")...)
 	require.Equal(t, http.StatusOK, back.status, back.body)
 	require.InDelta(t, 3, back.at(t, "seen"), 0)
 	require.NotContains(t, s.log.String(), "111.222.333-44")

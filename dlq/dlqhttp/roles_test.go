@@ -56,14 +56,16 @@ func operations(t *testing.T, s *server, header ...string) []operation {
 		for _, method := range slices.Sorted(maps.Keys(document.Paths[path])) {
 			o := document.Paths[path][method]
 			op := operation{
-				method: strings.ToUpper(method), path: "/api/v1" + path, id: o.OperationID, role: o.Role, changes: o.Changes, body: o.RequestBody != nil,
+				method: strings.ToUpper(method), path: "/api/v1" + path, id: o.OperationID, role: o.Role, changes: o.Changes,
+				body: o.RequestBody != nil,
 			}
 			if op.body {
 				op.content = slices.Collect(maps.Keys(o.RequestBody.Content))[0]
 			}
 			for _, p := range o.Parameters {
 				kind, _ := p.Schema.Type.(string)
-				op.parameters = append(op.parameters, parameter{p.Name, p.In, kind, p.Schema.Format, p.Schema.Pattern, p.Schema.Enum})
+				op.parameters = append(op.parameters,
+					parameter{p.Name, p.In, kind, p.Schema.Format, p.Schema.Pattern, p.Schema.Enum})
 			}
 			list = append(list, op)
 		}
@@ -103,7 +105,8 @@ func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 			require.Contains(t, a.body, "this needs the role "+op.role)
 		}
 		for name, header := range map[string][]string{
-			"nobody": nil, "a wrong token": {"Authorization", "Bearer nonsense"}, "another scheme": {"Authorization", "Digest x"},
+			"nobody": nil, "a wrong token": {"Authorization", "Bearer nonsense"},
+			"another scheme": {"Authorization", "Digest x"},
 		} {
 			a := s.ask(t, op.method, op.at(), "", append(header, content...)...)
 			if a.status == http.StatusTooManyRequests {
@@ -122,7 +125,8 @@ func TestReadOnly(t *testing.T) {
 	s.seed(t, 2)
 	before := s.dump(t)
 	for _, op := range operations(t, s) {
-		a := s.ask(t, op.method, strings.NewReplacer("{id}", "1", "{revision}", "0").Replace(op.path), "{}", "Content-Type", op.content)
+		a := s.ask(t, op.method, strings.NewReplacer("{id}", "1", "{revision}", "0").Replace(op.path), "{}", "Content-Type",
+			op.content)
 		if op.changes {
 			require.Equal(t, http.StatusForbidden, a.status, "%s %s: %s", op.method, op.path, a.body)
 			require.Contains(t, a.body, "read-only")

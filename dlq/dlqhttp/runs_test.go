@@ -20,7 +20,8 @@ import (
 
 // A run through the client, from the dry run over a second person's approval to its end, watched as it goes.
 func TestRun_ThroughTheClient(t *testing.T) {
-	s := newServerWith(t, redrive.Config{Approval: &dlq.Approval{Above: 2}}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s := newServerWith(t, redrive.Config{Approval: &dlq.Approval{Above: 2}},
+		func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	s.seed(t, 6)
 	ctx, stop := context.WithCancel(t.Context())
 	worked := make(chan error, 1)
@@ -37,6 +38,8 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	require.Equal(t, int64(6), preview.Count)
 	require.True(t, preview.NeedsApproval)
 	require.Len(t, preview.Sample, 2)
+	require.Len(t, preview.Destinations, 1)
+	require.Equal(t, []any{"orders", -1}, []any{preview.Destinations[0].Topic, preview.Destinations[0].Readers})
 	require.Contains(t, preview.Sample[0].Diff.Lines, wire.DiffLine{Op: "+", Text: `  "currency": "EUR"`})
 	require.Equal(t, 0, s.sent.count())
 
@@ -122,7 +125,8 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 func TestStreams(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Limits.Streams = bearer(t), 1 })
 	s.seed(t, 2)
-	_, err := s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true}, dlq.By{Actor: "ana"})
+	_, err := s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true},
+		dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	events := s.watch(t, "slow")
 	require.Equal(t, "paused", (<-events).state)

@@ -42,7 +42,10 @@ func TestLocalOnly(t *testing.T) {
 			}
 		})
 	}
-	for name, address := range map[string]net.IP{"this machine": net.IPv4(127, 0, 0, 1), "the network": net.IPv4(10, 0, 0, 7)} {
+	for name, address := range map[string]net.IP{
+		"this machine": net.IPv4(127, 0, 0, 1),
+		"the network":  net.IPv4(10, 0, 0, 7),
+	} {
 		t.Run("came in on "+name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/v1/entries", nil)
 			local := &net.TCPAddr{IP: address, Port: 8321}
@@ -80,7 +83,8 @@ func TestCrossOrigin(t *testing.T) {
 	s.seed(t, 3)
 	before := s.dump(t)
 	for name, header := range map[string][]string{
-		"fetch metadata": {"Sec-Fetch-Site", "cross-site"}, "same site": {"Sec-Fetch-Site", "same-site"}, "origin": {"Origin", "https://evil.example"},
+		"fetch metadata": {"Sec-Fetch-Site", "cross-site"}, "same site": {"Sec-Fetch-Site", "same-site"},
+		"origin": {"Origin", "https://evil.example"},
 	} {
 		a := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("admin"), header...)...)
 		require.Equal(t, http.StatusForbidden, a.status, name)
@@ -88,7 +92,8 @@ func TestCrossOrigin(t *testing.T) {
 	}
 	require.Equal(t, before, s.dump(t))
 	for i, header := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Origin", "https://ops.example"}, {}} {
-		a := s.ask(t, http.MethodPost, "/api/v1/entries/"+string(rune('1'+i))+"/discard", "", append(as("admin"), header...)...)
+		a := s.ask(t, http.MethodPost, "/api/v1/entries/"+string(rune('1'+i))+"/discard", "",
+			append(as("admin"), header...)...)
 		require.Equal(t, http.StatusOK, a.status, a.body)
 	}
 	a := s.ask(t, http.MethodGet, "/api/v1/me", "", append(as("viewer"), "Sec-Fetch-Site", "cross-site")...)
@@ -107,7 +112,10 @@ func TestAuthenticators(t *testing.T) {
 		Groups: map[string]dlqhttp.Role{"ops": dlqhttp.Approver},
 	})
 	require.NoError(t, err)
-	elsewhere, err := dlqhttp.Proxy(dlqhttp.ProxyConfig{From: []string{"10.0.0.7"}, UserHeader: "X-Other-User", Default: dlqhttp.Admin})
+	elsewhere, err := dlqhttp.Proxy(dlqhttp.ProxyConfig{
+		From: []string{"10.0.0.7"}, UserHeader: "X-Other-User",
+		Default: dlqhttp.Admin,
+	})
 	require.NoError(t, err)
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = append(bearer(t), users, here, elsewhere) })
 	basic := func(user, password string) []string {
@@ -216,7 +224,8 @@ func TestHealth(t *testing.T) {
 	a := s.ask(t, http.MethodGet, "/readyz", "")
 	require.Equal(t, http.StatusServiceUnavailable, a.status)
 	require.NotContains(t, a.body, "rabbit.internal")
-	require.JSONEq(t, `{"status":"failing","components":{"store":{"status":"ok"},"broker main":{"status":"failing"}}}`, a.body)
+	require.JSONEq(t, `{"status":"failing","components":{"store":{"status":"ok"},"broker main":{"status":"failing"}}}`,
+		a.body)
 	a = s.ask(t, http.MethodGet, "/readyz", "", as("viewer")...)
 	require.Contains(t, a.body, "rabbit.internal")
 	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/livez", "").status)

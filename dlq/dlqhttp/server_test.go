@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -76,7 +77,8 @@ func (o *outbox) count() int {
 
 // Tokens of the tests, one for each role.
 var tokens = map[string]string{
-	"viewer": "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token", "ana": "ana-token", "bo": "bo-token",
+	"viewer": "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token",
+	"ana": "ana-token", "bo": "bo-token",
 }
 
 func bearer(t *testing.T) []dlqhttp.Authenticator {
@@ -145,12 +147,18 @@ func (s *server) seed(t *testing.T, n int) {
 	died := time.Date(2025, 11, 20, 7, 30, 0, 0, time.UTC)
 	letters := make([]*dlq.Entry, 0, n)
 	for i := 1; i <= n; i++ {
-		m := message.NewMessage(fmt.Sprintf("message-%d", i), fmt.Appendf(nil, `{"order":%d,"customer":{"cpf":"111.222.333-44"},"total":%d.50}`, i, i))
-		m.Metadata = message.Metadata{envelope.KeyMessageID: m.UUID, envelope.KeyEvent: "order.placed", "tenant": "acme", "authorization": "secret"}
+		m := message.NewMessage(fmt.Sprintf("message-%d", i),
+			fmt.Appendf(nil, `{"order":%d,"customer":{"cpf":"111.222.333-44"},"total":%d.50}`, i, i))
+		m.Metadata = message.Metadata{
+			envelope.KeyMessageID: m.UUID, envelope.KeyEvent: "order.placed", "tenant": "acme",
+			"authorization": "secret",
+		}
 		d := envelope.DeadLetter{
-			Message: m, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %ds", i), Code: "504"}, Reason: envelope.ReasonExhausted,
-			Attempts: 4, Class: "*bank.Error", Handler: "pay", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
-			At: died.Add(time.Duration(i) * time.Minute), FirstFailure: died,
+			Message: m, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %ds", i), Code: "504"},
+			Reason:   envelope.ReasonExhausted,
+			Attempts: 4, Class: "*bank.Error", Handler: "pay",
+			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+			At:     died.Add(time.Duration(i) * time.Minute), FirstFailure: died,
 		}
 		if i%2 == 1 {
 			d.Err = envelope.Error{Message: fmt.Sprintf("order %d has no customer with CPF 111.222.333-44", i), Code: "422"}
@@ -222,9 +230,9 @@ func (s *server) dump(t *testing.T) string {
 	var out bytes.Buffer
 	_, err := s.manager.Export(t.Context(), &out, dlq.Filter{})
 	require.NoError(t, err)
-	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{}, dlq.Page{Limit: dlq.MaxPage})
+	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
-	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{Limit: dlq.MaxPage})
+	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	fmt.Fprintf(&out, "%+v\n%+v\n%d sent", records, runs, s.sent.count())
 	return out.String()

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // trail records in the audit log what changes nothing: guesses at what is hidden, and, where it is configured, what was
@@ -35,7 +35,8 @@ const (
 
 func newTrail(cfg *Config) *trail {
 	return &trail{
-		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst), more: map[string]int{},
+		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst),
+		more: map[string]int{},
 	}
 }
 
@@ -43,14 +44,19 @@ func newTrail(cfg *Config) *trail {
 // read.
 func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
-	t.logger.WarnContext(ctx, "what is hidden was asked for, and refused", "actor", who.Name, "role", who.Role.String(), "field", err.Field)
+	t.logger.WarnContext(ctx, "what is hidden was asked for, and refused", "actor", who.Name, "role", who.Role.String(),
+		"field", err.Field)
 	detail := map[string]string{"field": err.Field, "role": who.Role.String()}
 	if !t.allowed(who.Identity(), detail) {
 		return
 	}
-	record := dlq.AuditRecord{At: time.Now(), Actor: who.Name, Action: dlq.ActionRefused, EntryID: err.Entry, Detail: detail}
+	record := driver.AuditRecord{
+		At: t.manager.Now(ctx), Actor: who.Name, Action: driver.ActionRefused, EntryID: err.Entry,
+		Detail: detail,
+	}
 	if err := t.manager.Record(ctx, record); err != nil {
-		t.logger.ErrorContext(ctx, "a guess at what is hidden could not be recorded in the audit log", "actor", who.Name, "error", err)
+		t.logger.ErrorContext(ctx, "a guess at what is hidden could not be recorded in the audit log", "actor", who.Name,
+			"error", err)
 	}
 }
 
@@ -77,11 +83,12 @@ func (t *trail) read(ctx context.Context, what string, entries ...int64) error {
 	if !t.reads || len(entries) == 0 {
 		return nil
 	}
-	who, at := access.From(ctx), time.Now()
-	records := make([]dlq.AuditRecord, len(entries))
+	who, at := access.From(ctx), t.manager.Now(ctx)
+	records := make([]driver.AuditRecord, len(entries))
 	for i, id := range entries {
-		records[i] = dlq.AuditRecord{
-			At: at, Actor: who.Name, Action: dlq.ActionRead, EntryID: id, Detail: map[string]string{"as": what, "role": who.Role.String()},
+		records[i] = driver.AuditRecord{
+			At: at, Actor: who.Name, Action: driver.ActionRead, EntryID: id,
+			Detail: map[string]string{"as": what, "role": who.Role.String()},
 		}
 	}
 	if err := t.manager.Record(ctx, records...); err != nil {

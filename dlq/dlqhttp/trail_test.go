@@ -11,13 +11,14 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-func (s *server) recorded(t *testing.T, action dlq.Action) []dlq.AuditRecord {
+func (s *server) recorded(t *testing.T, action driver.Action) []driver.AuditRecord {
 	t.Helper()
-	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Action: action}, dlq.Page{Limit: dlq.MaxPage})
+	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Action: action}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	return records
 }
@@ -38,29 +39,35 @@ func TestGuesses_AreAudited(t *testing.T) {
 		entry              int64
 		field              string
 	}{
-		"search":       {http.MethodGet, "/api/v1/entries?payload=" + guess, "", 0, "payload"},
-		"count":        {http.MethodGet, "/api/v1/entries/count?error=" + guess, "", 0, "error"},
-		"value":        {http.MethodGet, "/api/v1/entries?event_id=" + guess, "", 0, "value"},
-		"groups":       {http.MethodGet, "/api/v1/groups?cause=" + guess, "", 0, "error"},
-		"audit":        {http.MethodGet, "/api/v1/audit?actor=" + guess, "", 0, "value"},
-		"export":       {http.MethodGet, "/api/v1/entries/export?payload=" + guess, "", 0, "payload"},
-		"run":          {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"payload":"` + guess + `"}}`, 0, "payload"},
-		"jq":           {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":".x=\"` + guess + `\""}`, 0, "jq"},
-		"preview":      {http.MethodPost, edit, `{"payload":"` + guess + `"}`, 2, "payload"},
-		"header":       {http.MethodPost, edit, `{"set_headers":{"authorization":"` + guess + `"}}`, 2, header},
-		"page":         {http.MethodGet, "/entries?payload=" + guess, "", 0, "payload"},
-		"page preview": {http.MethodPost, "/entries/2/edit", "do=preview&new_header=authorization&new_value=" + guess, 2, header},
+		"search": {http.MethodGet, "/api/v1/entries?payload=" + guess, "", 0, "payload"},
+		"count":  {http.MethodGet, "/api/v1/entries/count?error=" + guess, "", 0, "error"},
+		"value":  {http.MethodGet, "/api/v1/entries?event_id=" + guess, "", 0, "value"},
+		"groups": {http.MethodGet, "/api/v1/groups?cause=" + guess, "", 0, "error"},
+		"audit":  {http.MethodGet, "/api/v1/audit?actor=" + guess, "", 0, "value"},
+		"export": {http.MethodGet, "/api/v1/entries/export?payload=" + guess, "", 0, "payload"},
+		"run":    {http.MethodPost, "/api/v1/runs/preview", `{"filter":{"payload":"` + guess + `"}}`, 0, "payload"},
+		"jq": {
+			http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":".x=\"` + guess + `\""}`,
+			0, "jq",
+		},
+		"preview": {http.MethodPost, edit, `{"payload":"` + guess + `"}`, 2, "payload"},
+		"header":  {http.MethodPost, edit, `{"set_headers":{"authorization":"` + guess + `"}}`, 2, header},
+		"page":    {http.MethodGet, "/entries?payload=" + guess, "", 0, "payload"},
+		"page preview": {
+			http.MethodPost, "/entries/2/edit", "do=preview&new_header=authorization&new_value=" + guess, 2,
+			header,
+		},
 		"page of runs": {http.MethodGet, "/runs/new?jq=.x&topic=orders", "", 0, "jq"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := len(s.recorded(t, dlq.ActionRefused))
+			before := len(s.recorded(t, driver.ActionRefused))
 			send := append(as("operator"), "Content-Type", "application/json")
 			if strings.HasPrefix(name, "page") {
 				send[len(send)-1] = "application/x-www-form-urlencoded"
 			}
 			a := s.ask(t, test.method, test.path, test.body, send...)
 			require.Equal(t, http.StatusForbidden, a.status, a.body)
-			records := s.recorded(t, dlq.ActionRefused)
+			records := s.recorded(t, driver.ActionRefused)
 			require.Len(t, records, before+1)
 			r := records[0]
 			require.Equal(t, []any{"operator", test.entry, test.field}, []any{r.Actor, r.EntryID, r.Detail["field"]})
@@ -74,7 +81,7 @@ func TestGuesses_AreAudited(t *testing.T) {
 		s.ask(t, http.MethodGet, "/api/v1/entries?payload=x", "", as("viewer")...)
 	}
 	var of int
-	for _, r := range s.recorded(t, dlq.ActionRefused) {
+	for _, r := range s.recorded(t, driver.ActionRefused) {
 		if r.Actor == "viewer" {
 			of++
 		}
@@ -101,7 +108,7 @@ func TestReads_AreAudited(t *testing.T) {
 			id = run
 		}
 		path := strings.NewReplacer("{id}", id, "{revision}", "0", "{fingerprint}", "x", "{$}", "").Replace(r.Path)
-		before := len(s.recorded(t, dlq.ActionRead))
+		before := len(s.recorded(t, driver.ActionRead))
 		body, kind := `{"filter":{"ids":[2]},"set_headers":{"x":"y"}}`, "application/json"
 		if !strings.HasPrefix(r.Path, "/api/") {
 			body, kind = "do=preview&topic=orders", "application/x-www-form-urlencoded"
@@ -113,14 +120,16 @@ func TestReads_AreAudited(t *testing.T) {
 			}
 		}
 		a := s.ask(t, r.Method, path, body, append(as("operator"), "Content-Type", kind)...)
-		if !strings.Contains(a.body, "cpf") && !strings.Contains(a.body, "Y3Bm") { // the name of a field that is in payloads only
+		// the name of a field that is in payloads only
+		if !strings.Contains(a.body, "cpf") && !strings.Contains(a.body, "Y3Bm") {
 			continue
 		}
 		shown++
-		require.Greater(t, len(s.recorded(t, dlq.ActionRead)), before, "%s %s shows a message: %.300s", r.Method, path, a.body)
+		require.Greater(t, len(s.recorded(t, driver.ActionRead)), before, "%s %s shows a message: %.300s", r.Method, path,
+			a.body)
 	}
 	require.GreaterOrEqual(t, shown, 6)
-	reads := s.recorded(t, dlq.ActionRead)
+	reads := s.recorded(t, driver.ActionRead)
 	require.Equal(t, "operator", reads[0].Actor)
 	require.NotZero(t, reads[0].EntryID)
 }
@@ -134,7 +143,8 @@ func TestReads_FailClosed(t *testing.T) {
 	s.cfg.Manager, s.cfg.AuditReads = m, true
 	s = s.restarted(t)
 	for _, path := range []string{
-		"/api/v1/entries/1", "/api/v1/entries/1/payload", "/api/v1/entries/1/diff", "/entries/1", "/entries/1/payload", "/entries/1/edit",
+		"/api/v1/entries/1", "/api/v1/entries/1/payload", "/api/v1/entries/1/diff", "/entries/1", "/entries/1/payload",
+		"/entries/1/edit",
 	} {
 		a := s.ask(t, http.MethodGet, path, "")
 		require.GreaterOrEqual(t, a.status, http.StatusUnprocessableEntity, path)
@@ -147,4 +157,4 @@ func TestReads_FailClosed(t *testing.T) {
 type silent struct{ dlq.Store }
 
 // Record implements driver.RecordStore.
-func (silent) Record(context.Context, ...dlq.AuditRecord) error { return errBroker }
+func (silent) Record(context.Context, ...driver.AuditRecord) error { return errBroker }

@@ -16,7 +16,7 @@ import (
 // answer is what the store has said.
 type answer struct {
 	ok    bool
-	stats dlq.Stats
+	stats driver.Stats
 	// oldest are the longest waiting entries of the topics that have their own series, where any waits.
 	oldest map[string]time.Time
 	runs   map[redrive.State]int
@@ -41,7 +41,7 @@ func (m *Metrics) refresh() {
 
 func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 	a := answer{ok: true, oldest: map[string]time.Time{}, runs: map[redrive.State]int{}}
-	now := time.Now()
+	now := driver.Now(ctx, store)
 	var err error
 	if a.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
 		return a, err
@@ -51,7 +51,8 @@ func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 		if topic.Counts.Pending == 0 || topic.Name == "" {
 			continue
 		}
-		first, err := store.List(ctx, dlq.Filter{Topic: topic.Name, Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 1, Order: dlq.OldestFirst})
+		first, err := store.List(ctx, dlq.Filter{Topic: topic.Name, Statuses: []dlq.Status{dlq.Pending}},
+			dlq.Page{Limit: 1, Order: driver.OldestFirst})
 		if err != nil {
 			return a, err
 		}
@@ -69,7 +70,7 @@ func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 			open = append(open, state)
 		}
 	}
-	for page := (dlq.Page{Limit: dlq.MaxPage}); ; {
+	for page := (dlq.Page{Limit: driver.MaxPage}); ; {
 		runs, next, err := keeper.Runs(ctx, redrive.RunFilter{States: open}, page)
 		if err != nil {
 			return a, err
@@ -119,9 +120,9 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	}
 	byTopic := a.stats.ByTopic
 	if len(byTopic) > m.cfg.MaxTopics {
-		rest := dlq.NamedCounts{Name: Other}
+		rest := driver.NamedCounts{Name: Other}
 		for _, n := range byTopic[m.cfg.MaxTopics:] {
-			for _, status := range dlq.Statuses() {
+			for _, status := range driver.Statuses() {
 				rest.Counts.Add(status, n.Counts.Of(status))
 			}
 		}
@@ -134,7 +135,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 			continue // two names that differ only where a label cannot
 		}
 		seen[topic] = true
-		for _, status := range dlq.Statuses() {
+		for _, status := range driver.Statuses() {
 			gauge(ch, d.entries, float64(n.Counts.Of(status)), topic, strings.ToLower(string(status)))
 		}
 	}

@@ -12,8 +12,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 )
 
-// Other is the topic under which those are added up that are too many.
+// Other is the topic, and the reason, under which those beyond the limit are added up.
 const Other = "other"
+
+// maxReasons bounds the values of the label reason: many more than there are, but a header can hold any text.
+const maxReasons = 32
 
 // Config specifies what to export. The zero Config is ready for use.
 type Config struct {
@@ -54,7 +57,8 @@ type Metrics struct {
 	resolution   *prometheus.HistogramVec
 	storeErrors  *prometheus.CounterVec
 	legacyResolv prometheus.Histogram // nil unless asked for
-	topics       topics
+	topics       bounded
+	reasons      bounded
 
 	mu      sync.Mutex // guards what follows; held while the store is read, so that it is read once
 	sources Sources
@@ -79,10 +83,14 @@ func New(cfg Config) (*Metrics, error) {
 		cfg.Timeout = 5 * time.Second
 	}
 	if cfg.ResolutionBuckets == nil {
-		cfg.ResolutionBuckets = []float64{1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400}
+		cfg.ResolutionBuckets = []float64{
+			1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400,
+			30 * 86400,
+		}
 	}
 	if cfg.MaxTopics < 0 || cfg.Refresh < 0 || cfg.Timeout < 0 {
-		return nil, fmt.Errorf("dlqmetrics: invalid config: %w", errors.New("MaxTopics, Refresh and Timeout cannot be negative"))
+		return nil, fmt.Errorf("dlqmetrics: invalid config: %w",
+			errors.New("MaxTopics, Refresh and Timeout cannot be negative"))
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: cfg.ConstLabels}, labels)
@@ -97,17 +105,22 @@ func New(cfg Config) (*Metrics, error) {
 		cfg:   cfg,
 		descs: newDescs(cfg.ConstLabels),
 		stored: counter("redrive_dlq_stored_total",
-			"Dead letters that this process has given to the store: stored for a new entry, seen for one reported before, died_again for a redriven one.",
+			"Dead letters that this process has given to the store: stored for a new entry, seen for one reported before, "+
+				"died_again for a redriven one.",
 			"topic", "reason", "outcome"),
 		changes: counter("redrive_dlq_changes_total",
-			"Changes of entries by this process: redrive, published, release, succeed, resolve, discard, park, restore.", "action"),
+			"Changes of entries by this process: redrive, published, release, succeed, resolve, discard, park, restore.",
+			"action"),
 		redrives: counter("redrive_dlq_redrives_total",
-			"Redriven messages by what this process knows of them: published, refused by the broker, succeeded, failed (died again).", "outcome"),
+			"Redriven messages by what this process knows of them: published, refused by the broker, succeeded, failed (died "+
+				"again).", "outcome"),
 		resolution: prometheus.NewHistogramVec(histogram("redrive_dlq_resolution_duration_seconds",
-			"Time from the first death to RESOLVED, of entries that this process has resolved: by redrive or by operator."), []string{"by"}),
+			"Time from the first death to RESOLVED, of entries that this process has resolved: by redrive or by operator."),
+			[]string{"by"}),
 		storeErrors: counter("redrive_dlq_store_errors_total",
 			"Calls that the store did not answer: put, change, step (of a run) or stats.", "op"),
-		topics: topics{limit: cfg.MaxTopics, known: map[string]struct{}{}},
+		topics:  bounded{limit: cfg.MaxTopics, known: map[string]struct{}{}},
+		reasons: bounded{limit: maxReasons, known: map[string]struct{}{}},
 	}
 	for _, outcome := range []string{"published", "refused", "succeeded", "failed"} {
 		m.redrives.WithLabelValues(outcome)

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -43,15 +44,15 @@ type sometimes struct {
 	asked int
 }
 
-func (s *sometimes) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+func (s *sometimes) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
 	s.asked++
 	if s.away != nil {
-		return dlq.Stats{}, s.away
+		return driver.Stats{}, s.away
 	}
 	return s.Store.Stats(ctx, q)
 }
 
-func (s *sometimes) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *sometimes) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if s.away != nil {
 		return nil, s.away
 	}
@@ -65,7 +66,8 @@ func newWorld(t *testing.T, cfg dlqmetrics.Config) *world {
 	w := &world{store: &sometimes{Store: store}, registry: prometheus.NewPedanticRegistry()}
 	w.metrics, err = dlqmetrics.New(cfg)
 	require.NoError(t, err)
-	w.letters, err = dlq.NewLetters(w.store, dlq.WithObserver(w.metrics), dlq.WithSpool(filepath.Join(t.TempDir(), "spool")))
+	w.letters, err = dlq.NewLetters(w.store, dlq.WithObserver(w.metrics),
+		dlq.WithSpool(filepath.Join(t.TempDir(), "spool")))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.letters.Close()) })
 	var mu sync.Mutex // a run sends several at once
@@ -90,7 +92,8 @@ func letter(n int) *envelope.DeadLetter {
 	m.Metadata[envelope.KeyMessageID] = id
 	return &envelope.DeadLetter{
 		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "timeout"}, Handler: "charge",
-		Origin: envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: strconv.Itoa(n)}, Attempts: 4, At: time.Now(),
+		Origin:   envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: strconv.Itoa(n)},
+		Attempts: 4, At: time.Now(),
 	}
 }
 
@@ -110,7 +113,10 @@ func (w *world) expect(t *testing.T, text string, names ...string) {
 
 // What waits, what was done about it, and how each redrive went.
 func TestMetrics(t *testing.T) {
-	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond, LegacyNames: true, ResolutionBuckets: []float64{60, 7200}})
+	w := newWorld(t, dlqmetrics.Config{
+		Refresh: time.Nanosecond, LegacyNames: true,
+		ResolutionBuckets: []float64{60, 7200},
+	})
 	for n := range 4 {
 		w.die(t, n)
 	}
@@ -165,7 +171,8 @@ redrive_dlq_entries{status="retrying",topic="orders"} 0
 dlq_events_total{status="discarded"} 1
 dlq_events_total{status="pending"} 1
 dlq_events_total{status="resolved"} 2
-`, "redrive_dlq_changes_total", "redrive_dlq_redrives_total", "redrive_dlq_stored_total", "redrive_dlq_entries", "dlq_events_total")
+`, "redrive_dlq_changes_total", "redrive_dlq_redrives_total", "redrive_dlq_stored_total", "redrive_dlq_entries",
+		"dlq_events_total")
 
 	values := gather(t, w.registry)
 	require.InDelta(t, 3600, values["redrive_dlq_oldest_pending_age_seconds"], 60)
@@ -298,7 +305,10 @@ func (broken) Close() error { return nil }
 // A source that cannot be read shows.
 func TestMetrics_Collector(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{})
-	c, err := collector.New(collector.Config{Sink: w.letters, Sources: []collector.Source{{Broker: "main", Topic: "orders_dlq", Subscriber: broken{}}}})
+	c, err := collector.New(collector.Config{
+		Sink:    w.letters,
+		Sources: []collector.Source{{Broker: "main", Topic: "orders_dlq", Subscriber: broken{}}},
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -330,4 +340,24 @@ func TestMetrics_LintAndBounds(t *testing.T) {
 	require.InDelta(t, 2, values["redrive_dlq_entries{pending,d}"], 0)
 	require.InDelta(t, 3, values["redrive_dlq_entries{pending,other}"], 0)
 	require.NotContains(t, values, "redrive_dlq_entries{pending,a}")
+}
+
+// A header names the reason, so that a producer can write any text, and a different one each time.
+func TestMetrics_ReasonsAreBounded(t *testing.T) {
+	w := newWorld(t, dlqmetrics.Config{})
+	for n := range 40 {
+		d := letter(n)
+		d.Reason = envelope.Reason("\xff" + strconv.Itoa(n))
+		w.metrics.Put([]*dlq.Entry{{Origin: d.Origin, Reason: d.Reason}}, []driver.Receipt{{Outcome: driver.Stored}})
+	}
+	series := 0
+	for name, value := range gather(t, w.registry) {
+		if strings.HasPrefix(name, "redrive_dlq_stored_total") {
+			series++
+			if strings.Contains(name, "other") {
+				require.InDelta(t, 8, value, 0)
+			}
+		}
+	}
+	require.Equal(t, 33, series)
 }

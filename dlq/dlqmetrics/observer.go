@@ -5,22 +5,24 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Put implements dlq.Observer.
-func (m *Metrics) Put(letters []*dlq.Entry, receipts []dlq.Receipt) {
+func (m *Metrics) Put(letters []*dlq.Entry, receipts []driver.Receipt) {
 	for i, r := range receipts {
 		e := letters[i]
-		m.stored.WithLabelValues(m.topics.bound(e.Origin.Topic), string(e.Reason), strings.ReplaceAll(string(r.Outcome), " ", "_")).Inc()
-		if r.Outcome == dlq.DiedAgain && e.RedriveOf != 0 {
+		m.stored.WithLabelValues(m.topics.bound(e.Origin.Topic), m.reasons.bound(string(e.Reason)),
+			strings.ReplaceAll(string(r.Outcome), " ", "_")).Inc()
+		if r.Outcome == driver.DiedAgain && e.RedriveOf != 0 {
 			m.redrives.WithLabelValues("failed").Inc()
 		}
 	}
 }
 
 // Changed implements dlq.Observer.
-func (m *Metrics) Changed(c dlq.Change, results []dlq.Result) {
+func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
 	done := 0.
 	for i := range results {
 		if results[i].Err != nil {
@@ -29,7 +31,7 @@ func (m *Metrics) Changed(c dlq.Change, results []dlq.Result) {
 		done++
 		if e := &results[i].Entry; e.Status == dlq.Resolved {
 			by := "operator"
-			if c.Action == dlq.ActionSucceed {
+			if c.Action == driver.ActionSucceed {
 				by = "redrive"
 			}
 			took := max(0, e.ResolvedAt.Sub(e.CreatedAt).Seconds()) // of two machines' clocks
@@ -44,11 +46,11 @@ func (m *Metrics) Changed(c dlq.Change, results []dlq.Result) {
 	}
 	m.changes.WithLabelValues(string(c.Action)).Add(done)
 	switch c.Action {
-	case dlq.ActionPublished:
+	case driver.ActionPublished:
 		m.redrives.WithLabelValues("published").Add(done)
-	case dlq.ActionRelease:
+	case driver.ActionRelease:
 		m.redrives.WithLabelValues("refused").Add(done)
-	case dlq.ActionSucceed:
+	case driver.ActionSucceed:
 		m.redrives.WithLabelValues("succeeded").Add(done)
 	default:
 	}
@@ -66,26 +68,26 @@ func (m *Metrics) Stepped(s redrive.Step) {
 // Failed implements dlq.Observer.
 func (m *Metrics) Failed(op string, _ error) { m.storeErrors.WithLabelValues(op).Inc() }
 
-// topics bounds the values of a label.
-type topics struct {
+// bounded is a label whose values messages bring.
+type bounded struct {
 	limit int
 
 	mu    sync.Mutex
 	known map[string]struct{}
 }
 
-func (t *topics) bound(topic string) string {
-	topic = label(topic)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.known[topic]; ok {
-		return topic
+func (b *bounded) bound(value string) string {
+	value = label(value)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.known[value]; ok {
+		return value
 	}
-	if len(t.known) >= t.limit {
+	if len(b.known) >= b.limit {
 		return Other
 	}
-	t.known[topic] = struct{}{}
-	return topic
+	b.known[value] = struct{}{}
+	return value
 }
 
 // label makes a text fit for a label: valid and not long.

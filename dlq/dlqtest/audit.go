@@ -20,28 +20,50 @@ func testAudit(t *testing.T, db Database) {
 	id := put(t, s, letter(1))[0].ID
 	other := put(t, s, letter(2))[0].ID
 	at := noon.Add(time.Hour)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order", At: at})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not", At: at.Add(time.Minute)})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: at.Add(2 * time.Minute)})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order",
+		At: at,
+	})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not",
+		At: at.Add(time.Minute),
+	})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana",
+		At: at.Add(2 * time.Minute),
+	})
 	died := redriven(get(t, s, id), at.Add(3*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" })
 	put(t, s, died)
-	_, err := change(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute)})
+	_, err := change(t, s, driver.Change{
+		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve",
+		At: at.Add(4 * time.Minute),
+	})
 	require.ErrorIs(t, err, dlq.ErrConflict, "what was refused is not recorded: it did not happen")
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
 
-	records, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: dlq.OldestFirst})
+	records, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	require.Empty(t, next)
 	for i := range records {
 		require.NotZero(t, records[i].ID)
 		records[i].ID = 0
 	}
-	require.Equal(t, []dlq.AuditRecord{
-		{At: at, Actor: "bob", Action: dlq.ActionDiscard, Note: "a test order", EntryID: id, From: dlq.Pending, To: dlq.Discarded, Version: 2},
-		{At: at.Add(time.Minute), Actor: "ana", Action: dlq.ActionRestore, Note: "it was not", EntryID: id, From: dlq.Discarded, To: dlq.Pending, Version: 3},
-		{At: at.Add(2 * time.Minute), Actor: "ana", Action: dlq.ActionRedrive, EntryID: id, From: dlq.Pending, To: dlq.Retrying, Version: 4},
+	require.Equal(t, []driver.AuditRecord{
 		{
-			At: at.Add(3 * time.Minute), Actor: "consumer billing", Action: dlq.ActionDie, EntryID: id, From: dlq.Retrying, To: dlq.Pending, Version: 5,
+			At: at, Actor: "bob", Action: driver.ActionDiscard, Note: "a test order", EntryID: id, From: dlq.Pending,
+			To: dlq.Discarded, Version: 2,
+		},
+		{
+			At: at.Add(time.Minute), Actor: "ana", Action: driver.ActionRestore, Note: "it was not", EntryID: id,
+			From: dlq.Discarded, To: dlq.Pending, Version: 3,
+		},
+		{
+			At: at.Add(2 * time.Minute), Actor: "ana", Action: driver.ActionRedrive, EntryID: id, From: dlq.Pending,
+			To: dlq.Retrying, Version: 4,
+		},
+		{
+			At: at.Add(3 * time.Minute), Actor: "consumer billing", Action: driver.ActionDie, EntryID: id,
+			From: dlq.Retrying, To: dlq.Pending, Version: 5,
 			Detail: map[string]string{"error": "closed", "previous_error": "payment 1: timeout after 101ms"},
 		},
 	}, records)
@@ -52,7 +74,7 @@ func testAudit(t *testing.T, db Database) {
 	}{
 		"all":    {dlq.AuditFilter{}, 5},
 		"actor":  {dlq.AuditFilter{Actor: "bob"}, 2},
-		"action": {dlq.AuditFilter{Action: dlq.ActionRestore}, 1},
+		"action": {dlq.AuditFilter{Action: driver.ActionRestore}, 1},
 		"time":   {dlq.AuditFilter{From: at, To: at.Add(time.Minute)}, 2},
 		"none":   {dlq.AuditFilter{Actor: "eve"}, 0},
 	} {
@@ -82,10 +104,10 @@ func testPurge(t *testing.T, db Database) {
 	s := db.open(t)
 	list := putMany(t, s, 0, 6)
 	old, young := noon.Add(time.Hour), noon.Add(100*24*time.Hour)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[0:1], At: old})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[1:2], At: old})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[2:3], At: young})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[3:4], At: old})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[0:1], At: old})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[1:2], At: old})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[2:3], At: young})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[3:4], At: old})
 	claim(t, s, list[4], old)
 
 	purge := dlq.Purge{ClosedBefore: young, Limit: 1, Actor: "cron", Note: "90 days", At: young}
@@ -107,7 +129,8 @@ func testPurge(t *testing.T, db Database) {
 	require.Equal(t, 2, n)
 	require.Equal(t, list[4:], ids(all(t, s, dlq.Filter{})))
 
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{Order: dlq.OldestFirst})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPurge},
+		dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	require.Len(t, records, 4)
 	for i, r := range records[:2] {
@@ -115,7 +138,7 @@ func testPurge(t *testing.T, db Database) {
 		require.Equal(t, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
 	}
 	// A purged entry that died again would be a new one: nothing of it is in the way.
-	require.Equal(t, dlq.Stored, put(t, s, letter(0))[0].Outcome)
+	require.Equal(t, driver.Stored, put(t, s, letter(0))[0].Outcome)
 }
 
 // What was purged into the archive comes back as it was, unless its delivery has died again since.
@@ -132,7 +155,7 @@ func testUnarchive(t *testing.T, db Database) {
 	})
 	closed := noon.Add(time.Hour)
 	for _, id := range list[:3] {
-		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, At: closed})
+		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: closed})
 	}
 	want := get(t, s, list[0])
 	before, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
@@ -143,29 +166,34 @@ func testUnarchive(t *testing.T, db Database) {
 	again := put(t, s, letter(1, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
 	}))[0]
-	require.Equal(t, dlq.Stored, again.Outcome)
+	require.Equal(t, driver.Stored, again.Outcome)
 
 	_, err = s.Unarchive(t.Context(), dlq.By{}, closed, list...)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0], list[0], list[1], list[2], list[3], 4711)
+	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0],
+		list[0], list[1], list[2], list[3], 4711)
 	require.NoError(t, err)
 	require.Equal(t, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never away")
 	require.Equal(t, want, get(t, s, list[0]))
 	back, err = s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...)
 	require.NoError(t, err)
 	require.Empty(t, back)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionUnarchive}, dlq.Page{})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 2)
-	require.Equal(t, []any{"ana", "asked for by the customer", dlq.Resolved}, []any{records[0].Actor, records[0].Note, records[0].To})
+	require.Equal(t, []any{"ana", "asked for by the customer", dlq.Resolved},
+		[]any{records[0].Actor, records[0].Note, records[0].To})
 	after, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
 	require.NoError(t, err)
 	require.Equal(t, before.Counts.Resolved-1, after.Counts.Resolved)
 	require.Equal(t, before.Counts.Pending+1, after.Counts.Pending)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
+	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
 
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
-	n, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed, SkipArchive: true})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
+	n, err = s.Purge(t.Context(), dlq.Purge{
+		ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed,
+		SkipArchive: true,
+	})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	back, err = s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...)
@@ -187,13 +215,13 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 	require.NoError(t, err)
 	for _, payload := range []string{"second", "third"} {
 		e := get(t, s, list[0])
-		_, err := s.Revise(t.Context(), dlq.Revision{
+		_, err := s.Revise(t.Context(), driver.Revision{
 			EntryID: list[0], Version: e.Version, Body: &dlq.Body{UUID: "u", Payload: []byte(payload)}, Actor: "ana", At: noon,
 		})
 		require.NoError(t, err)
 	}
 	closed := noon.Add(time.Hour)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list, At: closed})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list, At: closed})
 	purge := dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}
 	for round := range 2 {
 		n, err := s.Purge(t.Context(), purge)
@@ -227,8 +255,11 @@ func testRetention(t *testing.T, db Database) {
 	list := putMany(t, s, 0, 5)
 	now := time.Now()
 	for i, age := range []time.Duration{100, 10} {
-		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
-		mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour)})
+		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
+		mustChange(t, s, driver.Change{
+			Action: driver.ActionDiscard, IDs: list[i+2 : i+3],
+			At: now.Add(-age * 24 * time.Hour),
+		})
 	}
 	_, err = m.Retain(t.Context(), dlq.Retention{Resolved: -1})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
@@ -239,7 +270,10 @@ func testRetention(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, list[1:], ids(all(t, s, dlq.Filter{})))
-	n, err = m.Retain(t.Context(), dlq.Retention{Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour, SkipArchive: true})
+	n, err = m.Retain(t.Context(), dlq.Retention{
+		Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour,
+		SkipArchive: true,
+	})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	require.Equal(t, []int64{list[3], list[4]}, ids(all(t, s, dlq.Filter{})))
@@ -269,7 +303,7 @@ func testIDsNotReused(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}})
 	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(24 * time.Hour), Actor: "cron", At: noon})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

@@ -10,15 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // paths are the changes that bring a new entry into each status.
-var paths = map[dlq.Status][]dlq.Action{
+var paths = map[dlq.Status][]driver.Action{
 	dlq.Pending:   nil,
-	dlq.Retrying:  {dlq.ActionRedrive},
-	dlq.Parked:    {dlq.ActionPark},
-	dlq.Resolved:  {dlq.ActionResolve},
-	dlq.Discarded: {dlq.ActionDiscard},
+	dlq.Retrying:  {driver.ActionRedrive},
+	dlq.Parked:    {driver.ActionPark},
+	dlq.Resolved:  {driver.ActionResolve},
+	dlq.Discarded: {driver.ActionDiscard},
 }
 
 // Every action in every state: what is legal moves the entry, what is not changes nothing and names who was there
@@ -26,47 +27,51 @@ var paths = map[dlq.Status][]dlq.Action{
 func testTransitions(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	legal := map[dlq.Status]map[dlq.Action]dlq.Status{
+	legal := map[dlq.Status]map[driver.Action]dlq.Status{
 		dlq.Pending: {
-			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
-			dlq.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was returned
-			dlq.ActionPark:    dlq.Parked,
+			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
+			driver.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was returned
+			driver.ActionPark:    dlq.Parked,
 		},
 		dlq.Parked: {
-			dlq.ActionRedrive: dlq.Retrying, dlq.ActionResolve: dlq.Resolved, dlq.ActionDiscard: dlq.Discarded,
-			dlq.ActionSucceed: dlq.Resolved, dlq.ActionRestore: dlq.Pending,
+			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
+			driver.ActionSucceed: dlq.Resolved, driver.ActionRestore: dlq.Pending,
 		},
 		dlq.Retrying: {
-			dlq.ActionPublished: dlq.Retrying, dlq.ActionRelease: dlq.Pending, dlq.ActionSucceed: dlq.Resolved,
-			dlq.ActionReleaseByHand: dlq.Pending,
+			driver.ActionPublished: dlq.Retrying, driver.ActionRelease: dlq.Pending, driver.ActionSucceed: dlq.Resolved,
+			driver.ActionReleaseByHand: dlq.Pending,
 		},
-		dlq.Resolved:  {dlq.ActionRestore: dlq.Pending},
-		dlq.Discarded: {dlq.ActionRestore: dlq.Pending},
+		dlq.Resolved:  {driver.ActionRestore: dlq.Pending},
+		dlq.Discarded: {driver.ActionRestore: dlq.Pending},
 	}
-	actions := []dlq.Action{
-		dlq.ActionRedrive, dlq.ActionPublished, dlq.ActionRelease, dlq.ActionSucceed,
-		dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionRestore, dlq.ActionPark, dlq.ActionReleaseByHand,
+	actions := []driver.Action{
+		driver.ActionRedrive, driver.ActionPublished, driver.ActionRelease, driver.ActionSucceed,
+		driver.ActionResolve, driver.ActionDiscard, driver.ActionRestore, driver.ActionPark, driver.ActionReleaseByHand,
 	}
 	n := 0
-	for _, from := range dlq.Statuses() {
+	for _, from := range driver.Statuses() {
 		for _, action := range actions {
 			n++
 			t.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {
 				id := put(t, s, letter(n))[0].ID
 				at := noon.Add(time.Hour)
 				for _, step := range paths[from] {
-					mustChange(t, s, dlq.Change{Action: step, IDs: []int64{id}, Actor: "first", At: at})
+					mustChange(t, s, driver.Change{Action: step, IDs: []int64{id}, Actor: "first", At: at})
 				}
 				before := get(t, s, id)
 				require.Equal(t, from, before.Status)
-				after, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Actor: "second", Note: "why", At: at.Add(time.Second)})
+				after, err := change(t, s, driver.Change{
+					Action: action, IDs: []int64{id}, Actor: "second", Note: "why",
+					At: at.Add(time.Second),
+				})
 				to, ok := legal[from][action]
 				stored := get(t, s, id)
 				if !ok {
-					var refused *dlq.ConflictError
+					var refused *driver.ConflictError
 					require.ErrorAs(t, err, &refused)
 					require.ErrorIs(t, err, dlq.ErrConflict)
-					require.Equal(t, []any{id, action, from, before.ChangedBy}, []any{refused.ID, refused.Action, refused.Status, refused.By})
+					require.Equal(t, []any{id, action, from, before.ChangedBy},
+						[]any{refused.ID, refused.Action, refused.Status, refused.By})
 					require.Contains(t, err.Error(), string(from))
 					require.Equal(t, before, stored, "a refused change changes nothing")
 					return
@@ -102,9 +107,9 @@ func compareAndSet(t *testing.T, stores []dlq.Store, id int64) {
 	var wg sync.WaitGroup
 	for i := range operators {
 		wg.Go(func() {
-			action := []dlq.Action{dlq.ActionRedrive, dlq.ActionDiscard}[i%2]
+			action := []driver.Action{driver.ActionRedrive, driver.ActionDiscard}[i%2]
 			<-start
-			results, err := stores[i/2%2].Change(t.Context(), dlq.Change{
+			results, err := stores[i/2%2].Change(t.Context(), driver.Change{
 				Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
 			})
 			if assert.NoError(t, err) {
@@ -122,7 +127,7 @@ func compareAndSet(t *testing.T, stores []dlq.Store, id int64) {
 			require.Equal(t, winner, fmt.Sprintf("operator %d", i))
 			continue
 		}
-		var refused *dlq.ConflictError
+		var refused *driver.ConflictError
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, winner, refused.By)
 		require.Contains(t, err.Error(), winner)
@@ -137,12 +142,12 @@ func testVersion(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
-	_, err := change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Version: 2})
+	_, err := change(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2})
 	require.ErrorIs(t, err, dlq.ErrConflict)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Version: 1})
-	_, err = change(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 1})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 1})
+	_, err = change(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 1})
 	require.ErrorIs(t, err, dlq.ErrConflict)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, Version: 2})
+	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
 // One call, many entries; those that cannot are listed.
@@ -157,11 +162,12 @@ func testChangeMany(t *testing.T, db Database) {
 	for _, r := range put(t, s, letters...) {
 		list = append(list, r.ID)
 	}
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[70:71]})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[70:71]})
 	missing := list[len(list)-1] + 1000
 	list = append(list, missing)
-	results, err := s.Change(t.Context(), dlq.Change{
-		Action: dlq.ActionRedrive, IDs: list, Actor: "ana", Note: "bank is back", At: noon.Add(time.Hour), Lease: time.Minute, Run: "run-1",
+	results, err := s.Change(t.Context(), driver.Change{
+		Action: driver.ActionRedrive, IDs: list, Actor: "ana", Note: "bank is back", At: noon.Add(time.Hour),
+		Lease: time.Minute, Run: "run-1",
 	})
 	require.NoError(t, err)
 	require.Len(t, results, len(list))
@@ -179,7 +185,7 @@ func testChangeMany(t *testing.T, db Database) {
 		}
 	}
 	require.Len(t, all(t, s, dlq.Filter{Run: "run-1"}), 149)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: dlq.MaxPage})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	require.Len(t, records, 149)
 }
@@ -188,17 +194,17 @@ func testChangeRefuses(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
-	good := dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
-	for name, edit := range map[string]func(*dlq.Change){
-		"no ids":         func(c *dlq.Change) { c.IDs = nil },
-		"no actor":       func(c *dlq.Change) { c.Actor = "" },
-		"no time":        func(c *dlq.Change) { c.At = time.Time{} },
-		"no lease":       func(c *dlq.Change) { c.Lease = 0 },
-		"unknown action": func(c *dlq.Change) { c.Action = "explode" },
-		"die":            func(c *dlq.Change) { c.Action = dlq.ActionDie },
-		"edit":           func(c *dlq.Change) { c.Action = dlq.ActionEdit },
-		"import":         func(c *dlq.Change) { c.Action = dlq.ActionImport },
-		"purge":          func(c *dlq.Change) { c.Action = dlq.ActionPurge },
+	good := driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
+	for name, edit := range map[string]func(*driver.Change){
+		"no ids":         func(c *driver.Change) { c.IDs = nil },
+		"no actor":       func(c *driver.Change) { c.Actor = "" },
+		"no time":        func(c *driver.Change) { c.At = time.Time{} },
+		"no lease":       func(c *driver.Change) { c.Lease = 0 },
+		"unknown action": func(c *driver.Change) { c.Action = "explode" },
+		"die":            func(c *driver.Change) { c.Action = driver.ActionDie },
+		"edit":           func(c *driver.Change) { c.Action = driver.ActionEdit },
+		"import":         func(c *driver.Change) { c.Action = driver.ActionImport },
+		"purge":          func(c *driver.Change) { c.Action = driver.ActionPurge },
 	} {
 		c := good
 		edit(&c)
@@ -208,6 +214,23 @@ func testChangeRefuses(t *testing.T, db Database) {
 	require.Equal(t, int64(1), get(t, s, id).Version)
 }
 
+// Whoever took care of an entry stands in it as they were named; the audit log has the one who said so, too.
+func testResolvedBy(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", ResolvedBy: "joana",
+		At: noon,
+	})
+	e := get(t, s, id)
+	require.Equal(t, []string{"joana", "ana"}, []string{e.ResolvedBy, e.ChangedBy})
+	records, _, err := s.Audit(t.Context(), driver.AuditFilter{EntryID: id}, driver.Page{})
+	require.NoError(t, err)
+	require.Equal(t, "ana", records[0].Actor)
+	require.Equal(t, map[string]string{"resolved_by": "joana"}, records[0].Detail)
+}
+
 func testNotFound(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -215,7 +238,7 @@ func testNotFound(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	_, err = s.Body(t.Context(), 4711, 0)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = change(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{4711}})
+	_, err = change(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	require.NotErrorIs(t, err, dlq.ErrConflict)
 }

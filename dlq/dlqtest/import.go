@@ -1,11 +1,18 @@
 package dlqtest
 
 import (
+	"bytes"
+	"encoding/json"
+	"reflect"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Import: entries as they were, once, all or none.
@@ -19,11 +26,14 @@ func testImport(t *testing.T, db Database) {
 	second.Revision, second.Payload = 1, []byte("\xff")
 	parked.Size = 1
 	parked.Body = nil
-	exported := dlq.Exported{Entry: *parked, Bodies: []dlq.Body{first, second}}
+	exported := driver.Exported{Entry: *parked, Bodies: []dlq.Body{first, second}}
 	by := dlq.By{Actor: "ana", Note: "moved"}
 	receipts, err := s.Import(t.Context(), by, noon, exported, exported)
 	require.NoError(t, err)
-	require.Equal(t, []dlq.Receipt{{ID: receipts[0].ID, Outcome: dlq.Stored}, {ID: receipts[0].ID, Outcome: dlq.Seen}}, receipts)
+	require.Equal(t, []driver.Receipt{
+		{ID: receipts[0].ID, Outcome: driver.Stored},
+		{ID: receipts[0].ID, Outcome: driver.Seen},
+	}, receipts)
 	got := get(t, s, receipts[0].ID)
 	want := *parked
 	want.ID, want.Body = receipts[0].ID, &second
@@ -33,18 +43,98 @@ func testImport(t *testing.T, db Database) {
 	require.Equal(t, &first, body)
 	receipts, err = s.Import(t.Context(), by, noon, exported)
 	require.NoError(t, err)
-	require.Equal(t, dlq.Receipt{ID: got.ID, Outcome: dlq.Seen}, receipts[0])
+	require.Equal(t, driver.Receipt{ID: got.ID, Outcome: driver.Seen}, receipts[0])
 	require.Equal(t, got, get(t, s, got.ID), "what is there stays as it is")
 	kept, err := s.Stats(t.Context(), dlq.StatsQuery{})
 	require.NoError(t, err)
-	require.Equal(t, dlq.Counts{Pending: 1, Parked: 1}, kept.Counts)
+	require.Equal(t, driver.Counts{Pending: 1, Parked: 1}, kept.Counts)
 
 	bad := exported
-	bad.Entry.Key = dlq.Key{}
-	other := dlq.Exported{Entry: *letter(2), Bodies: []dlq.Body{*letter(2).Body}}
+	bad.Entry.Key = driver.Key{}
+	other := driver.Exported{Entry: *letter(2), Bodies: []dlq.Body{*letter(2).Body}}
 	_, err = s.Import(t.Context(), by, noon, other, bad)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	_, err = s.Import(t.Context(), dlq.By{}, noon, other)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
+}
+
+// Every field that an entry has, one that is new included, goes through an export, the store and the archive.
+func testEveryColumn(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	e := letter(1)
+	e.Status, e.Body.Revision = dlq.Resolved, 7
+	fill(t, reflect.ValueOf(e).Elem())
+	e.ID, e.RedriveOf = 0, 0 // given by the store, and of a letter on its way
+	o := &e.Origin
+	o.Incarnation, o.Redelivered, o.DeliveryCount = "", false, 0 // of the delivery
+	require.Equal(t, e.Revision, e.Body.Revision)
+
+	bodies := make([]dlq.Body, e.Revision+1)
+	for n := range bodies {
+		bodies[n] = *e.Body
+		bodies[n].Revision = n
+	}
+	line, err := json.Marshal((&driver.Exported{Entry: *e, Bodies: bodies}).Wire())
+	require.NoError(t, err)
+	var read wire.Letter
+	require.NoError(t, json.Unmarshal(line, &read))
+	exported := driver.Exported{Bodies: bodies}
+	exported.Entry.SetWire(&read.Entry)
+	exported.Entry.Body = e.Body
+	require.Equal(t, *e, exported.Entry, "the JSON form")
+
+	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana"}, noon, exported)
+	require.NoError(t, err)
+	e.ID = receipts[0].ID
+	require.Equal(t, e, get(t, s, e.ID), "the store")
+	archive, ok := driver.As[driver.ArchiveStore](s)
+	if !ok {
+		return
+	}
+	later := noon.Add(24 * time.Hour)
+	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, err = archive.Unarchive(t.Context(), dlq.By{Actor: "bob"}, later, e.ID)
+	require.NoError(t, err)
+	back := get(t, s, e.ID)
+	// To be brought back is a change.
+	e.Version, e.ResolvedAt, e.ChangedAt, e.ChangedBy = back.Version, back.ResolvedAt, back.ChangedAt, back.ChangedBy
+	require.Equal(t, e, back, "the archive")
+}
+
+// fill gives the fields of an entry that are empty a value each, those of its origin too.
+func fill(t *testing.T, entry reflect.Value) {
+	t.Helper()
+	for i := range entry.NumField() {
+		name, field := entry.Type().Field(i).Name, entry.Field(i)
+		if !field.IsZero() && field.Type() != reflect.TypeFor[envelope.Origin]() {
+			continue
+		}
+		switch to := field.Addr().Interface().(type) {
+		case *envelope.Origin:
+			fill(t, field)
+		case *time.Time:
+			*to = noon.Add(time.Duration(i) * time.Minute)
+		case *[]byte:
+			*to = bytes.Repeat([]byte{0xff}, i)
+		case **int32:
+			*to = new(int32)
+		case **int64:
+			*to = new(int64)
+		case *bool:
+			*to = true
+		default:
+			switch field.Kind() {
+			case reflect.String:
+				field.SetString(name)
+			case reflect.Int, reflect.Int64:
+				field.SetInt(7)
+			default:
+				t.Fatalf("%s is of a kind that no value is known for: %s", name, field.Type())
+			}
+		}
+	}
 }

@@ -84,7 +84,10 @@ func testLedgerRun(t *testing.T, db Database) {
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	room := func(n int64, at time.Time) bool {
 		t.Helper()
-		ok, err := l.Reserve(t.Context(), driver.Reservation{Key: "probe", Actor: "ana", Entries: n, Limit: 10, At: at, Window: time.Hour})
+		ok, err := l.Reserve(t.Context(), driver.Reservation{
+			Key: "probe", Actor: "ana", Entries: n, Limit: 10, At: at,
+			Window: time.Hour,
+		})
 		require.NoError(t, err)
 		require.NoError(t, l.Unreserve(t.Context(), "probe"))
 		return ok
@@ -102,7 +105,7 @@ func testLedgerRun(t *testing.T, db Database) {
 	started := run.Counts.Started()
 	run.Version++
 	run.State, run.ChangedAt = redrive.Cancelled, noon.Add(10*time.Hour)
-	cancelled := dlq.AuditRecord{At: run.ChangedAt, Actor: "ana", Action: redrive.ActionCancel, Run: run.ID}
+	cancelled := driver.AuditRecord{At: run.ChangedAt, Actor: "ana", Action: redrive.ActionCancel, Run: run.ID}
 	require.NoError(t, s.ChangeRun(t.Context(), run, cancelled))
 	require.True(t, room(10-started, noon.Add(10*time.Hour)))
 	require.False(t, room(11-started, noon.Add(10*time.Hour)))

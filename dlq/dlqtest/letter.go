@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -25,8 +26,11 @@ func newDeath(n int) *envelope.DeadLetter {
 	return &envelope.DeadLetter{
 		Message: m,
 		Reason:  envelope.ReasonExhausted,
-		Err:     envelope.Error{Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504", Trace: "main.pay()"},
-		Class:   "*main.TimeoutError", Rule: "net.Error timeout", Handler: "charge",
+		Err: envelope.Error{
+			Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504",
+			Trace: "main.pay()",
+		},
+		Class: "*main.TimeoutError", Rule: "net.Error timeout", Handler: "charge",
 		Origin:   envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: fmt.Sprintf("0/%d", n)},
 		Attempts: 4, FirstFailure: at.Add(-time.Minute), At: at,
 	}
@@ -41,7 +45,7 @@ func letter(n int, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	return dlq.NewEntry(d)
 }
 
-func put(t *testing.T, s dlq.Store, letters ...*dlq.Entry) []dlq.Receipt {
+func put(t *testing.T, s dlq.Store, letters ...*dlq.Entry) []driver.Receipt {
 	t.Helper()
 	receipts, err := s.Put(t.Context(), letters...)
 	require.NoError(t, err)
@@ -57,7 +61,7 @@ func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
 }
 
 // change does one action on one entry and returns its outcome.
-func change(t *testing.T, s dlq.Store, c dlq.Change) (dlq.Entry, error) {
+func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
 	t.Helper()
 	if c.Actor == "" {
 		c.Actor = "ana"
@@ -75,7 +79,7 @@ func change(t *testing.T, s dlq.Store, c dlq.Change) (dlq.Entry, error) {
 	return results[0].Entry, results[0].Err
 }
 
-func mustChange(t *testing.T, s dlq.Store, c dlq.Change) dlq.Entry {
+func mustChange(t *testing.T, s dlq.Store, c driver.Change) dlq.Entry {
 	t.Helper()
 	e, err := change(t, s, c)
 	require.NoError(t, err)
@@ -96,7 +100,7 @@ func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *
 
 func all(t *testing.T, s dlq.Store, f dlq.Filter) []dlq.Entry {
 	t.Helper()
-	listing, err := s.List(t.Context(), f, dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst})
+	listing, err := s.List(t.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst})
 	require.NoError(t, err)
 	require.Empty(t, listing.Next)
 	return listing.Entries

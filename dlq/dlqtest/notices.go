@@ -36,7 +36,8 @@ func testNotices(t *testing.T, db Database) {
 	require.True(t, hold(other, "b", noon.Add(90*time.Second)))
 	require.False(t, hold(s, "a", noon.Add(91*time.Second)))
 
-	begun, first := driver.Notice{Receiver: "ops é", At: noon}, driver.Notice{Receiver: "ops é", ID: "1", At: noon.Add(time.Second)}
+	begun, first := driver.Notice{Receiver: "ops é", At: noon},
+		driver.Notice{Receiver: "ops é", ID: "1", At: noon.Add(time.Second)}
 	for _, n := range []driver.Notice{begun, first} {
 		require.NoError(t, s.PutNotice(t.Context(), n))
 		n.At = n.At.Add(time.Hour)
@@ -48,7 +49,8 @@ func testNotices(t *testing.T, db Database) {
 	all, err = other.Notices(t.Context(), noon.Add(time.Minute))
 	require.NoError(t, err)
 	require.Equal(t, []driver.Notice{begun}, all, "the beginning is known whenever it was")
-	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "other", ID: "2", At: noon.Add(31 * 24 * time.Hour)}))
+	require.NoError(t, s.PutNotice(t.Context(),
+		driver.Notice{Receiver: "other", ID: "2", At: noon.Add(31 * 24 * time.Hour)}))
 	all, err = s.Notices(t.Context(), noon)
 	require.NoError(t, err)
 	require.Len(t, all, 2, "what is older than a month is forgotten, and the beginning is not")
@@ -61,7 +63,10 @@ func testMutes(t *testing.T, db Database) {
 	t.Helper()
 	s, other := noticeStore(t, db), noticeStore(t, db)
 	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
-	require.NoError(t, s.Mute(t.Context(), driver.Mute{Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute)}))
+	require.NoError(t, s.Mute(t.Context(), driver.Mute{
+		Fingerprint: "f1", By: "bob", At: noon,
+		Until: noon.Add(time.Minute),
+	}))
 	require.NoError(t, s.Mute(t.Context(), good), "in place of the first one")
 	hour := driver.Mute{Fingerprint: "f2", By: "ana", At: noon.Add(time.Second), Until: noon.Add(time.Hour)}
 	require.NoError(t, s.Mute(t.Context(), hour))
@@ -81,7 +86,8 @@ func testMutes(t *testing.T, db Database) {
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 1)
-	require.Equal(t, []any{"bob", "fixed", "f1"}, []any{records[0].Actor, records[0].Note, records[0].Detail[driver.DetailFingerprint]})
+	require.Equal(t, []any{"bob", "fixed", "f1"},
+		[]any{records[0].Actor, records[0].Note, records[0].Detail[driver.DetailFingerprint]})
 	records, _, err = s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 3)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -90,13 +91,13 @@ func testPayloadFields(t *testing.T, db Database) {
 		"face=😀":                          {"php", "python", "go", "java"},
 		"html=<b>":                        {"go", "java"},
 	} {
-		field, err := dlq.ParsePayloadField(text)
+		field, err := driver.ParsePayloadField(text)
 		require.NoError(t, err, text)
 		wanted := make([]int64, 0, len(want))
 		for _, name := range want {
 			wanted = append(wanted, id[name])
 		}
-		f := dlq.Filter{PayloadFields: []dlq.PayloadField{field}}
+		f := dlq.Filter{PayloadFields: []driver.PayloadField{field}}
 		got := ids(all(t, s, f))
 		slices.Sort(got)
 		slices.Sort(wanted)
@@ -105,10 +106,13 @@ func testPayloadFields(t *testing.T, db Database) {
 		require.NoError(t, err, text)
 		require.Equal(t, int64(len(want)), count, text)
 	}
-	both := dlq.Filter{Topic: "orders", PayloadFields: []dlq.PayloadField{
+	both := dlq.Filter{Topic: "orders", PayloadFields: []driver.PayloadField{
 		{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"paid"}, Value: `"true"`},
 	}}
 	require.Equal(t, []int64{id["text"]}, ids(all(t, s, both)), "fields are joined by and")
-	_, err := s.List(t.Context(), dlq.Filter{PayloadFields: []dlq.PayloadField{{Path: []string{`a"] || true`}, Value: "1"}}}, dlq.Page{})
+	_, err := s.List(t.Context(), dlq.Filter{PayloadFields: []driver.PayloadField{{
+		Path:  []string{`a"] || true`},
+		Value: "1",
+	}}}, dlq.Page{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }

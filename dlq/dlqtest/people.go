@@ -46,7 +46,8 @@ func testTokens(t *testing.T, db Database) {
 	records, _, err := store.Audit(t.Context(), dlq.AuditFilter{}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 2)
-	require.Equal(t, []any{driver.ActionRevokeToken, "bob", "left"}, []any{records[0].Action, records[0].Actor, records[0].Note})
+	require.Equal(t, []any{driver.ActionRevokeToken, "bob", "left"},
+		[]any{records[0].Action, records[0].Actor, records[0].Note})
 }
 
 // A session is there until it expires or ends, for every process.
@@ -56,14 +57,20 @@ func testSessions(t *testing.T, db Database) {
 	require.True(t, ok)
 	other, ok := driver.As[driver.PeopleStore](db.open(t))
 	require.True(t, ok)
-	session := driver.Session{Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+	session := driver.Session{
+		Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon,
+		ExpiresAt: noon.Add(time.Hour),
+	}
 	require.NoError(t, s.PutSession(t.Context(), session))
 	got, err := other.Session(t.Context(), "d1", noon)
 	require.NoError(t, err)
 	require.Equal(t, &session, got)
 	_, err = other.Session(t.Context(), "d1", noon.Add(time.Hour))
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	later := driver.Session{Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour), ExpiresAt: noon.Add(3 * time.Hour)}
+	later := driver.Session{
+		Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour),
+		ExpiresAt: noon.Add(3 * time.Hour),
+	}
 	require.NoError(t, other.PutSession(t.Context(), later))
 	_, err = s.Session(t.Context(), "d1", noon)
 	require.ErrorIs(t, err, dlq.ErrNotFound, "removed once it had expired")
@@ -80,8 +87,11 @@ func testRecord(t *testing.T, db Database) {
 	store := db.open(t)
 	s, ok := driver.As[driver.RecordStore](store)
 	require.True(t, ok)
-	read := dlq.AuditRecord{At: noon, Actor: "ana", Action: dlq.ActionRead, EntryID: 7, Detail: map[string]string{"as": "é"}}
-	require.ErrorIs(t, s.Record(t.Context(), read, dlq.AuditRecord{Actor: "ana"}), dlq.ErrInvalid)
+	read := driver.AuditRecord{
+		At: noon, Actor: "ana", Action: driver.ActionRead, EntryID: 7,
+		Detail: map[string]string{"as": "é"},
+	}
+	require.ErrorIs(t, s.Record(t.Context(), read, driver.AuditRecord{Actor: "ana"}), dlq.ErrInvalid)
 	require.NoError(t, s.Record(t.Context()))
 	require.NoError(t, s.Record(t.Context(), read))
 	records, _, err := store.Audit(t.Context(), dlq.AuditFilter{}, dlq.Page{})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -57,7 +58,8 @@ func testExactBytes(t *testing.T, db Database) {
 			})
 			id := put(t, s, e)[0].ID
 			got := get(t, s, id)
-			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes came back as %d", len(payload), len(got.Body.Payload))
+			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes came back as %d", len(payload),
+				len(got.Body.Payload))
 			require.Equal(t, e.Body.SHA256, got.Body.SHA256)
 			require.Equal(t, int64(len(payload)), got.Size)
 			require.True(t, bytes.Equal(payload, dlq.RedriveMessage(got).Payload))
@@ -98,7 +100,7 @@ func testHostileText(t *testing.T, db Database) {
 	require.LessOrEqual(t, len(got.ErrorMessage), 8<<10)
 	require.LessOrEqual(t, len(got.Body.Trace), 32<<10)
 	require.Equal(t, []int64{id}, ids(all(t, s, dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
-	require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.Seen}, put(t, s, e)[0])
+	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, e)[0])
 }
 
 // An entry that no capture of ours has made, from a spool, an export or another program, is made fit on its way in.
@@ -108,8 +110,11 @@ func testHostileEntry(t *testing.T, db Database) {
 	hostile := func(n int) *dlq.Entry {
 		e, long := letter(n), "\x00\xff"+strings.Repeat("é", 40_000)
 		for _, text := range []*string{
-			&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason), &e.ErrorMessage, &e.ErrorCode,
-			&e.ErrorClass, &e.Rule, &e.Cause, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position, &e.ChangedBy,
+			&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
+			&e.ErrorMessage, &e.ErrorCode,
+			&e.ErrorClass, &e.Rule, &e.Cause, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange,
+			&e.Origin.Position, &e.ChangedBy,
+			&e.Origin.RedriveTo,
 			&e.Body.ContentType, &e.Body.Trace,
 		} {
 			*text = long
@@ -123,9 +128,10 @@ func testHostileEntry(t *testing.T, db Database) {
 	got := get(t, s, id)
 	require.Equal(t, e.Body.Payload, got.Body.Payload)
 	require.True(t, strings.HasPrefix(got.Handler, `\0`), got.Handler)
-	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon, dlq.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}})
+	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon,
+		driver.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}})
 	require.NoError(t, err)
-	require.Equal(t, dlq.Stored, receipts[0].Outcome)
+	require.Equal(t, driver.Stored, receipts[0].Outcome)
 }
 
 // Every column of an entry is stored and read back.
@@ -135,8 +141,10 @@ func testEveryField(t *testing.T, db Database) {
 	partition, offset := int32(3), int64(1042)
 	e := letter(1, func(d *envelope.DeadLetter) {
 		d.Origin = envelope.Origin{
-			Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Exchange: "hr", RoutingKey: "employee.#", Key: []byte("k"),
+			Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Exchange: "hr", RoutingKey: "employee.#",
+			Key:       []byte("k"),
 			Partition: &partition, Offset: &offset, Timestamp: noon.Add(-time.Hour), Position: "3/1042",
+			RedriveTo: "employee-create.esocial_again.100",
 		}
 		d.Message.Metadata["correlation_id"] = "corr-1"
 		d.Message.Metadata["x-event"] = "employee.created"
@@ -164,9 +172,9 @@ func testPutTwice(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	first := put(t, s, letter(1))[0]
-	require.Equal(t, dlq.Stored, first.Outcome)
+	require.Equal(t, driver.Stored, first.Outcome)
 	later := letter(1, func(d *envelope.DeadLetter) { d.At = d.At.Add(time.Minute) })
-	require.Equal(t, dlq.Receipt{ID: first.ID, Outcome: dlq.Seen}, put(t, s, later)[0])
+	require.Equal(t, driver.Receipt{ID: first.ID, Outcome: driver.Seen}, put(t, s, later)[0])
 	got := get(t, s, first.ID)
 	require.Equal(t, 2, got.SeenCount)
 	require.Equal(t, noon.Add(time.Second), got.CreatedAt)
@@ -182,7 +190,7 @@ func testPutTwice(t *testing.T, db Database) {
 		func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
 		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("another") },
 	} {
-		require.Equal(t, dlq.Stored, put(t, s, letter(1, edit))[0].Outcome, "edit %d", i)
+		require.Equal(t, driver.Stored, put(t, s, letter(1, edit))[0].Outcome, "edit %d", i)
 	}
 	require.Len(t, all(t, s, dlq.Filter{}), 7)
 }
@@ -191,8 +199,10 @@ func testPutTwiceInOneCall(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	receipts := put(t, s, letter(1), letter(2), letter(1))
-	require.Equal(t, []dlq.Receipt{
-		{ID: receipts[0].ID, Outcome: dlq.Stored}, {ID: receipts[1].ID, Outcome: dlq.Stored}, {ID: receipts[0].ID, Outcome: dlq.Seen},
+	require.Equal(t, []driver.Receipt{
+		{ID: receipts[0].ID, Outcome: driver.Stored},
+		{ID: receipts[1].ID, Outcome: driver.Stored},
+		{ID: receipts[0].ID, Outcome: driver.Seen},
 	}, receipts)
 	require.Equal(t, 2, get(t, s, receipts[0].ID).SeenCount)
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
@@ -204,9 +214,9 @@ func testTwoProcesses(t *testing.T, db Database) {
 	const letters = 40
 	stores := []dlq.Store{db.open(t), db.open(t)}
 	var wg sync.WaitGroup
-	outcomes := make([][]dlq.Receipt, len(stores))
+	outcomes := make([][]driver.Receipt, len(stores))
 	for p, s := range stores {
-		outcomes[p] = make([]dlq.Receipt, letters)
+		outcomes[p] = make([]driver.Receipt, letters)
 		for n := range letters {
 			wg.Go(func() {
 				receipts, err := s.Put(t.Context(), letter(n))
@@ -238,7 +248,7 @@ func testConcurrentPuts(t *testing.T, db Database) {
 			for i := range each {
 				receipts, err := s.Put(t.Context(), letter(c*each+i))
 				if assert.NoError(t, err) {
-					assert.Equal(t, dlq.Stored, receipts[0].Outcome)
+					assert.Equal(t, driver.Stored, receipts[0].Outcome)
 				}
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -23,32 +24,61 @@ func testFilters(t *testing.T, db Database) {
 		edit   func(*envelope.DeadLetter)
 		filter dlq.Filter
 	}{
-		"topic":       {func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" }, dlq.Filter{Topic: "employee-create"}},
-		"consumer":    {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
-		"event type":  {func(d *envelope.DeadLetter) { d.Message.Metadata["x-event"] = "created" }, dlq.Filter{EventType: "created"}},
-		"handler":     {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
-		"reason":      {func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic }, dlq.Filter{Reason: envelope.ReasonPanic}},
+		"topic": {
+			func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" },
+			dlq.Filter{Topic: "employee-create"},
+		},
+		"consumer": {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
+		"event type": {
+			func(d *envelope.DeadLetter) { d.Message.Metadata["x-event"] = "created" },
+			dlq.Filter{EventType: "created"},
+		},
+		"handler": {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
+		"reason": {
+			func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic },
+			dlq.Filter{Reason: envelope.ReasonPanic},
+		},
 		"error class": {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
 		"error code":  {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},
 		"event id": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "special" }, dlq.Filter{EventID: "special"},
+			func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "special" },
+			dlq.Filter{EventID: "special"},
 		},
-		"source table":   {func(d *envelope.DeadLetter) { d.Message.Metadata["source_table"] = "employee" }, dlq.Filter{SourceTable: "employee"}},
-		"source id":      {func(d *envelope.DeadLetter) { d.Message.Metadata["source_id"] = "E-17" }, dlq.Filter{SourceID: "E-17"}},
-		"correlation id": {func(d *envelope.DeadLetter) { d.Message.Metadata["correlation_id"] = "c-9" }, dlq.Filter{CorrelationID: "c-9"}},
+		"source table": {
+			func(d *envelope.DeadLetter) { d.Message.Metadata["source_table"] = "employee" },
+			dlq.Filter{SourceTable: "employee"},
+		},
+		"source id": {
+			func(d *envelope.DeadLetter) { d.Message.Metadata["source_id"] = "E-17" },
+			dlq.Filter{SourceID: "E-17"},
+		},
+		"correlation id": {
+			func(d *envelope.DeadLetter) { d.Message.Metadata["correlation_id"] = "c-9" },
+			dlq.Filter{CorrelationID: "c-9"},
+		},
 		"trace id": {
 			func(d *envelope.DeadLetter) {
 				d.Message.Metadata[envelope.KeyTraceParent] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 			},
 			dlq.Filter{TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"},
 		},
-		"error text": {func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" }, dlq.Filter{ErrorText: "cpf 100%_SURE"}},
-		"cause text": {func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" }, dlq.Filter{CauseText: "such CUSTOMER"}},
+		"error text": {
+			func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" },
+			dlq.Filter{ErrorText: "cpf 100%_SURE"},
+		},
+		"cause text": {
+			func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" },
+			dlq.Filter{CauseText: "such CUSTOMER"},
+		},
 		"payload text": {
-			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") }, dlq.Filter{PayloadText: "\x00needle\xff"},
+			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") },
+			dlq.Filter{PayloadText: "\x00needle\xff"},
 		},
 		"from": {func(d *envelope.DeadLetter) { d.At = noon.Add(time.Hour) }, dlq.Filter{From: noon.Add(time.Hour)}},
-		"to":   {func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }, dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)}},
+		"to": {
+			func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) },
+			dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)},
+		},
 		"fingerprint": {
 			func(d *envelope.DeadLetter) { d.Err.Message = "unique" },
 			dlq.Filter{Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "unique")},
@@ -66,17 +96,19 @@ func testFilters(t *testing.T, db Database) {
 	total := len(cases) + 1
 	require.Len(t, all(t, s, dlq.Filter{}), total)
 
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{common}, At: noon.Add(time.Hour)})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{common}, At: noon.Add(time.Hour)})
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}})))
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved, dlq.Discarded}})))
 	require.Len(t, all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
-	require.Equal(t, ids(all(t, s, dlq.Filter{})), ids(all(t, s, dlq.Filter{Statuses: dlq.Statuses()})), "in the same order")
+	require.Equal(t, ids(all(t, s, dlq.Filter{})), ids(all(t, s, dlq.Filter{Statuses: driver.Statuses()})),
+		"in the same order")
 	require.Len(t, all(t, s, dlq.Filter{Topic: "orders"}), total-1, "of every status")
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
 	require.Empty(t, all(t, s, dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
-	require.Equal(t, []int64{special["to"]}, ids(all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
+	require.Equal(t, []int64{special["to"]},
+		ids(all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
 	require.Empty(t, all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour)}))
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
+	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
 	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Run: "run-1"})))
 	never, once := 0, 1
 	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Redrives: &once})))
@@ -102,7 +134,7 @@ func testFilterRefuses(t *testing.T, db Database) {
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 	}
 	for name, p := range map[string]dlq.Page{
-		"negative limit": {Limit: -1}, "huge limit": {Limit: dlq.MaxPage + 1}, "order": {Order: "random"},
+		"negative limit": {Limit: -1}, "huge limit": {Limit: driver.MaxPage + 1}, "order": {Order: "random"},
 	} {
 		_, err := s.List(t.Context(), dlq.Filter{}, p)
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
@@ -143,7 +175,8 @@ func testPaging(t *testing.T, db Database) {
 	newest := reversed(oldest)
 	for _, limit := range []int{1, 5, 22, 23, 24} {
 		require.Equal(t, newest, pages(t, s, dlq.Filter{}, dlq.Page{Limit: limit}, func() {}))
-		require.Equal(t, oldest, pages(t, s, dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: dlq.OldestFirst}, func() {}))
+		require.Equal(t, oldest, pages(t, s, dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: driver.OldestFirst},
+			func() {}))
 	}
 	listing, err := s.List(t.Context(), dlq.Filter{Topic: "none"}, dlq.Page{})
 	require.NoError(t, err)
@@ -152,10 +185,10 @@ func testPaging(t *testing.T, db Database) {
 	// What comes late, from a spool, is the last of the order of storing, and stands where it died in the other.
 	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
-	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: dlq.Statuses()}} {
-		require.Equal(t, stored, pages(t, s, f, dlq.Page{Limit: 5, Order: dlq.StoredFirst}, func() {}))
-		require.Equal(t, reversed(stored), pages(t, s, f, dlq.Page{Limit: 24, Order: dlq.StoredLast}, func() {}))
-		require.Equal(t, late[0].ID, pages(t, s, f, dlq.Page{Limit: 5, Order: dlq.OldestFirst}, func() {})[0])
+	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {
+		require.Equal(t, stored, pages(t, s, f, dlq.Page{Limit: 5, Order: driver.StoredFirst}, func() {}))
+		require.Equal(t, reversed(stored), pages(t, s, f, dlq.Page{Limit: 24, Order: driver.StoredLast}, func() {}))
+		require.Equal(t, late[0].ID, pages(t, s, f, dlq.Page{Limit: 5, Order: driver.OldestFirst}, func() {})[0])
 	}
 }
 
@@ -176,9 +209,9 @@ func testPagingUnderInserts(t *testing.T, db Database) {
 	got := pages(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 4}, func() {
 		n++
 		putMany(t, s, n, n+1)
-		mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: there[19:20]})
+		mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: there[19:20]})
 		there = append([]int64{}, there...)
-		mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: there[19:20]})
+		mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: there[19:20]})
 	})
 	require.Equal(t, reversed(there), got)
 }
@@ -189,7 +222,7 @@ func testPagingSameInstant(t *testing.T, db Database) {
 	s := db.open(t)
 	same := putMany(t, s, 0, 9, func(d *envelope.DeadLetter) { d.At = noon })
 	require.Equal(t, reversed(same), pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
-	require.Equal(t, same, pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2, Order: dlq.OldestFirst}, func() {}))
+	require.Equal(t, same, pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}, func() {}))
 }
 
 func testForgedCursor(t *testing.T, db Database) {
@@ -206,14 +239,14 @@ func testForgedCursor(t *testing.T, db Database) {
 		"no version":  base64.RawURLEncoding.EncodeToString(make([]byte, 18)),
 		"sql":         "' OR 1=1 --",
 		"huge":        strings.Repeat("A", 100_000),
-		"other order": dlq.Cursor{Order: dlq.OldestFirst, At: noon, ID: 1}.String(),
+		"other order": driver.Cursor{Order: driver.OldestFirst, At: noon, ID: 1}.String(),
 	} {
 		_, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{After: cursor})
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 		require.Less(t, len(err.Error()), 300, name)
 	}
 	// One that is well made but names a place where nothing is, is a place like any other.
-	nowhere := dlq.Cursor{Order: dlq.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
+	nowhere := driver.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
 	listing, err = s.List(t.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()})
 	require.NoError(t, err)
 	require.Empty(t, listing.Entries)
@@ -243,11 +276,13 @@ func testCountAgrees(t *testing.T, db Database) {
 		d.Origin.Topic = []string{"orders", "invoices"}[n%2]
 		d.Err.Message = []string{"timeout after 5s", "invalid CPF", "CPF is missing"}[n%3]
 	})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
 	statuses := [][]dlq.Status{nil, {dlq.Pending}, {dlq.Pending, dlq.Resolved, dlq.Pending}}
 	times := []time.Time{
-		{}, noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour), noon.Add(5*time.Hour + time.Microsecond),
+		{},
+		noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour),
+		noon.Add(5*time.Hour + time.Microsecond),
 	}
 	fingerprint := get(t, s, list[1]).Fingerprint
 	for n, f := range []dlq.Filter{
@@ -299,7 +334,7 @@ func testCancelled(t *testing.T, db Database) {
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = s.Get(ctx, id)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = s.Change(ctx, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
+	_, err = s.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
 	require.ErrorIs(t, err, context.Canceled)
 	// Nothing else is harmed.
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
@@ -310,12 +345,12 @@ func testReopen(t *testing.T, db Database) {
 	t.Helper()
 	first := db(t)
 	id := put(t, first, letter(1))[0].ID
-	mustChange(t, first, dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{id}})
+	mustChange(t, first, driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}})
 	want := get(t, first, id)
 	require.NoError(t, first.Close())
 	second := db.open(t)
 	require.Equal(t, want, get(t, second, id))
-	require.Equal(t, dlq.Seen, put(t, second, letter(1))[0].Outcome)
+	require.Equal(t, driver.Seen, put(t, second, letter(1))[0].Outcome)
 }
 
 func testClose(t *testing.T, db Database) {

@@ -15,8 +15,8 @@ import (
 // claim redrives an entry and returns it with its body, as the one who publishes has it.
 func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	t.Helper()
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: at})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionPublished, IDs: []int64{id}, At: at, Lease: time.Hour})
+	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at})
+	mustChange(t, s, driver.Change{Action: driver.ActionPublished, IDs: []int64{id}, At: at, Lease: time.Hour})
 	return get(t, s, id)
 }
 
@@ -26,9 +26,12 @@ func testSuccess(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
-	succeeded := dlq.Change{
-		Action: dlq.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour),
-		Reports: []driver.Report{{MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer, Number: 1}},
+	succeeded := driver.Change{
+		Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour),
+		Reports: []driver.Report{{
+			MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer,
+			Number: 1,
+		}},
 	}
 	for name, edit := range map[string]func(*driver.Report){
 		"another message":  func(r *driver.Report) { r.MessageID = "of another store" },
@@ -60,7 +63,7 @@ func testSuccess(t *testing.T, db Database) {
 	// Reported twice, or once more after an operator restored the entry: old news.
 	_, err = change(t, s, succeeded)
 	require.ErrorIs(t, err, dlq.ErrConflict)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
+	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
 	_, err = change(t, s, succeeded)
 	require.ErrorIs(t, err, dlq.ErrConflict)
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
@@ -79,7 +82,7 @@ func testSecondDeath(t *testing.T, db Database) {
 			d.Err.Message = "still closed"
 			d.Reason, d.Class, d.Attempts = envelope.ReasonPermanent, "*main.Closed", round
 		})
-		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, put(t, s, died)[0])
+		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, died)[0])
 		got := get(t, s, id)
 		require.Equal(t, []dlq.Status{dlq.Pending, dlq.Pending, dlq.Parked}[round-1], got.Status)
 		require.Equal(t, round, got.RedriveCount)
@@ -92,11 +95,14 @@ func testSecondDeath(t *testing.T, db Database) {
 		require.Equal(t, "consumer billing", got.ChangedBy)
 
 		// The same death reported once more, also after the next redrive has begun, changes no status.
-		require.Equal(t, dlq.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
 		again := claim(t, s, id, at.Add(2*time.Minute))
-		require.Equal(t, dlq.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
 		require.Equal(t, dlq.Retrying, get(t, s, id).Status)
-		mustChange(t, s, dlq.Change{Action: dlq.ActionRelease, IDs: []int64{id}, Version: again.Version, At: at.Add(3 * time.Minute)})
+		mustChange(t, s, driver.Change{
+			Action: driver.ActionRelease, IDs: []int64{id}, Version: again.Version,
+			At: at.Add(3 * time.Minute),
+		})
 	}
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
 }
@@ -109,14 +115,61 @@ func testLateDeath(t *testing.T, db Database) {
 	id := put(t, s, letter(1))[0].ID
 	for round, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
 		sent := claim(t, s, id, at)
-		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, Note: "the consumer is gone", At: at.Add(time.Minute)})
+		mustChange(t, s, driver.Change{
+			Action: driver.ActionReleaseByHand, IDs: []int64{id},
+			Note: "the consumer is gone", At: at.Add(time.Minute),
+		})
 		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "still closed" })
-		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, put(t, s, late)[0])
+		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, late)[0])
 		require.Equal(t, dlq.Pending, get(t, s, id).Status)
 		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint})
 		require.NoError(t, err)
 		require.Equal(t, at.Add(5*time.Minute), groups[0].LastSeen, "round %d", round)
 	}
+}
+
+// Each death after a redrive is counted in its hour, by the cause that it had, and stays there: when its entry dies
+// again of another cause, when it is reported once more, when it is purged, and when the statistics are made anew.
+func testDeathsByHour(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	id := put(t, s, letter(1))[0].ID
+	hour := noon.Truncate(time.Hour)
+	want := []driver.HourCount{{Hour: hour, Count: 1}}
+	for round, text := range []string{"still closed", "still closed", "no stock"} {
+		at := noon.Add(time.Duration(round) * time.Hour)
+		died := redriven(claim(t, s, id, at), at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = text })
+		require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
+		if round > 0 {
+			want = append(want, driver.HourCount{Hour: hour.Add(time.Duration(round) * time.Hour)})
+		}
+		want[round].DiedAgain = 1
+	}
+	check := func(want []driver.HourCount) {
+		t.Helper()
+		for range 2 {
+			stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: noon.Add(9 * time.Hour)})
+			require.NoError(t, err)
+			require.Equal(t, want, stats.Hourly)
+			require.NoError(t, s.Recount(t.Context()))
+		}
+	}
+	check(want)
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{CauseText: "no stock", TrendSince: noon})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	require.Len(t, groups[0].Trend, 2, "the hour of its entry, and that of the death")
+	require.Equal(t, want[2], groups[0].Trend[1], "the other deaths are those of another cause")
+
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
+	_, err = s.Purge(t.Context(), dlq.Purge{
+		ClosedBefore: noon.Add(4 * time.Hour), Actor: "cron",
+		At: noon.Add(4 * time.Hour),
+	})
+	require.NoError(t, err)
+	want[0].Count = 0
+	check(want)
 }
 
 // Without a position the same message may be sent once more after its entry was closed; that death is not to be lost.
@@ -126,19 +179,21 @@ func testResent(t *testing.T, db Database) {
 	resend := func(at time.Time, position string) *dlq.Entry {
 		return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position = at, position })
 	}
-	for _, close := range []dlq.Action{dlq.ActionResolve, dlq.ActionDiscard} {
+	for _, close := range []driver.Action{driver.ActionResolve, driver.ActionDiscard} {
 		position := string(close)
 		closed := noon.Add(time.Hour)
 		with := put(t, s, resend(noon, position))[0].ID
 		without := put(t, s, letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
-		mustChange(t, s, dlq.Change{Action: close, IDs: []int64{with}, At: closed})
-		mustChange(t, s, dlq.Change{Action: close, IDs: []int64{without}, At: closed})
+		mustChange(t, s, driver.Change{Action: close, IDs: []int64{with}, At: closed})
+		mustChange(t, s, driver.Change{Action: close, IDs: []int64{without}, At: closed})
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
 		}
-		require.Equal(t, dlq.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Outcome, "the same position is the same delivery")
-		require.Equal(t, dlq.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Outcome, "a report from before the closing is old")
-		require.Equal(t, dlq.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Outcome,
+			"the same position is the same delivery")
+		require.Equal(t, driver.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Outcome,
+			"a report from before the closing is old")
+		require.Equal(t, driver.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Outcome)
 		require.Equal(t, dlq.Pending, get(t, s, without).Status)
 		require.True(t, get(t, s, without).ResolvedAt.IsZero())
 	}
@@ -158,7 +213,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 		"no entry": func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveID] = "4711" },
 	} {
 		receipt := put(t, s, redriven(sent, noon.Add(2*time.Hour), edit))[0]
-		require.Equal(t, dlq.Stored, receipt.Outcome, name)
+		require.Equal(t, driver.Stored, receipt.Outcome, name)
 		require.NotEqual(t, id, receipt.ID)
 	}
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
@@ -170,8 +225,9 @@ func testChangedBody(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	sent := claim(t, s, id, noon.Add(time.Hour))
-	changed := redriven(sent, noon.Add(2*time.Hour), func(d *envelope.DeadLetter) { d.Message.Payload = []byte("changed") })
-	require.Equal(t, dlq.DiedAgain, put(t, s, changed)[0].Outcome)
+	changed := redriven(sent, noon.Add(2*time.Hour),
+		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("changed") })
+	require.Equal(t, driver.DiedAgain, put(t, s, changed)[0].Outcome)
 	got := get(t, s, id)
 	require.Equal(t, 1, got.Revision)
 	require.Equal(t, int64(len("changed")), got.Size)
@@ -189,10 +245,10 @@ func testLease(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	at := noon.Add(time.Hour)
-	redrive := dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: at, Lease: time.Minute, Actor: "who died"}
+	redrive := driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at, Lease: time.Minute, Actor: "who died"}
 	claimed := mustChange(t, s, redrive)
 	redrive.Actor = "ana"
-	for _, action := range []dlq.Action{dlq.ActionRedrive, dlq.ActionResolve, dlq.ActionDiscard} {
+	for _, action := range []driver.Action{driver.ActionRedrive, driver.ActionResolve, driver.ActionDiscard} {
 		early := redrive
 		early.Action, early.At = action, at.Add(time.Minute-time.Microsecond)
 		_, err := change(t, s, early)
@@ -202,16 +258,19 @@ func testLease(t *testing.T, db Database) {
 	again := mustChange(t, s, redrive)
 	require.Equal(t, 2, again.RedriveCount)
 	// The one who was late gives nothing back and extends nothing.
-	for _, action := range []dlq.Action{dlq.ActionRelease, dlq.ActionPublished} {
-		_, err := change(t, s, dlq.Change{Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute)})
+	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
+		_, err := change(t, s, driver.Change{
+			Action: action, IDs: []int64{id}, Version: claimed.Version,
+			At: at.Add(2 * time.Minute),
+		})
 		require.ErrorIs(t, err, dlq.ErrConflict)
 	}
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 	// Of two copies that are out, the first's death is old once the second's is there.
 	first, second := *get(t, s, id), *get(t, s, id)
 	first.RedriveCount = 1
-	require.Equal(t, dlq.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
-	require.Equal(t, dlq.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
+	require.Equal(t, driver.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
+	require.Equal(t, driver.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
 }
 
 // An admin ends the wait for an outcome: the redrive still counts, and so does its outcome when it comes after all.
@@ -222,20 +281,27 @@ func testReleaseByHand(t *testing.T, db Database) {
 		id := put(t, s, letter(n))[0].ID
 		sent := claim(t, s, id, noon.Add(time.Hour))
 		at := noon.Add(2 * time.Hour)
-		_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana", At: at})
+		_, err := s.Change(t.Context(), driver.Change{
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana",
+			At: at,
+		})
 		require.ErrorIs(t, err, dlq.ErrInvalid, "it needs a note")
-		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana", Note: "no reader"})
+		mustChange(t, s, driver.Change{
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana",
+			Note: "no reader",
+		})
 		got := get(t, s, id)
 		require.Equal(t, []any{dlq.Pending, 1, true}, []any{got.Status, got.RedriveCount, got.LeaseUntil.IsZero()})
 		if late == "success" {
-			mustChange(t, s, dlq.Change{
-				Action: dlq.ActionSucceed, IDs: []int64{id}, At: at.Add(time.Hour), Reports: []driver.Report{{MessageID: sent.EventID, Number: 1}},
+			mustChange(t, s, driver.Change{
+				Action: driver.ActionSucceed, IDs: []int64{id}, At: at.Add(time.Hour),
+				Reports: []driver.Report{{MessageID: sent.EventID, Number: 1}},
 			})
 			require.Equal(t, dlq.Resolved, get(t, s, id).Status)
 			continue
 		}
 		receipt := put(t, s, redriven(sent, at.Add(time.Hour)))[0]
-		require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.DiedAgain}, receipt)
+		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, receipt)
 	}
 }
 
@@ -245,9 +311,12 @@ func testAuditOfRun(t *testing.T, db Database) {
 	s := db.open(t)
 	for n, run := range []string{"run-1", ""} {
 		id := put(t, s, letter(n))[0].ID
-		mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})
-		mustChange(t, s, dlq.Change{Action: dlq.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute), Note: "no reader"})
-		mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour)})
+		mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})
+		mustChange(t, s, driver.Change{
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute),
+			Note: "no reader",
+		})
+		mustChange(t, s, driver.Change{Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour)})
 		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{})
 		require.NoError(t, err)
 		require.Len(t, records, 3)

@@ -18,15 +18,19 @@ func testRevise(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	before := get(t, s, id)
-	revision := dlq.Revision{
-		EntryID: id, Version: 1, Body: &dlq.Body{UUID: "u", Payload: []byte("\x00one"), Headers: map[string]string{"h": "\xff"}},
+	revision := driver.Revision{
+		EntryID: id, Version: 1, Body: &dlq.Body{
+			UUID: "u", Payload: []byte("\x00one"),
+			Headers: map[string]string{"h": "\xff"},
+		},
 		Actor: "bob", Note: "typo", Detail: map[string]string{"diff": "…"}, At: noon.Add(time.Hour),
 	}
 	e, err := s.Revise(t.Context(), revision)
 	require.NoError(t, err)
-	require.Equal(t, []any{1, int64(4), int64(2), dlq.Pending, "bob"}, []any{e.Revision, e.Size, e.Version, e.Status, e.ChangedBy})
+	require.Equal(t, []any{1, int64(4), int64(2), dlq.Pending, "bob"},
+		[]any{e.Revision, e.Size, e.Version, e.Status, e.ChangedBy})
 	_, err = s.Revise(t.Context(), revision)
-	var conflict *dlq.ConflictError
+	var conflict *driver.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, "bob", conflict.By)
 	revision.Version = 0
@@ -36,7 +40,8 @@ func testRevise(t *testing.T, db Database) {
 	original, err := s.Body(t.Context(), id, 0)
 	require.NoError(t, err)
 	require.Equal(t, before.Body, original)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionEdit}, dlq.Page{Order: dlq.OldestFirst})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionEdit},
+		dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	require.Len(t, records, 2)
 	require.Equal(t, map[string]string{"diff": "…", "revision": "1"}, records[0].Detail)
@@ -46,10 +51,79 @@ func testRevise(t *testing.T, db Database) {
 	revision.EntryID = 4711
 	_, err = s.Revise(t.Context(), revision)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	for _, bad := range []dlq.Revision{{EntryID: id}, {EntryID: id, Body: &dlq.Body{}, At: noon}, {EntryID: id, Body: &dlq.Body{}, Actor: "ana"}} {
+	for _, bad := range []driver.Revision{
+		{EntryID: id},
+		{EntryID: id, Body: &dlq.Body{}, At: noon},
+		{EntryID: id, Body: &dlq.Body{}, Actor: "ana"},
+	} {
 		_, err = s.Revise(t.Context(), bad)
 		require.ErrorIs(t, err, dlq.ErrInvalid)
 	}
+}
+
+// Where a redrive goes is what the broker of the consumer said, through an edit and the archive, and nothing
+// that a header claims.
+func testRedriveTo(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	const to = "orders.billing_again.100"
+	id := put(t, s, letter(1, func(d *envelope.DeadLetter) {
+		d.Origin.RedriveTo = to
+		d.Message.Metadata["redrive_to"], d.Message.Metadata["x-redrive-to"] = "forged", "forged"
+	}))[0].ID
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
+	require.NoError(t, err)
+	_, _, err = manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "edited")
+	require.Equal(t, to, all(t, s, dlq.Filter{})[0].Origin.RedriveTo, "listed")
+	require.Empty(t, get(t, s, put(t, s, letter(2))[0].ID).Origin.RedriveTo, "not known")
+	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, letter(1))[0],
+		"what it was when it died first")
+	require.Equal(t, to, get(t, s, id).Origin.RedriveTo)
+
+	archive, ok := driver.As[driver.ArchiveStore](s)
+	if !ok {
+		return
+	}
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
+	_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)})
+	require.NoError(t, err)
+	_, err = archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id)
+	require.NoError(t, err)
+	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "from the archive")
+}
+
+// A letter that is exported from one database and imported into another is the same letter there: where it came from,
+// where a redrive goes, and where a collector found it.
+func testTransfer(t *testing.T, from, to Database) {
+	t.Helper()
+	s, other := from.open(t), to.open(t)
+	id := put(t, s, letter(1, func(d *envelope.DeadLetter) {
+		d.Origin.RedriveTo = "orders.billing_again.100"
+		d.Collected = envelope.Collected{Broker: "west \xff", From: "orders_dlq", Format: "spring-kafka"}
+	}))[0].ID
+	exporter, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
+	require.NoError(t, err)
+	_, _, err = exporter.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	var export bytes.Buffer
+	_, err = exporter.Export(t.Context(), &export, dlq.Filter{})
+	require.NoError(t, err)
+
+	require.Empty(t, all(t, other, dlq.Filter{}), "another database")
+	importer, err := dlq.NewManager(dlq.ManagerConfig{Store: other})
+	require.NoError(t, err)
+	done, err := importer.Import(t.Context(), &export, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, done.Stored)
+	want, got := get(t, s, id), get(t, other, all(t, other, dlq.Filter{})[0].ID)
+	require.Equal(t, want.Origin, got.Origin)
+	require.Equal(t, want.Body, got.Body)
+	require.Equal(t, want.Revision, got.Revision)
+	original, err := other.Body(t.Context(), got.ID, 0)
+	require.NoError(t, err)
+	require.Equal(t, want.Body.Collected, original.Collected, "of what died first too")
 }
 
 // Where a collector found a message stays with it, through an edit, a second death, an export and the archive, and is
@@ -80,7 +154,7 @@ func testCollected(t *testing.T, db Database) {
 	var export bytes.Buffer
 	_, err = manager.Export(t.Context(), &export, dlq.Filter{})
 	require.NoError(t, err)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: []int64{id}, At: noon})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
 	_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)})
 	require.NoError(t, err)
 	if archive, ok := driver.As[driver.ArchiveStore](s); ok {

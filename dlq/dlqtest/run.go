@@ -43,6 +43,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"ConcurrentPuts", testConcurrentPuts},
 		{"PutRefusesWhatIsNoLetter", testPutRefuses},
 		{"Transitions", testTransitions},
+		{"ResolvedByAnother", testResolvedBy},
 		{"CompareAndSet", testCompareAndSet},
 		{"VersionMustMatch", testVersion},
 		{"ChangeManyAtOnce", testChangeMany},
@@ -56,6 +57,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"ReleaseByHand", testReleaseByHand},
 		{"AuditOfRun", testAuditOfRun},
 		{"Filters", testFilters},
+		{"SearchWithoutAccents", testAccents},
 		{"PayloadFields", testPayloadFields},
 		{"FilterRefusesNonsense", testFilterRefuses},
 		{"Paging", testPaging},
@@ -66,9 +68,11 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"CountAgreesWithList", testCountAgrees},
 		{"Groups", testGroups},
 		{"GroupNewest", testGroupNewest},
+		{"GroupFirst", testGroupFirst},
 		{"Stats", testStats},
 		{"Trend", testTrend},
 		{"LateDeath", testLateDeath},
+		{"DeathsByHour", testDeathsByHour},
 		{"Recent", testRecent},
 		{"StatsEqualRecount", testRecount},
 		{"Services", testServices},
@@ -81,7 +85,9 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"IDsAreNotReused", testIDsNotReused},
 		{"Revise", testRevise},
 		{"Collected", testCollected},
+		{"RedriveTo", testRedriveTo},
 		{"Import", testImport},
+		{"EveryColumn", testEveryColumn},
 		{"RunResource", testRunResource},
 		{"RunSameID", testRunSameID},
 		{"RunLease", testRunLease},
@@ -113,6 +119,10 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 			test.run(t, fresh(t))
 		})
 	}
+	t.Run("Transfer", func(t *testing.T) {
+		t.Parallel()
+		testTransfer(t, fresh(t), fresh(t))
+	})
 }
 
 // open opens a store and closes it when the test ends.

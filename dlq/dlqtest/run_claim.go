@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -17,7 +18,7 @@ func testRunClaim(t *testing.T, db Database) {
 	s := db.open(t)
 	list := putMany(t, s, 0, 70)
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[5:6], Actor: "bob"})
+	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[5:6], Actor: "bob"})
 	at := noon.Add(time.Hour)
 	claimed := claimAll(t, s, r.ID, at, 100)
 	require.Len(t, claimed, 69)
@@ -27,24 +28,29 @@ func testRunClaim(t *testing.T, db Database) {
 		require.Equal(t, &claimed[i], stored, "what is returned is what is stored")
 	}
 	require.Equal(t, []any{dlq.Retrying, 1, "run-1", "ana", at, at.Add(time.Hour)},
-		[]any{claimed[0].Status, claimed[0].RedriveCount, claimed[0].Run, claimed[0].ChangedBy, claimed[0].LastRedriveAt, claimed[0].LeaseUntil})
+		[]any{
+			claimed[0].Status, claimed[0].RedriveCount, claimed[0].Run, claimed[0].ChangedBy, claimed[0].LastRedriveAt,
+			claimed[0].LeaseUntil,
+		})
 	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Len(t, skipped, 1)
 	require.Contains(t, skipped[0].Detail, "by bob")
 	items := itemsOf(t, s, r.ID, redrive.ItemClaimed)
-	require.Equal(t, []any{claimed[0].Version, 1, at.Add(time.Minute)}, []any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: dlq.ActionRedrive}, dlq.Page{Limit: dlq.MaxPage})
+	require.Equal(t, []any{claimed[0].Version, 1, at.Add(time.Minute)},
+		[]any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive},
+		dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	require.Len(t, records, 69)
 	require.Empty(t, claimAll(t, s, r.ID, at, 100), "nothing waits")
-	requireCounts(t, s, dlq.Counts{Retrying: 69, Resolved: 1})
+	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 
 	// Of two runs over the same entries one gets each.
 	other := newRun(t, s, redrive.Spec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
 	require.Equal(t, int64(69), other.Counts.Waiting)
 	require.Empty(t, claimAll(t, s, other.ID, at, 100))
 	require.Contains(t, itemsOf(t, s, other.ID, redrive.ItemSkipped)[0].Detail, "by ana")
-	requireCounts(t, s, dlq.Counts{Retrying: 69, Resolved: 1})
+	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 }
 
 // What was published, refused and given up is recorded, in one step with the next claims; a step that is repeated
@@ -59,7 +65,11 @@ func testRunSteps(t *testing.T, db Database) {
 	step := stepOf(r.ID, at.Add(time.Second))
 	step.Published = list[0:3]
 	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is away"}}
-	step.Skipped = []redrive.Refusal{{EntryID: list[4], Detail: "too large"}, {EntryID: list[8], Detail: "no JSON"}, {EntryID: list[8], Detail: "no JSON"}}
+	step.Skipped = []redrive.Refusal{
+		{EntryID: list[4], Detail: "too large"},
+		{EntryID: list[8], Detail: "no JSON"},
+		{EntryID: list[8], Detail: "no JSON"},
+	}
 	want := redrive.Counts{Waiting: 4, Claimed: 1, Out: 3, Skipped: 2}
 	for range 2 {
 		require.Equal(t, want, mustStep(t, s, step).Run.Counts)
@@ -85,7 +95,7 @@ func testRunSteps(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Equal(t, at.Add(2*time.Minute).Add(1000*time.Hour), got.LeaseUntil, "a step extends the lease")
 	require.Equal(t, int64(1), got.Version)
-	requireCounts(t, s, dlq.Counts{Pending: 2, Retrying: 4, Resolved: 4})
+	requireCounts(t, s, driver.Counts{Pending: 2, Retrying: 4, Resolved: 4})
 }
 
 // A claim may bring a new revision of the body: both are there, or neither.
@@ -94,10 +104,13 @@ func testRunClaimWithBody(t *testing.T, db Database) {
 	s := db.open(t)
 	list := putMany(t, s, 0, 2)
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[1:2]})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[1:2]})
 	step := stepOf(r.ID, noon.Add(time.Hour))
 	for _, id := range list {
-		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: 1, Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}}})
+		step.Claims = append(step.Claims, redrive.Claim{
+			EntryID: id, Version: 1,
+			Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}},
+		})
 	}
 	stepped := mustStep(t, s, step)
 	require.Len(t, stepped.Claimed, 1)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -16,9 +17,11 @@ func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	spec, err := spec.Resolve()
 	require.NoError(t, err)
 	r := &redrive.Run{
-		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon, ChangedBy: "ana",
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
+		ChangedBy: "ana",
 	}
-	require.NoError(t, s.CreateRun(t.Context(), r, dlq.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
+	require.NoError(t, s.CreateRun(t.Context(), r,
+		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
 	r, err = s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour)
 	require.NoError(t, err)
 	for r.FrozenTo < r.FreezeTo {
@@ -35,7 +38,8 @@ const holder = "process 1"
 // stepOf is a step of the holder at a time.
 func stepOf(run string, at time.Time) redrive.Step {
 	return redrive.Step{
-		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour, ClaimTimeout: time.Minute,
+		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour,
+		ClaimTimeout: time.Minute,
 	}
 }
 
@@ -60,14 +64,14 @@ func claimAll(t *testing.T, s Store, run string, at time.Time, limit int) []dlq.
 
 func settled(t *testing.T, s Store, run string, at time.Time) redrive.Counts {
 	t.Helper()
-	r, _, err := s.SettleRun(t.Context(), run, holder, at, dlq.MaxPage)
+	r, _, err := s.SettleRun(t.Context(), run, holder, at, driver.MaxPage)
 	require.NoError(t, err)
 	return r.Counts
 }
 
 func itemsOf(t *testing.T, s Store, run string, state redrive.ItemState) []redrive.Item {
 	t.Helper()
-	items, err := s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: dlq.MaxPage})
+	items, err := s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage})
 	require.NoError(t, err)
 	return items
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -18,8 +19,8 @@ func testRunFreeze(t *testing.T, db Database) {
 	s := db.open(t)
 	list := putMany(t, s, 0, 20)
 	putMany(t, s, 20, 25, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" })
-	mustChange(t, s, dlq.Change{Action: dlq.ActionDiscard, IDs: list[3:4]})
-	mustChange(t, s, dlq.Change{Action: dlq.ActionPark, IDs: list[4:5]})
+	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[3:4]})
+	mustChange(t, s, driver.Change{Action: driver.ActionPark, IDs: list[4:5]})
 	orders := dlq.Filter{Topic: "orders"}
 	for i, c := range []struct {
 		spec  redrive.Spec
@@ -65,7 +66,10 @@ func testRunNextItems(t *testing.T, db Database) {
 			d.Message.Metadata["bytes"] = "\xff"
 		}))[0].ID)
 	}
-	edited, err := s.Revise(t.Context(), dlq.Revision{EntryID: list[3], Body: &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon})
+	edited, err := s.Revise(t.Context(), driver.Revision{
+		EntryID: list[3],
+		Body:    &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon,
+	})
 	require.NoError(t, err)
 	newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	items, err := s.NextItems(t.Context(), "run-1", 0, 10, 1<<20)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -40,7 +41,7 @@ func testRunKnown(t *testing.T, db Database) {
 		require.Equal(t, stored, &first.Claimed[i])
 	}
 	second := knowing(20, func() {
-		mustChange(t, s, dlq.Change{Action: dlq.ActionResolve, IDs: list[25:26], Actor: "bob"})
+		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[25:26], Actor: "bob"})
 		put(t, s, letter(30)) // was reported before: nothing but a count changes
 	})
 	require.Len(t, second.Claimed, 19, "of those that it knew, one has changed since")
@@ -67,17 +68,21 @@ func testRunKnown(t *testing.T, db Database) {
 		closing.Known[first.Claimed[i].ID] = &first.Claimed[i]
 		closing.Published = append(closing.Published, first.Claimed[i].ID)
 	}
-	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
-	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, mustStep(t, s, closing).Run.Counts)
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive",
+		At: at.Add(time.Second),
+	})
+	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1},
+		mustStep(t, s, closing).Run.Counts)
 	require.Equal(t, "redrive", get(t, s, list[3]).ResolvedBy, "its consumer was faster")
 	require.Equal(t, "ana", get(t, s, list[4]).ResolvedBy)
 
-	for action, want := range map[dlq.Action]int{dlq.ActionRedrive: 39, dlq.ActionSucceed: 20} {
-		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: dlq.MaxPage})
+	for action, want := range map[driver.Action]int{driver.ActionRedrive: 39, driver.ActionSucceed: 20} {
+		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: driver.MaxPage})
 		require.NoError(t, err)
 		require.Len(t, records, want, "nothing of a step that was made anew is there twice: %s", action)
 	}
-	requireCounts(t, s, dlq.Counts{Pending: 30, Retrying: 19, Resolved: 21})
+	requireCounts(t, s, driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
 }
 
 // A payload that a database keeps in several rows is whole in a run, and so is one that the run's expression has made.
@@ -89,7 +94,8 @@ func testRunLargePayload(t *testing.T, db Database) {
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	items, err := s.NextItems(t.Context(), r.ID, 0, 10, 1<<30)
 	require.NoError(t, err)
-	require.True(t, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload), len(payload))
+	require.True(t, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload),
+		len(payload))
 	step := stepOf(r.ID, noon)
 	edited := append([]byte("edited"), payload...)
 	step.Claims = []redrive.Claim{{EntryID: id, Version: items[0].Version, Body: &dlq.Body{Payload: edited}}}

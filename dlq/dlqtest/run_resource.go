@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -26,10 +27,11 @@ func testRunResource(t *testing.T, db Database) {
 	spec, err := spec.Resolve()
 	require.NoError(t, err)
 	created := &redrive.Run{
-		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why", ChangedAt: noon,
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why",
+		ChangedAt: noon,
 		ChangedBy: "ana", ApprovalAbove: -1,
 	}
-	audit := dlq.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
+	audit := driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
 	require.NoError(t, s.CreateRun(t.Context(), created, audit))
 	requireTaken(t, s.CreateRun(t.Context(), created, audit), created)
 	got, err := s.Run(t.Context(), created.ID)
@@ -62,7 +64,7 @@ func testRunResource(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	_, err = s.RunItems(t.Context(), created.ID, redrive.ItemFilter{State: "lost and found"})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: dlq.OldestFirst})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	require.Len(t, records, 2, "the change that was refused did not happen")
 
@@ -70,7 +72,7 @@ func testRunResource(t *testing.T, db Database) {
 		newRun(t, s, redrive.Spec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
 	}
 	var ids []string
-	page := dlq.Page{Limit: 2, Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: 2, Order: driver.OldestFirst}
 	for {
 		runs, next, err := s.Runs(t.Context(), redrive.RunFilter{}, page)
 		require.NoError(t, err)
@@ -168,10 +170,11 @@ func testRunSameID(t *testing.T, db Database) {
 	var processes sync.WaitGroup
 	for n := range faults {
 		r := &redrive.Run{
-			ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n), ChangedAt: noon,
+			ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n),
+			ChangedAt: noon,
 			ChangedBy: "ana",
 		}
-		audit := dlq.AuditRecord{At: noon, Actor: r.CreatedBy, Action: redrive.ActionStart, Run: r.ID}
+		audit := driver.AuditRecord{At: noon, Actor: r.CreatedBy, Action: redrive.ActionStart, Run: r.ID}
 		processes.Go(func() { faults[n] = stores[n%2].CreateRun(t.Context(), r, audit) })
 	}
 	processes.Wait()

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -26,16 +27,28 @@ func testRunSettle(t *testing.T, db Database) {
 	require.Equal(t, redrive.Counts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
 
 	// A success by a consumer whose clock is behind, a death, a death followed by a redrive by hand.
-	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute)})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive",
+		At: at.Add(-time.Minute),
+	})
 	for _, i := range []int{1, 2} {
 		e := get(t, s, list[i])
 		put(t, s, redriven(e, at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
 	}
-	mustChange(t, s, dlq.Change{Action: dlq.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute)})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob",
+		At: at.Add(2 * time.Minute),
+	})
 	// The process had published this one, and died before it could say so.
-	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute)})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive",
+		At: at.Add(time.Minute),
+	})
 	// Succeeded and purged before anybody asked.
-	mustChange(t, s, dlq.Change{Action: dlq.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
+	mustChange(t, s, driver.Change{
+		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive",
+		At: at.Add(time.Second),
+	})
 	_, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: at.Add(2 * time.Second), Actor: "cron", At: at})
 	require.NoError(t, err)
 
@@ -51,7 +64,8 @@ func testRunSettle(t *testing.T, db Database) {
 	require.Equal(t, redrive.Counts{Waiting: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
 	again := claimAll(t, s, r.ID, at.Add(time.Minute), 100)
 	require.Len(t, again, 1)
-	require.Equal(t, []any{list[7], 2, claimed[7].Version + 1}, []any{again[0].ID, again[0].RedriveCount, again[0].Version})
+	require.Equal(t, []any{list[7], 2, claimed[7].Version + 1},
+		[]any{again[0].ID, again[0].RedriveCount, again[0].Version})
 	// No outcome within the timeout.
 	got = settled(t, s, r.ID, at.Add(time.Hour))
 	require.Equal(t, int64(4), got.Lost)

@@ -47,8 +47,9 @@ func testServices(t *testing.T, db Database) {
 	}, found)
 
 	pause := driver.IntakePause{Service: "shop", Paused: true, By: "ana", At: noon}
-	record := dlq.AuditRecord{
-		At: noon, Actor: "ana", Action: driver.ActionPauseIntake, Note: "bank is down", Detail: map[string]string{"service": "shop"},
+	record := driver.AuditRecord{
+		At: noon, Actor: "ana", Action: driver.ActionPauseIntake, Note: "bank is down",
+		Detail: map[string]string{"service": "shop"},
 	}
 	for range 2 {
 		require.NoError(t, s.PauseIntake(t.Context(), pause, record))
@@ -62,7 +63,8 @@ func testServices(t *testing.T, db Database) {
 	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 2)
-	require.Equal(t, []any{"ana", "bank is down", "shop"}, []any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
+	require.Equal(t, []any{"ana", "bank is down", "shop"},
+		[]any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
 	pause.Paused = false
 	require.NoError(t, s.PauseIntake(t.Context(), pause, record))
 	require.False(t, beat(report("shop", "a", noon.Add(2*time.Second))).Paused)
@@ -72,7 +74,10 @@ func testServices(t *testing.T, db Database) {
 	found, err = s.Services(t.Context(), noon.Add(-24*time.Hour))
 	require.NoError(t, err)
 	require.Len(t, found[1].Processes, 1, "shop")
-	for _, r := range []*driver.ServiceReport{report("", "a", noon), report("shop", "", noon), report(strings.Repeat("x", 256), "a", noon)} {
+	for _, r := range []*driver.ServiceReport{
+		report("", "a", noon), report("shop", "", noon),
+		report(strings.Repeat("x", 256), "a", noon),
+	} {
 		_, err := s.Beat(t.Context(), r)
 		require.ErrorIs(t, err, dlq.ErrInvalid)
 	}

@@ -10,6 +10,9 @@ type By struct {
 	Note string
 	// Version, unless 0, must be the entry's, as it was read before: the change is refused when somebody was faster.
 	Version int64
+	// ResolvedBy is who took care of an entry that is resolved, where that is not the actor: a name that nobody has
+	// proven. The audit log has both.
+	ResolvedBy string
 }
 
 // AuditRecord is one line of the audit log: it is written in the transaction of the change it tells of, and never

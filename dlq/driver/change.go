@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -59,6 +60,8 @@ type Change struct {
 	Version int64
 	// Actor is who does it. Required. Note explains why, for the audit log.
 	Actor, Note string
+	// ResolvedBy, for ActionResolve, is who took care of it, where that is not the Actor.
+	ResolvedBy string
 	// At is the time of the change. Required.
 	At time.Time
 	// Lease is how long the entry is kept from others: from At to the publish for ActionRedrive, to the outcome for
@@ -146,6 +149,14 @@ func (c *Change) Validate() error {
 	return nil
 }
 
+// Detail is what the audit record of the change says beyond its other fields.
+func (c *Change) Detail() map[string]string {
+	if c.Action != ActionResolve || c.ResolvedBy == "" || c.ResolvedBy == c.Actor {
+		return nil
+	}
+	return map[string]string{"resolved_by": c.ResolvedBy}
+}
+
 // Audited reports whether the change leaves a record in the audit log. All do that change a status.
 func (c *Change) Audited() bool { return c.Action != ActionPublished }
 
@@ -182,7 +193,7 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 		e.close(at, c.Actor)
 	case ActionResolve:
 		e.Status = Resolved
-		e.close(at, c.Actor)
+		e.close(at, cmp.Or(c.ResolvedBy, c.Actor))
 	case ActionDiscard:
 		e.Status = Discarded
 		e.close(at, c.Actor)
@@ -217,7 +228,8 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionSucceed:
 		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was returned. A
 		// success that is reported a second time, after a restore, is old news.
-		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
+		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) &&
+			c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	case ActionRestore:
 		return e.Status == Resolved || e.Status == Discarded || e.Status == Parked
 	default:

@@ -7,9 +7,10 @@ import "github.com/redrive-go/redrive/dlq/internal/text"
 // collector all come to a store, which calls it.
 func (e *Entry) Clean() {
 	for _, name := range []*string{
-		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason), &e.ErrorCode,
+		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
+		&e.ErrorCode,
 		&e.ErrorClass, &e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position,
-		&e.ResolvedBy, &e.ChangedBy,
+		&e.Origin.RedriveTo, &e.ResolvedBy, &e.ChangedBy,
 	} {
 		*name = text.Clean(*name, text.MaxName)
 	}

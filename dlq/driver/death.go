@@ -60,7 +60,8 @@ func (e Entry) Die(d *Entry) (Entry, Outcome) {
 		e.ResolvedAt, e.ResolvedBy = time.Time{}, ""
 	}
 	e.LeaseUntil = time.Time{}
-	e.Reason, e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Rule = d.Reason, d.ErrorMessage, d.ErrorCode, d.ErrorClass, d.Rule
+	e.Reason, e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Rule = d.Reason, d.ErrorMessage, d.ErrorCode, d.ErrorClass,
+		d.Rule
 	e.Cause, e.Fingerprint, e.Attempts, e.Handler = d.Cause, d.Fingerprint, d.Attempts, d.Handler
 	e.DiedAt, e.SeenCount = d.DiedAt, 1
 	e.ChangedAt, e.ChangedBy = d.DiedAt, d.DiedBy()

@@ -34,9 +34,9 @@ type Filter struct {
 	// TraceID picks entries whose message travelled in this W3C trace: 32 hexadecimal digits. It reads the headers of
 	// every entry that the other fields leave.
 	TraceID string `json:"trace_id,omitzero"`
-	// ErrorText must occur in the error message, PayloadText in the payload. Letter case counts in the payload, and
-	// does not in the error (ASCII letters at least; the database decides about others). PayloadText reads every
-	// payload that the other fields leave: give it company.
+	// ErrorText must occur in the error message, PayloadText in the payload. Letter case and the accents of Latin
+	// letters count in the payload, and do not in the error, as in CauseText: "CPF invalido" finds "CPF inválido".
+	// PayloadText reads every payload that the other fields leave: give it company.
 	ErrorText   string `json:"error_text,omitzero"`
 	PayloadText string `json:"payload_text,omitzero"`
 	// PayloadFields must all have their values in the payload, if that is JSON. They are read as PayloadText is; a

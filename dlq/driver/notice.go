@@ -51,7 +51,8 @@ type Mute struct {
 
 // Validate reports what is missing in the mute.
 func (m *Mute) Validate() error {
-	if m.Fingerprint == "" || len(m.Fingerprint) > maxPerson || m.By == "" || m.At.IsZero() || !m.Until.IsZero() && !m.Until.After(m.At) {
+	if m.Fingerprint == "" || len(m.Fingerprint) > maxPerson || m.By == "" || m.At.IsZero() || !m.Until.IsZero() &&
+		!m.Until.After(m.At) {
 		return fmt.Errorf("%w: a mute needs a cause, an actor, and an end in the future if any", ErrInvalid)
 	}
 	return nil

@@ -107,7 +107,8 @@ func (c Cursor) String() string {
 func parseCursor(text string) (Cursor, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) != cursorSize || raw[0] != cursorVersion {
-		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
+		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid,
+			text)
 	}
 	c := Cursor{
 		At: time.UnixMicro(int64(binary.BigEndian.Uint64(raw[2:]))).UTC(), //nolint:gosec // bits
@@ -119,7 +120,8 @@ func parseCursor(text string) (Cursor, error) {
 		}
 	}
 	if c.Order == "" || c.At.Year() < 1 || c.At.Year() > 9999 { // no store has it
-		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
+		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid,
+			text)
 	}
 	return c, nil
 }

@@ -123,19 +123,23 @@ func (f PayloadField) validate() error {
 	size := len(f.Value)
 	for _, name := range f.Path {
 		size += len(name)
-		if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
-			return fmt.Errorf("%w: payload field: the name %q: names are texts without quotes, backslashes and control characters", ErrInvalid, name)
+		if name == "" || !utf8.ValidString(name) ||
+			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
+			return fmt.Errorf("%w: payload field: the name %q: names are texts without quotes, backslashes and control "+
+				"characters", ErrInvalid, name)
 		}
 	}
 	switch {
 	case len(f.Path) == 0:
 		return fmt.Errorf("%w: payload field: the path is missing: such as customer.id=42", ErrInvalid)
 	case len(f.Path) > maxPayloadPath || size > maxPayloadFieldBytes:
-		return fmt.Errorf("%w: payload field: at most %d names and %d bytes", ErrInvalid, maxPayloadPath, maxPayloadFieldBytes)
+		return fmt.Errorf("%w: payload field: at most %d names and %d bytes", ErrInvalid, maxPayloadPath,
+			maxPayloadFieldBytes)
 	case !utf8.ValidString(f.Value) || strings.ContainsRune(f.Value, 0) || strings.Contains(f.Value, `\u0000`):
 		return fmt.Errorf("%w: payload field: the value %q: a text in UTF-8 without NUL", ErrInvalid, f.Value)
 	}
-	if _, exponent, found := strings.Cut(strings.ToLower(f.Value), "e"); found && len(exponent) > 3 && json.Valid([]byte(f.Value)) && f.Value[0] != '"' &&
+	if _, exponent, found := strings.Cut(strings.ToLower(f.Value), "e"); found && len(exponent) > 3 &&
+		json.Valid([]byte(f.Value)) && f.Value[0] != '"' &&
 		f.Value != "false" {
 		return fmt.Errorf("%w: payload field: the number %s is out of range", ErrInvalid, f.Value)
 	}

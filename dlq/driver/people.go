@@ -58,7 +58,8 @@ func (t *Token) Valid(at time.Time) bool {
 
 // Validate reports what is missing in the token.
 func (t *Token) Validate() error {
-	if t.Name == "" || len(t.Name) > maxPerson || t.Role == "" || t.Digest == "" || t.CreatedBy == "" || t.CreatedAt.IsZero() {
+	if t.Name == "" || len(t.Name) > maxPerson || t.Role == "" || t.Digest == "" || t.CreatedBy == "" ||
+		t.CreatedAt.IsZero() {
 		return fmt.Errorf("%w: a token needs a name, a role, a digest, a time and who creates it", ErrInvalid)
 	}
 	return nil
@@ -73,7 +74,8 @@ type Session struct {
 
 // Validate reports what is missing in the session.
 func (s *Session) Validate() error {
-	if s.Digest == "" || s.Name == "" || len(s.Name) > maxPerson || s.Role == "" || s.CreatedAt.IsZero() || !s.ExpiresAt.After(s.CreatedAt) {
+	if s.Digest == "" || s.Name == "" || len(s.Name) > maxPerson || s.Role == "" || s.CreatedAt.IsZero() ||
+		!s.ExpiresAt.After(s.CreatedAt) {
 		return fmt.Errorf("%w: a session needs a digest, a name, a role and times", ErrInvalid)
 	}
 	return nil

@@ -28,35 +28,34 @@ func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Parked + c.Res
 
 // Of is the number of entries with the status.
 func (c Counts) Of(s Status) int64 {
-	switch s {
-	case Pending:
-		return c.Pending
-	case Retrying:
-		return c.Retrying
-	case Parked:
-		return c.Parked
-	case Resolved:
-		return c.Resolved
-	case Discarded:
-		return c.Discarded
-	default:
-		return 0
+	if n := c.at(s); n != nil {
+		return *n
 	}
+	return 0
 }
 
 // Add adds n to the number of the status.
 func (c *Counts) Add(s Status, n int64) {
+	if to := c.at(s); to != nil {
+		*to += n
+	}
+}
+
+// at is the number of the status; nil for one that there is not.
+func (c *Counts) at(s Status) *int64 {
 	switch s {
 	case Pending:
-		c.Pending += n
+		return &c.Pending
 	case Retrying:
-		c.Retrying += n
+		return &c.Retrying
 	case Parked:
-		c.Parked += n
+		return &c.Parked
 	case Resolved:
-		c.Resolved += n
+		return &c.Resolved
 	case Discarded:
-		c.Discarded += n
+		return &c.Discarded
+	default:
+		return nil
 	}
 }
 
@@ -73,9 +72,12 @@ type GroupQuery struct {
 	SeenSince time.Time
 	// TrendSince, unless zero, asks for each group's hours since then.
 	TrendSince time.Time
-	// Limit is at most how many groups. Defaults to 10; at most [MaxPage].
+	// Limit is at most how many groups. Defaults to [DefaultGroups]; at most [MaxPage].
 	Limit int
 }
+
+// DefaultGroups is how many groups a query without a limit returns.
+const DefaultGroups = 10
 
 // StatsQuery asks for statistics.
 type StatsQuery struct {
@@ -103,8 +105,8 @@ type Stats struct {
 	ByType, ByTopic []NamedCounts
 	// TopCauses are the groups with the most PENDING entries.
 	TopCauses []Group
-	// Hourly are the entries created and closed in each hour since StatsQuery.Since, oldest first; hours without any
-	// are left out.
+	// Hourly are the entries created and closed, and those that died again, in each hour since StatsQuery.Since, oldest
+	// first; hours without any are left out.
 	Hourly []HourCount
 	// Recent are the last RecentSpans spans, oldest first, the one that is not over among them; nil when they were not
 	// asked for.
@@ -121,16 +123,20 @@ type NamedCounts struct {
 	Counts Counts
 }
 
-// HourCount is how many entries were created in the hour that begins at Hour (UTC), and how many were closed in it:
-// resolved or discarded, whenever they came.
+// HourCount is how many entries were created in the hour that begins at Hour (UTC), how many were closed in it,
+// resolved or discarded, whenever they came, and how many died again: after a redrive, or sent once more after they
+// were closed. A death stays in its hour when its entry dies of another cause later, or is purged.
 type HourCount struct {
-	Hour          time.Time
-	Count, Closed int64
+	Hour                     time.Time
+	Count, Closed, DiedAgain int64
 }
 
-// SpanCount is how many deaths there were in the span that begins at From (UTC), those after a redrive included, and
-// how many entries were closed in it.
+// Deaths are those of new entries and the others.
+func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
+
+// SpanCount is how many deaths there were in the span that begins at From (UTC), how many entries were closed in it,
+// and how many of the deaths were those of entries that had died before.
 type SpanCount struct {
-	From          time.Time
-	Count, Closed int64
+	From                     time.Time
+	Count, Closed, DiedAgain int64
 }

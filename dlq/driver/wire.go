@@ -3,28 +3,35 @@ package driver
 import (
 	"encoding/hex"
 	"fmt"
-	"time"
 
+	"github.com/redrive-go/redrive/dlq/internal/mirror"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
+// Where the fields of a JSON form are others than those of one name; what has an empty name is copied by hand.
+var (
+	entries = mirror.New[Entry, wire.Entry](map[string]string{
+		"Broker": "Origin.Broker", "Topic": "Origin.Topic", "Consumer": "Origin.Consumer", "Exchange": "Origin.Exchange",
+		"RoutingKey": "Origin.RoutingKey", "MessageKey": "Origin.Key", "Partition": "Origin.Partition",
+		"Offset": "Origin.Offset", "Position": "Origin.Position", "RedriveTo": "Origin.RedriveTo",
+		"BrokerTime": "Origin.Timestamp", "Key": "", "Body": "",
+		// Not kept.
+		"Origin.Incarnation": "", "Origin.Redelivered": "", "Origin.DeliveryCount": "",
+	})
+	filters = mirror.New[Filter, wire.Filter](map[string]string{
+		"Error": "ErrorText", "Payload": "PayloadText", "Cause": "CauseText", "PayloadFields": "",
+	})
+	groups    = mirror.New[Group, wire.Group](nil)
+	stats     = mirror.New[Stats, wire.Stats](map[string]string{"Recent": ""})
+	audits    = mirror.New[AuditRecord, wire.AuditRecord](map[string]string{"Entries": "", "Since": ""})
+	mutes     = mirror.New[Mute, wire.Mute](nil)
+	conflicts = mirror.New[ConflictError, wire.Conflict](map[string]string{"EntryID": "ID", "Run": ""})
+)
+
 // Wire is the entry's JSON form, without its body.
 func (e *Entry) Wire() wire.Entry {
-	o := &e.Origin
-	w := wire.Entry{
-		ID: e.ID, Status: string(e.Status), Version: e.Version, EventID: wire.Text(e.EventID), EventType: wire.Text(e.EventType),
-		SourceTable: wire.Text(e.SourceTable), SourceID: wire.Text(e.SourceID), CorrelationID: wire.Text(e.CorrelationID),
-		Broker: wire.Text(o.Broker), Topic: wire.Text(o.Topic), Consumer: wire.Text(o.Consumer), Exchange: wire.Text(o.Exchange),
-		RoutingKey: wire.Text(o.RoutingKey), MessageKey: o.Key, Partition: o.Partition, Offset: o.Offset, Position: wire.Text(o.Position),
-		BrokerTime: o.Timestamp, Handler: wire.Text(e.Handler), Reason: string(e.Reason), ErrorMessage: wire.Text(e.ErrorMessage),
-		ErrorClass: wire.Text(e.ErrorClass), ErrorCode: wire.Text(e.ErrorCode), Rule: wire.Text(e.Rule), Cause: wire.Text(e.Cause),
-		Fingerprint: e.Fingerprint, Attempts: e.Attempts, RedriveCount: e.RedriveCount, RedriveBudget: e.RedriveBudget,
-		DeathRedrive: e.DeathRedrive, RedriveOf: e.RedriveOf, SeenCount: e.SeenCount, LeaseUntil: e.LeaseUntil, Run: e.Run,
-		CreatedAt: e.CreatedAt, FirstFailureAt: e.FirstFailureAt, DiedAt: e.DiedAt, LastSeenAt: e.LastSeenAt,
-		LastRedriveAt: e.LastRedriveAt, SucceededAt: e.SucceededAt, ResolvedAt: e.ResolvedAt, ResolvedBy: wire.Text(e.ResolvedBy),
-		ChangedAt: e.ChangedAt, ChangedBy: wire.Text(e.ChangedBy), Revision: e.Revision, Size: e.Size,
-	}
+	w := entries.To(e)
 	if e.Key != (Key{}) {
 		w.Key = e.Key[:]
 	}
@@ -43,22 +50,9 @@ func (e *Entry) Detail() wire.EntryDetail {
 // SetWire makes the entry what its JSON form says. Body is not touched. A key of another length than a [Key] is left
 // out.
 func (e *Entry) SetWire(w *wire.Entry) {
-	*e = Entry{
-		ID: w.ID, EventID: string(w.EventID), EventType: string(w.EventType), SourceTable: string(w.SourceTable), SourceID: string(w.SourceID),
-		CorrelationID: string(w.CorrelationID),
-		Origin: envelope.Origin{
-			Broker: string(w.Broker), Topic: string(w.Topic), Consumer: string(w.Consumer), Exchange: string(w.Exchange),
-			RoutingKey: string(w.RoutingKey), Key: w.MessageKey, Partition: w.Partition, Offset: w.Offset, Position: string(w.Position),
-			Timestamp: w.BrokerTime,
-		},
-		Handler: string(w.Handler), Reason: envelope.Reason(w.Reason), ErrorMessage: string(w.ErrorMessage), ErrorCode: string(w.ErrorCode),
-		ErrorClass: string(w.ErrorClass), Rule: string(w.Rule), Cause: string(w.Cause), Fingerprint: w.Fingerprint, Attempts: w.Attempts,
-		Status: Status(w.Status), Version: w.Version, RedriveCount: w.RedriveCount, RedriveBudget: w.RedriveBudget,
-		DeathRedrive: w.DeathRedrive, RedriveOf: w.RedriveOf, SeenCount: w.SeenCount, LeaseUntil: w.LeaseUntil, Run: w.Run,
-		CreatedAt: w.CreatedAt, FirstFailureAt: w.FirstFailureAt, DiedAt: w.DiedAt, LastSeenAt: w.LastSeenAt,
-		LastRedriveAt: w.LastRedriveAt, SucceededAt: w.SucceededAt, ResolvedAt: w.ResolvedAt, ResolvedBy: string(w.ResolvedBy),
-		ChangedAt: w.ChangedAt, ChangedBy: string(w.ChangedBy), Revision: w.Revision, Size: w.Size, Body: e.Body,
-	}
+	body := e.Body
+	*e = entries.From(w)
+	e.Body = body
 	if len(w.Key) == len(e.Key) {
 		e.Key = Key(w.Key)
 	}
@@ -75,7 +69,8 @@ func (e *Entry) SetDetail(w *wire.EntryDetail) error {
 // Wire is the body's JSON form.
 func (b *Body) Wire() wire.Body {
 	w := wire.Body{
-		Revision: b.Revision, UUID: wire.Text(b.UUID), ContentType: wire.Text(b.ContentType), Headers: b.Headers, StackTrace: wire.Text(b.Trace),
+		Revision: b.Revision, UUID: wire.Text(b.UUID), ContentType: wire.Text(b.ContentType), Headers: b.Headers,
+		StackTrace: wire.Text(b.Trace),
 	}
 	if w.Headers == nil {
 		w.Headers = wire.Headers{}
@@ -93,8 +88,9 @@ func (b *Body) Wire() wire.Body {
 // SetWire makes the body what its JSON form says. The digest is taken as it stands there: compare it where it matters.
 func (b *Body) SetWire(w *wire.Body) error {
 	*b = Body{
-		Revision: w.Revision, UUID: string(w.UUID), Payload: w.Bytes(), Headers: w.Headers, ContentType: string(w.ContentType),
-		Trace: string(w.StackTrace),
+		Revision: w.Revision, UUID: string(w.UUID), Payload: w.Bytes(), Headers: w.Headers,
+		ContentType: string(w.ContentType),
+		Trace:       string(w.StackTrace),
 	}
 	if b.Headers == nil {
 		b.Headers = map[string]string{}
@@ -120,15 +116,7 @@ func (x *Exported) Wire() *wire.Letter {
 
 // Wire is the filter's JSON form.
 func (f *Filter) Wire() wire.Filter {
-	w := wire.Filter{
-		IDs: f.IDs, Topic: f.Topic, Consumer: f.Consumer, EventType: f.EventType, Handler: f.Handler, Reason: string(f.Reason),
-		ErrorClass: f.ErrorClass, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, EventID: f.EventID, SourceTable: f.SourceTable,
-		SourceID: f.SourceID, CorrelationID: f.CorrelationID, TraceID: f.TraceID, Error: f.ErrorText, Payload: f.PayloadText, Cause: f.CauseText,
-		From: f.From, To: f.To, ResolvedBefore: f.ResolvedBefore, DiedBefore: f.DiedBefore, Redrives: f.Redrives, Run: f.Run,
-	}
-	for _, s := range f.Statuses {
-		w.Statuses = append(w.Statuses, string(s))
-	}
+	w := filters.To(f)
 	for _, field := range f.PayloadFields {
 		w.PayloadFields = append(w.PayloadFields, field.String())
 	}
@@ -138,15 +126,7 @@ func (f *Filter) Wire() wire.Filter {
 // SetWire makes the filter what its JSON form says. The error wraps [ErrInvalid] for a payload field that cannot be
 // read.
 func (f *Filter) SetWire(w *wire.Filter) error {
-	*f = Filter{
-		IDs: w.IDs, Topic: w.Topic, Consumer: w.Consumer, EventType: w.EventType, Handler: w.Handler, Reason: envelope.Reason(w.Reason),
-		ErrorClass: w.ErrorClass, ErrorCode: w.ErrorCode, Fingerprint: w.Fingerprint, EventID: w.EventID, SourceTable: w.SourceTable,
-		SourceID: w.SourceID, CorrelationID: w.CorrelationID, TraceID: w.TraceID, ErrorText: w.Error, PayloadText: w.Payload, CauseText: w.Cause,
-		From: w.From, To: w.To, ResolvedBefore: w.ResolvedBefore, DiedBefore: w.DiedBefore, Redrives: w.Redrives, Run: w.Run,
-	}
-	for _, s := range w.Statuses {
-		f.Statuses = append(f.Statuses, Status(s))
-	}
+	*f = filters.From(w)
 	for _, text := range w.PayloadFields {
 		field, err := ParsePayloadField(text)
 		if err != nil {
@@ -158,99 +138,31 @@ func (f *Filter) SetWire(w *wire.Filter) error {
 }
 
 // Wire is the group's JSON form.
-func (g *Group) Wire() wire.Group {
-	return wire.Group{
-		Fingerprint: g.Fingerprint, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler, Counts: wire.Counts(g.Counts),
-		FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry, Trend: each(g.Trend, hourTo),
-	}
-}
+func (g *Group) Wire() wire.Group { return groups.To(g) }
 
 // SetWire makes the group what its JSON form says.
-func (g *Group) SetWire(w *wire.Group) {
-	*g = Group{
-		Fingerprint: w.Fingerprint, Cause: w.Cause, Sample: w.Sample, ErrorClass: w.ErrorClass, Handler: w.Handler, Counts: Counts(w.Counts),
-		FirstSeen: w.FirstSeen, LastSeen: w.LastSeen, LastEntry: w.LastEntry, Trend: each(w.Trend, hourFrom),
-	}
-}
+func (g *Group) SetWire(w *wire.Group) { *g = groups.From(w) }
 
 // Wire is the JSON form of the statistics.
-func (s *Stats) Wire() wire.Stats {
-	named := func(n *NamedCounts) wire.NamedCounts {
-		return wire.NamedCounts{Name: n.Name, Counts: wire.Counts(n.Counts)}
-	}
-	return wire.Stats{
-		Counts: wire.Counts(s.Counts), ByType: listed(each(s.ByType, named)), ByTopic: listed(each(s.ByTopic, named)),
-		TopCauses: listed(each(s.TopCauses, (*Group).Wire)), Hourly: listed(each(s.Hourly, hourTo)), OldestPending: s.OldestPending,
-		MeanResolutionSeconds: s.MeanResolution.Seconds(),
-	}
-}
+func (s *Stats) Wire() wire.Stats { return stats.To(s) }
 
 // SetWire makes the statistics what their JSON form says.
-func (s *Stats) SetWire(w *wire.Stats) {
-	named := func(n *wire.NamedCounts) NamedCounts { return NamedCounts{Name: n.Name, Counts: Counts(n.Counts)} }
-	*s = Stats{
-		Counts: Counts(w.Counts), ByType: each(w.ByType, named), ByTopic: each(w.ByTopic, named), Hourly: each(w.Hourly, hourFrom),
-		TopCauses:     each(w.TopCauses, func(g *wire.Group) (group Group) { group.SetWire(g); return group }),
-		OldestPending: w.OldestPending, MeanResolution: time.Duration(w.MeanResolutionSeconds * float64(time.Second)),
-	}
-}
+func (s *Stats) SetWire(w *wire.Stats) { *s = stats.From(w) }
 
 // Wire is the JSON form of the audit record.
-func (r *AuditRecord) Wire() wire.AuditRecord {
-	return wire.AuditRecord{
-		ID: r.ID, At: r.At, Actor: r.Actor, Action: string(r.Action), Note: r.Note, EntryID: r.EntryID, Run: r.Run, From: string(r.From),
-		To: string(r.To), Version: r.Version, Detail: r.Detail,
-	}
-}
+func (r *AuditRecord) Wire() wire.AuditRecord { return audits.To(r) }
 
 // SetWire makes the audit record what its JSON form says.
-func (r *AuditRecord) SetWire(w *wire.AuditRecord) {
-	*r = AuditRecord{
-		ID: w.ID, At: w.At, Actor: w.Actor, Action: Action(w.Action), Note: w.Note, EntryID: w.EntryID, Run: w.Run, From: Status(w.From),
-		To: Status(w.To), Version: w.Version, Detail: w.Detail,
-	}
-}
+func (r *AuditRecord) SetWire(w *wire.AuditRecord) { *r = audits.From(w) }
 
 // Wire is the JSON form of the mute.
-func (m *Mute) Wire() wire.Mute {
-	return wire.Mute{Fingerprint: m.Fingerprint, By: m.By, Note: m.Note, At: m.At, Until: m.Until}
-}
+func (m *Mute) Wire() wire.Mute { return mutes.To(m) }
 
 // SetWire makes the mute what its JSON form says.
-func (m *Mute) SetWire(w *wire.Mute) {
-	*m = Mute{Fingerprint: w.Fingerprint, By: w.By, Note: w.Note, At: w.At, Until: w.Until}
-}
+func (m *Mute) SetWire(w *wire.Mute) { *m = mutes.From(w) }
 
 // Wire is the JSON form of the conflict.
-func (e *ConflictError) Wire() wire.Conflict {
-	return wire.Conflict{
-		EntryID: e.ID, Action: string(e.Action), Status: string(e.Status), Version: e.Version, By: e.By, At: e.At, LeaseUntil: e.LeaseUntil,
-	}
-}
+func (e *ConflictError) Wire() wire.Conflict { return conflicts.To(e) }
 
 // SetWire makes the conflict what its JSON form says.
-func (e *ConflictError) SetWire(w *wire.Conflict) {
-	*e = ConflictError{
-		ID: w.EntryID, Action: Action(w.Action), Status: Status(w.Status), Version: w.Version, By: w.By, At: w.At, LeaseUntil: w.LeaseUntil,
-	}
-}
-
-func hourTo(h *HourCount) wire.HourCount   { return wire.HourCount(*h) }
-func hourFrom(h *wire.HourCount) HourCount { return HourCount(*h) }
-
-// each is a list of what one makes of each; nil stays nil.
-func each[A, B any](list []A, one func(*A) B) []B {
-	var made []B
-	for i := range list {
-		made = append(made, one(&list[i]))
-	}
-	return made
-}
-
-// listed is the list, never nil.
-func listed[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
-}
+func (e *ConflictError) SetWire(w *wire.Conflict) { *e = conflicts.From(w) }

@@ -92,7 +92,8 @@ const again = time.Second
 
 // forward hands messages out until ctx ends or the subscriber is closed, with a new subscription after each pause.
 func (s *gated) forward(
-	ctx context.Context, topic string, messages <-chan *message.Message, cancel context.CancelFunc, out chan<- *message.Message,
+	ctx context.Context, topic string, messages <-chan *message.Message, cancel context.CancelFunc,
+	out chan<- *message.Message,
 ) {
 	for {
 		if paused := s.until(messages, cancel, out); !paused {
@@ -105,7 +106,9 @@ func (s *gated) forward(
 }
 
 // until hands messages out until their channel is closed, and reports whether that was because of a pause.
-func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFunc, out chan<- *message.Message) (ended bool) {
+func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFunc,
+	out chan<- *message.Message,
+) (ended bool) {
 	defer cancel()
 	for {
 		paused, changed := s.gate.now()

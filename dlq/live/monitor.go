@@ -92,7 +92,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 	for {
 		err := m.beat(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
-			m.cfg.Logger.WarnContext(ctx, "the report to the dashboard failed; intake stays as it is", "service", m.cfg.Service, "error", err)
+			m.cfg.Logger.WarnContext(ctx, "the report to the dashboard failed; intake stays as it is", "service", m.cfg.Service,
+				"error", err)
 		}
 		failing = err != nil
 		select {
@@ -115,7 +116,7 @@ func (m *Monitor) beat(ctx context.Context) error {
 	if !ok {
 		return errors.New("live: the store is not open, or keeps no reports of services")
 	}
-	pause, err := store.Beat(ctx, m.Report(time.Now()))
+	pause, err := store.Beat(ctx, m.Report(driver.Now(ctx, store)))
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (m *Monitor) beat(ctx context.Context) error {
 	} else {
 		logger.InfoContext(ctx, "intake is resumed")
 	}
-	_, err = store.Beat(ctx, m.Report(time.Now())) // the dashboard shows it at once
+	_, err = store.Beat(ctx, m.Report(driver.Now(ctx, store))) // the dashboard shows it at once
 	return err
 }
 
@@ -139,7 +140,10 @@ func (m *Monitor) Report(now time.Time) *driver.ServiceReport {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, q := range m.queues {
-		row := driver.ServiceQueue{Topic: key.topic, Consumer: key.consumer, Handler: key.handler, Handling: len(q.handling) + q.again}
+		row := driver.ServiceQueue{
+			Topic: key.topic, Consumer: key.consumer, Handler: key.handler,
+			Handling: len(q.handling) + q.again,
+		}
 		for _, since := range q.handling {
 			if row.Since.IsZero() || since.Before(row.Since) {
 				row.Since = since

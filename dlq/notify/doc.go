@@ -3,7 +3,9 @@
 // whoever handles the messages gives them to [Notifier.Deliver], which posts them to a webhook or to Slack. That is a
 // handler like any other, so its failures are retried by the pipeline that it runs in:
 //
-//	notifier, err := notify.New(notify.Config{Store: letters.Store(), Publisher: broker.Publisher(), Receivers: receivers})
+//	notifier, err := notify.New(notify.Config{
+//		Store: letters.Store(), Publisher: broker.Publisher(), Receivers: receivers,
+//	})
 //	for _, name := range notifier.Receivers() {
 //		router.AddConsumerHandler("notify "+name, notify.Topic(name), broker.Subscriber(), func(m *message.Message) error {
 //			return notifier.Deliver(m.Context(), name, m.Payload)

@@ -58,7 +58,9 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 		return nil, err
 	}
 	found := append(causes, runs...)
-	slices.SortStableFunc(found, func(a, b wire.Notice) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(found, func(a, b wire.Notice) int {
+		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.ID, b.ID))
+	})
 	return found, nil
 }
 
@@ -66,7 +68,10 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 // pages.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
-	groups, err := n.store.Groups(ctx, driver.GroupQuery{SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: dlq.MaxPage})
+	groups, err := n.store.Groups(ctx, driver.GroupQuery{
+		SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet),
+		Limit: driver.MaxPage,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +94,15 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 		}
 		var notice wire.Notice
 		if again, ok := returned(&g, since, n.cfg.Quiet); !g.FirstSeen.Before(since) {
-			notice = n.noticeOf(NewCause, g.Fingerprint, g.FirstSeen, "New cause of dead letters: "+what, "groups", g.Fingerprint)
+			notice = n.noticeOf(NewCause, g.Fingerprint, g.FirstSeen, "New cause of dead letters: "+what, "groups",
+				g.Fingerprint)
 		} else if ok {
 			at := again.Add(time.Hour) // its hour is what is known
 			if g.LastSeen.Before(at) {
 				at = g.LastSeen
 			}
-			notice = n.noticeOf(RegressedCause, g.Fingerprint+again.UTC().String(), at, "A cause has come back: "+what, "groups", g.Fingerprint)
+			notice = n.noticeOf(RegressedCause, g.Fingerprint+again.UTC().String(), at, "A cause has come back: "+what, "groups",
+				g.Fingerprint)
 		} else {
 			continue
 		}
@@ -129,7 +136,7 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 		return nil, nil
 	}
 	filter := redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval}}
-	runs, _, err := n.runs.Runs(ctx, filter, dlq.Page{Limit: dlq.MaxPage})
+	runs, _, err := n.runs.Runs(ctx, filter, dlq.Page{Limit: driver.MaxPage})
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +146,11 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 			continue
 		}
 		shown := n.cfg.Redaction.Run(of.Wire(now))
-		kind, text := RunStopped, fmt.Sprintf("Redrive run %s of %s has stopped: %s", shown.ID, oneLine(shown.CreatedBy), oneLine(shown.Cause))
+		kind, text := RunStopped, fmt.Sprintf("Redrive run %s of %s has stopped: %s", shown.ID, oneLine(shown.CreatedBy),
+			oneLine(shown.Cause))
 		if of.State == redrive.AwaitingApproval {
-			kind, text = RunAwaitsApproval, fmt.Sprintf("Redrive run %s of %s, %d messages, waits for approval by a second person", shown.ID,
+			kind, text = RunAwaitsApproval, fmt.Sprintf(
+				"Redrive run %s of %s, %d messages, waits for approval by a second person", shown.ID,
 				oneLine(shown.CreatedBy), of.Counts.Total())
 		}
 		notice := n.noticeOf(kind, fmt.Sprint(of.ID, "\x00", of.Version), of.ChangedAt, text, "runs", shown.ID)

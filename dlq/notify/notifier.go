@@ -104,7 +104,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 func (n *Notifier) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turn/2)
 	defer cancel()
-	now := time.Now().UTC().Truncate(time.Microsecond)
+	now := driver.Now(ctx, n.store).UTC().Truncate(time.Microsecond)
 	mine, err := n.store.HoldNotices(ctx, n.process, now, now.Add(turn))
 	if err != nil {
 		return err
@@ -140,7 +140,9 @@ func (n *Notifier) look(ctx context.Context) error {
 
 // tell publishes what a receiver has not had. One that is served for the first time is told of what happens from now
 // on.
-func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice, now time.Time) error {
+func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice,
+	now time.Time,
+) error {
 	var begun time.Time
 	had, lately := map[string]bool{}, 0
 	for _, t := range told {
@@ -213,7 +215,8 @@ func (n *Notifier) down(ctx context.Context) {
 	for i := range n.cfg.Receivers {
 		if to := &n.cfg.Receivers[i]; slices.Contains(to.On, StoreDown) {
 			if _, err := n.publish(to, &notice, 0, now); err != nil {
-				n.cfg.Logger.ErrorContext(ctx, "nobody could be notified of a store that is down", "receiver", to.Name, "error", err)
+				n.cfg.Logger.ErrorContext(ctx, "nobody could be notified of a store that is down", "receiver", to.Name, "error",
+					err)
 			}
 		}
 	}
@@ -252,7 +255,8 @@ func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered
 	n.mu.Unlock()
 	if err := n.note(ctx); err != nil {
-		n.cfg.Logger.WarnContext(ctx, "that somebody was notified could not be noted; it is tried again", "receiver", receiver, "error", err)
+		n.cfg.Logger.WarnContext(ctx, "that somebody was notified could not be noted; it is tried again", "receiver",
+			receiver, "error", err)
 	}
 }
 
@@ -268,7 +272,7 @@ func (n *Notifier) note(ctx context.Context) error {
 	n.mu.Unlock()
 	for _, id := range ids {
 		had := id
-		had.At = time.Now()
+		had.At = driver.Now(ctx, n.store)
 		if err := n.store.PutNotice(ctx, had); err != nil {
 			return err
 		}

@@ -168,7 +168,8 @@ func die(t *testing.T, letters *dlq.Letters, text string, at time.Time) string {
 	t.Helper()
 	m := message.NewMessage(fmt.Sprint("m-", number.Add(1)), []byte(`{"card":"4111"}`))
 	e := dlq.NewEntry(&envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Handler: "charge", Attempts: 4, At: at,
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Handler: "charge", Attempts: 4,
+		At:     at,
 		Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
 	})
 	_, err := letters.Store().Put(t.Context(), e)
@@ -234,8 +235,11 @@ func TestNotifier_Kinds(t *testing.T) {
 	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: now.Add(-time.Minute)}))
 	runs, _ := driver.As[redrive.Store](letters.Store())
 	start := func(id string, state redrive.State, cause string) {
-		run := &redrive.Run{ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now, ChangedBy: "ana"}
-		record := dlq.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
+		run := &redrive.Run{
+			ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
+			ChangedBy: "ana",
+		}
+		record := driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
 		require.NoError(t, runs.CreateRun(t.Context(), run, record))
 		run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()
 		require.NoError(t, runs.ChangeRun(t.Context(), run, record))
@@ -251,7 +255,8 @@ func TestNotifier_Kinds(t *testing.T) {
 	ops.await(t, 4)
 	require.ElementsMatch(t, []string{
 		"A cause has come back: bank is closed (in charge)", "Redrive run stops of ana has stopped: 60 % died again",
-		"Redrive run waits of ana, 0 messages, waits for approval by a second person", "New cause of dead letters: the end (in charge)",
+		"Redrive run waits of ana, 0 messages, waits for approval by a second person",
+		"New cause of dead letters: the end (in charge)",
 	}, ops.texts())
 }
 
@@ -327,7 +332,10 @@ func TestNotifier_Muted(t *testing.T) {
 	ops.await(t, 1)
 	require.NoError(t, manager.Unmute(t.Context(), known.Fingerprint, dlq.By{Actor: "ana"}))
 	ops.await(t, 2)
-	require.Equal(t, []string{"New cause of dead letters: unknown (in charge)", "New cause of dead letters: known (in charge)"}, ops.texts())
+	require.Equal(t, []string{
+		"New cause of dead letters: unknown (in charge)",
+		"New cause of dead letters: known (in charge)",
+	}, ops.texts())
 }
 
 // A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack
@@ -420,7 +428,8 @@ func TestNotifier_StoreDown(t *testing.T) {
 			s.held.Store(0)
 			s.away.Store(false)
 		}
-		require.Eventually(t, func() bool { return stores[0].held.Load() > 0 && stores[1].held.Load() > 0 }, patience, 2*time.Millisecond)
+		require.Eventually(t, func() bool { return stores[0].held.Load() > 0 && stores[1].held.Load() > 0 }, patience,
+			2*time.Millisecond)
 	}
 	require.Len(t, ops.all(), 2)
 	require.NotEqual(t, ops.all()[0].notice.ID, ops.all()[1].notice.ID)
@@ -432,7 +441,8 @@ func TestReceiver_Validate(t *testing.T) {
 	for url, fine := range map[string]bool{
 		"https://hooks.example/s3cret": true, "http://127.0.0.1:8080/s3cret": true, "http://localhost/s3cret": true,
 		"http://[::1]:1/s3cret":       true,
-		"http://hooks.example/s3cret": false, "http://10.0.0.7/s3cret": false, "http://169.254.169.254/s3cret": false, "file:///s3cret": false,
+		"http://hooks.example/s3cret": false, "http://10.0.0.7/s3cret": false, "http://169.254.169.254/s3cret": false,
+		"file:///s3cret":  false,
 		"https:///s3cret": false, "gopher://127.0.0.1/s3cret": false,
 		"https://u:s3cret@hooks.example": false, "http://127.0.0.1.evil.example/s3cret": false,
 		"https://hooks.example/%zz s3cret": false, "": false,
@@ -466,7 +476,10 @@ func TestNotifier_NoRedirects(t *testing.T) {
 	broker, err := memory.New(brokers.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = broker.Close() })
-	n, err := notify.New(notify.Config{Store: letters.Store(), Publisher: broker.Publisher(), Receivers: []notify.Receiver{ops.hook("ops")}})
+	n, err := notify.New(notify.Config{
+		Store: letters.Store(), Publisher: broker.Publisher(),
+		Receivers: []notify.Receiver{ops.hook("ops")},
+	})
 	require.NoError(t, err)
 	err = n.Deliver(t.Context(), "ops", []byte(`{"id":"1"}`))
 	status, ok := errors.AsType[*notify.StatusError](err)

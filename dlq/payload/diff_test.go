@@ -34,7 +34,8 @@ func TestCompare(t *testing.T) {
 		"added":  {"a\nc", "a\nb\nc", " a\n+b\n c\n"},
 		"gap": {
 			lines(20), lines(20, 2, 15),
-			" line 0\n line 1\n-line 2\n+changed 2\n line 3\n line 4\n line 5\n@…\n line 12\n line 13\n line 14\n-line 15\n+changed 15\n line 16\n line 17\n line 18\n@…\n",
+			" line 0\n line 1\n-line 2\n+changed 2\n line 3\n line 4\n line 5\n@…\n line 12\n line 13\n line 14\n-line " +
+				"15\n+changed 15\n line 16\n line 17\n line 18\n@…\n",
 		},
 	} {
 		require.Equal(t, c.want, payload.Compare(body(c.before), body(c.after)).String(), name)

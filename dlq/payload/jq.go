@@ -89,7 +89,8 @@ type program struct {
 
 func compile(expression string) (*program, error) {
 	if len(expression) > maxExpression {
-		return nil, fmt.Errorf("jq expression: %w: it has %d bytes, more than %d", driver.ErrInvalid, len(expression), maxExpression)
+		return nil, fmt.Errorf("jq expression: %w: it has %d bytes, more than %d", driver.ErrInvalid, len(expression),
+			maxExpression)
 	}
 	query, err := gojq.Parse(expression)
 	if err != nil {

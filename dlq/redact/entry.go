@@ -50,7 +50,8 @@ func (r *Rules) Body(b wire.Body) wire.Body {
 	}
 	b.Headers = r.Headers(b.Headers)
 	b.SetBytes(r.Payload(string(b.ContentType), b.Bytes()))
-	b.StackTrace, b.UUID, b.ContentType = wire.Text(r.Text(string(b.StackTrace))), wire.Text(r.Text(string(b.UUID))), wire.Text(r.Text(string(b.ContentType)))
+	b.StackTrace, b.UUID, b.ContentType = wire.Text(r.Text(string(b.StackTrace))), wire.Text(r.Text(string(b.UUID))),
+		wire.Text(r.Text(string(b.ContentType)))
 	return b
 }
 
@@ -96,6 +97,7 @@ func join(into, g *wire.Group) {
 		}
 		into.Trend[at].Count += hour.Count
 		into.Trend[at].Closed += hour.Closed
+		into.Trend[at].DiedAgain += hour.DiedAgain
 	}
 	slices.SortFunc(into.Trend, func(a, b wire.HourCount) int { return a.Hour.Compare(b.Hour) })
 }
@@ -160,7 +162,10 @@ func (r *Rules) Item(item wire.RunItem) wire.RunItem {
 
 // Recurrence is what may be shown of a report.
 func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
-	for _, causes := range []*[]wire.RecurringCause{&report.New, &report.Growing, &report.Returning, &report.Fixed, &report.Steady} {
+	for _, causes := range []*[]wire.RecurringCause{
+		&report.New, &report.Growing, &report.Returning, &report.Fixed,
+		&report.Steady,
+	} {
 		*causes = slices.Clone(*causes) // the report of a cache is shared with others
 		for i := range *causes {
 			c := &(*causes)[i]

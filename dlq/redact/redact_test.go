@@ -30,27 +30,39 @@ func TestPayload_Paths(t *testing.T) {
 	t.Parallel()
 	const m = `"[redacted]"`
 	for name, test := range map[string]struct{ path, payload, want string }{
-		"member":              {"$.a", `{"a":1,"b":2}`, `{"a":` + m + `,"b":2}`},
-		"nested":              {"$.a.b", `{ "a" : { "b" : [1,2] , "c":1.0} }`, `{ "a" : { "b" : ` + m + ` , "c":1.0} }`},
-		"not deeper":          {"$.b", `{"a":{"b":1}}`, `{"a":{"b":1}}`},
-		"any depth":           {"$..b", `{"a":{"b":1},"b":{"b":2},"c":[{"b":"x"}]}`, `{"a":{"b":` + m + `},"b":` + m + `,"c":[{"b":` + m + `}]}`},
-		"below any depth":     {"$..a.b", `{"x":{"a":{"b":1,"c":2}}}`, `{"x":{"a":{"b":` + m + `,"c":2}}}`},
-		"index":               {"$.a[1]", `{"a":[1,2,3]}`, `{"a":[1,` + m + `,3]}`},
-		"every element":       {"$.a[*].s", `{"a":[{"s":1},{"t":2},{"s":{}}]}`, `{"a":[{"s":` + m + `},{"t":2},{"s":` + m + `}]}`},
-		"every member":        {"$.a.*", `{"a":{"x":1,"y":null}}`, `{"a":{"x":` + m + `,"y":` + m + `}}`},
-		"quoted":              {`$['a.b']["c d"]`, `{"a.b":{"c d":1}}`, `{"a.b":{"c d":` + m + `}}`},
-		"everything":          {"$", ` [1,2] `, ` ` + m + ` `},
-		"a name twice":        {"$.a", `{"a":1,"a":2}`, `{"a":` + m + `,"a":` + m + `}`},
-		"escaped name":        {"$.cpf", `{"\u0063pf":"1"}`, `{"\u0063pf":` + m + `}`},
-		"large numbers":       {"$.s", `{"n":123456789012345678901234567890,"s":1}`, `{"n":123456789012345678901234567890,"s":` + m + `}`},
-		"index of an object":  {"$[0]", `{"0":1}`, `{"0":1}`},
-		"nothing there":       {"$.x.y", `{"a":1}`, `{"a":1}`},
-		"not JSON":            {"$.a", `cpf=1`, "[redacted]: not JSON (text/plain)"},
-		"two values":          {"$.a", `{"a":1}{"a":2}`, "[redacted]: not JSON (text/plain)"},
-		"cut off":             {"$.b", `{"a":1,"b":2`, "[redacted]: not JSON (text/plain)"},
-		"nested without end":  {"$.b", strings.Repeat("[", 5000), "[redacted]: not JSON (text/plain)"},
-		"nested and complete": {"$.b", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "[redacted]: not JSON (text/plain)"},
-		"empty":               {"$.a", ``, ``},
+		"member":     {"$.a", `{"a":1,"b":2}`, `{"a":` + m + `,"b":2}`},
+		"nested":     {"$.a.b", `{ "a" : { "b" : [1,2] , "c":1.0} }`, `{ "a" : { "b" : ` + m + ` , "c":1.0} }`},
+		"not deeper": {"$.b", `{"a":{"b":1}}`, `{"a":{"b":1}}`},
+		"any depth": {
+			"$..b", `{"a":{"b":1},"b":{"b":2},"c":[{"b":"x"}]}`,
+			`{"a":{"b":` + m + `},"b":` + m + `,"c":[{"b":` + m + `}]}`,
+		},
+		"below any depth": {"$..a.b", `{"x":{"a":{"b":1,"c":2}}}`, `{"x":{"a":{"b":` + m + `,"c":2}}}`},
+		"index":           {"$.a[1]", `{"a":[1,2,3]}`, `{"a":[1,` + m + `,3]}`},
+		"every element": {
+			"$.a[*].s", `{"a":[{"s":1},{"t":2},{"s":{}}]}`,
+			`{"a":[{"s":` + m + `},{"t":2},{"s":` + m + `}]}`,
+		},
+		"every member": {"$.a.*", `{"a":{"x":1,"y":null}}`, `{"a":{"x":` + m + `,"y":` + m + `}}`},
+		"quoted":       {`$['a.b']["c d"]`, `{"a.b":{"c d":1}}`, `{"a.b":{"c d":` + m + `}}`},
+		"everything":   {"$", ` [1,2] `, ` ` + m + ` `},
+		"a name twice": {"$.a", `{"a":1,"a":2}`, `{"a":` + m + `,"a":` + m + `}`},
+		"escaped name": {"$.cpf", `{"\u0063pf":"1"}`, `{"\u0063pf":` + m + `}`},
+		"large numbers": {
+			"$.s", `{"n":123456789012345678901234567890,"s":1}`,
+			`{"n":123456789012345678901234567890,"s":` + m + `}`,
+		},
+		"index of an object": {"$[0]", `{"0":1}`, `{"0":1}`},
+		"nothing there":      {"$.x.y", `{"a":1}`, `{"a":1}`},
+		"not JSON":           {"$.a", `cpf=1`, "[redacted]: not JSON (text/plain)"},
+		"two values":         {"$.a", `{"a":1}{"a":2}`, "[redacted]: not JSON (text/plain)"},
+		"cut off":            {"$.b", `{"a":1,"b":2`, "[redacted]: not JSON (text/plain)"},
+		"nested without end": {"$.b", strings.Repeat("[", 5000), "[redacted]: not JSON (text/plain)"},
+		"nested and complete": {
+			"$.b", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+			"[redacted]: not JSON (text/plain)",
+		},
+		"empty": {"$.a", ``, ``},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +111,8 @@ func document(t *rapid.T, depth int) string {
 		return "[" + strings.Join(items, " ,") + "]"
 	default:
 		var members []string
-		for _, name := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "secret", "secrets"}), 0, 3).Draw(t, "names") {
+		for _, name := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "secret", "secrets"}), 0, 3).Draw(t,
+			"names") {
 			members = append(members, fmt.Sprintf("%q:%s", name, document(t, depth-1)))
 		}
 		return "{" + strings.Join(members, ", ") + "}"
@@ -109,7 +122,10 @@ func document(t *rapid.T, depth int) string {
 func TestHeadersAndTexts(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Headers: []string{"Authorization", "x-api-*"}, Texts: []string{`\d{4}-\d{4}`}})
-	given := map[string]string{"authorization": "s", "X-API-Key": "k", "x-api": "shown", "note": "card 1234-5678", "n": "1"}
+	given := map[string]string{
+		"authorization": "s", "X-API-Key": "k", "x-api": "shown", "note": "card 1234-5678",
+		"n": "1",
+	}
 	require.Equal(t, map[string]string{
 		"authorization": "[redacted]", "X-API-Key": "[redacted]", "x-api": "shown", "note": "card [redacted]", "n": "1",
 	}, r.Headers(given))
@@ -134,9 +150,12 @@ func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
 		"not JSON escaped": {"text/plain", `mail=ana\u0040example`, `mail=[redacted]`},
 		"bytes":            {"text/plain", "ana@example\xff", "[redacted]: not text in UTF-8 (text/plain)"},
 		"UTF-16":           {"text/plain", "a\x00n\x00a\x00@\x00e\x00", "[redacted]: not text in UTF-8 (text/plain)"},
-		"UTF-7":            {"text/plain; charset=utf-7", "ana+AEA-example", "[redacted]: not text in UTF-8 (text/plain; charset=utf-7)"},
-		"latin":            {"text/plain; charset=iso-8859-1", "ana@example", "[redacted]"},
-		"nothing there":    {"", `{"a":"b\u00e9","n":1.50}`, `{"a":"b\u00e9","n":1.50}`},
+		"UTF-7": {
+			"text/plain; charset=utf-7", "ana+AEA-example",
+			"[redacted]: not text in UTF-8 (text/plain; charset=utf-7)",
+		},
+		"latin":         {"text/plain; charset=iso-8859-1", "ana@example", "[redacted]"},
+		"nothing there": {"", `{"a":"b\u00e9","n":1.50}`, `{"a":"b\u00e9","n":1.50}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,13 +178,19 @@ func TestEntry_EveryText(t *testing.T) {
 		}
 	}
 	e.Key, e.MessageKey, e.Size, e.Fingerprint = []byte{1}, []byte("ana@example"), 7, "0123456789abcdef"
-	text, err := json.Marshal(r.Detail(wire.EntryDetail{Entry: e, Body: wire.Body{UUID: "ana@example", ContentType: "ana@example", StackTrace: "ana@example"}}))
+	text, err := json.Marshal(r.Detail(wire.EntryDetail{
+		Entry: e,
+		Body:  wire.Body{UUID: "ana@example", ContentType: "ana@example", StackTrace: "ana@example"},
+	}))
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "ana")
 	require.NotContains(t, string(text), e.Fingerprint)
 	require.NotContains(t, string(text), `"key"`)
 	require.NotContains(t, string(text), `"size"`)
-	g := r.Group(wire.Group{Fingerprint: e.Fingerprint, Cause: "for ana@example", Handler: "for ana@example", ErrorClass: "for ana@example"})
+	g := r.Group(wire.Group{
+		Fingerprint: e.Fingerprint, Cause: "for ana@example", Handler: "for ana@example",
+		ErrorClass: "for ana@example",
+	})
 	require.Equal(t, r.Entry(e).Fingerprint, g.Fingerprint, "the entries are still those of the group")
 }
 
@@ -174,7 +199,10 @@ func TestNilRules(t *testing.T) {
 	t.Parallel()
 	var r *redact.Rules
 	require.True(t, r.Empty())
-	e := wire.EntryDetail{Entry: wire.Entry{ErrorMessage: "x", Key: []byte{1}, Size: 1}, Body: wire.Body{Headers: wire.Headers{"a": "b"}}}
+	e := wire.EntryDetail{
+		Entry: wire.Entry{ErrorMessage: "x", Key: []byte{1}, Size: 1},
+		Body:  wire.Body{Headers: wire.Headers{"a": "b"}},
+	}
 	e.Body.SetBytes([]byte("p"))
 	require.Equal(t, e, r.Detail(e))
 	require.Equal(t, "t", r.Text("t"))
@@ -201,7 +229,10 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	_, err := redact.New(redact.Config{
 		Paths: []string{"card", "$.", "$.a[", "$.a[x]", "$a"}, Headers: []string{"", "[a"}, Texts: []string{"(", "a*"},
 	})
-	for _, want := range []string{`"card"`, `"$."`, `"$.a["`, `"$.a[x]"`, `"$a"`, `header ""`, `header "[a"`, `text "("`, `text "a*"`} {
+	for _, want := range []string{
+		`"card"`, `"$."`, `"$.a["`, `"$.a[x]"`, `"$a"`, `header ""`, `header "[a"`, `text "("`,
+		`text "a*"`,
+	} {
 		require.ErrorContains(t, err, want)
 	}
 }

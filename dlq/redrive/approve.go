@@ -18,7 +18,9 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 		if err != nil {
 			return nil, err
 		}
-		granted, err := limit.Reserve(ctx, rn.store, driver.RunKey(run.ID), run.CreatedBy, run.Counts.Total(), true)
+		granted, err := limit.Reserve(ctx, rn.store, driver.Reservation{
+			Key: driver.RunKey(run.ID), Actor: run.CreatedBy, Entries: run.Counts.Total(), Open: true,
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -51,7 +51,9 @@ func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id i
 		"a run that is paused": func(id int64) bool {
 			return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, Paused: true})
 		},
-		"a run with a limit": func(id int64) bool { return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, Limit: 1}) },
+		"a run with a limit": func(id int64) bool {
+			return run(redrive.Spec{Filter: dlq.Filter{IDs: []int64{id}}, Limit: 1})
+		},
 	}
 }
 
@@ -59,7 +61,10 @@ func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id i
 // person.
 func TestApproval_EveryWay(t *testing.T) {
 	t.Parallel()
-	names := []string{"one", "another spelling of the name", "edited", "a run", "a run that is paused", "a run with a limit"}
+	names := []string{
+		"one", "another spelling of the name", "edited", "a run", "a run that is paused",
+		"a run with a limit",
+	}
 	for _, first := range names {
 		t.Run(first, func(t *testing.T) {
 			t.Parallel()
@@ -147,7 +152,10 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 	got, err := m.Run(t.Context(), run.ID)
 	require.NoError(t, err)
 	require.Equal(t, run.Spec, got.Spec)
-	require.NoError(t, adjust(redrive.Adjustment{Rate: new(5.0), MaxOut: new(50), Stop: &redrive.StopRule{Share: 0.05, MinSample: 1}}))
+	require.NoError(t, adjust(redrive.Adjustment{
+		Rate: new(5.0), MaxOut: new(50),
+		Stop: &redrive.StopRule{Share: 0.05, MinSample: 1},
+	}))
 }
 
 // A rule sends what died, as its configuration says. What a person has edited or put back it leaves to people: they
@@ -191,7 +199,7 @@ func TestApproval_Rules(t *testing.T) {
 func TestReviewRun(t *testing.T) {
 	t.Parallel()
 	m, store := operated(t, 3, &consumer{}, redrive.Config{Approval: &dlq.Approval{Above: 0}})
-	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Order: dlq.OldestFirst})
+	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	_, _, err = m.Edit(t.Context(), listing.Entries[1].ID, dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
 	require.NoError(t, err)

@@ -37,7 +37,9 @@ func (s *boundedRuns) ChangeRun(ctx context.Context, r *Run, audit driver.AuditR
 }
 
 // LeaseRun implements [Store].
-func (s *boundedRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run, error) {
+func (s *boundedRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run,
+	error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return s.Store.LeaseRun(ctx, id, holder, at, lease)

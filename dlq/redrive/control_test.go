@@ -105,7 +105,10 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{silent: true}
 		m, store := operated(t, 30, c)
-		run, err := m.StartRun(t.Context(), redrive.Spec{MaxOut: 10, OutcomeTimeout: 30 * time.Second, Stop: redrive.StopRule{Share: 1}}, ana)
+		run, err := m.StartRun(t.Context(), redrive.Spec{
+			MaxOut: 10, OutcomeTimeout: 30 * time.Second,
+			Stop: redrive.StopRule{Share: 1},
+		}, ana)
 		require.NoError(t, err)
 		done := make(chan *redrive.Run)
 		go func() {
@@ -164,7 +167,8 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 		require.Equal(t, sent, c.total())
 		run, err = m.Run(t.Context(), run.ID)
 		require.NoError(t, err)
-		require.Equal(t, []any{redrive.Paused, "lunch", int64(sent), int64(0)}, []any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
+		require.Equal(t, []any{redrive.Paused, "lunch", int64(sent), int64(0)},
+			[]any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
 		require.Empty(t, run.Holder, "nobody holds a run for which there is nothing to do")
 
 		_, err = m.PauseRun(t.Context(), run.ID, ana)
@@ -325,7 +329,8 @@ func TestRun_TakenOver(t *testing.T) {
 		items, err := store.NextItems(t.Context(), run.ID, 0, 4, 1<<20)
 		require.NoError(t, err)
 		step := redrive.Step{
-			Run: run.ID, Holder: "who dies", At: time.Now(), Lease: 30 * time.Second, Actor: "ana", OutcomeTimeout: time.Hour, ClaimTimeout: time.Minute,
+			Run: run.ID, Holder: "who dies", At: time.Now(), Lease: 30 * time.Second, Actor: "ana", OutcomeTimeout: time.Hour,
+			ClaimTimeout: time.Minute,
 		}
 		for _, item := range items {
 			step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})

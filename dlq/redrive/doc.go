@@ -5,7 +5,8 @@
 // transaction each:
 //
 //	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
-//	preview, err := runner.PreviewRun(ctx, spec, 10) // how many, of which topics, what the jq expression makes of ten of them
+//	// How many, of which topics, and what the jq expression makes of ten of them.
+//	preview, err := runner.PreviewRun(ctx, spec, 10)
 //	run, err := runner.StartRun(ctx, redrive.Spec{
 //		Filter: dlq.Filter{Fingerprint: group}, Canary: []int{1, 10, 100}, Rate: 500, JQ: `.currency //= "EUR"`,
 //	}, dlq.By{Actor: "ana", Note: "the bank is open"})

@@ -8,8 +8,10 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // How a run is driven.
@@ -18,8 +20,8 @@ const (
 	firstBatch     = 250 // entries; batches grow while they are published fast
 	batchFast      = 250 * time.Millisecond
 	batchSlow      = time.Second
-	batchBytes     = 16 << 20    // payload in one batch
-	settleLimit    = dlq.MaxPage // items that one transaction settles
+	batchBytes     = 16 << 20       // payload in one batch
+	settleLimit    = driver.MaxPage // items that one transaction settles
 	settleFast     = 20 * time.Millisecond
 	settleSlow     = time.Second
 	settleBusy     = 250 * time.Millisecond // while there is something to publish
@@ -66,12 +68,14 @@ type runDriver struct {
 	settledAt time.Time
 	settleIn  time.Duration
 	settling  time.Duration // what the last look at the outcomes took
+	warned    bool          // of destinations without a reader
 	awaiting  bool          // outcomes have to come before anything more may be claimed
 }
 
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
 	d := &runDriver{
-		runner: rn, holder: holder, linger: linger, run: run, out: make(chan published, publishing), size: min(rn.batch, firstBatch),
+		runner: rn, holder: holder, linger: linger, run: run, out: make(chan published, publishing),
+		size:    min(rn.batch, firstBatch),
 		refused: map[int64]int{}, settleIn: settleFast, jq: run.Spec.JQ,
 	}
 	if run.Spec.JQ != "" {
@@ -109,11 +113,15 @@ func (d *runDriver) drive(ctx context.Context) error {
 				continue
 			}
 			d.look(ctx) // a person may have changed it meanwhile
-			d.runner.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID, "error", err)
-			_ = wait(ctx, min(100*time.Millisecond<<min(storeErrors, 6), d.runner.runLease/4))
+			d.runner.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID,
+				"error", err)
+			_ = wait.For(ctx, min(asking.After(storeErrors), d.runner.runLease/4))
 		}
 	}
 }
+
+// asking are the pauses between two questions to a store that does not answer; a quarter of the lease bounds them.
+var asking = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
 // refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports
 // whether it did; a store that does not answer is tried until it does.
@@ -127,8 +135,8 @@ func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 // turn does what is due: one transaction or two, or a wait.
 func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
 	d.collect()
-	if time.Until(d.run.LeaseUntil) < d.runner.runLease/2 {
-		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, time.Now(), d.runner.runLease)
+	if at := d.runner.now(ctx); d.run.LeaseUntil.Sub(at) < d.runner.runLease/2 {
+		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, at, d.runner.runLease)
 		if err != nil {
 			return false, err
 		}
@@ -202,19 +210,20 @@ func (d *runDriver) next() (claims []Claim, until time.Time) {
 	return claims, time.Time{}
 }
 
-// settle asks for outcomes: often while they come, seldom while they do not.
+// settle asks for outcomes: often while they come, seldom while they do not. settleIn is no pause after failures, but
+// the time to the next look while others go on, so it is counted here and not by package wait.
 func (d *runDriver) settle(ctx context.Context) error {
-	now := time.Now()
-	if d.run.Counts.Open() == 0 || now.Sub(d.settledAt) < d.settleEvery() {
+	began := time.Now()
+	if d.run.Counts.Open() == 0 || began.Sub(d.settledAt) < d.settleEvery() {
 		return nil
 	}
 	for {
-		run, n, err := d.runner.runs.SettleRun(ctx, d.run.ID, d.holder, now, settleLimit)
+		run, n, err := d.runner.runs.SettleRun(ctx, d.run.ID, d.holder, d.runner.now(ctx), settleLimit)
 		if err != nil {
 			return err
 		}
 		d.run, d.settledAt = run, time.Now()
-		d.settling = d.settledAt.Sub(now)
+		d.settling = d.settledAt.Sub(began)
 		if n == 0 {
 			d.settleIn = min(2*d.settleIn, settleSlow)
 		} else {
@@ -274,7 +283,7 @@ func (d *runDriver) drain(ctx context.Context) error {
 		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, dlq.ErrClosed) {
 			return err
 		}
-		if wait(ctx, 100*time.Millisecond) != nil {
+		if wait.For(ctx, 100*time.Millisecond) != nil {
 			return err // the claims run out, and their outcomes tell what was published
 		}
 	}

@@ -35,8 +35,9 @@ func deadOrder(id, problem string) *envelope.DeadLetter {
 	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
 	m.Metadata[envelope.KeyMessageID] = id
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: problem}, Class: "*pay.Error", Handler: "charge",
-		Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: problem}, Class: "*pay.Error",
+		Handler: "charge",
+		Origin:  envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
 		At: time.Date(2026, time.February, 28, 22, 53, 42, 0, time.UTC),
 	}
 }

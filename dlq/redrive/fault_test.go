@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -89,28 +90,42 @@ func (s *faultyRuns) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) 
 	return got.a, got.b, err
 }
 
-func (s *faultyRuns) ChangeRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRecord) error {
-	_, err := guarded(ctx, s, "ChangeRun", func() (struct{}, error) { return struct{}{}, s.Store.ChangeRun(ctx, r, audit) })
+func (s *faultyRuns) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.AuditRecord) error {
+	_, err := guarded(ctx, s, "ChangeRun", func() (struct{}, error) {
+		return struct{}{}, s.Store.ChangeRun(ctx, r, audit)
+	})
 	return err
 }
 
-func (s *faultyRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run, error) {
-	return guarded(ctx, s, "LeaseRun", func() (*redrive.Run, error) { return s.Store.LeaseRun(ctx, id, holder, at, lease) })
+func (s *faultyRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
+	error,
+) {
+	return guarded(ctx, s, "LeaseRun", func() (*redrive.Run, error) {
+		return s.Store.LeaseRun(ctx, id, holder, at, lease)
+	})
 }
 
 func (s *faultyRuns) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
-	return guarded(ctx, s, "FreezeRun", func() (*redrive.Run, error) { return s.Store.FreezeRun(ctx, id, holder, at, limit) })
+	return guarded(ctx, s, "FreezeRun", func() (*redrive.Run, error) {
+		return s.Store.FreezeRun(ctx, id, holder, at, limit)
+	})
 }
 
-func (s *faultyRuns) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]redrive.Item, error) {
-	return guarded(ctx, s, "NextItems", func() ([]redrive.Item, error) { return s.Store.NextItems(ctx, id, after, limit, bytes) })
+func (s *faultyRuns) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]redrive.Item,
+	error,
+) {
+	return guarded(ctx, s, "NextItems", func() ([]redrive.Item, error) {
+		return s.Store.NextItems(ctx, id, after, limit, bytes)
+	})
 }
 
 func (s *faultyRuns) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
 	return guarded(ctx, s, "StepRun", func() (redrive.Stepped, error) { return s.Store.StepRun(ctx, step) })
 }
 
-func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int, error) {
+func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int,
+	error,
+) {
 	got, err := guarded(ctx, s, "SettleRun", func() (two[*redrive.Run, int], error) {
 		run, n, err := s.Store.SettleRun(ctx, id, holder, at, limit)
 		return two[*redrive.Run, int]{run, n}, err
@@ -122,7 +137,10 @@ func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.T
 // ends complete, every message handled, or stopped with a cause from where a person resumes it.
 func TestRun_EveryStoreCallGoesWrong(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Run", "Runs", "ChangeRun", "LeaseRun", "FreezeRun", "NextItems", "StepRun", "SettleRun"} {
+	for _, method := range []string{
+		"Run", "Runs", "ChangeRun", "LeaseRun", "FreezeRun", "NextItems", "StepRun",
+		"SettleRun",
+	} {
 		for _, f := range []fault{fails, hangs, late, lost, panics, refuses} {
 			for _, at := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%s %d %s", method, at, f), func(t *testing.T) {
@@ -191,9 +209,10 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 					spec.ID, spec.OutcomeTimeout = "left", time.Hour
 					now := time.Now()
 					require.NoError(t, store.CreateRun(t.Context(), &redrive.Run{
-						ID: "left", Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now, ChangedBy: "ana",
+						ID: "left", Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
+						ChangedBy:     "ana",
 						ApprovalAbove: -1,
-					}, dlq.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "left"}))
+					}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "left"}))
 					at := map[string]int{"LeaseRun": 3, "FreezeRun": 1}[method]
 					faulty := &faultyRuns{Store: store, method: method, at: at, fault: f, calls: map[string]int{}}
 					slow := c.slow(t, 20*time.Second)
@@ -246,13 +265,15 @@ func TestRun_HoldersDie(t *testing.T) {
 		items, err := store.NextItems(t.Context(), run.ID, 0, 1, 1<<20)
 		require.NoError(t, err)
 		stepped, err := store.StepRun(t.Context(), redrive.Step{
-			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true, OutcomeTimeout: time.Hour,
-			ClaimTimeout: time.Minute, Claims: []redrive.Claim{{EntryID: items[0].EntryID, Version: items[0].Version}},
+			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true,
+			OutcomeTimeout: time.Hour,
+			ClaimTimeout:   time.Minute, Claims: []redrive.Claim{{EntryID: items[0].EntryID, Version: items[0].Version}},
 		})
 		require.NoError(t, err)
 		_, err = store.StepRun(t.Context(), redrive.Step{
-			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true, OutcomeTimeout: time.Hour,
-			ClaimTimeout: time.Minute, Published: []int64{stepped.Claimed[0].ID},
+			Run: run.ID, Holder: "four", At: time.Now(), Lease: time.Minute, Actor: "ana", ClosePublished: true,
+			OutcomeTimeout: time.Hour,
+			ClaimTimeout:   time.Minute, Published: []int64{stepped.Claimed[0].ID},
 		})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Minute)
@@ -268,7 +289,8 @@ func TestRun_PanickingRedriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, store := operated(t, 3, &consumer{})
-		m := operate(t, store, dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { panic("a bug") }))
+		m := operate(t, store, dlq.RedriverFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { panic("a bug") }))
 		run, err := m.StartRun(t.Context(), redrive.Spec{}, ana)
 		require.NoError(t, err)
 		run, err = m.Drive(t.Context(), run.ID)
@@ -320,6 +342,13 @@ func (s *countedRuns) total() (n int) {
 		n += calls
 	}
 	return n
+}
+
+func (s *countedRuns) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
+	s.mu.Lock()
+	s.calls["List"]++
+	s.mu.Unlock()
+	return s.Store.List(ctx, f, p)
 }
 
 // A rate of nearly nothing sleeps.

@@ -78,8 +78,10 @@ func death(n int) *envelope.DeadLetter {
 	m.Metadata[envelope.KeyRetryCount] = "3"
 	m.Metadata["tenant"] = "acme"
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("order %d: timeout", n), Code: "504"},
-		Class: "*main.Timeout", Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
+		Message: m, Reason: envelope.ReasonExhausted,
+		Err:   envelope.Error{Message: fmt.Sprintf("order %d: timeout", n), Code: "504"},
+		Class: "*main.Timeout", Handler: "charge",
+		Origin:   envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
 		Attempts: 4, At: time.Now(),
 	}
 }

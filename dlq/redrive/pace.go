@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // judge ends a run that is complete, and stops one that fails too often.
@@ -24,13 +25,15 @@ func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
 	ended = ended && outcomes > 0 && d.under == 0 && !d.recordable()
 	switch {
 	case ended && share > r.Spec.Stop.Share && r.Counts.Waiting > 0:
-		return true, d.change(ctx, ActionStop, fmt.Sprintf("canary step %d of %d: %.0f %% of its %d outcomes are failures, more than %.0f %%",
-			step+1, len(r.Spec.Canary), share*100, outcomes, r.Spec.Stop.Share*100))
+		return true, d.change(ctx, ActionStop,
+			fmt.Sprintf("canary step %d of %d: %.0f %% of its %d outcomes are failures, more than %.0f %%",
+				step+1, len(r.Spec.Canary), share*100, outcomes, r.Spec.Stop.Share*100))
 	case outcomes >= int64(r.Spec.Stop.MinSample) && share > r.Spec.Stop.Share && r.Counts.Waiting > 0:
 		return true, d.change(ctx, ActionStop, fmt.Sprintf("%.0f %% of %d outcomes are failures, more than %.0f %%",
 			share*100, outcomes, r.Spec.Stop.Share*100))
 	case ended && r.Counts.Waiting > 0: // the next step is judged by its own outcomes
-		return true, d.change(ctx, ActionCanary, fmt.Sprintf("step %d of %d: %.0f %% of %d failed", step+1, len(r.Spec.Canary), share*100, outcomes))
+		return true, d.change(ctx, ActionCanary,
+			fmt.Sprintf("step %d of %d: %.0f %% of %d failed", step+1, len(r.Spec.Canary), share*100, outcomes))
 	case r.Counts.Waiting == 0 && r.Counts.Open() == 0 && d.under == 0 && !d.recordable():
 		return true, d.change(ctx, ActionComplete, "")
 	case d.refusals >= maxRunRefusals && d.under == 0 && !d.recordable():
@@ -41,7 +44,7 @@ func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
 	}
 }
 
-func (d *runDriver) change(ctx context.Context, action dlq.Action, note string) error {
+func (d *runDriver) change(ctx context.Context, action driver.Action, note string) error {
 	run, err := d.runner.changeRun(ctx, d.run.ID, action, dlq.By{Actor: "redrive", Note: note})
 	if errors.Is(err, dlq.ErrConflict) { // a person was faster
 		run, err = d.runner.runs.Run(ctx, d.run.ID)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
@@ -17,6 +18,8 @@ type Preview struct {
 	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent
 	// messages before may need one for less.
 	NeedsApproval bool
+	// Destinations are where the entries of Sample go, and whether a consumer reads them now.
+	Destinations []Destination
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
 }
@@ -58,12 +61,20 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		run.ApprovalAbove = rn.approval.Above
 	}
 	p.NeedsApproval = run.needsApproval()
-	page := dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: driver.OldestFirst}
 	listing, err := rn.store.List(ctx, spec.Filter, page)
 	if err != nil {
 		return nil, err
 	}
-	return p, rn.sample(ctx, p, listing.Entries)
+	if err := rn.sample(ctx, p, listing.Entries); err != nil {
+		return p, err
+	}
+	entries := make([]*dlq.Entry, len(p.Sample))
+	for i := range p.Sample {
+		entries[i] = &p.Sample[i].Entry
+	}
+	p.Destinations = rn.destinations(ctx, &run, entries)
+	return p, nil
 }
 
 func (rn *Runner) sample(ctx context.Context, p *Preview, entries []dlq.Entry) error {

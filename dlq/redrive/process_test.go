@@ -41,11 +41,13 @@ func TestRunProcess_Child(t *testing.T) {
 	}
 	claims, err := time.ParseDuration(os.Getenv("REDRIVE_RUN_CLAIMS"))
 	require.NoError(t, err)
-	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
+	store, err := sqlstore.Open(t.Context(),
+		"sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
 	require.NoError(t, err)
 	file, err := os.OpenFile(filepath.Join(dir, "queue"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
-	m := operate(t, store, fileQueue{file}, redrive.Config{Lease: time.Second, WorkInterval: 50 * time.Millisecond, PublishTimeout: claims / 2})
+	m := operate(t, store, fileQueue{file},
+		redrive.Config{Lease: time.Second, WorkInterval: 50 * time.Millisecond, PublishTimeout: claims / 2})
 	run, err := m.Drive(t.Context(), "killed")
 	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State, run.Cause)
@@ -77,7 +79,8 @@ func TestRunProcess_Killed(t *testing.T) {
 		letters, kills, claims, maxOut = n, 3, 10*time.Second, 2000
 	}
 	dir := t.TempDir()
-	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
+	store, err := sqlstore.Open(t.Context(),
+		"sqlite:"+filepath.Join(dir, "dead.db")+"?synchronous=normal&busy-timeout=30s")
 	require.NoError(t, err)
 	consumed, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(time.Minute))
 	for n := 0; n < letters; n += 1000 {
@@ -139,7 +142,8 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 	for range cap(errs) {
 		wg.Go(func() {
 			for w := range work {
-				if err := letters.Redriven(t.Context(), envelope.Redriven{EntryID: w[0], Number: 1, MessageID: w[1], At: time.Now()}); err != nil {
+				if err := letters.Redriven(t.Context(),
+					envelope.Redriven{EntryID: w[0], Number: 1, MessageID: w[1], At: time.Now()}); err != nil {
 					errs <- err
 					return
 				}

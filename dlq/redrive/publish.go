@@ -40,7 +40,7 @@ type published struct {
 // most.
 func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, rn.publishTime)
+	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.publishTime)
 	defer cancel()
 	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
 	for i := range batch {
@@ -67,7 +67,9 @@ func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p publi
 
 // RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It
 // returns an error for each message, nil for confirmed, in their order. A panic of r is one.
-func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message, calls int) []error {
+func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message,
+	calls int,
+) []error {
 	if all, ok := r.(BatchRedriver); ok {
 		return rescheduleBatch(ctx, all, origins, messages)
 	}
@@ -90,7 +92,9 @@ func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origi
 }
 
 // rescheduleBatch wants an answer for each message.
-func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin, messages []*message.Message) (errs []error) {
+func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin,
+	messages []*message.Message,
+) (errs []error) {
 	failAll := func(err error) {
 		errs = make([]error, len(messages))
 		for i := range errs {

@@ -94,7 +94,10 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 		if item.edited, err = d.edit(ctx, &item.Item); err == nil {
 			r.items = append(r.items, item)
 		} else if ctx.Err() == nil {
-			r.skipped = append(r.skipped, Refusal{EntryID: item.EntryID, Detail: "not edited: " + text.Clean(err.Error(), text.MaxName)})
+			r.skipped = append(r.skipped, Refusal{
+				EntryID: item.EntryID,
+				Detail:  "not edited: " + text.Clean(err.Error(), text.MaxName),
+			})
 		}
 	}
 	return nil

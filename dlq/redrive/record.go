@@ -19,8 +19,9 @@ func (d *runDriver) recordable() bool {
 // advance does one step: it records what was published and claims the next batch, whose publishing it begins.
 func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	s := d.step
-	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, time.Now(), d.runner.runLease, d.run.CreatedBy
-	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout, 2*d.runner.publishTime
+	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy
+	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout,
+		2*d.runner.publishTime
 	s.Claims = claims
 	s.Known = maps.Clone(d.step.Known)
 	if s.Known == nil {
@@ -31,15 +32,21 @@ func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 			s.Known[e.ID] = e
 		}
 	}
+	began := time.Now()
 	stepped, err := d.runner.runs.StepRun(ctx, s)
 	if err != nil {
 		return err
 	}
 	d.run, d.step = stepped.Run, Step{}
 	if d.limiter != nil {
-		d.limiter.AllowN(s.At, len(stepped.Claimed))
+		d.limiter.AllowN(began, len(stepped.Claimed))
 	}
+	first := d.ahead[:len(claims)]
 	d.send(ctx, len(claims), stepped.Claimed)
+	if !d.warned && len(claims) > 0 {
+		d.warned = true
+		d.runner.warn(ctx, d.run, first) // while they are published: to ask costs the run no time
+	}
 	return nil
 }
 

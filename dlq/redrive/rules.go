@@ -11,7 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Rule redrives dead letters of technical causes on its own: "connection refused, after a minute, then after two,
@@ -48,7 +50,7 @@ const (
 	ruleRate      = 10
 	ruleShare     = 0.5
 	ruleSample    = 10
-	ruleBatch     = dlq.MaxPage
+	ruleBatch     = driver.MaxPage
 	ruleRuns      = 10 // at once, all but one of which only wait for outcomes
 	rulesInterval = 10 * time.Second
 )
@@ -62,11 +64,13 @@ func (r Rule) resolve() (Rule, error) {
 	if r.Name == "" {
 		errs = append(errs, errors.New("a rule needs a name"))
 	}
-	if r.Reason == "" && r.ErrorClass == "" && r.ErrorCode == "" && r.Fingerprint == "" && r.Handler == "" && r.Topic == "" && r.CauseText == "" {
+	if r.Reason == "" && r.ErrorClass == "" && r.ErrorCode == "" && r.Fingerprint == "" && r.Handler == "" &&
+		r.Topic == "" && r.CauseText == "" {
 		errs = append(errs, errors.New("it says nothing of which entries it takes"))
 	}
 	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
-		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d redrives",
+		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d "+
+			"redrives",
 			r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
 	}
 	if _, err := r.spec(nil).Resolve(); err != nil {
@@ -93,8 +97,10 @@ func (r *Rule) after(redrives int) time.Duration {
 // filter picks the entries that are due after so many redrives.
 func (r *Rule) filter(redrives int, now time.Time) dlq.Filter {
 	return dlq.Filter{
-		Statuses: []dlq.Status{dlq.Pending}, Reason: r.Reason, ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
-		Handler: r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives, DiedBefore: now.Add(-r.after(redrives)),
+		Statuses: []dlq.Status{dlq.Pending}, Reason: r.Reason, ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
+		Fingerprint: r.Fingerprint,
+		Handler:     r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives,
+		DiedBefore: now.Add(-r.after(redrives)),
 	}
 }
 
@@ -130,10 +136,11 @@ func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	for {
 		for i := range rules {
 			if err := rn.applyRule(ctx, &rules[i]); err != nil && ctx.Err() == nil {
-				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is tried again", "rule", rules[i].Name, "error", err)
+				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is tried again", "rule", rules[i].Name, "error",
+					err)
 			}
 		}
-		if err := wait(ctx, rulesInterval); err != nil {
+		if err := wait.For(ctx, rulesInterval); err != nil {
 			return err
 		}
 	}
@@ -147,7 +154,7 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 	if err != nil || len(unfinished) == ruleRuns {
 		return err
 	}
-	now := time.Now()
+	now := rn.now(ctx)
 	for i := range unfinished {
 		run := &unfinished[i]
 		if run.State == Stopped && run.ChangedBy == stoppedBy {
@@ -174,7 +181,8 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 	}
 	spec := r.spec(ids)
 	// Processes with the same rule, that look in the same interval, mean the same run: the second one is refused.
-	spec.ID = uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%s %d", r.actor(), now.UnixNano()/int64(rulesInterval))).String()
+	spec.ID = uuid.NewSHA1(uuid.NameSpaceOID,
+		fmt.Appendf(nil, "%s %d", r.actor(), now.UnixNano()/int64(rulesInterval))).String()
 	_, err = rn.startRun(ctx, spec, dlq.By{Actor: r.actor(), Note: "automatic"}, false)
 	if errors.Is(err, dlq.ErrConflict) {
 		return nil
@@ -220,8 +228,9 @@ func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) erro
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	_, err = rn.store.Change(ctx, dlq.Change{
-		Action: dlq.ActionPark, IDs: ids, Actor: r.actor(), Note: fmt.Sprintf("%d redrives did not help", r.Redrives), At: now,
+	_, err = rn.store.Change(ctx, driver.Change{
+		Action: driver.ActionPark, IDs: ids, Actor: r.actor(), Note: fmt.Sprintf("%d redrives did not help", r.Redrives),
+		At: now,
 	})
 	return err
 }
@@ -229,7 +238,7 @@ func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) erro
 // due adds the entries that a rule takes to ids, up to a batch. Where approval is configured, what waits because of
 // a person is left to people: a rule is as its configuration has approved it, for what died.
 func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, error) {
-	page := dlq.Page{Limit: ruleBatch, Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: ruleBatch, Order: driver.OldestFirst}
 	for {
 		listing, err := rn.store.List(ctx, f, page)
 		if err != nil {

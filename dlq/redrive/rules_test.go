@@ -69,6 +69,50 @@ func TestRule_BacksOffAndParks(t *testing.T) {
 	})
 }
 
+// Rules that have nothing to do look every ten seconds, whether nothing has died, nothing is due or their run waits for
+// a person: over an hour the store is read so often and no oftener.
+func TestRule_IdleDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	const rules, reads = 2, 5 // its runs, what it could not help, and what is due after each number of redrives
+	for name, prepare := range map[string]func(t *testing.T, m operator, s dlq.Store){
+		"nothing has died": func(*testing.T, operator, dlq.Store) {},
+		"nothing is due": func(t *testing.T, _ operator, s dlq.Store) {
+			t.Helper()
+			stored(t, s, death(1))
+		},
+		"a person has paused its run": func(t *testing.T, m operator, s dlq.Store) {
+			t.Helper()
+			stored(t, s, death(1))
+			_, err := m.StartRun(t.Context(), redrive.Spec{Paused: true}, dlq.By{Actor: "rule class"})
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := &consumer{}
+				m, store := operated(t, 0, c)
+				prepare(t, m, store)
+				counted := &countedRuns{faultyRuns{Store: store, calls: map[string]int{}}}
+				m = operate(t, counted, c, redrive.Config{WorkInterval: 10 * time.Second})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				worked := make(chan error, 1)
+				go func() { worked <- m.Work(ctx) }()
+				err := m.Automate(ctx,
+					redrive.Rule{Name: "class", ErrorClass: death(0).Class, After: 2 * time.Hour, MaxAfter: 2 * time.Hour},
+					redrive.Rule{Name: "topic", Topic: "orders", After: 2 * time.Hour, MaxAfter: 2 * time.Hour})
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.ErrorIs(t, <-worked, context.DeadlineExceeded)
+				const looks = int(time.Hour / (10 * time.Second))
+				require.LessOrEqual(t, counted.total(), (looks+1)*(rules*reads+1), "and one for the worker")
+				require.GreaterOrEqual(t, counted.total(), looks*(rules+1), "they do look")
+				require.Zero(t, c.total())
+			})
+		})
+	}
+}
+
 // A rule in the outage that it is for: it stops, backs off, tries again, picks up what dies meanwhile, and parks what
 // it could not help.
 func TestRule_SurvivesTheOutage(t *testing.T) {

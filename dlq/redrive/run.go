@@ -122,43 +122,38 @@ func (c Counts) Open() int64 { return c.Claimed + c.Out }
 
 // Of is how many are in the state.
 func (c Counts) Of(s ItemState) int64 {
-	switch s {
-	case ItemWaiting:
-		return c.Waiting
-	case ItemClaimed:
-		return c.Claimed
-	case ItemOut:
-		return c.Out
-	case ItemSucceeded:
-		return c.Succeeded
-	case ItemFailed:
-		return c.Failed
-	case ItemLost:
-		return c.Lost
-	case ItemSkipped:
-		return c.Skipped
-	default:
-		return 0
+	if n := c.at(s); n != nil {
+		return *n
 	}
+	return 0
 }
 
 // Add adds n to the number of a state.
 func (c *Counts) Add(s ItemState, n int64) {
+	if to := c.at(s); to != nil {
+		*to += n
+	}
+}
+
+// at is the number of a state; nil for one that there is not.
+func (c *Counts) at(s ItemState) *int64 {
 	switch s {
 	case ItemWaiting:
-		c.Waiting += n
+		return &c.Waiting
 	case ItemClaimed:
-		c.Claimed += n
+		return &c.Claimed
 	case ItemOut:
-		c.Out += n
+		return &c.Out
 	case ItemSucceeded:
-		c.Succeeded += n
+		return &c.Succeeded
 	case ItemFailed:
-		c.Failed += n
+		return &c.Failed
 	case ItemLost:
-		c.Lost += n
+		return &c.Lost
 	case ItemSkipped:
-		c.Skipped += n
+		return &c.Skipped
+	default:
+		return nil
 	}
 }
 
@@ -277,7 +272,8 @@ func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail strin
 	switch {
 	case e == nil:
 		return ItemLost, "the entry was purged before its outcome was known"
-	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero() && (e.Status == dlq.Resolved || !e.SucceededAt.Before(e.LastRedriveAt)):
+	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero() &&
+		(e.Status == dlq.Resolved || !e.SucceededAt.Before(e.LastRedriveAt)):
 		return ItemSucceeded, "" // the times alone would not do: they are of two machines' clocks
 	case e.DeathRedrive >= i.Redrive:
 		return ItemFailed, e.ErrorMessage

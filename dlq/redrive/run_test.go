@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -64,7 +65,8 @@ func TestRun_StopsOnFailures(t *testing.T) {
 	require.Contains(t, run.Cause, "% of")
 	require.LessOrEqual(t, c.total(), 80, "it stops within what may be out")
 	require.Equal(t, int64(500), run.Counts.Total())
-	require.GreaterOrEqual(t, count(t, store, dlq.Filter{ErrorText: "still closed"}), run.Counts.Failed, "some outcomes may not be in the counts yet")
+	require.GreaterOrEqual(t, count(t, store, dlq.Filter{ErrorText: "still closed"}), run.Counts.Failed,
+		"some outcomes may not be in the counts yet")
 
 	_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "it is fixed"})
 	require.NoError(t, err)
@@ -87,7 +89,8 @@ func TestRun_TwoOperators(t *testing.T) {
 	runs := make([]*redrive.Run, 2)
 	for i, manager := range []operator{m, other} {
 		var err error
-		runs[i], err = manager.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{Topic: "orders"}}, dlq.By{Actor: []string{"ana", "bob"}[i]})
+		runs[i], err = manager.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{Topic: "orders"}},
+			dlq.By{Actor: []string{"ana", "bob"}[i]})
 		require.NoError(t, err)
 		require.Equal(t, int64(300), runs[i].Counts.Waiting)
 	}
@@ -115,7 +118,7 @@ func TestRun_TwoOperators(t *testing.T) {
 
 func TestNewRunner_BadConfig(t *testing.T) {
 	t.Parallel()
-	_, err := redrive.NewRunner(redrive.Config{Batch: dlq.MaxPage + 1, Lease: -1, Approval: &dlq.Approval{Above: -1}})
+	_, err := redrive.NewRunner(redrive.Config{Batch: driver.MaxPage + 1, Lease: -1, Approval: &dlq.Approval{Above: -1}})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	for _, what := range []string{"store", "batch", "times", "approval"} {
 		require.ErrorContains(t, err, what)

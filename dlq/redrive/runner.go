@@ -39,7 +39,7 @@ type Config struct {
 	Lease time.Duration
 	// WorkInterval is how often [Runner.Work] looks for runs of other processes. Defaults to 1 s.
 	WorkInterval time.Duration
-	// Batch is how many entries a run claims in one transaction at most. Defaults to 1,000, which is [dlq.MaxPage] and
+	// Batch is how many entries a run claims in one transaction at most. Defaults to 1,000, which is [driver.MaxPage] and
 	// the most. A run begins with 250, takes more while the broker confirms a batch within 250 ms, and fewer when that
 	// takes more than a second.
 	Batch int
@@ -78,13 +78,14 @@ func NewRunner(cfg Config) (*Runner, error) {
 	if cfg.Store == nil {
 		errs = append(errs, errors.New("a store is required"))
 	} else if runs, keeps = runStore(cfg.Store); !keeps {
-		errs = append(errs, fmt.Errorf("%T keeps no runs, or is not open yet (dlq.WithStoreRequired waits for it)", cfg.Store))
+		errs = append(errs, fmt.Errorf("%T keeps no runs, or is not open yet (dlq.WithStoreRequired waits for it)",
+			cfg.Store))
 	}
 	if cfg.PublishTimeout < 0 || cfg.OutcomeTimeout < 0 || cfg.Lease < 0 || cfg.WorkInterval < 0 || cfg.Publishers < 0 {
 		errs = append(errs, errors.New("times and publishers must not be negative"))
 	}
-	if cfg.Batch < 0 || cfg.Batch > dlq.MaxPage {
-		errs = append(errs, fmt.Errorf("batch %d: from 1 to %d", cfg.Batch, dlq.MaxPage))
+	if cfg.Batch < 0 || cfg.Batch > driver.MaxPage {
+		errs = append(errs, fmt.Errorf("batch %d: from 1 to %d", cfg.Batch, driver.MaxPage))
 	}
 	if cfg.Approval != nil {
 		resolved, err := cfg.Approval.Resolve()
@@ -95,10 +96,11 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("dlq: runner: %w: %w", dlq.ErrInvalid, err)
 	}
 	rn := &Runner{
-		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cfg.Logger, targets: maps.Clone(cfg.Targets), approval: cfg.Approval,
+		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cfg.Logger, targets: maps.Clone(cfg.Targets),
+		approval:    cfg.Approval,
 		publishTime: cmp.Or(cfg.PublishTimeout, 30*time.Second), outcomeLease: cmp.Or(cfg.OutcomeTimeout, time.Hour),
 		runLease: cmp.Or(cfg.Lease, 30*time.Second), workEvery: cmp.Or(cfg.WorkInterval, time.Second),
-		batch: cmp.Or(cfg.Batch, dlq.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
+		batch: cmp.Or(cfg.Batch, driver.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
 	}
 	// A transaction of a thousand items, or of ten thousand to freeze, may take its time; a lease that is lost
 	// meanwhile is noticed.

@@ -10,7 +10,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // freezeChunk is how many entries one transaction of the freezing looks at.
@@ -39,7 +41,7 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 		}
 		spec.ID = id.String()
 	}
-	at := time.Now().UTC().Truncate(time.Microsecond)
+	at := rn.now(ctx).UTC().Truncate(time.Microsecond)
 	run := &Run{
 		ID: spec.ID, Spec: spec, State: Preparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,
 		ChangedAt: at, ChangedBy: by.Actor, ApprovalAbove: -1,
@@ -47,18 +49,19 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 	if rn.approval != nil && approval {
 		run.ApprovalAbove, run.ApprovalWindow = rn.approval.Above, rn.approval.Window
 	}
-	audit := dlq.AuditRecord{At: at, Actor: by.Actor, Action: ActionStart, Note: by.Note, Run: run.ID}
+	audit := driver.AuditRecord{At: at, Actor: by.Actor, Action: ActionStart, Note: by.Note, Run: run.ID}
 	if err := rn.runs.CreateRun(ctx, run, audit); err != nil {
 		return nil, err
 	}
 	rn.logger.InfoContext(ctx, "redrive run started", "run", run.ID, "actor", by.Actor)
 	holder := uuid.NewString()
-	if _, err := rn.runs.LeaseRun(ctx, run.ID, holder, time.Now(), rn.runLease); err != nil {
+	if _, err := rn.runs.LeaseRun(ctx, run.ID, holder, rn.now(ctx), rn.runLease); err != nil {
 		return rn.startedElsewhere(ctx, run.ID, err)
 	}
 	frozen, err := rn.freeze(ctx, run.ID, holder)
-	if _, giveBack := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, time.Now(), 0); giveBack != nil {
-		rn.logger.WarnContext(ctx, "the lease of a run could not be given back; it runs out by itself", "run", run.ID, "error", giveBack)
+	if _, giveBack := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, rn.now(ctx), 0); giveBack != nil {
+		rn.logger.WarnContext(ctx, "the lease of a run could not be released; it expires", "run", run.ID,
+			"error", giveBack)
 	}
 	if err != nil {
 		return rn.startedElsewhere(ctx, run.ID, err)
@@ -78,7 +81,7 @@ func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*
 // freeze carries the freezing on to its end.
 func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	for {
-		at := time.Now()
+		at := rn.now(ctx)
 		if _, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.runLease); err != nil {
 			return nil, err
 		}
@@ -177,7 +180,8 @@ func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, b
 		}
 		spec, err := r.Spec.Resolve()
 		if err == nil && r.ApprovedBy != "" && looser(&before, &spec) {
-			err = fmt.Errorf("dlq: run %s: %w: %s has approved it as it is: it may be slowed down, not loosened", id, ErrForbidden, r.ApprovedBy)
+			err = fmt.Errorf("dlq: run %s: %w: %s has approved it as it is: it may be slowed down, not loosened", id,
+				ErrForbidden, r.ApprovedBy)
 		}
 		r.Spec = spec
 		return err
@@ -204,7 +208,7 @@ func (rn *Runner) WatchRun(ctx context.Context, id string, every time.Duration) 
 			if run.State.Ended() && run.Counts.Open() == 0 {
 				return
 			}
-			if err := wait(ctx, every); err != nil {
+			if err := wait.For(ctx, every); err != nil {
 				yield(nil, err)
 				return
 			}
@@ -212,13 +216,15 @@ func (rn *Runner) WatchRun(ctx context.Context, id string, every time.Duration) 
 	}
 }
 
-func (rn *Runner) changeRun(ctx context.Context, id string, action dlq.Action, by dlq.By) (*Run, error) {
+func (rn *Runner) changeRun(ctx context.Context, id string, action driver.Action, by dlq.By) (*Run, error) {
 	return rn.changeRunWith(ctx, id, action, by, func(*Run) error { return nil })
 }
 
 // changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change
 // that is lost to another one is tried on what that made of it; the state machine then reports whether it still fits.
-func (rn *Runner) changeRunWith(ctx context.Context, id string, action dlq.Action, by dlq.By, edit func(*Run) error) (*Run, error) {
+func (rn *Runner) changeRunWith(ctx context.Context, id string, action driver.Action, by dlq.By,
+	edit func(*Run) error,
+) (*Run, error) {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		before, err := rn.runs.Run(ctx, id)
@@ -232,11 +238,11 @@ func (rn *Runner) changeRunWith(ctx context.Context, id string, action dlq.Actio
 		if err := edit(&edited); err != nil {
 			return nil, err
 		}
-		after, err := edited.apply(action, by, time.Now())
+		after, err := edited.apply(action, by, rn.now(ctx))
 		if err != nil {
 			return nil, err
 		}
-		err = rn.runs.ChangeRun(ctx, &after, dlq.AuditRecord{
+		err = rn.runs.ChangeRun(ctx, &after, driver.AuditRecord{
 			At: after.ChangedAt, Actor: by.Actor, Action: action, Note: by.Note, Run: id, Version: after.Version,
 			Detail: map[string]string{"from": string(before.State), "to": string(after.State)},
 		})
@@ -258,17 +264,5 @@ func (rn *Runner) wakeUp() {
 	select {
 	case rn.wake <- struct{}{}:
 	default:
-	}
-}
-
-// wait waits, or returns the context's error.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -10,25 +10,25 @@ import (
 
 // What is done to a run. Their texts stand in the audit log alongside the actions on entries.
 const (
-	ActionStart    dlq.Action = "run start"
-	ActionReady    dlq.Action = "run ready"
-	ActionApprove  dlq.Action = "run approve"
-	ActionReject   dlq.Action = "run reject"
-	ActionPause    dlq.Action = "run pause"
-	ActionResume   dlq.Action = "run resume"
-	ActionCancel   dlq.Action = "run cancel"
-	ActionStop     dlq.Action = "run stop"
-	ActionComplete dlq.Action = "run complete"
+	ActionStart    driver.Action = "run start"
+	ActionReady    driver.Action = "run ready"
+	ActionApprove  driver.Action = "run approve"
+	ActionReject   driver.Action = "run reject"
+	ActionPause    driver.Action = "run pause"
+	ActionResume   driver.Action = "run resume"
+	ActionCancel   driver.Action = "run cancel"
+	ActionStop     driver.Action = "run stop"
+	ActionComplete driver.Action = "run complete"
 	// ActionCanary is a step of the canary that was judged and passed.
-	ActionCanary dlq.Action = "run canary"
-	ActionAdjust dlq.Action = "run adjust"
+	ActionCanary driver.Action = "run canary"
+	ActionAdjust driver.Action = "run adjust"
 )
 
 // ConflictError is the answer to the one whose change of a run came second, or does not fit its state.
 type ConflictError struct {
 	// ID is the run and Action what was requested.
 	ID     string
-	Action dlq.Action
+	Action driver.Action
 	// State and Version are the run's, now; By and At say who brought it there, and when.
 	State   State
 	Version int64
@@ -46,7 +46,7 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Is(target error) bool { return target == dlq.ErrConflict }
 
 // check reports why the action does not fit the run as it is.
-func (r *Run) check(action dlq.Action, by dlq.By) error {
+func (r *Run) check(action driver.Action, by dlq.By) error {
 	if by.Actor == "" {
 		return fmt.Errorf("%w: %s without an actor: say who does it", dlq.ErrInvalid, action)
 	}
@@ -59,7 +59,7 @@ func (r *Run) check(action dlq.Action, by dlq.By) error {
 }
 
 // apply is the state machine of runs: the run as it is after the action. It touches nothing.
-func (r Run) apply(action dlq.Action, by dlq.By, at time.Time) (Run, error) {
+func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 	if err := r.check(action, by); err != nil {
 		return r, err
 	}
@@ -69,7 +69,8 @@ func (r Run) apply(action dlq.Action, by dlq.By, at time.Time) (Run, error) {
 		r.ready(at)
 	case ActionApprove:
 		if driver.Person(by.Actor) == driver.Person(r.CreatedBy) {
-			return r, fmt.Errorf("dlq: run %s: %w: %s has asked for it, so somebody else has to approve it", r.ID, ErrForbidden, r.CreatedBy)
+			return r, fmt.Errorf("dlq: run %s: %w: %s has asked for it, so somebody else has to approve it", r.ID, ErrForbidden,
+				r.CreatedBy)
 		}
 		r.ApprovedBy, r.ApprovedAt = by.Actor, at
 		r.ready(at)
@@ -126,7 +127,7 @@ func (r *Run) run(at time.Time) {
 	}
 }
 
-func (r *Run) legal(action dlq.Action) bool {
+func (r *Run) legal(action driver.Action) bool {
 	switch action {
 	case ActionReady:
 		return r.State == Preparing

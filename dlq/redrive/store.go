@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Store is the part of a store that keeps redrive runs. Only the process that holds a run's lease changes its items, by
@@ -13,7 +14,7 @@ type Store interface {
 	// CreateRun stores a new run, in state Preparing with nothing frozen, and its audit record. Its FreezeTo becomes
 	// the newest entry there is. The error is a [*ConflictError] with its state, and who started it when, when there is
 	// a run with its id.
-	CreateRun(ctx context.Context, r *Run, audit dlq.AuditRecord) error
+	CreateRun(ctx context.Context, r *Run, audit driver.AuditRecord) error
 	// Run returns a run. The error wraps ErrNotFound if it does not exist.
 	Run(ctx context.Context, id string) (*Run, error)
 	// Runs returns a page of the runs that the filter picks, and the cursor of the next page.
@@ -21,7 +22,7 @@ type Store interface {
 	// ChangeRun replaces everything of a run but its counts, its lease and its freezing, when its version is
 	// r.Version-1, and stores the audit record in the same transaction. The error wraps ErrConflict when it is another,
 	// ErrNotFound without a run.
-	ChangeRun(ctx context.Context, r *Run, audit dlq.AuditRecord) error
+	ChangeRun(ctx context.Context, r *Run, audit driver.AuditRecord) error
 	// LeaseRun takes the run for holder from at on, or extends its lease, and returns the run. A lease of 0 gives it
 	// back. The error wraps ErrLeaseLost when another holder's lease lasts.
 	LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run, error)
@@ -109,7 +110,7 @@ type RunFilter struct {
 type ItemFilter struct {
 	// State, unless empty, must be equal.
 	State ItemState
-	// After continues behind this entry. Limit is at most how many: defaults to 50, at most [dlq.MaxPage].
+	// After continues behind this entry. Limit is at most how many: defaults to 50, at most [driver.MaxPage].
 	After int64
 	Limit int
 }

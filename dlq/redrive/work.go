@@ -12,7 +12,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Work carries redrive runs on, those of this process and those that other processes have left, until the context ends;
@@ -35,10 +37,11 @@ func (rn *Runner) Work(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			rn.logger.WarnContext(ctx, "redrive runs could not be listed", "error", err)
 		}
+		now := rn.now(ctx)
 		for i := range runs {
 			run := &runs[i]
 			mu.Lock()
-			busy := driven[run.ID] || run.Holder != "" && run.LeaseUntil.After(time.Now())
+			busy := driven[run.ID] || run.Holder != "" && run.LeaseUntil.After(now)
 			driven[run.ID] = driven[run.ID] || !busy
 			mu.Unlock()
 			if busy {
@@ -66,9 +69,12 @@ func (rn *Runner) Work(ctx context.Context) error {
 	}
 }
 
+// now is the time that decides whose lease lasts.
+func (rn *Runner) now(ctx context.Context) time.Time { return driver.Now(ctx, rn.store) }
+
 func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 	var all []Run
-	page := dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
 	for {
 		runs, next, err := rn.runs.Runs(ctx, RunFilter{Active: true}, page)
 		all = append(all, runs...)
@@ -101,7 +107,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 		if run.State != Preparing && run.State != Running {
 			return run, nil
 		}
-		if err := wait(ctx, rn.workEvery); err != nil {
+		if err := wait.For(ctx, rn.workEvery); err != nil {
 			return run, err
 		}
 	}
@@ -110,13 +116,15 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 // drive takes the lease, drives, and gives the lease back.
 func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	holder := uuid.NewString()
-	run, err := rn.runs.LeaseRun(ctx, id, holder, time.Now(), rn.runLease)
+	run, err := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), rn.runLease)
 	if err != nil {
 		return err
 	}
 	if run.Abandoned >= MaxAbandoned && run.legal(ActionStop) {
-		cause := fmt.Sprintf("the last %d processes that carried it on died or hung before they had sent anything", run.Abandoned)
-		if run, err = rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: cause}); errors.Is(err, dlq.ErrConflict) {
+		cause := fmt.Sprintf("the last %d processes that carried it on died or hung before they had sent anything",
+			run.Abandoned)
+		if run, err = rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: cause}); errors.Is(err,
+			dlq.ErrConflict) {
 			run, err = rn.runs.Run(ctx, id) // somebody was faster
 		}
 	}
@@ -131,7 +139,8 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	}
 	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
 	defer cancel()
-	if _, lost := rn.runs.LeaseRun(giveBack, id, holder, time.Now(), 0); lost != nil && !errors.Is(lost, ErrLeaseLost) {
+	if _, lost := rn.runs.LeaseRun(giveBack, id, holder, rn.now(giveBack), 0); lost != nil &&
+		!errors.Is(lost, ErrLeaseLost) {
 		err = errors.Join(err, lost)
 	}
 	return err

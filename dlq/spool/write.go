@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// write is the goroutine that has the open file. One sync serves all callers that came while the last one ran.
+// write is the goroutine that has the open file. One sync serves all callers that came while the last one ran; a
+// batcher would need a second goroutine for the seals, which must not meet a write.
 func (s *Spool) write() {
 	defer close(s.stopped)
 	for {

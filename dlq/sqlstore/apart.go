@@ -6,18 +6,19 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // putAlone is transact for the letters of one call. A letter of which the database will never take a text, because its
 // character set lacks a character or a constraint of the operator's forbids it, would come again and again, and stop
 // those behind it in its queue: it goes in with its texts escaped. Its payload and its headers are bytes and stay as
 // they are.
-func (w *writer) putAlone(letters []letterRow) ([]dlq.Receipt, error) {
+func (w *writer) putAlone(letters []letterRow) ([]driver.Receipt, error) {
 	receipts, err := w.transact(letters)
 	if err == nil || !w.refuses(err) {
 		return receipts, err
 	}
-	receipts = make([]dlq.Receipt, 0, len(letters))
+	receipts = make([]driver.Receipt, 0, len(letters))
 	for i := range letters {
 		one, err := w.transact(letters[i : i+1])
 		if err != nil && w.refuses(err) {
@@ -47,8 +48,10 @@ const (
 func (s *Store) setApart(letter *letterRow, refusal error) (letterRow, error) {
 	e, body := *letter.Entry, *letter.Body
 	for _, text := range []*string{
-		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason), &e.ErrorCode, &e.ErrorClass,
-		&e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position, &e.ChangedBy, &e.ResolvedBy,
+		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
+		&e.ErrorCode, &e.ErrorClass,
+		&e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position, &e.ChangedBy,
+		&e.ResolvedBy,
 		&body.ContentType,
 	} {
 		*text = escaped(*text, maxEscapedName)

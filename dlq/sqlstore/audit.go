@@ -9,6 +9,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	fit "github.com/redrive-go/redrive/dlq/internal/text"
 )
 
@@ -16,7 +17,7 @@ var auditColumns = []string{
 	"at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail",
 }
 
-func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []dlq.AuditRecord) error {
+func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []driver.AuditRecord) error {
 	rows := make([][]any, len(records))
 	for i, r := range records {
 		var detail any
@@ -28,17 +29,18 @@ func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []dlq.Audit
 			detail = string(data)
 		}
 		rows[i] = []any{
-			s.dialect.time(r.At), r.EntryID, null(r.Run), fit.Clean(r.Actor, fit.MaxName), string(r.Action), fit.Clean(r.Note, fit.MaxError), string(r.From), string(r.To), r.Version, detail,
+			s.dialect.time(r.At), r.EntryID, null(r.Run), fit.Clean(r.Actor, fit.MaxName), string(r.Action),
+			fit.Clean(r.Note, fit.MaxError), string(r.From), string(r.To), r.Version, detail,
 		}
 	}
-	if err := s.dialect.insertRows(ctx, s, tx, "dlq_audit", auditColumns, rows); err != nil {
+	if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_audit", auditColumns, rows}); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
 }
 
 // Record appends to the audit log.
-func (s *Store) Record(ctx context.Context, records ...dlq.AuditRecord) error {
+func (s *Store) Record(ctx context.Context, records ...driver.AuditRecord) error {
 	for i := range records {
 		if r := &records[i]; r.Actor == "" || r.Action == "" || r.At.IsZero() {
 			return fmt.Errorf("sqlstore: record: %w: an audit record needs an actor, an action and a time", dlq.ErrInvalid)
@@ -51,7 +53,7 @@ func (s *Store) Record(ctx context.Context, records ...dlq.AuditRecord) error {
 }
 
 // Audit returns a page of the audit log.
-func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
 	if err := s.open("audit"); err != nil {
 		return nil, "", err
 	}
@@ -79,19 +81,19 @@ func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq
 	}
 	records = records[:p.Limit]
 	last := records[p.Limit-1]
-	return records, dlq.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String(), nil
+	return records, driver.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String(), nil
 }
 
-func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]dlq.AuditRecord, error) {
+func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]driver.AuditRecord, error) {
 	query, args := b.Build()
 	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var records []dlq.AuditRecord
+	var records []driver.AuditRecord
 	for rows.Next() {
-		var r dlq.AuditRecord
+		var r driver.AuditRecord
 		var detail string
 		err := rows.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From, &r.To,
 			&r.Version, textValue{&detail})

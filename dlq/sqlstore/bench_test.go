@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // BenchmarkPut compares 64 callers, each waiting for its own letter to be durable, with one that stores 1,000 in one
@@ -83,11 +84,14 @@ func BenchmarkRead(b *testing.B) {
 	for len(ids) > 0 {
 		part := ids[:min(500, len(ids))]
 		ids = ids[len(part):]
-		_, err := s.Change(b.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: part, Actor: "bench", At: time.Now()})
+		_, err := s.Change(b.Context(), driver.Change{
+			Action: driver.ActionResolve, IDs: part, Actor: "bench",
+			At: time.Now(),
+		})
 		require.NoError(b, err)
 	}
 	pending := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
-	deep := dlq.Cursor{Order: dlq.NewestFirst, At: start.Add(25 * rows / 2 * time.Second), ID: 1 << 40}.String()
+	deep := driver.Cursor{Order: driver.NewestFirst, At: start.Add(25 * rows / 2 * time.Second), ID: 1 << 40}.String()
 	list := func(f dlq.Filter, p dlq.Page) func() (int, error) {
 		return func() (int, error) {
 			l, err := s.List(b.Context(), f, p)

@@ -14,7 +14,8 @@ import (
 )
 
 var bodyColumns = []string{
-	"entry_id", "revision", "message_uuid", "payload", "payload_json", "payload_sha256", "content_type", "headers", "stack_trace",
+	"entry_id", "revision", "message_uuid", "payload", "payload_json", "payload_sha256", "content_type", "headers",
+	"stack_trace",
 }
 
 // Places in bodyColumns.
@@ -34,7 +35,8 @@ func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
 		payload = []byte{} // nil would be NULL
 	}
 	return []any{
-		entryID, b.Revision, append([]byte{}, b.UUID...), payload, d.projection(b.Payload), b.SHA256[:], null(b.ContentType), headers, null(b.Trace),
+		entryID, b.Revision, append([]byte{}, b.UUID...), payload, d.projection(b.Payload), b.SHA256[:], null(b.ContentType),
+		headers, null(b.Trace),
 	}, nil
 }
 
@@ -53,11 +55,11 @@ func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) er
 			}
 			n++
 		}
-		if err := s.dialect.insertRows(ctx, s, tx, "dlq_bodies", bodyColumns, bodies[:n]); err != nil {
+		if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_bodies", bodyColumns, bodies[:n]}); err != nil {
 			return fmt.Errorf("body: %w", err)
 		}
 		for i := range parts {
-			if err := s.dialect.insertRows(ctx, s, tx, "dlq_parts", partColumns, parts[i:i+1]); err != nil {
+			if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_parts", partColumns, parts[i : i+1]}); err != nil {
 				return fmt.Errorf("part of a body: %w", err)
 			}
 		}

@@ -6,14 +6,15 @@ import (
 	"fmt"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Change does one action on some entries, in one transaction.
-func (s *Store) Change(ctx context.Context, c dlq.Change) ([]dlq.Result, error) {
+func (s *Store) Change(ctx context.Context, c driver.Change) ([]driver.Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}
-	var results []dlq.Result
+	var results []driver.Result
 	err := s.inTx(ctx, string(c.Action), func(tx *sql.Tx) (err error) {
 		results, err = s.changeTx(ctx, tx, c)
 		return err
@@ -24,23 +25,23 @@ func (s *Store) Change(ctx context.Context, c dlq.Change) ([]dlq.Result, error) 
 	return results, nil
 }
 
-func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.Result, error) {
+func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]driver.Result, error) {
 	rows, err := s.lockEntries(ctx, tx, c.IDs)
 	if err != nil {
 		return nil, err
 	}
 	var counted deltas
-	updates, audit := make([]changed, 0, len(c.IDs)), make([]dlq.AuditRecord, 0, len(c.IDs))
-	results := make([]dlq.Result, len(c.IDs))
+	updates, audit := make([]changed, 0, len(c.IDs)), make([]driver.AuditRecord, 0, len(c.IDs))
+	results := make([]driver.Result, len(c.IDs))
 	for i, id := range c.IDs {
 		before := rows[id]
 		if before == nil {
-			results[i] = dlq.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
+			results[i] = driver.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
 			continue
 		}
 		one := c.For(i)
 		after, err := one.Apply(*before)
-		results[i] = dlq.Result{ID: id, Entry: after, Err: err}
+		results[i] = driver.Result{ID: id, Entry: after, Err: err}
 		if err != nil {
 			continue
 		}
@@ -50,12 +51,12 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c dlq.Change) ([]dlq.R
 		rows[id] = now // should the id be named twice
 		if c.Audited() {
 			run := c.Run
-			if c.Action == dlq.ActionSucceed || c.Action == dlq.ActionReleaseByHand {
+			if c.Action == driver.ActionSucceed || c.Action == driver.ActionReleaseByHand {
 				run = before.Run // the end of that run's redrive, from any reporter
 			}
-			audit = append(audit, dlq.AuditRecord{
+			audit = append(audit, driver.AuditRecord{
 				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,
-				From: before.Status, To: after.Status, Version: after.Version,
+				From: before.Status, To: after.Status, Version: after.Version, Detail: c.Detail(),
 			})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -85,6 +86,7 @@ var columns = []column{
 	timeOf("changed_at", func(e *dlq.Entry) *time.Time { return &e.ChangedAt }).changes().made(),
 	plain("changed_by", func(e *dlq.Entry) *string { return &e.ChangedBy }).changes(),
 	integer("revision", "integer", func(e *dlq.Entry) *int { return &e.Revision }).changes().made(),
+	textOrNull("redrive_to", func(e *dlq.Entry) *string { return &e.Origin.RedriveTo }),
 	integer("payload_size", "bigint", func(e *dlq.Entry) *int64 { return &e.Size }).changes().made(),
 }
 
@@ -186,7 +188,8 @@ var (
 		return c.name
 	})
 	// updateState writes every column that may change.
-	updateState = "UPDATE dlq_entries SET " + strings.Join(namesOf(stateColumns, func(c *column) string { return c.name + " = ?" }), ", ") +
+	updateState = "UPDATE dlq_entries SET " +
+		strings.Join(namesOf(stateColumns, func(c *column) string { return c.name + " = ?" }), ", ") +
 		" WHERE id = ?"
 )
 
@@ -241,7 +244,8 @@ func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
 			return nil, err
 		}
 		if len(entries) == cap(entries) {
-			entries = slices.Grow(entries, max(8, len(entries))) // append would copy a page of 500, which are large, many more times
+			// append would copy a page of 500, which are large, many more times
+			entries = slices.Grow(entries, max(8, len(entries)))
 		}
 		entries = append(entries, e)
 	}
@@ -249,7 +253,7 @@ func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
 }
 
 // keyValue reads a key.
-type keyValue struct{ to *dlq.Key }
+type keyValue struct{ to *driver.Key }
 
 // Scan reads bytes.
 func (v keyValue) Scan(src any) error {

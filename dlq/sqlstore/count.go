@@ -11,6 +11,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Count returns how many entries the filter picks, up to a limit.
@@ -81,7 +82,7 @@ func isZero(f dlq.Filter) bool { return reflect.ValueOf(f).IsZero() }
 func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n int64, err error) {
 	statuses := f.Statuses
 	if len(statuses) == 0 {
-		statuses = dlq.Statuses()
+		statuses = driver.Statuses()
 	}
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.From(table)
@@ -131,7 +132,7 @@ func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
 	if !first.Equal(f.From) {
 		first = first.Add(time.Hour)
 	}
-	f.Statuses = dlq.Statuses() // all, which makes each a range of an index
+	f.Statuses = driver.Statuses() // all, which makes each a range of an index
 	if !f.To.IsZero() && !first.Before(last) {
 		return s.countRows(ctx, f, 0)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // deltas gathers what a transaction changes in the kept statistics. They are written once at its end, in the order of
@@ -22,19 +23,19 @@ type deltas struct {
 type groupDelta struct {
 	entry       *dlq.Entry // for the texts of a group that is new
 	first, last time.Time
-	counts      dlq.Counts
+	counts      driver.Counts
 	died        bool // an entry of it died again, though it may be in the state that it was in
 }
 
 type countKey struct{ eventType, topic string }
 
 type countDelta struct {
-	counts       dlq.Counts
+	counts       driver.Counts
 	resolutionMS int64
 }
 
-// hourDelta is what came and what was closed in an hour.
-type hourDelta struct{ entries, closed int64 }
+// hourDelta is what came, what was closed and what died again in an hour.
+type hourDelta struct{ entries, closed, diedAgain int64 }
 
 type hourKey struct {
 	hour        time.Time
@@ -66,14 +67,15 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	d.init()
 	g := d.groups[e.Fingerprint]
 	if g == nil {
-		g = &groupDelta{entry: e, first: e.CreatedAt, last: e.DiedAt}
+		// Of an entry that died more than once, the last death alone is known to have this cause.
+		g = &groupDelta{entry: e, first: e.DiedAt, last: e.DiedAt}
 		d.groups[e.Fingerprint] = g
 	}
 	if !e.DiedAt.Before(g.last) {
 		g.last, g.entry = e.DiedAt, e
 	}
-	if e.CreatedAt.Before(g.first) {
-		g.first = e.CreatedAt
+	if e.DiedAt.Before(g.first) {
+		g.first = e.DiedAt
 	}
 	g.counts.Add(e.Status, n)
 
@@ -93,10 +95,16 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	}
 }
 
+// diedAgain counts the death of an entry that was there, which no change of the entry takes back.
+func (d *deltas) diedAgain(e *dlq.Entry) {
+	d.init()
+	d.hour(e.DiedAt, e.Fingerprint, hourDelta{diedAgain: 1})
+}
+
 func (d *deltas) hour(at time.Time, fingerprint string, n hourDelta) {
 	key := hourKey{hourOf(at), fingerprint}
 	there := d.hours[key]
-	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed}
+	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed, there.diedAgain + n.diedAgain}
 }
 
 // hourOf is the hour in which something is counted.
@@ -104,7 +112,7 @@ func hourOf(at time.Time) time.Time { return at.Truncate(time.Hour) }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
 
-func statusValues(c dlq.Counts) []any {
+func statusValues(c driver.Counts) []any {
 	return []any{c.Pending, c.Retrying, c.Parked, c.Resolved, c.Discarded}
 }
 
@@ -120,14 +128,14 @@ func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
 
 // counterWrite is an upsert into one of the tables of statistics.
 type counterWrite struct {
-	table                     string
-	columns, key, add, latest []string
-	rows                      [][]any
+	upsertion
+
+	rows [][]any
 }
 
 func (w *counterWrite) run(ctx context.Context, s *Store, tx *sql.Tx) error {
 	for chunk := range chunks(w.rows) {
-		query := s.dialect.upsert(w.table, w.columns, w.key, w.add, w.latest, len(chunk))
+		query := s.dialect.upsert(&w.upsertion, len(chunk))
 		if _, err := s.statements.exec(ctx, tx, query, slices.Concat(chunk...)...); err != nil {
 			return fmt.Errorf("%s: %w", w.table, err)
 		}
@@ -136,13 +144,14 @@ func (w *counterWrite) run(ctx context.Context, s *Store, tx *sql.Tx) error {
 }
 
 func (d *deltas) groupWrite(dialect dialect) counterWrite {
-	w := counterWrite{
-		table: "dlq_groups", key: []string{"fingerprint"}, add: statusColumns, latest: []string{"last_seen", "last_entry_id"},
+	w := counterWrite{upsertion: upsertion{
+		table: "dlq_groups", key: []string{"fingerprint"}, add: statusColumns, earliest: []string{"first_seen"},
+		latest: []string{"last_seen", "last_entry_id"},
 		columns: slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
 			[]string{"first_seen", "last_seen", "last_entry_id"}),
-	}
+	}}
 	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
-		if g := d.groups[key]; g.counts != (dlq.Counts{}) || g.died {
+		if g := d.groups[key]; g.counts != (driver.Counts{}) || g.died {
 			w.rows = append(w.rows, slices.Concat(
 				[]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
 				statusValues(g.counts), []any{dialect.time(g.first), dialect.time(g.last), g.entry.ID}))
@@ -152,22 +161,28 @@ func (d *deltas) groupWrite(dialect dialect) counterWrite {
 }
 
 func (d *deltas) countWrite() counterWrite {
-	w := counterWrite{table: "dlq_counts", key: []string{"event_type", "topic"}, add: slices.Concat(statusColumns, []string{"resolution_ms"})}
+	w := counterWrite{upsertion: upsertion{
+		table: "dlq_counts", key: []string{"event_type", "topic"},
+		add: slices.Concat(statusColumns, []string{"resolution_ms"}),
+	}}
 	w.columns = slices.Concat(w.key, w.add)
 	for _, key := range sortedKeys(d.counts, compareCounts) {
 		if c := d.counts[key]; *c != (countDelta{}) {
-			w.rows = append(w.rows, slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts), []any{c.resolutionMS}))
+			w.rows = append(w.rows, slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts),
+				[]any{c.resolutionMS}))
 		}
 	}
 	return w
 }
 
 func (d *deltas) hourWrite(dialect dialect) counterWrite {
-	w := counterWrite{table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries", "closed"}}
+	w := counterWrite{upsertion: upsertion{
+		table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries", "closed", "died_again"},
+	}}
 	w.columns = slices.Concat(w.key, w.add)
 	for _, key := range sortedKeys(d.hours, compareHours) {
 		if n := d.hours[key]; n != (hourDelta{}) {
-			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n.entries, n.closed})
+			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n.entries, n.closed, n.diedAgain})
 		}
 	}
 	return w

@@ -10,7 +10,7 @@ import (
 
 	"github.com/huandu/go-sqlbuilder"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -28,25 +28,25 @@ type dialect interface {
 	// for the id.
 	keys() (table, id string)
 	// insertEntries inserts rows of entryColumns but those whose key is there, and returns the ids of the new ones.
-	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error)
+	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error)
 	// insertRows inserts any number of rows.
-	insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error
-	// upsert is a multi-row INSERT that, where a key is there, adds to the columns of add and takes the later of those
-	// of latest.
-	upsert(table string, columns, key, add, latest []string, rows int) string
+	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error
+	// upsert is an INSERT of so many rows.
+	upsert(u *upsertion, rows int) string
 	// after is the condition that a row comes behind a place in a listing; op is < or >. at and id write their
 	// parameter.
 	after(column, op string, at, id func() string) string
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
-	// contains is a condition that column holds text, ASCII letters in any case; the parameter is made by containsArg.
+	// contains is a condition that column holds text, letters in any case and with or without accents; the parameter is
+	// made by containsArg.
 	contains(column, parameter string) string
 	containsArg(text string) any
 	// containsBytes is a condition that a binary column holds the parameter.
 	containsBytes(column, parameter string) string
 	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs
 	// after dlq_bodies b in FROM. A payload without projection has none.
-	hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string)
+	hasField(f driver.PayloadField, parameter func(any) string) (tables, where string)
 	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON
 	// functions can read it, else what makes it NULL.
 	projection(payload []byte) any
@@ -74,17 +74,28 @@ type dialect interface {
 	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
 }
 
-// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. greater is the name of the
-// function that returns the greater of two values.
-func onConflict(table string, columns, key, add, latest []string, rows int, greater string) string {
-	sets := make([]string, 0, len(add)+len(latest))
-	for _, c := range add {
-		sets = append(sets, c+" = "+table+"."+c+" + excluded."+c)
+// upsertion is what a multi-row INSERT does that, where a key is there, adds to the columns of add, and takes the
+// earlier of those of earliest and the later of those of latest.
+type upsertion struct {
+	table                               string
+	columns, key, add, earliest, latest []string
+}
+
+// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. lesser and greater are the names
+// of the functions that return the lesser and the greater of two values.
+func onConflict(u *upsertion, rows int, lesser, greater string) string {
+	sets := make([]string, 0, len(u.add)+len(u.earliest)+len(u.latest))
+	for _, c := range u.add {
+		sets = append(sets, c+" = "+u.table+"."+c+" + excluded."+c)
 	}
-	for _, c := range latest {
-		sets = append(sets, c+" = "+greater+"("+table+"."+c+", excluded."+c+")")
+	for _, c := range u.earliest {
+		sets = append(sets, c+" = "+lesser+"("+u.table+"."+c+", excluded."+c+")")
 	}
-	return insertInto(table, columns, rows) + " ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", ")
+	for _, c := range u.latest {
+		sets = append(sets, c+" = "+greater+"("+u.table+"."+c+", excluded."+c+")")
+	}
+	return insertInto(u.table, u.columns, rows) + " ON CONFLICT (" + strings.Join(u.key, ", ") + ") DO UPDATE SET " +
+		strings.Join(sets, ", ")
 }
 
 // likePattern is a LIKE pattern, with ! as its escape character, for a column that holds the text.
@@ -99,10 +110,11 @@ func rowAfter(column, op string, at, id func() string) string {
 }
 
 // insertReturning is insertEntries for SQLite and other databases with its ON CONFLICT.
-func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
-	ids := make(map[dlq.Key]int64, len(rows))
+func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
+	ids := make(map[driver.Key]int64, len(rows))
 	for chunk := range chunks(rows) {
-		query := insertInto("dlq_entries", entryColumns, len(chunk)) + " ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
+		query := insertInto("dlq_entries", entryColumns, len(chunk)) +
+			" ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
 		found, err := s.statements.query(ctx, tx, query, slices.Concat(chunk...)...)
 		if err != nil {
 			return nil, err

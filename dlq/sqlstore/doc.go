@@ -19,12 +19,18 @@
 // mysql://user:password@host:3306/database (or mariadb://) MySQL 8.0, MariaDB 10.6 or later. Parameters, each also with
 // x- before its name:
 //
+//	archive                PostgreSQL: the schema of the archive; archive, or the name of schema and _archive
 //	conn-lifetime  30m     how long a connection is used; 0 is forever
 //	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
-//	migrate        true    makes the tables and brings them up to date; false refuses a store that is not there or of another version
-//	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored; forever
+//	migrate        true    makes the tables and brings them up to date; false refuses a store that is not there or of
+//	                       another version
+//	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored;
+//	                       forever
 //	readers        8       connections that read, at most
-//	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the speed of inserts
+//	schema                 PostgreSQL: the schema of the tables; the first one of the search_path. Both are made when
+//	                       they are not there
+//	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the
+//	                       speed of inserts
 //	writers        4       connections that write, at most
 //
 // The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...);
@@ -34,7 +40,8 @@
 // not there.
 //
 //	busy-timeout   5s      how long to wait for another process that writes
-//	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or sqlite3 (mattn)
+//	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or
+//	                       sqlite3 (mattn)
 //	migrate        true    false refuses a file that is not there or of another version
 //	readers        4       connections that read at once
 //	synchronous    full    normal is ten times faster and may lose the last dead letters when the power fails
@@ -47,10 +54,17 @@
 // Behind the view dlq_entries has what is searched and changed, and dlq_bodies the messages; on PostgreSQL, dlq_keys
 // has the ids by which entries are found, and on MySQL dlq_parts the rest of payloads above 1 MiB. dlq_groups,
 // dlq_counts and dlq_hours are statistics that every change keeps up to date, so that no dashboard ever scans the
-// entries; who changes dlq_entries by hand calls Recount. dlq_audit is append-only, by triggers where the server lets
+// entries; who changes dlq_entries by hand calls Recount. On PostgreSQL an UPDATE of dlq_events (status, resolved_at,
+// resolved_by, event_payload, retry_count, max_retries, last_retry_at) and a DELETE from it are counted and audited,
+// and a DELETE archives. dlq_audit is append-only, by triggers where the server lets
 // an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What
 // was purged is in archive.dlq_events_archive on PostgreSQL, else in dlq_events_archive, and [Store.Unarchive]
 // brings it back.
+//
+// # Several stores in one database
+//
+// On PostgreSQL each has a schema (schema=payroll), and an archive in another (archive=payroll_archive). On MySQL a
+// schema is a database: each store has one, on as many servers as you like. A SQLite file is one store.
 //
 // # Partitions
 //
@@ -74,6 +88,11 @@
 // letters may be several transactions. Any number of processes may share a server's database, and processes of one
 // machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a transaction of the
 // caller's, and blocks no other writer until that is committed.
+//
+// A process that hangs in a transaction keeps others from the rows that it has locked. The server ends one of ours that
+// does nothing for 30 s, unless its own bound is shorter or PostgreSQL's URL, role or database has one. MySQL ends the
+// session, so that a connection which is not used is closed after 15 s. Behind a pooler the server's settings are all
+// there is, and with [New] those of the caller's pool.
 //
 // # Limits
 //

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -102,12 +103,16 @@ func checkPlain(v *sqldriver.NamedValue) error {
 	return nil
 }
 
-func (c recorderConn) ExecContext(_ context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+func (c recorderConn) ExecContext(_ context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result,
+	error,
+) {
 	c.note(query, args)
 	return sqldriver.RowsAffected(1), nil
 }
 
-func (c recorderConn) QueryContext(_ context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+func (c recorderConn) QueryContext(_ context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows,
+	error,
+) {
 	c.note(query, args)
 	for prefix, row := range c.rows {
 		if strings.HasPrefix(query, prefix) {
@@ -138,8 +143,10 @@ func (r *recordedRows) Next(to []sqldriver.Value) error {
 func goldenLetter(n int, full bool) *dlq.Entry {
 	at := time.Date(2026, 5, 4, 3, 2, n, 123456000, time.UTC)
 	e := &dlq.Entry{
-		Key: dlq.Key{byte(n)}, EventID: fmt.Sprint("event-", n), EventType: "order.paid", Handler: "bill", Reason: "exhausted",
-		ErrorMessage: "refused", Cause: "refused", Fingerprint: "f1", Attempts: 4, Status: dlq.Pending, Version: 1, SeenCount: 1, RedriveBudget: 3,
+		Key: driver.Key{byte(n)}, EventID: fmt.Sprint("event-", n), EventType: "order.paid", Handler: "bill",
+		Reason:       "exhausted",
+		ErrorMessage: "refused", Cause: "refused", Fingerprint: "f1", Attempts: 4, Status: dlq.Pending, Version: 1,
+		SeenCount: 1, RedriveBudget: 3,
 		Origin:    envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing"},
 		CreatedAt: at, FirstFailureAt: at.Add(-time.Minute), DiedAt: at, LastSeenAt: at, ChangedAt: at, ChangedBy: "app",
 		Body: &dlq.Body{UUID: "u", Payload: []byte(`{"a":1}`), Headers: map[string]string{"k": "v"}},
@@ -159,8 +166,10 @@ func goldenLetter(n int, full bool) *dlq.Entry {
 
 func goldenChanged(e *dlq.Entry) *dlq.Entry {
 	c, at := *e, e.CreatedAt.Add(24*time.Hour)
-	c.Handler, c.Reason, c.ErrorMessage, c.ErrorCode, c.ErrorClass, c.Rule = "h2", "permanent", "other", "E2", "class", "rule"
-	c.Fingerprint, c.Attempts, c.Status, c.Version, c.RedriveCount, c.DeathRedrive, c.SeenCount = "f2", 5, dlq.Resolved, 7, 2, 1, 3
+	c.Handler, c.Reason, c.ErrorMessage, c.ErrorCode, c.ErrorClass, c.Rule = "h2", "permanent", "other", "E2", "class",
+		"rule"
+	c.Fingerprint, c.Attempts, c.Status, c.Version, c.RedriveCount, c.DeathRedrive, c.SeenCount = "f2", 5, dlq.Resolved, 7,
+		2, 1, 3
 	c.LeaseUntil, c.Run, c.DiedAt, c.LastSeenAt, c.LastRedriveAt, c.SucceededAt = at, "run-1", at, at, at, at
 	c.ResolvedAt, c.ResolvedBy, c.ChangedAt, c.ChangedBy, c.Revision, c.Size = at, "ana", at, "ana", 1, 17
 	return &c
@@ -213,7 +222,8 @@ func TestStatements_Golden(t *testing.T) {
 			section("read")
 			_, err = s.Get(t.Context(), 1)
 			require.ErrorIs(t, err, dlq.ErrNotFound)
-			_, err = s.List(t.Context(), dlq.Filter{Topic: "orders", SourceID: "source-7", From: few.CreatedAt}, dlq.Page{Limit: 10})
+			_, err = s.List(t.Context(), dlq.Filter{Topic: "orders", SourceID: "source-7", From: few.CreatedAt},
+				dlq.Page{Limit: 10})
 			require.NoError(t, err)
 			inTx("purge", func(tx *sql.Tx) error {
 				p, err := (dlq.Purge{Actor: "ana", At: few.CreatedAt, ClosedBefore: few.CreatedAt}).Resolve()

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Import stores exported entries whose key is not there, in one transaction.
-func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...dlq.Exported) ([]dlq.Receipt, error) {
+func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...driver.Exported) ([]driver.Receipt,
+	error,
+) {
 	entries := make([]*dlq.Entry, len(letters))
 	for i := range letters {
 		e := letters[i].Entry
@@ -33,10 +36,11 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: import: %w", err)
 	}
-	var receipts []dlq.Receipt
+	var receipts []driver.Receipt
 	err = s.inTx(ctx, "import", func(tx *sql.Tx) error {
 		p := &putting{
-			store: s, tx: tx, receipts: make([]dlq.Receipt, len(rows)), rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
+			store: s, tx: tx, receipts: make([]driver.Receipt, len(rows)), rows: map[int64]*dlq.Entry{},
+			before: map[int64]*dlq.Entry{},
 		}
 		if err := p.bringIn(ctx, rows, letters, by, at); err != nil {
 			return err
@@ -54,9 +58,11 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 }
 
 // bringIn stores what is not there. What is there was imported before, or died here: it stays as it is.
-func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.Exported, by dlq.By, at time.Time) error {
+func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []driver.Exported, by dlq.By,
+	at time.Time,
+) error {
 	var fresh []int
-	first, again := map[dlq.Key]int{}, map[int]int{} // exports that were joined may have an entry twice
+	first, again := map[driver.Key]int{}, map[int]int{} // exports that were joined may have an entry twice
 	for i := range rows {
 		key := rows[i].Key
 		var id int64
@@ -65,7 +71,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.E
 		before, twice := first[key]
 		switch {
 		case err == nil:
-			p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Seen}
+			p.receipts[i] = driver.Receipt{ID: id, Outcome: driver.Seen}
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		case twice:
@@ -79,7 +85,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.E
 		return err
 	}
 	for i, before := range again {
-		p.receipts[i] = dlq.Receipt{ID: p.receipts[before].ID, Outcome: dlq.Seen}
+		p.receipts[i] = driver.Receipt{ID: p.receipts[before].ID, Outcome: driver.Seen}
 	}
 	for _, i := range fresh {
 		id := p.receipts[i].ID
@@ -96,8 +102,8 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []dlq.E
 				return err
 			}
 		}
-		p.audit = append(p.audit, dlq.AuditRecord{
-			At: at, Actor: by.Actor, Action: dlq.ActionImport, Note: by.Note, EntryID: id,
+		p.audit = append(p.audit, driver.AuditRecord{
+			At: at, Actor: by.Actor, Action: driver.ActionImport, Note: by.Note, EntryID: id,
 			To: rows[i].Status, Version: rows[i].Version,
 		})
 	}

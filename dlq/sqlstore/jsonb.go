@@ -13,7 +13,8 @@ const (
 // surrogates, and no numbers beyond those of NUMERIC. When in doubt it says no: the projection is a convenience, and
 // the payload is kept anyway.
 func jsonbReadable(payload []byte) bool {
-	return len(payload) <= maxJSONBBytes && validJSON(payload, maxJSONBDepth) && plainEscapes(payload) && plainNumbers(payload)
+	return len(payload) <= maxJSONBBytes && validJSON(payload, maxJSONBDepth) && plainEscapes(payload) &&
+		plainNumbers(payload)
 }
 
 // plainEscapes reports whether all \u escapes of valid JSON stand for characters that PostgreSQL's text holds.

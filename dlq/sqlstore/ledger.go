@@ -26,7 +26,9 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 		granted = false
 		// The write locks the person's row until the transaction ends: two that are counted at once would both find
 		// room.
-		lock := s.dialect.upsert("dlq_sends", sendColumns, sendColumns[:1], []string{"entries"}, []string{"at"}, 1)
+		lock := s.dialect.upsert(&upsertion{
+			table: "dlq_sends", columns: sendColumns, key: sendColumns[:1], add: []string{"entries"}, latest: []string{"at"},
+		}, 1)
 		if _, err := s.statements.exec(ctx, tx, lock, "person "+person, person, at, 0, 0); err != nil {
 			return err
 		}
@@ -44,7 +46,8 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sends WHERE send_key = ?", r.Key); err != nil {
 			return err
 		}
-		if _, err := s.statements.exec(ctx, tx, insertInto("dlq_sends", sendColumns, 1), r.Key, person, at, r.Entries, open); err != nil {
+		if _, err := s.statements.exec(ctx, tx, insertInto("dlq_sends", sendColumns, 1), r.Key, person, at, r.Entries,
+			open); err != nil {
 			return err
 		}
 		granted = true

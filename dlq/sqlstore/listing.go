@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // maxBranches bounds how many ranges of an index one page is put together from.
@@ -23,7 +24,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 	}
 	if f.CauseText != "" && f.Fingerprint == "" {
 		found, err := s.fingerprints(ctx, f.CauseText)
-		if err != nil || len(found)*len(dlq.Statuses()) > maxBranches {
+		if err != nil || len(found)*len(driver.Statuses()) > maxBranches {
 			return parts, err // a text that is in every other cause is left to the database
 		}
 		parts = parts[:0]
@@ -38,7 +39,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 		return parts, nil // few rows, found by another index
 	}
 	if len(statuses) == 0 {
-		statuses = dlq.Statuses()
+		statuses = driver.Statuses()
 	}
 	statuses = slices.Compact(slices.Sorted(slices.Values(statuses))) // one named twice is not two ranges
 	branches := make([]dlq.Filter, 0, len(parts)*len(statuses))
@@ -75,7 +76,7 @@ func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error)
 }
 
 // listing is the statement for a page of the branches.
-func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *dlq.Cursor) (string, []any) {
+func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *driver.Cursor) (string, []any) {
 	var query strings.Builder
 	var args []any
 	for i := range branches {

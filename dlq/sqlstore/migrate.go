@@ -16,17 +16,30 @@ const versionTable = "dlq_schema_version"
 //go:embed migrations/*/*.sql
 var migrations embed.FS
 
-func schemaOf(d sqldb.Dialect) sqldb.Schema {
-	dir, err := fs.Sub(migrations, "migrations/"+string(d))
+func schemaOf(d dialect) sqldb.Schema {
+	dir, err := fs.Sub(migrations, "migrations/"+string(d.name()))
 	if err != nil {
 		panic(err) // the directory is embedded above
 	}
-	return sqldb.Schema{Dialect: d, Files: dir, Table: versionTable}
+	if d, ok := d.(postgres); ok {
+		dir = archivedFiles{dir, d}
+	}
+	return sqldb.Schema{Dialect: d.name(), Files: dir, Table: versionTable}
 }
 
 // migrate brings the schema up to date, or checks that it is. Any number of processes may do it at once.
 func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
-	schema := schemaOf(s.dialect.name())
+	schema := schemaOf(s.dialect)
+	if d, ok := s.dialect.(postgres); ok {
+		if !keepSchema && errors.Is(schema.Check(ctx, s.write), sqldb.ErrSchemaMissing) {
+			if err := d.makeSchemas(ctx, s.write); err != nil {
+				return err
+			}
+		}
+		if err := d.checkPath(ctx, s.write, s.read); err != nil {
+			return err
+		}
+	}
 	if keepSchema {
 		return remedy(schema.Check(ctx, s.write))
 	}
@@ -40,9 +53,15 @@ func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
 func remedy(err error) error {
 	switch {
 	case errors.Is(err, sqldb.ErrSchemaMissing):
-		return fmt.Errorf("%w: this is not a dead letter store yet; \"redrive migrate\" makes one, as does a service that opens it", err)
+		return fmt.Errorf("%w: this is not a dead letter store yet; \"redrive migrate\" makes one, as does a service that "+
+			"opens it", err)
 	case errors.Is(err, sqldb.ErrSchemaOlder):
-		return fmt.Errorf("%w: \"redrive migrate\" of this version brings them up to date, as does a service that opens the store", err)
+		return fmt.Errorf("%w: \"redrive migrate\" of this version brings them up to date, as does a service that opens "+
+			"the store", err)
+	case sqldb.IsCode(err, "42P07"):
+		return fmt.Errorf("%w: tables of another system have names of this store:"+
+			" \"redrive migrate --from-table dlq_events\" takes over a table of dead letters,"+
+			" and schema=NAME in the store's URL keeps a store apart from it", err)
 	}
 	return err
 }

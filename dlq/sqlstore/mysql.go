@@ -12,7 +12,7 @@ import (
 
 	"github.com/huandu/go-sqlbuilder"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -54,8 +54,8 @@ func (mysql) forUpdate() string { return " FOR UPDATE" }
 func (mysql) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
 
 // insertEntries finds its own rows among those that were there by a token, since MySQL's INSERT returns no rows.
-func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
-	ids := make(map[dlq.Key]int64, len(rows))
+func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
+	ids := make(map[driver.Key]int64, len(rows))
 	columns := append([]string{"put_token"}, entryColumns...)
 	token := rand.Int64() //nolint:gosec // not a secret
 	for chunk := range chunks(rows) {
@@ -82,24 +82,28 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 	return ids, nil
 }
 
-func (mysql) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
-	return insertValues(ctx, s, tx, table, columns, rows)
+func (mysql) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+	return insertValues(ctx, s, tx, in)
 }
 
-func (mysql) upsert(table string, columns, _, add, latest []string, rows int) string {
-	sets := make([]string, 0, len(add)+len(latest))
-	for _, c := range add {
+func (mysql) upsert(u *upsertion, rows int) string {
+	sets := make([]string, 0, len(u.add)+len(u.earliest)+len(u.latest))
+	for _, c := range u.add {
 		sets = append(sets, c+" = "+c+" + VALUES("+c+")")
 	}
-	for _, c := range latest {
+	for _, c := range u.earliest {
+		sets = append(sets, c+" = LEAST("+c+", VALUES("+c+"))")
+	}
+	for _, c := range u.latest {
 		sets = append(sets, c+" = GREATEST("+c+", VALUES("+c+"))")
 	}
-	return insertInto(table, columns, rows) + " ON DUPLICATE KEY UPDATE " + strings.Join(sets, ", ")
+	return insertInto(u.table, u.columns, rows) + " ON DUPLICATE KEY UPDATE " + strings.Join(sets, ", ")
 }
 
 // after does without a comparison of rows, which MySQL does not look up in an index.
 func (mysql) after(column, op string, at, id func() string) string {
-	return "(" + column + " " + op + "= " + at() + " AND (" + column + " " + op + " " + at() + " OR id " + op + " " + id() + "))"
+	return "(" + column + " " + op + "= " + at() + " AND (" + column + " " + op + " " + at() + " OR id " + op + " " +
+		id() + "))"
 }
 
 // time is text: a DATETIME has no zone, and so none can come between.
@@ -114,7 +118,7 @@ func (mysql) contains(column, parameter string) string {
 	return column + " COLLATE utf8mb4_general_ci LIKE " + parameter + " ESCAPE '!'"
 }
 
-func (mysql) containsArg(text string) any { return likePattern(text) }
+func (mysql) containsArg(text string) any { return likePattern(withoutMarks(text)) }
 
 func (mysql) containsBytes(column, parameter string) string {
 	return "LOCATE(" + parameter + ", " + column + ") > 0"

@@ -33,6 +33,10 @@ type Config struct {
 	// Trigram makes an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL
 	// only; see the parameters of the URL.
 	Trigram, Monthly bool
+	// Schema is where the tables are, which must be the first schema of the connections' search_path, and Archive is
+	// the schema of the archive. PostgreSQL only. They default to the first schema of the search_path and to archive,
+	// or to Schema and _archive behind it, and are made when they are not there.
+	Schema, Archive string
 	// SpoolDir is where a spool alongside this store belongs; empty for none.
 	SpoolDir string
 }
@@ -42,6 +46,15 @@ func (c Config) Validate() error {
 	errs := []error{c.Dialect.Validate()}
 	if c.Dialect != PostgreSQL && (c.Trigram || c.Monthly) {
 		errs = append(errs, fmt.Errorf("trigram indexes and partitions are PostgreSQL's, not %s's", c.Dialect))
+	}
+	if c.Dialect != PostgreSQL && (c.Schema != "" || c.Archive != "") {
+		errs = append(errs, fmt.Errorf("schemas are PostgreSQL's, not %s's, where each store has a database to itself",
+			c.Dialect))
+	}
+	for _, name := range []string{c.Schema, c.Archive} {
+		if name != "" && checkSchema(name) != nil {
+			errs = append(errs, fmt.Errorf("%q %w", name, checkSchema(name)))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -74,7 +87,7 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 func dialectOf(cfg Config) dialect {
 	switch cfg.Dialect {
 	case PostgreSQL:
-		return postgres{trigram: cfg.Trigram, monthly: cfg.Monthly}
+		return postgres{trigram: cfg.Trigram, monthly: cfg.Monthly, schema: cfg.Schema, archiveIn: cfg.Archive}
 	case MySQL:
 		return mysql{}
 	default:
@@ -90,18 +103,21 @@ func (s *Store) suits(ctx context.Context) error {
 	switch s.dialect.name() {
 	case PostgreSQL:
 		var n int
-		if err := s.write.QueryRowContext(ctx, "SELECT cardinality($1::text[])", []string{"a,b", `"`}).Scan(&n); err != nil || n != 2 {
+		if err := s.write.QueryRowContext(ctx, "SELECT cardinality($1::text[])", []string{"a,b", `"`}).Scan(&n); err != nil ||
+			n != 2 {
 			return errors.Join(errors.New("the driver does not send slices as arrays: use github.com/jackc/pgx/v5/stdlib"), err)
 		}
 	case MySQL:
 		var mode string
 		var at any
-		err := s.write.QueryRowContext(ctx, "SELECT concat(@@sql_mode, ' '), CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(&mode, &at)
+		err := s.write.QueryRowContext(ctx, "SELECT concat(@@sql_mode, ' '), CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(
+			&mode, &at)
 		if err != nil {
 			return err
 		}
 		if !strictMode.MatchString(mode) {
-			return errors.New("the connections are not strict, and would cut what is too long: add sql_mode='STRICT_ALL_TABLES' to the DSN")
+			return errors.New("the connections are not strict, and would cut what is too long: add " +
+				"sql_mode='STRICT_ALL_TABLES' to the DSN")
 		}
 		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			return errors.New("the connections read times in a zone: remove loc from the DSN")

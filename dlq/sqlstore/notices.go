@@ -94,12 +94,17 @@ func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", m.Fingerprint); err != nil {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, insertInto("dlq_mutes", []string{"fingerprint", "muted_at", "until", "muted_by", "note"}, 1),
-			m.Fingerprint, s.dialect.time(m.At), s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName), fit.Clean(m.Note, fit.MaxName))
+		_, err := s.statements.exec(ctx, tx, insertInto("dlq_mutes",
+			[]string{"fingerprint", "muted_at", "until", "muted_by", "note"}, 1),
+			m.Fingerprint, s.dialect.time(m.At), s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName),
+			fit.Clean(m.Note, fit.MaxName))
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note, Detail: detail}})
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
+			At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note,
+			Detail: detail,
+		}})
 	})
 }
 
@@ -116,8 +121,9 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 		if n, err := done.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("cause %.64q is not muted: %w", fingerprint, dlq.ErrNotFound))
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
-			At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note, Detail: map[string]string{driver.DetailFingerprint: fingerprint},
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
+			At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note,
+			Detail: map[string]string{driver.DetailFingerprint: fingerprint},
 		}})
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -33,7 +34,8 @@ func TestOpen_Refuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	notADatabase := filepath.Join(dir, "text.db")
-	require.NoError(t, os.WriteFile(notADatabase, []byte("this is no database, and long enough to say so in its header"), 0o600))
+	require.NoError(t, os.WriteFile(notADatabase, []byte("this is no database, and long enough to say so in its header"),
+		0o600))
 	for url, want := range map[string]string{
 		"sqlite:":                               "names no file",
 		"sqlite:a.db?bussy-timeout=5s":          "known are busy-timeout, driver, migrate, readers, synchronous",
@@ -83,7 +85,7 @@ func TestPutTx(t *testing.T) {
 		require.NoError(t, err)
 		receipts, err := s.PutTx(t.Context(), tx, entry(1, time.Now()))
 		require.NoError(t, err)
-		require.Equal(t, dlq.Stored, receipts[0].Outcome)
+		require.Equal(t, driver.Stored, receipts[0].Outcome)
 		if commit {
 			require.NoError(t, tx.Commit())
 		} else {

@@ -29,7 +29,8 @@ const (
 	monthsAhead = 3
 )
 
-const partitionedID = "to_char(now() AT TIME ZONE 'UTC', 'YYYYMM')::bigint * 10000000000 + nextval('dlq_entries_id_seq') % 10000000000"
+const partitionedID = "to_char(now() AT TIME ZONE 'UTC', 'YYYYMM')::bigint * 10000000000 + " +
+	"nextval('dlq_entries_id_seq') % 10000000000"
 
 // monthOf is the month of a time as it begins an id.
 func monthOf(at time.Time) int {
@@ -92,7 +93,8 @@ func partitionTx(ctx context.Context, tx *sql.Tx, now time.Time) error {
 	}
 	var view string
 	var empty bool
-	err := tx.QueryRowContext(ctx, "SELECT pg_get_viewdef('dlq_events'::regclass), NOT EXISTS (SELECT 1 FROM dlq_entries)").Scan(&view, &empty)
+	err := tx.QueryRowContext(ctx, "SELECT pg_get_viewdef('dlq_events'::regclass), NOT EXISTS (SELECT 1 FROM "+
+		"dlq_entries)").Scan(&view, &empty)
 	if err != nil {
 		return err
 	}
@@ -137,13 +139,14 @@ func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string
 	before := table + "_" + beforeMonth
 	statements := []string{
 		"ALTER TABLE " + table + " RENAME TO " + before,
-		"CREATE TABLE " + table + " (LIKE " + before + " INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) PARTITION BY RANGE (" + id + ")",
+		"CREATE TABLE " + table + " (LIKE " + before +
+			" INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) PARTITION BY RANGE (" + id + ")",
 		"ALTER TABLE " + table + " DROP CONSTRAINT " + before,
 	}
 	//nolint:gosec // G202: a table of ours
 	query := "SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(pg_get_constraintdef(k.oid), '') FROM pg_index i" +
-		" JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.contype = 'p'" +
-		" WHERE i.indrelid = '" + table + "'::regclass ORDER BY 1"
+		" JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.contype = " +
+		"'p' WHERE i.indrelid = '" + table + "'::regclass ORDER BY 1"
 	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err

@@ -13,13 +13,17 @@ import (
 // which it says no is counted.
 func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
 	var rows float64 // as many as ANALYZE has seen to a page; none without it
-	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / current_setting('block_size')::int) FROM pg_class WHERE oid = '" +
+	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / " +
+		"current_setting('block_size')::int) FROM pg_class WHERE oid = '" +
 		entries + "'::regclass"
 	if err := tx.QueryRowContext(ctx, query).Scan(&rows); err != nil || rows <= 0 {
 		return false, err
 	}
 	limit := int64(rows*1.5/(maxKept+1)) + 1 // half as much again as a month may keep
-	for _, kept := range []string{"status NOT IN (" + statusList(p.Statuses) + ")", "resolved_at >= " + timeLiteral(p.ClosedBefore)} {
+	for _, kept := range []string{
+		"status NOT IN (" + statusList(p.Statuses) + ")",
+		"resolved_at >= " + timeLiteral(p.ClosedBefore),
+	} {
 		query := "SELECT count(*) >= $1 FROM (SELECT 1 FROM " + entries + " WHERE " + kept + " LIMIT $1) kept"
 		if err := tx.QueryRowContext(ctx, query, limit).Scan(&many); err != nil || many {
 			return many, err
@@ -30,7 +34,9 @@ func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (ma
 
 // countMonth is what the statistics lose with the entries that a condition picks, how many these are, and how many the
 // others are.
-func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64, err error) {
+func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64,
+	err error,
+) {
 	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on
 	// disk. Hours are numbers because truncating times takes the server longer than all the rest.
 	for _, setting := range []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"} {
@@ -39,8 +45,8 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 		}
 	}
 	//nolint:gosec // G202: a table and a condition of ours
-	query := "SELECT " + condition + ", fingerprint, event_type, topic, status, floor(date_part('epoch', created_at) / 3600)::bigint," +
-		" floor(date_part('epoch', resolved_at) / 3600)::bigint, count(*)," +
+	query := "SELECT " + condition + ", fingerprint, event_type, topic, status, floor(date_part('epoch', created_at) / " +
+		"3600)::bigint, floor(date_part('epoch', resolved_at) / 3600)::bigint, count(*)," +
 		" sum(round(date_part('epoch', resolved_at - created_at) * 1000000)::bigint / 1000)::bigint" +
 		" FROM " + entries + " GROUP BY 1, 2, 3, 4, 5, 6, 7"
 	rows, err := tx.QueryContext(ctx, query)
@@ -81,7 +87,8 @@ type monthCount struct {
 }
 
 func (c *monthCount) scan(rows *sql.Rows) error {
-	return rows.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n, &c.resolutionMS)
+	return rows.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n,
+		&c.resolutionMS)
 }
 
 // drop counts closed entries that went.
@@ -89,7 +96,8 @@ func (d *deltas) drop(c *monthCount) {
 	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
 	g := d.groups[c.fingerprint]
 	if g == nil {
-		g = &groupDelta{entry: &dlq.Entry{}, first: created, last: created}
+		// Neither the first nor the last of the cause: it died before the end of the hour in which it was closed.
+		g = &groupDelta{entry: &dlq.Entry{}, first: resolved.Add(time.Hour), last: created}
 		d.groups[c.fingerprint] = g
 	}
 	g.counts.Add(c.status, -c.n)

@@ -94,33 +94,32 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 		return 0, err
 	}
 	if !p.SkipArchive && gone > 0 {
-		_, err := tx.ExecContext(ctx, s.bind("INSERT INTO "+s.dialect.archive()+" ("+archiveColumns+", archived_at) SELECT "+
-			archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purgedBy("dlq_events", p)), s.dialect.time(p.At), from, to)
-		if err != nil {
-			return 0, fmt.Errorf("archive: %w", err)
-		}
-		_, err = tx.ExecContext(ctx, archiveRevisions(s.dialect, bodies, entries)+" AND "+purgedBy("e", p))
-		if err != nil {
-			return 0, fmt.Errorf("archive revisions: %w", err)
+		if err := s.archiveMonth(ctx, tx, month, [2]int64{from, to}, p); err != nil {
+			return 0, err
 		}
 	}
 	statements := []string{
-		"LOCK TABLE ONLY dlq_entries, ONLY dlq_bodies, dlq_entries_" + otherMonth + ", dlq_bodies_" + otherMonth + " IN ACCESS EXCLUSIVE MODE",
+		"LOCK TABLE ONLY dlq_entries, ONLY dlq_bodies, dlq_entries_" + otherMonth + ", dlq_bodies_" + otherMonth +
+			" IN ACCESS EXCLUSIVE MODE",
 		"ALTER TABLE dlq_entries DETACH PARTITION " + entries,
 		"ALTER TABLE dlq_bodies DETACH PARTITION " + bodies,
 	}
 	if stay > 0 {
 		statements = append(statements,
-			"INSERT INTO dlq_bodies SELECT * FROM "+bodies+" WHERE entry_id IN (SELECT id FROM "+entries+" WHERE NOT ("+purged+"))",
+			"INSERT INTO dlq_bodies SELECT * FROM "+bodies+" WHERE entry_id IN (SELECT id FROM "+entries+" WHERE NOT ("+purged+
+				"))",
 			"INSERT INTO dlq_entries SELECT * FROM "+entries+" WHERE NOT ("+purged+")")
 	}
 	statements = append(statements, "DROP TABLE "+entries, "DROP TABLE "+bodies)
 	if err := execAll(ctx, tx, statements); err != nil {
 		return 0, err
 	}
-	err = s.insertAudit(ctx, tx, []dlq.AuditRecord{{
-		At: p.At, Actor: p.Actor, Action: dlq.ActionPurge, Note: p.Note,
-		Detail: map[string]string{"month": month, "entries": strconv.FormatInt(gone, 10), "kept": strconv.FormatInt(stay, 10)},
+	err = s.insertAudit(ctx, tx, []driver.AuditRecord{{
+		At: p.At, Actor: p.Actor, Action: driver.ActionPurge, Note: p.Note,
+		Detail: map[string]string{
+			"month": month, "entries": strconv.FormatInt(gone, 10),
+			"kept": strconv.FormatInt(stay, 10),
+		},
 	}})
 	if err != nil {
 		return 0, err
@@ -128,10 +127,33 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	return int(gone), counted.apply(ctx, s, tx)
 }
 
+// archiveMonth copies what is purged of a month, whose ids are from one to before another.
+func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids [2]int64, p dlq.Purge) error {
+	entries, archive := "dlq_entries_"+month, s.dialect.archive()
+	// Copies that somebody has made by hand while the entries were there.
+	_, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+archive+" a WHERE a.id >= ? AND a.id < ?"+
+		" AND EXISTS (SELECT 1 FROM "+entries+" e WHERE e.id = a.id)"), ids[0], ids[1])
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	_, err = tx.ExecContext(ctx, s.bind("INSERT INTO "+archive+" ("+archiveColumns+", archived_at) SELECT "+
+		archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purgedBy("dlq_events", p)), s.dialect.time(p.At),
+		ids[0], ids[1])
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	_, err = tx.ExecContext(ctx, archiveRevisions(s.dialect, "dlq_bodies_"+month, entries)+" AND "+purgedBy("e", p))
+	if err != nil {
+		return fmt.Errorf("archive revisions: %w", err)
+	}
+	return nil
+}
+
 // purgedBy is the condition of what is to be purged, never NULL, of names that Resolve has checked and a time.
 func purgedBy(table string, p dlq.Purge) string {
 	before := timeLiteral(p.ClosedBefore)
-	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " + notBrought(table, before)
+	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " +
+		notBrought(table, before)
 }
 
 func statusList(statuses []dlq.Status) string {
@@ -161,7 +183,8 @@ func (s *Store) sweepKeys(ctx context.Context) error {
 	from, end := int64(math.MinInt64), int64(oldest)*idsPerMonth
 	for from < end {
 		to := end
-		err := s.write.QueryRowContext(ctx, "SELECT entry_id FROM dlq_keys WHERE entry_id >= $1 AND entry_id < $2 ORDER BY entry_id OFFSET $3 LIMIT 1",
+		err := s.write.QueryRowContext(ctx, "SELECT entry_id FROM dlq_keys WHERE entry_id >= $1 AND entry_id < $2 ORDER BY "+
+			"entry_id OFFSET $3 LIMIT 1",
 			from, end, sweepSize).Scan(&to)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err

@@ -9,12 +9,12 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // hasField is a jsonpath, whose lax mode looks into lists. An index of the kind in the package's documentation answers
 // it.
-func (postgres) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var path strings.Builder
 	path.WriteString("$")
 	for _, name := range f.Path {
@@ -29,7 +29,7 @@ func (postgres) hasField(f dlq.PayloadField, parameter func(any) string) (tables
 }
 
 // hasField compares with objects that have nothing but the field: JSON_CONTAINS looks into lists on its own.
-func (mysql) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var before, after strings.Builder
 	for _, name := range f.Path {
 		before.WriteString("{" + quote(name) + ":")
@@ -38,15 +38,17 @@ func (mysql) hasField(f dlq.PayloadField, parameter func(any) string) (tables, w
 	var conditions []string
 	for _, value := range f.Alternatives() {
 		for _, spelling := range spellings(value) {
-			conditions = append(conditions, "JSON_CONTAINS(CASE WHEN b.payload_json = 1 THEN CONVERT(b.payload USING utf8mb4) COLLATE utf8mb4_bin END, "+
+			conditions = append(conditions, "JSON_CONTAINS(CASE WHEN b.payload_json = 1 THEN CONVERT(b.payload USING utf8mb4) "+
+				"COLLATE utf8mb4_bin END, "+
 				parameter(before.String()+spelling+after.String())+")")
 		}
 	}
 	return "", "(" + strings.Join(conditions, " OR ") + ")"
 }
 
-// spellings are the ways in which the JSON encoders in use write a scalar: MariaDB 10.11 compares a string as it is written, and finds no
-// "4\u00e9" where "4é" is wanted. They are the plain one, PHP's with and without its flags, Python's and Go's.
+// spellings are the ways in which the JSON encoders in use write a scalar: MariaDB 10.11 compares a string as it is
+// written, and finds no "4\u00e9" where "4é" is wanted. They are the plain one, PHP's with and without its flags,
+// Python's and Go's.
 func spellings(value string) []string {
 	var text string
 	if json.Unmarshal([]byte(value), &text) != nil || value[0] != '"' {
@@ -76,14 +78,17 @@ func spellings(value string) []string {
 
 // hasField goes down name by name. A value that is not a list is made one of one element, so that each step is over the
 // elements of a list.
-func (sqlite) hasField(f dlq.PayloadField, parameter func(any) string) (tables, where string) {
+func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var from strings.Builder
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
-	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " + payload + " || ']' END) f0")
+	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " +
+		payload + " || ']' END) f0")
 	for i, name := range f.Path {
 		// Only of an object: a string is not a JSON in this place, and reading it as such fails the statement.
-		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i), parameter(`$."`+name+`"`)
-		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s -> %[2]s) || ']' END) f%[3]d",
+		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i),
+			parameter(`$."`+name+`"`)
+		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s "+
+			"-> %[2]s) || ']' END) f%[3]d",
 			object, path, i+1)
 	}
 	leaf := "f" + strconv.Itoa(len(f.Path))
@@ -112,5 +117,5 @@ func number(text string) any {
 	return n
 }
 
-// quote is a name as a JSON string. It has no quotes and no control characters: see [dlq.ParsePayloadField].
+// quote is a name as a JSON string. It has no quotes and no control characters: see [driver.ParsePayloadField].
 func quote(name string) string { return `"` + name + `"` }

@@ -13,7 +13,8 @@ import (
 
 var _ driver.PeopleStore = (*Store)(nil)
 
-const selectToken = "SELECT name, role, digest, created_at, created_by, expires_at, used_at, revoked_at, revoked_by FROM dlq_tokens" //nolint:gosec // G101: the names of columns
+const selectToken = "SELECT name, role, digest, created_at, created_by, expires_at, used_at, revoked_at, revoked_by " +
+	"FROM dlq_tokens"
 
 // PutToken stores a token.
 func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
@@ -22,7 +23,8 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 	}
 	return s.inTx(ctx, "put token", func(tx *sql.Tx) error {
 		var there int
-		err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_tokens WHERE name = ? OR digest = ?", t.Name, t.Digest).Scan(&there)
+		err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_tokens WHERE name = ? OR digest = ?", t.Name,
+			t.Digest).Scan(&there)
 		if err != nil {
 			return err
 		}
@@ -35,15 +37,17 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
-			At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken, Detail: map[string]string{"token": t.Name, "role": t.Role},
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
+			At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken,
+			Detail: map[string]string{"token": t.Name, "role": t.Role},
 		}})
 	})
 }
 
 func scanToken(row interface{ Scan(dest ...any) error }) (driver.Token, error) {
 	var t driver.Token
-	err := row.Scan(&t.Name, &t.Role, &t.Digest, timeValue{&t.CreatedAt}, &t.CreatedBy, timeValue{&t.ExpiresAt}, timeValue{&t.UsedAt},
+	err := row.Scan(&t.Name, &t.Role, &t.Digest, timeValue{&t.CreatedAt}, &t.CreatedBy, timeValue{&t.ExpiresAt},
+		timeValue{&t.UsedAt},
 		timeValue{&t.RevokedAt}, textValue{&t.RevokedBy})
 	return t, err
 }
@@ -110,7 +114,7 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
 			At: at, Actor: by.Actor, Action: driver.ActionRevokeToken, Note: by.Note, Detail: map[string]string{"token": name},
 		}})
 	})
@@ -132,7 +136,7 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
 			At: n.CreatedAt, Actor: n.Name, Action: driver.ActionLogin, Detail: map[string]string{"role": n.Role},
 		}})
 	})
@@ -144,7 +148,8 @@ func (s *Store) Session(ctx context.Context, digest string, at time.Time) (*driv
 		return nil, err
 	}
 	n := driver.Session{Digest: digest}
-	err := s.read.QueryRowContext(ctx, s.bind("SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
+	err := s.read.QueryRowContext(ctx, s.bind(
+		"SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
 		Scan(&n.Name, &n.Role, timeValue{&n.CreatedAt}, timeValue{&n.ExpiresAt})
 	if err == nil && !at.Before(n.ExpiresAt) {
 		err = dlq.ErrNotFound
@@ -169,6 +174,6 @@ func (s *Store) EndSession(ctx context.Context, digest string) error {
 		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE digest = ?", digest); err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{At: time.Now(), Actor: name, Action: driver.ActionLogout}})
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{At: s.Now(ctx), Actor: name, Action: driver.ActionLogout}})
 	})
 }

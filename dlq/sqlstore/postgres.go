@@ -10,7 +10,7 @@ import (
 
 	"github.com/huandu/go-sqlbuilder"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -18,6 +18,9 @@ import (
 type postgres struct {
 	trigram bool // make an index for texts in errors
 	monthly bool // partition the tables by month
+
+	schema    string // of the tables; empty for the first of the search_path
+	archiveIn string // the schema of the archive; empty for archive, or the schema's name and archiveSuffix
 }
 
 var _ dialect = postgres{}
@@ -59,8 +62,8 @@ func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
 
 // insertEntries inserts in the order of the keys, so that two processes with the same dead letters do not wait for each
 // other.
-func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
-	ids := make(map[dlq.Key]int64, len(rows))
+func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
+	ids := make(map[driver.Key]int64, len(rows))
 	if len(rows) == 0 {
 		return ids, nil
 	}
@@ -77,11 +80,11 @@ func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows []
 	return ids, scanIDs(found, ids)
 }
 
-func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
-	if len(rows) == 0 {
+func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+	if len(in.rows) == 0 {
 		return nil
 	}
-	query, args := insertUnnest(table, columns, rows)
+	query, args := insertUnnest(in.table, in.columns, in.rows)
 	_, err := s.statements.exec(ctx, tx, query, args...)
 	return err
 }
@@ -106,8 +109,8 @@ func (postgres) after(column, op string, at, id func() string) string {
 	return rowAfter(column, op, at, id)
 }
 
-func (postgres) upsert(table string, columns, key, add, latest []string, rows int) string {
-	return onConflict(table, columns, key, add, latest, rows, "GREATEST")
+func (postgres) upsert(u *upsertion, rows int) string {
+	return onConflict(u, rows, "LEAST", "GREATEST")
 }
 
 func (postgres) time(t time.Time) any {
@@ -118,10 +121,10 @@ func (postgres) time(t time.Time) any {
 }
 
 func (postgres) contains(column, parameter string) string {
-	return column + " ILIKE " + parameter + " ESCAPE '!'"
+	return column + " ~ " + parameter
 }
 
-func (postgres) containsArg(text string) any { return likePattern(text) }
+func (postgres) containsArg(text string) any { return regularExpression(text) }
 
 func (postgres) containsBytes(column, parameter string) string {
 	return "position(" + parameter + " IN " + column + ") > 0"
@@ -135,9 +138,9 @@ func (postgres) projection(payload []byte) any {
 	return string(payload)
 }
 
-func (postgres) archive() string { return "archive.dlq_events_archive" }
+func (d postgres) archive() string { return d.inArchive("dlq_events_archive") }
 
-func (postgres) archivedBodies() string { return "archive.dlq_bodies_archive" }
+func (d postgres) archivedBodies() string { return d.inArchive("dlq_bodies_archive") }
 
 // durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server
 // then loses dead letters whose messages were acked.
@@ -149,10 +152,11 @@ func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
 }
 
 func (d postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return sqldb.PostgreSQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed, func(tx *sql.Tx) error {
-		if err := d.durable(ctx, tx); err != nil {
-			return err
-		}
-		return fn(tx)
-	})
+	return sqldb.PostgreSQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed,
+		func(tx *sql.Tx) error {
+			if err := d.durable(ctx, tx); err != nil {
+				return err
+			}
+			return fn(tx)
+		})
 }

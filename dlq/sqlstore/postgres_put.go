@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // A dead letter that waits and was never seen is what a store gets nearly always, and PostgreSQL stores any number of
@@ -28,7 +29,8 @@ func (r *letterRow) isNew() bool {
 	return e.RedriveOf == 0 && e.Status == dlq.Pending && e.Version == 1 && e.Revision == 0 && e.Body.Revision == 0 &&
 		e.RedriveCount == 0 && e.DeathRedrive == 0 && e.SeenCount == 1 && e.Size == int64(len(e.Body.Payload)) &&
 		e.Run == "" && e.ResolvedBy == "" && e.LeaseUntil.IsZero() && e.LastRedriveAt.IsZero() && e.SucceededAt.IsZero() &&
-		e.ResolvedAt.IsZero() && e.DiedAt.Equal(e.CreatedAt) && e.LastSeenAt.Equal(e.CreatedAt) && e.ChangedAt.Equal(e.CreatedAt)
+		e.ResolvedAt.IsZero() && e.DiedAt.Equal(e.CreatedAt) && e.LastSeenAt.Equal(e.CreatedAt) &&
+		e.ChangedAt.Equal(e.CreatedAt)
 }
 
 var (
@@ -50,12 +52,13 @@ func putStatement(function, array string, columns []newColumn, more []string) st
 
 // putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a separate key, and
 // isNew.
-func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error) {
+func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (map[driver.Key]int64, error) {
 	if len(letters) == 1 {
 		return d.putOne(ctx, s, &letters[0])
 	}
 	// In the order of their keys, so that two processes with the same dead letters do not wait for each other.
-	letters = slices.SortedFunc(slices.Values(letters), func(a, b letterRow) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	letters = slices.SortedFunc(slices.Values(letters),
+		func(a, b letterRow) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	args := make([]any, 0, len(newColumns)+len(newStatisticsNames))
 	for i := range newColumns {
 		args = append(args, newColumns[i].array(letters))
@@ -65,7 +68,7 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	if err := s.write.QueryRowContext(ctx, putLetters, args...).Scan(&stored); err != nil {
 		return nil, fmt.Errorf("new letters: %w", err)
 	}
-	ids := make(map[dlq.Key]int64, len(letters))
+	ids := make(map[driver.Key]int64, len(letters))
 	if !stored.Valid {
 		return ids, nil
 	}
@@ -86,7 +89,7 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	return ids, nil
 }
 
-func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[dlq.Key]int64, error) {
+func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[driver.Key]int64, error) {
 	args := make([]any, 0, len(newColumns)+2)
 	for i := range newColumns {
 		args = append(args, newColumns[i].single(letter))
@@ -99,5 +102,5 @@ func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[
 	if !stored.Valid {
 		return nil, nil
 	}
-	return map[dlq.Key]int64{letter.Key: stored.V}, nil
+	return map[driver.Key]int64{letter.Key: stored.V}, nil
 }

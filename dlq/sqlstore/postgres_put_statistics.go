@@ -11,7 +11,8 @@ import (
 // newStatisticsNames are the parameters of dlq_put_letters that newStatistics makes.
 var newStatisticsNames = []string{
 	"in_group", "in_count", "in_hour",
-	"group_fingerprint", "group_cause", "group_sample", "group_class", "group_handler", "group_first", "group_last", "group_at", "group_new",
+	"group_fingerprint", "group_cause", "group_sample", "group_class", "group_handler", "group_first", "group_last",
+	"group_at", "group_new",
 	"count_type", "count_topic", "count_new", "hour_at", "hour_fingerprint", "hour_new",
 }
 

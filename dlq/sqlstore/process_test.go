@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -58,7 +59,8 @@ func TestProcess_Child(t *testing.T) {
 func process(t *testing.T, path string, first, letters int, see func(line string) bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProcess_Child$", "-test.v")
-	cmd.Env = append(os.Environ(), "REDRIVE_STORE_CHILD="+path, fmt.Sprintf("REDRIVE_FIRST=%d", first), fmt.Sprintf("REDRIVE_LETTERS=%d", letters))
+	cmd.Env = append(os.Environ(), "REDRIVE_STORE_CHILD="+path, fmt.Sprintf("REDRIVE_FIRST=%d", first),
+		fmt.Sprintf("REDRIVE_LETTERS=%d", letters))
 	cmd.Stderr = io.Discard
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -126,7 +128,7 @@ func TestProcess_Killed(t *testing.T) {
 	s := open(t, "sqlite:"+path)
 	defer s.Close()
 	found := map[string]int{}
-	page := dlq.Page{Limit: dlq.MaxPage}
+	page := dlq.Page{Limit: driver.MaxPage}
 	for {
 		listing, err := s.List(t.Context(), dlq.Filter{}, page)
 		require.NoError(t, err)

@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's
 // table had under other names or in another type.
 var archiveColumns = strings.Join(slices.Concat(
-	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"}, bodyColumns[bodyProjection+1:],
+	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"},
+	bodyColumns[bodyProjection+1:],
 	[]string{"kafka_topic", "correlation_id"},
 ), ", ")
 
@@ -50,12 +52,12 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 		return 0, err
 	}
 	var counted deltas
-	audit := make([]dlq.AuditRecord, 0, len(entries))
+	audit := make([]driver.AuditRecord, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
 		counted.remove(e)
-		audit = append(audit, dlq.AuditRecord{
-			At: p.At, Actor: p.Actor, Action: dlq.ActionPurge, Note: p.Note, EntryID: e.ID, Run: e.Run,
+		audit = append(audit, driver.AuditRecord{
+			At: p.At, Actor: p.Actor, Action: driver.ActionPurge, Note: p.Note, EntryID: e.ID, Run: e.Run,
 			From: e.Status, Version: e.Version, Detail: map[string]string{"event_id": e.EventID},
 		})
 	}
@@ -73,14 +75,16 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 // notBrought is a condition that an entry of a table was not brought back from the archive since a time, which is a
 // parameter or a literal: what somebody has brought back stays for as long again as it stayed after it was closed.
 func notBrought(table, since string) string {
-	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" + string(dlq.ActionUnarchive) +
+	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" +
+		string(driver.ActionUnarchive) +
 		"' AND a.at >= " + since + ")"
 }
 
 // archiveRevisions copies the revisions that an entry of the archive has no room for: all but the last.
 func archiveRevisions(d dialect, bodies, entries string) string {
 	names := strings.Join(bodyColumns, ", b.")
-	return "INSERT INTO " + d.archivedBodies() + " (" + strings.Join(bodyColumns, ", ") + ") SELECT b." + names + " FROM " + bodies +
+	return "INSERT INTO " + d.archivedBodies() + " (" + strings.Join(bodyColumns, ", ") + ") SELECT b." + names +
+		" FROM " + bodies +
 		" b JOIN " + entries + " e ON e.id = b.entry_id WHERE b.revision <> e.revision"
 }
 
@@ -91,12 +95,17 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	}
 	in := " IN " + questionMarks(len(ids), 1)
 	if !p.SkipArchive {
+		// Copies that somebody has made by hand while the entry was there.
+		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+s.dialect.archive()+" WHERE id"+in), ids...); err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
 		query := "INSERT INTO " + s.dialect.archive() + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
 			", ? FROM dlq_events WHERE id" + in
 		if _, err := tx.ExecContext(ctx, s.bind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
-		if _, err := tx.ExecContext(ctx, s.bind(archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in), ids...); err != nil {
+		if _, err := tx.ExecContext(ctx, s.bind(archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in),
+			ids...); err != nil {
 			return fmt.Errorf("archive revisions: %w", err)
 		}
 	}

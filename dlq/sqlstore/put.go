@@ -10,11 +10,12 @@ import (
 	"slices"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may be
 // several.
-func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if err := checkLetters(letters); err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, 
 // PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and
 // durable. Ack their messages only then. When it fails the transaction is as it was before. Do not use the
 // transaction of business work that has failed: it will be rolled back, and the dead letter with it.
-func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("sqlstore: put: %w: the transaction is nil", dlq.ErrInvalid)
 	}
@@ -49,7 +50,7 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
 	foreign := &Store{dialect: s.dialect, statements: statements{dialect: s.dialect.name(), unprepared: true}}
-	var receipts []dlq.Receipt
+	var receipts []driver.Receipt
 	err = savepoint(ctx, tx, func() error {
 		if err := s.dialect.durable(ctx, tx); err != nil {
 			return err
@@ -82,8 +83,9 @@ func savepoint(ctx context.Context, tx *sql.Tx, fn func() error) error {
 
 func checkLetters(letters []*dlq.Entry) error {
 	for _, e := range letters {
-		if e == nil || e.Body == nil || e.CreatedAt.IsZero() || e.Key == (dlq.Key{}) {
-			return fmt.Errorf("sqlstore: put: %w: a dead letter needs a body, a key and a time; make it with dlq.NewEntry", dlq.ErrInvalid)
+		if e == nil || e.Body == nil || e.CreatedAt.IsZero() || e.Key == (driver.Key{}) {
+			return fmt.Errorf("sqlstore: put: %w: a dead letter needs a body, a key and a time; make it with dlq.NewEntry",
+				dlq.ErrInvalid)
 		}
 	}
 	return nil
@@ -129,8 +131,8 @@ type putting struct {
 	store    *Store
 	tx       *sql.Tx
 	deltas   deltas
-	audit    []dlq.AuditRecord
-	receipts []dlq.Receipt
+	audit    []driver.AuditRecord
+	receipts []driver.Receipt
 	// rows are the entries that were there already and changed, as they are now; before is as they were.
 	rows, before map[int64]*dlq.Entry
 	tookPlace    bool
@@ -139,7 +141,7 @@ type putting struct {
 // putTx stores letters. The statistics are left to the caller.
 func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*putting, error) {
 	p := &putting{
-		store: s, tx: tx, receipts: make([]dlq.Receipt, len(letters)),
+		store: s, tx: tx, receipts: make([]driver.Receipt, len(letters)),
 		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
 	}
 	fresh, err := p.bringBack(ctx, letters)
@@ -183,7 +185,7 @@ func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []i
 // insert stores new entries; those whose key is there already have been seen before.
 func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) error {
 	var first, again []int // the first letter with a key, and those that repeat it
-	seen := make(map[dlq.Key]bool, len(fresh))
+	seen := make(map[driver.Key]bool, len(fresh))
 	for _, i := range fresh {
 		if key := letters[i].Key; !seen[key] {
 			seen[key] = true
@@ -207,7 +209,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 			again = append(again, i)
 			continue
 		}
-		p.receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Stored}
+		p.receipts[i] = driver.Receipt{ID: id, Outcome: driver.Stored}
 		stored := *letters[i].Entry
 		stored.ID = id
 		p.deltas.add(&stored)
@@ -222,7 +224,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 // seeAgain applies deaths whose keys were there already, in the order in which they came.
 func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int) error {
 	slices.Sort(again)
-	keys := make([]dlq.Key, 0, len(again))
+	keys := make([]driver.Key, 0, len(again))
 	for _, i := range again {
 		keys = append(keys, letters[i].Key)
 	}
@@ -269,9 +271,9 @@ func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []in
 }
 
 // entriesByKey reads and locks entries, in the order of their ids like everybody else.
-func (p *putting) entriesByKey(ctx context.Context, keys []dlq.Key) (map[dlq.Key]*dlq.Entry, error) {
-	found := make(map[dlq.Key]*dlq.Entry, len(keys))
-	ids := map[dlq.Key]int64{}
+func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driver.Key]*dlq.Entry, error) {
+	found := make(map[driver.Key]*dlq.Entry, len(keys))
+	ids := map[driver.Key]int64{}
 	for chunk := range chunks(keys) {
 		args := make([]any, len(chunk))
 		for i := range chunk {
@@ -305,13 +307,14 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 		p.before[row.ID] = row
 	}
 	after, outcome := row.Die(d)
-	p.receipts[i] = dlq.Receipt{ID: row.ID, Outcome: outcome}
-	if outcome == dlq.DiedAgain {
+	p.receipts[i] = driver.Receipt{ID: row.ID, Outcome: outcome}
+	if outcome == driver.DiedAgain {
+		p.deltas.diedAgain(&after)
 		if err := p.keepBody(ctx, &after, d.Body); err != nil {
 			return err
 		}
-		p.audit = append(p.audit, dlq.AuditRecord{
-			At: d.DiedAt, Actor: after.ChangedBy, Action: dlq.ActionDie, EntryID: row.ID, Run: row.Run,
+		p.audit = append(p.audit, driver.AuditRecord{
+			At: d.DiedAt, Actor: after.ChangedBy, Action: driver.ActionDie, EntryID: row.ID, Run: row.Run,
 			From: row.Status, To: after.Status, Version: after.Version,
 			Detail: map[string]string{"error": after.ErrorMessage, "previous_error": row.ErrorMessage},
 		})

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Bounds of the pieces of a large call, in letters.
@@ -18,13 +19,13 @@ const (
 // putPieces stores letters, many of them in pieces: while a server works on one this process makes the rows of the
 // next, and a second connection brings a second processor of the server to work. Each piece is a transaction; a caller
 // who gets an error repeats the call anyway.
-func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]driver.Receipt, error) {
 	size := s.pieceSize(letters)
 	if size >= len(letters) {
 		return s.putPiece(ctx, letters)
 	}
 	pieces := slices.Collect(slices.Chunk(letters, size))
-	receipts, errs := make([][]dlq.Receipt, len(pieces)), make([]error, len(pieces))
+	receipts, errs := make([][]driver.Receipt, len(pieces)), make([]error, len(pieces))
 	var group sync.WaitGroup
 	for i := range pieces {
 		group.Go(func() { receipts[i], errs[i] = s.putPiece(ctx, pieces[i]) })
@@ -36,7 +37,7 @@ func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]dlq.Rece
 	return slices.Concat(receipts...), nil
 }
 
-func (s *Store) putPiece(ctx context.Context, letters []*dlq.Entry) ([]dlq.Receipt, error) {
+func (s *Store) putPiece(ctx context.Context, letters []*dlq.Entry) ([]driver.Receipt, error) {
 	rows, err := s.makeRows(letters)
 	if err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func (s *Store) pieceSize(letters []*dlq.Entry) int {
 	if _, short := s.dialect.(newPutter); !short || len(letters) < 2*minPiece {
 		return len(letters)
 	}
-	seen := make(map[dlq.Key]bool, len(letters))
+	seen := make(map[driver.Key]bool, len(letters))
 	for _, e := range letters {
 		if seen[e.Key] || !(&letterRow{Entry: e}).isNew() {
 			return len(letters)

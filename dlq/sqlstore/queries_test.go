@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -117,8 +118,8 @@ func TestDlqEvents_TheFiveQueries(t *testing.T) {
 		entry(4, now.Add(-3*time.Hour), age), entry(5, now.Add(-30*24*time.Hour), age), entry(6, now.Add(-30*24*time.Hour)))
 	require.NoError(t, err)
 	for id, hours := range map[int64]time.Duration{5: 2, 6: 4} {
-		results, err := s.Change(t.Context(), dlq.Change{
-			Action: dlq.ActionResolve, IDs: []int64{id}, Actor: "ana", At: now.Add(-30*24*time.Hour + hours*time.Hour),
+		results, err := s.Change(t.Context(), driver.Change{
+			Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: now.Add(-30*24*time.Hour + hours*time.Hour),
 		})
 		require.NoError(t, err)
 		require.NoError(t, results[0].Err)
@@ -154,8 +155,10 @@ func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, rows.Err())
 	require.Equal(t, []string{
-		"id", "event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace", "retry_count",
-		"max_retries", "status", "created_at", "last_retry_at", "resolved_at", "resolved_by", "kafka_offset", "kafka_partition",
+		"id", "event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace",
+		"retry_count",
+		"max_retries", "status", "created_at", "last_retry_at", "resolved_at", "resolved_by", "kafka_offset",
+		"kafka_partition",
 		"kafka_topic", "correlation_id",
 	}, columns[:19])
 	indexes := map[string]bool{}
@@ -182,8 +185,10 @@ func TestDlqEvents_PayloadInQueries(t *testing.T) {
 	for range 2000 {
 		deep = append(deep, ']')
 	}
-	_, err := s.Put(t.Context(), entry(1, now), entry(2, now, payload(`{"employee": `)), entry(3, now, payload("\xff\x00")),
-		entry(4, now, payload("")), entry(5, now, payload(string(deep))), entry(6, now, payload("{\"a\":\"\xff\"}")), entry(7, now))
+	_, err := s.Put(t.Context(), entry(1, now), entry(2, now, payload(`{"employee": `)),
+		entry(3, now, payload("\xff\x00")),
+		entry(4, now, payload("")), entry(5, now, payload(string(deep))), entry(6, now, payload("{\"a\":\"\xff\"}")),
+		entry(7, now))
 	require.NoError(t, err)
 	require.Equal(t, [][]any{{int64(7)}}, rowsOf(t, db,
 		"SELECT id FROM dlq_events WHERE json_extract(event_payload, '$.employee.cpf') = '00000000007'"))
@@ -196,7 +201,8 @@ func TestDlqEvents_PayloadInQueries(t *testing.T) {
 	_, err = db.ExecContext(t.Context(), "INSERT INTO employee VALUES ('E-7', 'sales')")
 	require.NoError(t, err)
 	require.Equal(t, [][]any{{"sales", "event-7"}}, rowsOf(t, db,
-		"SELECT e.department, d.event_id FROM dlq_events d JOIN employee e ON e.id = d.source_id WHERE d.source_table = 'employee'"))
+		"SELECT e.department, d.event_id FROM dlq_events d JOIN employee e ON e.id = d.source_id WHERE d.source_table = "+
+			"'employee'"))
 }
 
 // The archive has the whole entry, byte for byte, and a purge that cannot archive removes nothing.
@@ -204,9 +210,10 @@ func TestPurge_Archive(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
 	now := time.Now()
-	_, err := s.Put(t.Context(), entry(1, now, func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\xff\x00") }), entry(2, now))
+	_, err := s.Put(t.Context(), entry(1, now, func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\xff\x00") }),
+		entry(2, now))
 	require.NoError(t, err)
-	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: []int64{1, 2}, Actor: "ana", At: now})
+	_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: []int64{1, 2}, Actor: "ana", At: now})
 	require.NoError(t, err)
 	want := rowsOf(t, db, "SELECT * FROM dlq_events ORDER BY id")
 	purge := dlq.Purge{ClosedBefore: now.Add(time.Minute), Actor: "cron", At: now}
@@ -233,7 +240,7 @@ func TestPurge_Archive(t *testing.T) {
 	purge.SkipArchive = true
 	_, err = s.Put(t.Context(), entry(3, now))
 	require.NoError(t, err)
-	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: []int64{3}, Actor: "ana", At: now})
+	_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: []int64{3}, Actor: "ana", At: now})
 	require.NoError(t, err)
 	n, err = s.Purge(t.Context(), purge)
 	require.NoError(t, err)
@@ -247,7 +254,10 @@ func TestAudit_AppendOnly(t *testing.T) {
 	s, db := newFile(t, "")
 	_, err := s.Put(t.Context(), entry(1, time.Now()))
 	require.NoError(t, err)
-	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{1}, Actor: "eve", At: time.Now()})
+	_, err = s.Change(t.Context(), driver.Change{
+		Action: driver.ActionDiscard, IDs: []int64{1}, Actor: "eve",
+		At: time.Now(),
+	})
 	require.NoError(t, err)
 	for _, query := range []string{"UPDATE dlq_audit SET actor = 'ana'", "DELETE FROM dlq_audit"} {
 		_, err := db.ExecContext(t.Context(), query)
@@ -261,8 +271,9 @@ func TestList_UsesIndexes(t *testing.T) {
 	_, db := newFile(t, "")
 	for name, where := range map[string]string{
 		"all": "1 = 1", "status": "status = 'PENDING'", "topic": "topic = 'orders' AND status = 'PENDING'",
-		"event type": "event_type = 'x' AND status = 'PENDING'", "source id": "source_id = 'x'", "correlation id": "correlation_id = 'x'",
-		"fingerprint": "fingerprint = 'x' AND status = 'PENDING'", "run": "run_id = 'x'",
+		"event type": "event_type = 'x' AND status = 'PENDING'", "source id": "source_id = 'x'",
+		"correlation id": "correlation_id = 'x'",
+		"fingerprint":    "fingerprint = 'x' AND status = 'PENDING'", "run": "run_id = 'x'",
 	} {
 		query := "EXPLAIN QUERY PLAN SELECT id, error_message FROM dlq_entries WHERE " + where +
 			" AND (created_at, id) < ('2026-01-01', 7) ORDER BY created_at DESC, id DESC LIMIT 51"
@@ -272,7 +283,10 @@ func TestList_UsesIndexes(t *testing.T) {
 			require.NotContains(t, step, "TEMP B-TREE", "%s: %s", name, step)
 		}
 	}
-	for _, query := range []string{"SELECT id FROM dlq_entries WHERE event_id = 'x'", "SELECT id FROM dlq_entries WHERE dedup_key = x'00'"} {
+	for _, query := range []string{
+		"SELECT id FROM dlq_entries WHERE event_id = 'x'",
+		"SELECT id FROM dlq_entries WHERE dedup_key = x'00'",
+	} {
 		require.Contains(t, fmt.Sprint(rowsOf(t, db, "EXPLAIN QUERY PLAN "+query)), "SEARCH")
 	}
 	// The older query, through the view, uses the index of the table and never touches the messages.

@@ -10,6 +10,7 @@ import (
 	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -32,39 +33,40 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 }
 
 // List returns a page of the entries that the filter picks.
-func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	if err := s.open("list"); err != nil {
-		return dlq.Listing{}, err
+		return driver.Listing{}, err
 	}
 	p, cursor, err := p.Resolve()
 	if err == nil {
 		err = f.Validate()
 	}
 	if err != nil {
-		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
 	branches, err := s.branches(ctx, f, p)
 	if err != nil {
-		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
 	if len(branches) == 0 {
-		return dlq.Listing{}, nil
+		return driver.Listing{}, nil
 	}
 	query, args := s.listing(branches, p, cursor)
 	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
-		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
 	entries, err := scanEntries(rows)
 	if err != nil {
-		return dlq.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
+		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}
 	if len(entries) <= p.Limit {
-		return dlq.Listing{Entries: entries}, nil
+		return driver.Listing{Entries: entries}, nil
 	}
 	entries = entries[:p.Limit]
 	last := &entries[p.Limit-1]
-	return dlq.Listing{Entries: entries, Next: dlq.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()}, nil
+	return driver.Listing{Entries: entries, Next: driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()},
+		nil
 }
 
 // where writes the filter. Every value is a parameter; the column names are ours.
@@ -114,12 +116,14 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 		b.Where(s.dialect.contains("error_message", b.Var(s.dialect.containsArg(f.ErrorText))))
 	}
 	if f.PayloadText != "" {
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = " +
+			"dlq_entries.revision AND " +
 			s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))) + ")")
 	}
 	if f.TraceID != "" {
 		header := `"` + envelope.KeyTraceParent + `":"00-` + f.TraceID + `-`
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " +
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = " +
+			"dlq_entries.revision AND " +
 			s.dialect.contains("b.headers", b.Var(s.dialect.containsArg(header))) + ")")
 	}
 	for _, field := range f.PayloadFields {
@@ -161,7 +165,7 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 }
 
 // page writes the order and the place in it. One row more than asked reports whether there is another page.
-func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *dlq.Cursor) {
+func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *driver.Cursor) {
 	direction, compare := "DESC", "<"
 	if p.Order.Ascending() {
 		direction, compare = "ASC", ">"

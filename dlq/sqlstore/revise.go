@@ -10,10 +10,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Revise gives an entry a new revision of its body.
-func (s *Store) Revise(ctx context.Context, r dlq.Revision) (*dlq.Entry, error) {
+func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, error) {
 	if err := r.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: revise: %w", err)
 	}
@@ -27,7 +28,7 @@ func (s *Store) Revise(ctx context.Context, r dlq.Revision) (*dlq.Entry, error) 
 		if before == nil {
 			return fmt.Errorf("entry %d: %w", r.EntryID, dlq.ErrNotFound)
 		}
-		c := dlq.Change{Action: dlq.ActionEdit, Version: r.Version, Actor: r.Actor, Note: r.Note, At: r.At}
+		c := driver.Change{Action: driver.ActionEdit, Version: r.Version, Actor: r.Actor, Note: r.Note, At: r.At}
 		if after, err = c.Apply(*before); err != nil {
 			return err
 		}
@@ -39,8 +40,8 @@ func (s *Store) Revise(ctx context.Context, r dlq.Revision) (*dlq.Entry, error) 
 		}
 		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
 		maps.Copy(detail, r.Detail)
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{{
-			At: r.At, Actor: r.Actor, Action: dlq.ActionEdit, Note: r.Note, EntryID: r.EntryID,
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
+			At: r.At, Actor: r.Actor, Action: driver.ActionEdit, Note: r.Note, EntryID: r.EntryID,
 			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
 		}})
 	})
@@ -53,7 +54,8 @@ func (s *Store) Revise(ctx context.Context, r dlq.Revision) (*dlq.Entry, error) 
 // addRevision stores a body behind the last one, and makes it the entry's.
 func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body *dlq.Body) error {
 	var last int
-	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last); err != nil {
+	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?",
+		e.ID).Scan(&last); err != nil {
 		return err
 	}
 	e.Revision, e.Size = last+1, int64(len(body.Payload))

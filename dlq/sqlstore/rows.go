@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // chunkSizes are the numbers of rows that one statement has. A few fixed ones, so that the statements can be prepared.
@@ -32,10 +33,18 @@ func insertInto(table string, columns []string, rows int) string {
 	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows)
 }
 
+// rowsOf are rows for a table.
+type rowsOf struct {
+	table   string
+	columns []string
+	rows    [][]any
+}
+
 // insertValues is insertRows for databases that know no arrays.
-func insertValues(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
-	for chunk := range chunks(rows) {
-		if _, err := s.statements.exec(ctx, tx, insertInto(table, columns, len(chunk)), slices.Concat(chunk...)...); err != nil {
+func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+	for chunk := range chunks(in.rows) {
+		if _, err := s.statements.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)),
+			slices.Concat(chunk...)...); err != nil {
 			return err
 		}
 	}
@@ -58,7 +67,7 @@ func idInList(column string, ids []int64) iter.Seq2[string, []any] {
 }
 
 // scanIDs reads and closes rows of ids and keys.
-func scanIDs(rows *sql.Rows, ids map[dlq.Key]int64) error {
+func scanIDs(rows *sql.Rows, ids map[driver.Key]int64) error {
 	defer rows.Close()
 	for rows.Next() {
 		var id int64
@@ -66,7 +75,7 @@ func scanIDs(rows *sql.Rows, ids map[dlq.Key]int64) error {
 		if err := rows.Scan(&id, &key); err != nil {
 			return err
 		}
-		ids[dlq.Key(key)] = id
+		ids[driver.Key(key)] = id
 	}
 	return rows.Err()
 }
@@ -76,7 +85,8 @@ func scanIDs(rows *sql.Rows, ids map[dlq.Key]int64) error {
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {
-		rows, err := s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+" ORDER BY id"+s.dialect.forUpdate(),
+		rows, err := s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+" ORDER BY id"+
+			s.dialect.forUpdate(),
 			args...)
 		if err != nil {
 			return nil, err

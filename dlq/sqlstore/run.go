@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -37,20 +38,22 @@ func scanRun(row interface{ Scan(dest ...any) error }) (*runRow, error) {
 	if err := json.Unmarshal([]byte(document), &r.Run); err != nil {
 		return nil, fmt.Errorf("document of run %s: %w", id, err)
 	}
-	r.ID, r.Version, r.Holder, r.LeaseUntil, r.FrozenTo, r.FreezeTo, r.Counts = id, version, holder, lease, frozenTo, freezeTo, n
+	r.ID, r.Version, r.Holder, r.LeaseUntil, r.FrozenTo, r.FreezeTo, r.Counts = id, version, holder, lease, frozenTo,
+		freezeTo, n
 	return r, nil
 }
 
 // encodeRun leaves out what has columns and changes with every step.
 func encodeRun(r *redrive.Run) (string, error) {
 	document := *r
-	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = redrive.Counts{}, "", time.Time{}, 0, 0
+	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = redrive.Counts{}, "",
+		time.Time{}, 0, 0
 	data, err := json.Marshal(&document)
 	return string(data), err
 }
 
 // CreateRun stores a new run.
-func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRecord) error {
+func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.AuditRecord) error {
 	document, err := encodeRun(r)
 	if err != nil {
 		return fmt.Errorf("sqlstore: create run: %w", err)
@@ -73,13 +76,14 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRe
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
 	})
 	if err == nil || errors.Is(err, dlq.ErrConflict) {
 		return err
 	}
 	// One that was created at the same time is met by the unique index only.
-	if there, failed := s.Run(ctx, r.ID); failed == nil && (!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
+	if there, failed := s.Run(ctx, r.ID); failed == nil &&
+		(!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
 		return idTaken(there)
 	}
 	return err
@@ -88,7 +92,8 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRe
 // idTaken returns the owner of a run's id.
 func idTaken(there *redrive.Run) error {
 	return &redrive.ConflictError{
-		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy, At: there.CreatedAt,
+		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy,
+		At: there.CreatedAt,
 	}
 }
 
@@ -145,7 +150,7 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 	var last *runRow
 	for rows.Next() {
 		if len(runs) == p.Limit {
-			next = dlq.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
+			next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
 			break
 		}
 		if last, err = scanRun(rows); err != nil {
@@ -160,7 +165,7 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 }
 
 // ChangeRun replaces a run by compare-and-set.
-func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRecord) error {
+func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.AuditRecord) error {
 	document, err := encodeRun(r)
 	if err != nil {
 		return fmt.Errorf("sqlstore: change run: %w", err)
@@ -183,12 +188,14 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit dlq.AuditRe
 		if err := s.settleSends(ctx, tx, &now.Run, r); err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
 	})
 }
 
 // LeaseRun takes, extends or returns the lease of a run.
-func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run, error) {
+func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
+	error,
+) {
 	var run *runRow
 	err := s.inTx(ctx, "lease run "+id, func(tx *sql.Tx) (err error) {
 		if run, err = s.lockRun(ctx, tx, id); err != nil {
@@ -203,7 +210,8 @@ func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, l
 			if err != nil {
 				return err
 			}
-			if _, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document, run.seq); err != nil {
+			if _, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document,
+				run.seq); err != nil {
 				return err
 			}
 		}
@@ -239,9 +247,11 @@ func (s *Store) heldRun(ctx context.Context, tx *sql.Tx, id, holder string, at t
 // saveRun writes the columns that steps change. The row is locked.
 func (s *Store) saveRun(ctx context.Context, tx *sql.Tx, r *runRow) error {
 	n := &r.Counts
-	_, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET holder = ?, lease_until = ?, frozen_to = ?, n_waiting = ?, n_claimed = ?,"+
+	_, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET holder = ?, lease_until = ?, frozen_to = ?, n_waiting = "+
+		"?, n_claimed = ?,"+
 		" n_out = ?, n_succeeded = ?, n_failed = ?, n_lost = ?, n_skipped = ? WHERE seq = ?",
-		r.Holder, s.dialect.time(r.LeaseUntil), r.FrozenTo, n.Waiting, n.Claimed, n.Out, n.Succeeded, n.Failed, n.Lost, n.Skipped, r.seq)
+		r.Holder, s.dialect.time(r.LeaseUntil), r.FrozenTo, n.Waiting, n.Claimed, n.Out, n.Succeeded, n.Failed, n.Lost,
+		n.Skipped, r.seq)
 	return err
 }
 

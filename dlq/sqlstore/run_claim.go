@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -41,7 +42,8 @@ func (p *stepping) updateEntries(ctx context.Context, set string, before []*dlq.
 	}
 	for _, version := range slices.Sorted(maps.Keys(byVersion)) {
 		ids := byVersion[version]
-		n, err := p.updateIn(ctx, "id", "UPDATE dlq_entries SET "+set+" WHERE version = ?", ids, slices.Concat(args, []any{version}))
+		n, err := p.updateIn(ctx, "id", "UPDATE dlq_entries SET "+set+" WHERE version = ?", ids,
+			slices.Concat(args, []any{version}))
 		if err != nil {
 			return err
 		}
@@ -54,12 +56,15 @@ func (p *stepping) updateEntries(ctx context.Context, set string, before []*dlq.
 
 // updateItems changes those of the run's items that meet a condition, and returns how many did.
 func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int64, args ...any) (int64, error) {
-	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET "+set+" WHERE "+where+" AND run_seq = ?", ids, slices.Concat(args, []any{p.run.seq}))
+	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET "+set+" WHERE "+where+" AND run_seq = ?", ids,
+		slices.Concat(args, []any{p.run.seq}))
 }
 
 // updateIn adds a list of sorted ids to the condition of an update. The range that they are in is for a database which
 // has no statistics of a run's items yet, and would read all of them to find these.
-func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args []any) (changed int64, err error) {
+func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args []any) (changed int64,
+	err error,
+) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
@@ -86,7 +91,8 @@ func (p *stepping) claim(ctx context.Context) error {
 	if len(p.step.Claims) == 0 {
 		return nil
 	}
-	claims := slices.SortedFunc(slices.Values(p.step.Claims), func(a, b redrive.Claim) int { return compareIDs(a.EntryID, b.EntryID) })
+	claims := slices.SortedFunc(slices.Values(p.step.Claims),
+		func(a, b redrive.Claim) int { return compareIDs(a.EntryID, b.EntryID) })
 	ids := make([]int64, len(claims))
 	for i := range claims {
 		ids[i] = claims[i].EntryID
@@ -122,7 +128,8 @@ func (p *stepping) claim(ctx context.Context) error {
 		p.claimed = append(p.claimed, after)
 	}
 	at := p.store.dialect.time(p.step.At)
-	err = p.updateEntries(ctx, "status = 'RETRYING', version = version + 1, retry_count = retry_count + 1, last_retry_at = ?,"+
+	err = p.updateEntries(ctx, "status = 'RETRYING', version = version + 1, retry_count = retry_count + 1, "+
+		"last_retry_at = ?,"+
 		" lease_until = ?, run_id = ?, changed_at = ?, changed_by = ?", ours,
 		at, p.store.dialect.time(p.step.At.Add(p.step.OutcomeTimeout)), p.run.ID, at, p.step.Actor)
 	if err != nil {
@@ -162,7 +169,8 @@ func (p *stepping) claimItems(ctx context.Context) error {
 	})
 	for _, l := range lives {
 		ids := byLife[l]
-		n, err := p.updateItems(ctx, "state = 'claimed', claimed_until = ?, detail = NULL, version = version + 1, redrive = ?",
+		n, err := p.updateItems(ctx, "state = 'claimed', claimed_until = ?, detail = NULL, version = version + 1, redrive "+
+			"= ?",
 			"state = 'waiting' AND version = ?", ids, until, l.redrive, l.version-1)
 		if err != nil {
 			return err
@@ -181,7 +189,7 @@ func (p *stepping) claimOne(claim *redrive.Claim, before *dlq.Entry) (dlq.Entry,
 	if before == nil {
 		return dlq.Entry{}, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)
 	}
-	c := p.change(dlq.ActionRedrive)
+	c := p.change(driver.ActionRedrive)
 	c.Version = claim.Version
 	after, err := c.Apply(*before)
 	if err != nil {

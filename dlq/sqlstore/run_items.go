@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM dlq_run_items"
+const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM " +
+	"dlq_run_items"
 
 // FreezeRun makes items of the next entries that the run's filter picks.
 func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
@@ -66,7 +68,8 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 	run.Counts.Waiting += added
 	run.FrozenTo = last
 	if added == int64(limit) {
-		if err := s.queryRow(ctx, tx, "SELECT max(entry_id) FROM dlq_run_items WHERE run_seq = ?", run.seq).Scan(&run.FrozenTo); err != nil {
+		if err := s.queryRow(ctx, tx, "SELECT max(entry_id) FROM dlq_run_items WHERE run_seq = ?",
+			run.seq).Scan(&run.FrozenTo); err != nil {
 			return err
 		}
 	}
@@ -78,11 +81,12 @@ func (s *Store) RunItems(ctx context.Context, id string, f redrive.ItemFilter) (
 	if f.Limit == 0 {
 		f.Limit = 50
 	}
-	if f.Limit < 1 || f.Limit > dlq.MaxPage {
-		return nil, fmt.Errorf("sqlstore: run items: %w: limit %d: from 1 to %d", dlq.ErrInvalid, f.Limit, dlq.MaxPage)
+	if f.Limit < 1 || f.Limit > driver.MaxPage {
+		return nil, fmt.Errorf("sqlstore: run items: %w: limit %d: from 1 to %d", dlq.ErrInvalid, f.Limit, driver.MaxPage)
 	}
 	if f.State != "" && !slices.Contains(redrive.ItemStates(), f.State) {
-		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State, redrive.ItemStates())
+		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State,
+			redrive.ItemStates())
 	}
 	items, err := s.readItems(ctx, id, f)
 	if err != nil {
@@ -116,7 +120,8 @@ func scanItems(rows *sql.Rows) ([]redrive.Item, error) {
 	var items []redrive.Item
 	for rows.Next() {
 		var i redrive.Item
-		err := rows.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil}, timeValue{&i.SettledAt},
+		err := rows.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil},
+			timeValue{&i.SettledAt},
 			textValue{&i.Detail})
 		if err != nil {
 			return nil, err

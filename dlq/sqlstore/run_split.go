@@ -25,7 +25,9 @@ func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, 
 }
 
 // SplitRun counts the entries of a run by topic and by cause.
-func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.TopicCount, []redrive.CauseCount, error) {
+func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.TopicCount, []redrive.CauseCount,
+	error,
+) {
 	if err := s.open("split run"); err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -67,7 +68,7 @@ type stepping struct {
 	step    *redrive.Step
 	run     *runRow
 	deltas  deltas
-	audit   []dlq.AuditRecord
+	audit   []driver.AuditRecord
 	claimed []dlq.Entry
 }
 
@@ -80,7 +81,7 @@ func (p *stepping) published(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := p.change(dlq.ActionSucceed)
+	c := p.change(driver.ActionSucceed)
 	c.Note = "published; no outcome is awaited"
 	var closed []*dlq.Entry
 	for _, id := range ids {
@@ -97,7 +98,8 @@ func (p *stepping) published(ctx context.Context) error {
 	}
 	at := p.store.dialect.time(p.step.At)
 	err = p.updateEntries(ctx, "status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
-		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ?", closed, at, at, p.step.Actor, at, p.step.Actor)
+		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ?", closed, at, at, p.step.Actor, at,
+		p.step.Actor)
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 	for _, id := range ids {
 		item, e := items[id], entries[id]
 		if item.State == redrive.ItemClaimed && e != nil {
-			c := p.change(dlq.ActionRelease)
+			c := p.change(driver.ActionRelease)
 			c.Version, c.Note = item.Version, details[id]
 			after, err := c.Apply(*e)
 			if err != nil {
@@ -161,19 +163,20 @@ func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) err
 	if err := p.store.addRevision(ctx, p.tx, e, body); err != nil {
 		return err
 	}
-	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?", e.Revision, e.Size, e.ID)
+	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?",
+		e.Revision, e.Size, e.ID)
 	last := &p.audit[len(p.audit)-1]
 	last.Detail = map[string]string{"revision": strconv.Itoa(e.Revision)}
 	return err
 }
 
-func (p *stepping) change(action dlq.Action) dlq.Change {
-	return dlq.Change{Action: action, Actor: p.step.Actor, At: p.step.At, Lease: p.step.OutcomeTimeout, Run: p.run.ID}
+func (p *stepping) change(action driver.Action) driver.Change {
+	return driver.Change{Action: action, Actor: p.step.Actor, At: p.step.At, Lease: p.step.OutcomeTimeout, Run: p.run.ID}
 }
 
-func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
+func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
 	p.deltas.change(before, after)
-	p.audit = append(p.audit, dlq.AuditRecord{
+	p.audit = append(p.audit, driver.AuditRecord{
 		At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: after.ID, Run: p.run.ID,
 		From: before.Status, To: after.Status, Version: after.Version,
 	})
@@ -182,7 +185,9 @@ func (p *stepping) record(c dlq.Change, before, after *dlq.Entry) {
 // items reads items of the run that are in one of the states; the others are not in the map. The states are named, here
 // and below, because a database that has no statistics of a new run's items would read all of them to find a few by
 // their entries alone.
-func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item, error) {
+func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item,
+	error,
+) {
 	found := make(map[int64]redrive.Item, len(ids))
 	for _, state := range states {
 		for in, args := range p.store.dialect.idIn("entry_id", ids) {
@@ -209,7 +214,8 @@ func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to redrive.
 	if to == redrive.ItemSucceeded {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	n, err := p.updateItems(ctx, "state = ?, claimed_until = NULL, settled_at = ?", "state = ?", ids, string(to), settled, string(from))
+	n, err := p.updateItems(ctx, "state = ?, claimed_until = NULL, settled_at = ?", "state = ?", ids, string(to), settled,
+		string(from))
 	p.run.Counts.Add(from, -n)
 	p.run.Counts.Add(to, n)
 	return err
@@ -223,8 +229,9 @@ func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.It
 	if to != redrive.ItemWaiting {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx, "UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL,"+
-		" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
+	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx,
+		"UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL,"+
+			" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
 		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))
 	if err == nil && n != 1 && to != item.State {
 		err = errStale

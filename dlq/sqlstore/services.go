@@ -30,7 +30,8 @@ const (
 // Beat keeps the report of a process, and returns the pause of its service.
 func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.IntakePause, error) {
 	pause := driver.IntakePause{Service: report.Service}
-	if len(report.Service) > maxServiceName || len(report.Process) > maxServiceName || report.Service == "" || report.Process == "" {
+	if len(report.Service) > maxServiceName || len(report.Process) > maxServiceName || report.Service == "" ||
+		report.Process == "" {
 		return pause, fmt.Errorf("sqlstore: beat: %w: service %.80q, process %.80q: 1 to %d bytes each", dlq.ErrInvalid,
 			report.Service, report.Process, maxServiceName)
 	}
@@ -39,7 +40,8 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 		return pause, fmt.Errorf("sqlstore: beat: %w", err)
 	}
 	err = s.inTx(ctx, "beat", func(tx *sql.Tx) error {
-		found, err := s.replaceService(ctx, tx, report.Service, report.Process, report.At, 0, "", string(document))
+		row := &serviceRow{service: report.Service, process: report.Process, report: string(document)}
+		found, err := s.replaceService(ctx, tx, report.At, row)
 		if err != nil {
 			return err
 		}
@@ -51,7 +53,8 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 			}
 		}
 		var paused int
-		err = s.queryRow(ctx, tx, "SELECT paused, paused_by, at FROM dlq_services WHERE service = ? AND process = ''", report.Service).
+		err = s.queryRow(ctx, tx, "SELECT paused, paused_by, at FROM dlq_services WHERE service = ? AND process = ''",
+			report.Service).
 			Scan(&paused, &pause.By, timeValue{&pause.At})
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -62,43 +65,50 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 	return pause, err
 }
 
+// serviceRow is a row of dlq_services but for its time.
+type serviceRow struct {
+	service, process string
+	paused           int
+	by, report       string
+}
+
 // replaceService writes a row, and reports whether there was one.
-func (s *Store) replaceService(
-	ctx context.Context, tx *sql.Tx, service, process string, at time.Time, paused int, by, report string,
-) (bool, error) {
+func (s *Store) replaceService(ctx context.Context, tx *sql.Tx, at time.Time, row *serviceRow) (bool, error) {
 	done, err := s.statements.exec(ctx, tx,
 		"UPDATE dlq_services SET at = ?, paused = ?, paused_by = ?, report = ? WHERE service = ? AND process = ?",
-		s.dialect.time(at), paused, by, report, service, process)
+		s.dialect.time(at), row.paused, row.by, row.report, row.service, row.process)
 	if err != nil {
 		return false, err
 	}
 	if n, err := done.RowsAffected(); err != nil || n > 0 {
 		return n > 0, err
 	}
-	_, err = s.statements.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process = ?", service, process)
+	_, err = s.statements.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process = ?", row.service,
+		row.process)
 	if err != nil {
 		return false, err
 	}
 	_, err = s.statements.exec(ctx, tx, insertInto("dlq_services", serviceColumns, 1),
-		service, process, s.dialect.time(at), paused, by, report)
+		row.service, row.process, s.dialect.time(at), row.paused, row.by, row.report)
 	return false, err
 }
 
 // PauseIntake stores what the processes of a service are to do.
-func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit dlq.AuditRecord) error {
+func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit driver.AuditRecord) error {
 	if pause.Service == "" || len(pause.Service) > maxServiceName {
-		return fmt.Errorf("sqlstore: pause intake: %w: service %.80q: 1 to %d bytes", dlq.ErrInvalid, pause.Service, maxServiceName)
+		return fmt.Errorf("sqlstore: pause intake: %w: service %.80q: 1 to %d bytes", dlq.ErrInvalid, pause.Service,
+			maxServiceName)
 	}
-	paused := 0
+	row := &serviceRow{service: pause.Service, by: fit.Clean(pause.By, fit.MaxName)}
 	if pause.Paused {
-		paused = 1
+		row.paused = 1
 	}
 	return s.inTx(ctx, "pause intake", func(tx *sql.Tx) error {
-		_, err := s.replaceService(ctx, tx, pause.Service, "", pause.At, paused, fit.Clean(pause.By, fit.MaxName), "")
+		_, err := s.replaceService(ctx, tx, pause.At, row)
 		if err != nil {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []dlq.AuditRecord{audit})
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
 	})
 }
 
@@ -107,8 +117,9 @@ func (s *Store) Services(ctx context.Context, since time.Time) ([]driver.Service
 	if err := s.open("services"); err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, s.bind("SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
-		" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since))
+	rows, err := s.read.QueryContext(ctx, s.bind(
+		"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
+			" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since))
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: services: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/huandu/go-sqlbuilder"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -36,12 +36,12 @@ func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transacti
 
 func (sqlite) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
 
-func (sqlite) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[dlq.Key]int64, error) {
+func (sqlite) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
 	return insertReturning(ctx, s, tx, rows)
 }
 
-func (sqlite) insertRows(ctx context.Context, s *Store, tx *sql.Tx, table string, columns []string, rows [][]any) error {
-	return insertValues(ctx, s, tx, table, columns, rows)
+func (sqlite) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+	return insertValues(ctx, s, tx, in)
 }
 
 func (sqlite) lockTables([]string) []string { return nil } // see forUpdate
@@ -64,8 +64,8 @@ func (sqlite) after(column, op string, at, id func() string) string {
 	return rowAfter(column, op, at, id)
 }
 
-func (sqlite) upsert(table string, columns, key, add, latest []string, rows int) string {
-	return onConflict(table, columns, key, add, latest, rows, "max")
+func (sqlite) upsert(u *upsertion, rows int) string {
+	return onConflict(u, rows, "min", "max")
 }
 
 // sqliteTime sorts as text in the order of time, and is what SQLite's date functions read.
@@ -79,10 +79,10 @@ func (sqlite) time(t time.Time) any {
 }
 
 func (sqlite) contains(column, parameter string) string {
-	return column + " LIKE " + parameter + " ESCAPE '!'"
+	return column + " GLOB " + parameter
 }
 
-func (sqlite) containsArg(text string) any { return likePattern(text) }
+func (sqlite) containsArg(text string) any { return globPattern(text) }
 
 func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"

@@ -15,7 +15,10 @@ import (
 func TestSQLite_OpenedTogether(t *testing.T) {
 	t.Parallel()
 	for range 40 {
-		cfg, err := parseURL(&url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "dead.db"), RawQuery: "synchronous=normal"})
+		cfg, err := parseURL(&url.URL{
+			Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "dead.db"),
+			RawQuery: "synchronous=normal",
+		})
 		require.NoError(t, err)
 		var opening sync.WaitGroup
 		start := make(chan struct{})

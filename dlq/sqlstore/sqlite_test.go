@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -51,9 +51,10 @@ func TestSQLite_TwoWriters(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			for i := range changes {
-				results, err := s.Change(t.Context(), dlq.Change{
-					Action: []dlq.Action{dlq.ActionDiscard, dlq.ActionRestore}[i%2], IDs: []int64{receipts[0].ID}, Version: int64(i + 1),
-					Actor: "ana", At: time.Now(),
+				results, err := s.Change(t.Context(), driver.Change{
+					Action: []driver.Action{driver.ActionDiscard, driver.ActionRestore}[i%2], IDs: []int64{receipts[0].ID},
+					Version: int64(i + 1),
+					Actor:   "ana", At: time.Now(),
 				})
 				if !assert.NoError(t, err) || !assert.NoError(t, results[0].Err) {
 					return

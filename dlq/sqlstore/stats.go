@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	defaultTop    = 10
+	defaultTop    = driver.DefaultGroups
 	defaultWindow = 7 * 24 * time.Hour
 )
 
 // Groups returns the causes, those with the most entries first.
-func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
+func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {
 	if err := s.open("groups"); err != nil {
 		return nil, err
 	}
 	if q.Limit == 0 {
 		q.Limit = defaultTop
 	}
-	if q.Limit < 1 || q.Limit > dlq.MaxPage {
-		return nil, fmt.Errorf("sqlstore: groups: %w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, dlq.MaxPage)
+	if q.Limit < 1 || q.Limit > driver.MaxPage {
+		return nil, fmt.Errorf("sqlstore: groups: %w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxPage)
 	}
 	rank := "pending + retrying + parked + resolved + discarded"
 	if q.Status != "" {
-		status, err := dlq.ParseStatus(string(q.Status))
+		status, err := driver.ParseStatus(string(q.Status))
 		if err != nil {
 			return nil, fmt.Errorf("sqlstore: groups: %w", err)
 		}
@@ -42,7 +42,8 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
 	}
 	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved", "discarded",
+	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved",
+		"discarded",
 		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
 	whereText(b, "fingerprint", q.Fingerprint)
 	whereText(b, "handler", q.Handler)
@@ -60,9 +61,9 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
 	}
 	defer rows.Close()
-	var groups []dlq.Group
+	var groups []driver.Group
 	for rows.Next() {
-		var g dlq.Group
+		var g driver.Group
 		err := rows.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
 			&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
 			timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
@@ -81,18 +82,19 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, erro
 }
 
 // readTrends reads the hours of the groups, all in one query.
-func (s *Store) readTrends(ctx context.Context, since time.Time, groups []dlq.Group) error {
+func (s *Store) readTrends(ctx context.Context, since time.Time, groups []driver.Group) error {
 	if since.IsZero() || len(groups) == 0 {
 		return nil
 	}
-	byFingerprint := make(map[string]*dlq.Group, len(groups))
+	byFingerprint := make(map[string]*driver.Group, len(groups))
 	fingerprints := make([]any, len(groups))
 	for i := range groups {
 		fingerprints[i], byFingerprint[groups[i].Fingerprint] = groups[i].Fingerprint, &groups[i]
 	}
 	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint", "hour", "entries", "closed").From("dlq_hours").
-		Where(b.In("fingerprint", fingerprints...), b.GE("hour", s.dialect.time(since.Truncate(time.Hour))), "(entries > 0 OR closed > 0)").
+	b.Select("fingerprint", "hour", "entries", "closed", "died_again").From("dlq_hours").
+		Where(b.In("fingerprint", fingerprints...), b.GE("hour", s.dialect.time(since.Truncate(time.Hour))),
+			"(entries > 0 OR closed > 0 OR died_again > 0)").
 		OrderBy("hour")
 	query, args := b.Build()
 	rows, err := s.read.QueryContext(ctx, query, args...)
@@ -102,8 +104,8 @@ func (s *Store) readTrends(ctx context.Context, since time.Time, groups []dlq.Gr
 	defer rows.Close()
 	for rows.Next() {
 		var fingerprint string
-		var h dlq.HourCount
-		if err := rows.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed); err != nil {
+		var h driver.HourCount
+		if err := rows.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
 			return err
 		}
 		g := byFingerprint[fingerprint]
@@ -113,10 +115,10 @@ func (s *Store) readTrends(ctx context.Context, since time.Time, groups []dlq.Gr
 }
 
 // Stats returns the numbers of a dashboard from the kept statistics.
-func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
-	var stats dlq.Stats
+func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
+	var stats driver.Stats
 	if q.Now.IsZero() {
-		q.Now = time.Now()
+		q.Now = s.Now(ctx)
 	}
 	if q.Since.IsZero() {
 		q.Since = q.Now.Add(-defaultWindow)
@@ -126,28 +128,31 @@ func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) 
 		return stats, err
 	}
 	stats.TopCauses = groups
-	for _, read := range []func(context.Context, dlq.StatsQuery, *dlq.Stats) error{s.readCounts, s.readHours, s.readRecent, s.readOldest} {
+	for _, read := range []func(context.Context, dlq.StatsQuery, *driver.Stats) error{
+		s.readCounts, s.readHours, s.readRecent, s.readOldest,
+	} {
 		if err := read(ctx, q, &stats); err != nil {
-			return dlq.Stats{}, fmt.Errorf("sqlstore: stats: %w", err)
+			return driver.Stats{}, fmt.Errorf("sqlstore: stats: %w", err)
 		}
 	}
 	return stats, nil
 }
 
-func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
+func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.Stats) error {
 	rows, err := s.read.QueryContext(ctx,
 		"SELECT event_type, topic, pending, retrying, parked, resolved, discarded, resolution_ms FROM dlq_counts")
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	byType, byTopic := map[string]dlq.Counts{}, map[string]dlq.Counts{}
+	byType, byTopic := map[string]driver.Counts{}, map[string]driver.Counts{}
 	var resolutionMS int64
 	for rows.Next() {
 		var eventType, topic string
-		var c dlq.Counts
+		var c driver.Counts
 		var ms int64
-		if err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms); err != nil {
+		err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms)
+		if err != nil {
 			return err
 		}
 		stats.Counts = sum(stats.Counts, c)
@@ -162,29 +167,29 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Sta
 	return rows.Err()
 }
 
-func sum(a, b dlq.Counts) dlq.Counts {
-	for _, status := range dlq.Statuses() {
+func sum(a, b driver.Counts) driver.Counts {
+	for _, status := range driver.Statuses() {
 		a.Add(status, b.Of(status))
 	}
 	return a
 }
 
-func named(counts map[string]dlq.Counts) []dlq.NamedCounts {
-	list := make([]dlq.NamedCounts, 0, len(counts))
+func named(counts map[string]driver.Counts) []driver.NamedCounts {
+	list := make([]driver.NamedCounts, 0, len(counts))
 	for name, c := range counts {
 		if c.Total() > 0 {
-			list = append(list, dlq.NamedCounts{Name: name, Counts: c})
+			list = append(list, driver.NamedCounts{Name: name, Counts: c})
 		}
 	}
-	slices.SortFunc(list, func(a, b dlq.NamedCounts) int {
+	slices.SortFunc(list, func(a, b driver.NamedCounts) int {
 		return cmp.Or(cmp.Compare(b.Counts.Total(), a.Counts.Total()), cmp.Compare(a.Name, b.Name))
 	})
 	return list
 }
 
-func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
-	query := s.bind("SELECT hour, sum(entries), sum(closed) FROM dlq_hours WHERE hour >= ? AND hour <= ?" +
-		" GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 ORDER BY hour")
+func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
+	query := s.bind("SELECT hour, sum(entries), sum(closed), sum(died_again) FROM dlq_hours WHERE hour >= ? AND hour <= " +
+		"? GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 OR sum(died_again) > 0 ORDER BY hour")
 	rows, err := s.read.QueryContext(ctx, query,
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
 	if err != nil {
@@ -192,8 +197,8 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var h dlq.HourCount
-		if err := rows.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed); err != nil {
+		var h driver.HourCount
+		if err := rows.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
 			return err
 		}
 		stats.Hourly = append(stats.Hourly, h)
@@ -202,36 +207,37 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stat
 }
 
 // readRecent counts the spans of the last hour: each is a range of an index.
-func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *dlq.Stats) error {
+func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
 	if !q.Recent {
 		return nil
 	}
 	// With every status, the index on status and time has the range on every database.
 	came := "SELECT count(*) FROM dlq_entries WHERE status IN ('PENDING', 'RETRYING', 'PARKED', 'RESOLVED', 'DISCARDED')" +
 		" AND created_at >= ? AND created_at < ?"
-	counts := "(" + came + "), (SELECT count(*) FROM dlq_audit WHERE at >= ? AND at < ? AND action = '" + string(dlq.ActionDie) +
-		"'), (SELECT count(*) FROM dlq_entries WHERE resolved_at >= ? AND resolved_at < ?)"
+	counts := "(" + came + "), (SELECT count(*) FROM dlq_audit WHERE at >= ? AND at < ? AND action = '" +
+		string(driver.ActionDie) + "'), (SELECT count(*) FROM dlq_entries WHERE resolved_at >= ? AND resolved_at < ?)"
 	first := q.Now.UTC().Truncate(driver.RecentSpan).Add(-(driver.RecentSpans - 1) * driver.RecentSpan)
-	spans, again := make([]dlq.SpanCount, driver.RecentSpans), make([]int64, driver.RecentSpans)
+	spans := make([]driver.SpanCount, driver.RecentSpans)
 	var columns []string
 	var args, into []any
 	for i := range spans {
 		spans[i].From = first.Add(time.Duration(i) * driver.RecentSpan)
 		from, to := s.dialect.time(spans[i].From), s.dialect.time(spans[i].From.Add(driver.RecentSpan))
 		columns, args = append(columns, counts), append(args, from, to, from, to, from, to)
-		into = append(into, &spans[i].Count, &again[i], &spans[i].Closed)
+		into = append(into, &spans[i].Count, &spans[i].DiedAgain, &spans[i].Closed)
 	}
-	if err := s.read.QueryRowContext(ctx, s.bind("SELECT "+strings.Join(columns, ", ")), args...).Scan(into...); err != nil {
+	query := s.bind("SELECT " + strings.Join(columns, ", "))
+	if err := s.read.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
 		return err
 	}
 	for i := range spans {
-		spans[i].Count += again[i]
+		spans[i].Count += spans[i].DiedAgain
 	}
 	stats.Recent = spans
 	return nil
 }
 
-func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *dlq.Stats) error {
+func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *driver.Stats) error {
 	query := s.bind("SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1")
 	err := s.read.QueryRowContext(ctx, query, string(dlq.Pending)).
 		Scan(timeValue{&stats.OldestPending})

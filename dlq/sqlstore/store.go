@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Store is a [dlq.Store] in a SQL database. It is safe for concurrent use, in any number of processes on one database.
@@ -21,13 +23,17 @@ type Store struct {
 
 	statements statements
 	writer     *writer
+	clock      *sqldb.Clock
 
 	closeOnce sync.Once
 	closeErr  error
 	closed    chan struct{}
 }
 
-var _ dlq.Store = (*Store)(nil)
+var (
+	_ dlq.Store    = (*Store)(nil)
+	_ driver.Clock = (*Store)(nil)
+)
 
 // Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes
 // it.
@@ -55,6 +61,8 @@ func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	if err != nil {
 		return errors.Join(err, s.closeDB())
 	}
+	s.clock = sqldb.NewClock(s.dialect.name(), s.read)
+	s.clock.Now(ctx) // the database answers now
 	s.writer = startWriter(s, s.writers())
 	return nil
 }
@@ -70,6 +78,9 @@ func (s *Store) writers() int {
 
 // SpoolDir is where a spool alongside this store belongs; empty when the store has no place on this machine.
 func (s *Store) SpoolDir() string { return s.spoolDir }
+
+// Now returns the database's time; SQLite's is the process's.
+func (s *Store) Now(ctx context.Context) time.Time { return s.clock.Now(ctx) }
 
 // Ping reports whether the store can take a dead letter now: it begins a transaction that can write, and ends it.
 func (s *Store) Ping(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Takeover is what [TakeOver] has done.
@@ -30,8 +31,10 @@ const keptSuffix = "_before_redrive"
 // TakeOver makes a store in a PostgreSQL database that has a dead letter table already, with the columns id, event_id,
 // event_type, source_table, source_id, event_payload, error_message, stack_trace, retry_count, max_retries, status,
 // created_at, last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic and correlation_id,
-// and copies its rows. A table, an archive and indexes that have names of ours get others, and nothing of them is
-// changed or removed. Times without a zone are read in that of the session. It may be repeated: rows that are there
+// and copies its rows. A table that is not in the store's schema (see the parameter schema of the URL) stays as it is.
+// In the same schema the table, its archive and indexes get other names where theirs are ours, and nothing of them is
+// changed or removed; when it fails, what inserts into dlq_events still can. Times without a zone are read in that of
+// the session. It may be repeated: rows that are there
 // already stay as they are. What is inserted into dlq_events later goes to the table that was there, and a repetition
 // takes it over.
 func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, error) {
@@ -51,86 +54,142 @@ func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, 
 }
 
 func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeover, error) {
-	if t.Dialect != PostgreSQL {
-		return nil, fmt.Errorf("%w: tables of PostgreSQL only; write the rows of others as JSON lines, which redrive dlq import reads",
+	d, ok := t.dialect.(postgres)
+	if !ok {
+		return nil, fmt.Errorf("%w: tables of PostgreSQL only; write the rows of others as JSON lines, which redrive dlq "+
+			"import reads",
 			dlq.ErrInvalid)
 	}
 	if by.Actor == "" {
 		return nil, fmt.Errorf("%w: no actor: say who does it", dlq.ErrInvalid)
 	}
-	bare := &Store{dialect: t.dialect}
+	t.writers = max(t.writers, 3) // one holds the lock
+	bare := &Store{dialect: d}
 	if err := t.pools(ctx, bare); err != nil {
 		return nil, err
 	}
 	defer func() { _ = bare.closeDB() }()
 	done := &Takeover{}
-	var err error
-	if done.Kept, err = makeRoom(ctx, bare.write, table); err != nil {
-		return nil, err
+	return done, sqldb.PostgreSQL.WithLock(ctx, bare.write, "dlq takeover", func() error {
+		return t.takeOverLocked(ctx, done, bare.write, table, by)
+	})
+}
+
+// takeOverLocked does it while no other process does.
+func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB, table string, by dlq.By) error {
+	d, _ := t.dialect.(postgres)
+	err := d.makeSchemas(ctx, db)
+	if err == nil {
+		err = d.checkPath(ctx, db)
+	}
+	if err != nil {
+		return err
+	}
+	if table, done.Kept, err = d.makeRoom(ctx, db, table); err != nil {
+		return err
 	}
 	t.migrate = true
 	s, err := t.open(ctx)
 	if err != nil {
-		return nil, err
+		return errors.Join(err, comeBack(context.WithoutCancel(ctx), db, table, done.Kept))
 	}
 	defer s.Close()
-	if done.Before, err = countByStatus(ctx, bare.write, done.Kept); err != nil {
-		return nil, err
-	}
-	if strings.HasSuffix(done.Kept, keptSuffix) {
-		if err := divert(ctx, bare.write, done.Kept); err != nil {
-			return nil, err
+	if done.Kept != table {
+		if err := divert(ctx, db, done.Kept); err != nil {
+			return err
+		}
+		if err := regrant(ctx, db, d.archive()+keptSuffix, d.archive()); err != nil {
+			return err
 		}
 	}
-	if err := done.copy(ctx, bare.write, s, by); err != nil {
-		return nil, err
+	if done.Before, err = countByStatus(ctx, db, done.Kept); err != nil {
+		return err
 	}
-	done.After, err = countTaken(ctx, bare.write, done.Kept)
+	if err := done.copy(ctx, db, s, by); err != nil {
+		return err
+	}
+	done.After, err = countTaken(ctx, db, done.Kept)
 	if err == nil && !maps.Equal(done.Before, done.After) {
-		err = fmt.Errorf("the table has %v, and of them the store has %v: repeat it when nothing writes to the table", done.Before, done.After)
+		err = fmt.Errorf("the table has %v, and of them the store has %v: repeat it when nothing writes to the table",
+			done.Before, done.After)
 	}
-	return done, err
+	return err
 }
 
-// makeRoom renames what has names of ours, and returns the table's name from then on.
-func makeRoom(ctx context.Context, db *sql.DB, table string) (kept string, err error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = tx.Rollback() }()
-	isTable := func(name string) (is bool, err error) {
-		err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1) AND relkind IN ('r', 'p')", name).Scan(&is)
-		return is, err
-	}
-	there, err := isTable(quoteTable(table))
-	if err != nil {
-		return "", err
-	}
-	again, err := isTable(quoteTable(table + keptSuffix))
-	switch {
-	case err != nil:
-		return "", err
-	case !there && again: // an earlier call has come so far at least
-		return table + keptSuffix, tx.Commit()
-	case !there:
-		return "", fmt.Errorf("%w: there is no such table", dlq.ErrNotFound)
-	}
-	for _, rename := range []struct{ table, to string }{
-		{table, "dlq_events" + keptSuffix}, {"archive.dlq_events_archive", "dlq_events_archive" + keptSuffix},
-	} {
-		if err := renameForeign(ctx, tx, rename.table, rename.to); err != nil {
-			return "", err
+// makeRoom renames what has names of ours, and returns the table's name before, with its schema where that is not the
+// store's, and from then on.
+func (d postgres) makeRoom(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
+	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
+		isTable := func(name string) (is bool, err error) {
+			err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1) AND relkind IN ('r', "+
+				"'p')",
+				quoteTable(name)).Scan(&is)
+			return is, err
 		}
+		for _, name := range []string{table, table + keptSuffix, "public." + table} {
+			there, err := isTable(name)
+			if err != nil {
+				return err
+			}
+			if there && name == table+keptSuffix { // an earlier call has come so far at least
+				was, kept = table, name
+				return nil
+			}
+			if there {
+				was, kept, err = d.rename(ctx, tx, name)
+				return err
+			}
+			if strings.Contains(table, ".") && name != table {
+				break // it says itself in which schema it is
+			}
+		}
+		return fmt.Errorf("%w: there is no such table", dlq.ErrNotFound)
+	})
+	return was, kept, err
+}
+
+// rename lets a table keep its name unless that, or one of its indexes', is one of the store's.
+func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, kept string, err error) {
+	var ours bool
+	err = tx.QueryRowContext(ctx, "SELECT relnamespace = current_schema()::regnamespace FROM pg_class WHERE oid = "+
+		"to_regclass($1)",
+		quoteTable(table)).Scan(&ours)
+	if err != nil {
+		return "", "", err
 	}
-	if kept = table; unqualified(table) == "dlq_events" {
+	if !ours {
+		return table, table, nil
+	}
+	kept = table
+	if unqualified(table) == "dlq_events" {
 		kept = table + keptSuffix
 	}
-	return kept, tx.Commit()
+	for _, foreign := range []string{table, d.archive()} {
+		if err := renameForeign(ctx, tx, foreign); err != nil {
+			return "", "", err
+		}
+	}
+	return table, kept, nil
+}
+
+// comeBack lets what inserts into the table continue after a call that has failed.
+func comeBack(ctx context.Context, db *sql.DB, table, kept string) error {
+	if table == kept {
+		return nil
+	}
+	var view bool
+	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", quoteTable(table)).Scan(&view); err != nil {
+		return err
+	}
+	if view {
+		return divert(ctx, db, kept)
+	}
+	_, err := db.ExecContext(ctx, "ALTER TABLE "+quoteTable(kept)+" RENAME TO "+quoteName(unqualified(table)))
+	return err
 }
 
 // renameForeign renames a table that has a name of ours, and its indexes. Ours have columns that others have not.
-func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
+func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	var foreign bool
 	err := tx.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')
 		AND NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'payload_sha256')`,
@@ -138,7 +197,8 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
 	if err != nil || !foreign {
 		return err
 	}
-	rows, err := tx.QueryContext(ctx, "SELECT indexrelid::regclass::text, relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"+
+	rows, err := tx.QueryContext(ctx, "SELECT indexrelid::regclass::text, relname FROM pg_index i JOIN pg_class c ON "+
+		"c.oid = i.indexrelid"+
 		" WHERE indrelid = to_regclass($1)", quoteTable(table))
 	if err != nil {
 		return err
@@ -150,13 +210,14 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
 		if err := rows.Scan(&index, &name); err != nil {
 			return err
 		}
-		statements = append(statements, "ALTER INDEX "+index+" RENAME TO "+quoteName(name[:min(len(name), 63-len(keptSuffix))]+keptSuffix))
+		statements = append(statements, "ALTER INDEX "+index+" RENAME TO "+
+			quoteName(name[:min(len(name), 63-len(keptSuffix))]+keptSuffix))
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
 	if name := unqualified(table); name == "dlq_events" || name == "dlq_events_archive" {
-		statements = append(statements, "ALTER TABLE "+quoteTable(table)+" RENAME TO "+quoteName(to))
+		statements = append(statements, "ALTER TABLE "+quoteTable(table)+" RENAME TO "+quoteName(name+keptSuffix))
 	}
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
@@ -169,12 +230,13 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table, to string) error {
 // divert leads what is still inserted into dlq_events, which is a view from now on, to the table that was there:
 // consumers that have not moved in yet notice nothing, and the next call takes their rows over.
 func divert(ctx context.Context, db *sql.DB, kept string) error {
-	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, last_retry_at, resolved_at," +
-		" resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
+	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
+		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
 	for _, statement := range []string{
 		`CREATE OR REPLACE FUNCTION dlq_events` + keptSuffix + `_insert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO ` + quoteTable(kept) + ` (` + columns + `, retry_count, max_retries, status, created_at)
-		VALUES (NEW.` + strings.ReplaceAll(columns, ", ", ", NEW.") + `, COALESCE(NEW.retry_count, 0), COALESCE(NEW.max_retries, 3),
+		VALUES (NEW.` + strings.ReplaceAll(columns, ", ", ", NEW.") +
+			`, COALESCE(NEW.retry_count, 0), COALESCE(NEW.max_retries, 3),
 			COALESCE(NEW.status, 'PENDING'), COALESCE(NEW.created_at, CURRENT_TIMESTAMP))
 		RETURNING id INTO NEW.id;
 		RETURN NEW;
@@ -185,6 +247,36 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 	} {
 		if _, err := db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("lead what is inserted into dlq_events to %s: %w", kept, err)
+		}
+	}
+	return regrant(ctx, db, kept, "dlq_events")
+}
+
+// regrant lets those who may read and change a table do so with the one that has its name now.
+func regrant(ctx context.Context, db *sql.DB, from, to string) error {
+	//nolint:gosec // G202: a quoted name
+	rows, err := db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+quoteTable(to)+" TO '"+
+		" || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
+		" FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"+
+		" WHERE c.oid = to_regclass($1) AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')", quoteTable(from))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var grants []string
+	for rows.Next() {
+		var grant string
+		if err := rows.Scan(&grant); err != nil {
+			return err
+		}
+		grants = append(grants, grant)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	for _, grant := range grants {
+		if _, err := db.ExecContext(ctx, grant); err != nil {
+			return fmt.Errorf("%s: %w", grant, err)
 		}
 	}
 	return nil
@@ -230,7 +322,8 @@ func writeLines(rows *sql.Rows, to io.Writer) error {
 }
 
 func countByStatus(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
-	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(status, 'PENDING')), count(*) FROM "+quoteTable(table)+" GROUP BY 1"))
+	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(status, 'PENDING')), count(*) FROM "+quoteTable(table)+
+		" GROUP BY 1"))
 }
 
 // countTaken counts the entries of rows, by the status of the row: an entry may be another meanwhile.
@@ -260,7 +353,9 @@ func counted(rows *sql.Rows, err error) (map[string]int64, error) {
 func quoteTable(name string) string {
 	parts := strings.Split(name, ".")
 	for i := range parts {
-		parts[i] = quoteName(parts[i])
+		if !strings.HasPrefix(parts[i], `"`) {
+			parts[i] = quoteName(parts[i])
+		}
 	}
 	return strings.Join(parts, ".")
 }

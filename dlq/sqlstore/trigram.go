@@ -7,7 +7,11 @@ import (
 	"fmt"
 )
 
-const trigramIndex = "idx_dlq_error_trigram"
+const (
+	trigramIndex = "idx_dlq_error_trigram"
+	// trigramLock is this store's: others may be in the same database.
+	trigramLock = "hashtext(current_schema() || '" + trigramIndex + "')"
+)
 
 // makeTrigram makes an index for texts in the middle of errors. It is made while others write, which can take minutes:
 // one process does it, and the others do not wait, because they would hold up what they wait for.
@@ -18,15 +22,16 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	}
 	defer func() { _ = conn.Close() }() // it goes back to the pool
 	var mine bool
-	if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(hashtext('"+trigramIndex+"'))").Scan(&mine); err != nil || !mine {
+	if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock("+trigramLock+")").Scan(&mine); err != nil || !mine {
 		return err
 	}
 	defer func() {
-		_, unlock := conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock(hashtext('"+trigramIndex+"'))")
+		_, unlock := conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock("+trigramLock+")")
 		err = errors.Join(err, unlock)
 	}()
 	var valid bool
-	err = conn.QueryRowContext(ctx, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('"+trigramIndex+"')").Scan(&valid)
+	err = conn.QueryRowContext(ctx, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('"+trigramIndex+
+		"')").Scan(&valid)
 	switch {
 	case err == nil && valid:
 		return nil
@@ -49,9 +54,17 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 // index while others write. The planner gets a larger sample of the errors: by its usual one it takes a rare word for
 // one that is in a row of 300, and reads a whole status alongside the trigrams.
 func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
-	const using = " USING gin (error_message gin_trgm_ops)"
+	const find = "SELECT quote_ident(nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE " +
+		"extname = 'pg_trgm'"
+	if _, err := db.ExecContext(ctx, "CREATE EXTENSION IF NOT EXISTS pg_trgm"); err != nil {
+		return nil, fmt.Errorf("trigram index: %w", err)
+	}
+	var in string
+	if err := db.QueryRowContext(ctx, find).Scan(&in); err != nil {
+		return nil, fmt.Errorf("trigram index: %w", err)
+	}
+	using := " USING gin (error_message " + in + ".gin_trgm_ops)"
 	statements := []string{
-		"CREATE EXTENSION IF NOT EXISTS pg_trgm",
 		"ALTER TABLE dlq_entries ALTER COLUMN error_message SET STATISTICS 1000",
 		"ANALYZE dlq_entries (error_message)",
 		"DROP INDEX IF EXISTS " + trigramIndex, // one that was interrupted is there, but of no use

@@ -99,12 +99,13 @@ func (s *Store) countBack(ctx context.Context, tx *sql.Tx, by dlq.By, at time.Ti
 		return err
 	}
 	var counted deltas
-	var audit []dlq.AuditRecord
+	var audit []driver.AuditRecord
 	for _, id := range ids {
 		e := entries[id]
 		counted.add(e)
-		audit = append(audit, dlq.AuditRecord{
-			At: at, Actor: by.Actor, Action: dlq.ActionUnarchive, Note: by.Note, EntryID: id, To: e.Status, Version: e.Version,
+		audit = append(audit, driver.AuditRecord{
+			At: at, Actor: by.Actor, Action: driver.ActionUnarchive, Note: by.Note, EntryID: id, To: e.Status,
+			Version: e.Version,
 		})
 	}
 	if err := s.insertAudit(ctx, tx, audit); err != nil {

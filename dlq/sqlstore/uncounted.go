@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the
@@ -23,23 +24,23 @@ type storedDeltas struct {
 }
 
 type storedGroup struct {
-	Fingerprint string     `json:"fingerprint"`
-	Cause       string     `json:"cause"`
-	Sample      string     `json:"sample"`
-	ErrorClass  string     `json:"error_class"`
-	Handler     string     `json:"handler"`
-	LastEntry   int64      `json:"last_entry"`
-	First       time.Time  `json:"first"`
-	Last        time.Time  `json:"last"`
-	Counts      dlq.Counts `json:"counts"`
-	Died        bool       `json:"died,omitzero"`
+	Fingerprint string        `json:"fingerprint"`
+	Cause       string        `json:"cause"`
+	Sample      string        `json:"sample"`
+	ErrorClass  string        `json:"error_class"`
+	Handler     string        `json:"handler"`
+	LastEntry   int64         `json:"last_entry"`
+	First       time.Time     `json:"first"`
+	Last        time.Time     `json:"last"`
+	Counts      driver.Counts `json:"counts"`
+	Died        bool          `json:"died,omitzero"`
 }
 
 type storedCount struct {
-	EventType    string     `json:"event_type"`
-	Topic        string     `json:"topic"`
-	Counts       dlq.Counts `json:"counts"`
-	ResolutionMS int64      `json:"resolution_ms"`
+	EventType    string        `json:"event_type"`
+	Topic        string        `json:"topic"`
+	Counts       driver.Counts `json:"counts"`
+	ResolutionMS int64         `json:"resolution_ms"`
 }
 
 type storedHour struct {
@@ -47,6 +48,7 @@ type storedHour struct {
 	Fingerprint string    `json:"fingerprint"`
 	Entries     int64     `json:"entries"`
 	Closed      int64     `json:"closed,omitzero"`
+	DiedAgain   int64     `json:"died_again,omitzero"`
 }
 
 func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
@@ -62,7 +64,7 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 		stored.Counts = append(stored.Counts, storedCount{key.eventType, key.topic, c.counts, c.resolutionMS})
 	}
 	for key, n := range d.hours {
-		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n.entries, n.closed})
+		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n.entries, n.closed, n.diedAgain})
 	}
 	if len(stored.Groups) == 0 {
 		return nil
@@ -79,7 +81,10 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 func (d *deltas) merge(stored *storedDeltas) {
 	d.init()
 	for _, g := range stored.Groups {
-		entry := &dlq.Entry{ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler}
+		entry := &dlq.Entry{
+			ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass,
+			Handler: g.Handler,
+		}
 		there := d.groups[g.Fingerprint]
 		if there == nil {
 			d.groups[g.Fingerprint] = &groupDelta{entry: entry, first: g.First, last: g.Last, counts: g.Counts, died: g.Died}
@@ -104,7 +109,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 		there.resolutionMS += c.ResolutionMS
 	}
 	for _, h := range stored.Hours {
-		d.hour(h.Hour.UTC(), h.Fingerprint, hourDelta{h.Entries, h.Closed})
+		d.hour(h.Hour.UTC(), h.Fingerprint, hourDelta{h.Entries, h.Closed, h.DiedAgain})
 	}
 }
 
@@ -116,20 +121,26 @@ const maxFold = 1000
 func (s *Store) fold(ctx context.Context) error {
 	for {
 		var there bool
-		if err := s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM dlq_uncounted)").Scan(&there); err != nil || !there {
+		if err := s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM dlq_uncounted)").Scan(&there); err != nil ||
+			!there {
 			return err
 		}
-		if err := s.inTx(ctx, "count", func(tx *sql.Tx) error { return s.foldTx(ctx, tx) }); err != nil {
+		err := s.inTx(ctx, "count", func(tx *sql.Tx) error {
+			_, err := s.foldTx(ctx, tx)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
 }
 
-func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
+// foldTx is one transaction of fold, and reports whether there may be more to count.
+func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
 	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate()) //nolint:gosec // constants
 	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer rows.Close()
 	var ids []int64
@@ -138,24 +149,24 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) error {
 		var id int64
 		var data []byte
 		if err := rows.Scan(&id, &data); err != nil {
-			return err
+			return false, err
 		}
 		var stored storedDeltas
 		if err := json.Unmarshal(data, &stored); err != nil {
-			return fmt.Errorf("uncounted %d: %w", id, err)
+			return false, fmt.Errorf("uncounted %d: %w", id, err)
 		}
 		ids = append(ids, id)
 		all.merge(&stored)
 	}
 	if err := rows.Err(); err != nil {
-		return err
+		return false, err
 	}
 	for in, args := range s.dialect.idIn("id", ids) {
 		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM dlq_uncounted WHERE "+in), args...); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return all.apply(ctx, s, tx)
+	return len(ids) == maxFold, all.apply(ctx, s, tx)
 }
 
 // counterTables are locked in the order in which writers come to them.
@@ -172,14 +183,20 @@ func (s *Store) Recount(ctx context.Context) error {
 				return fmt.Errorf("lock: %w", err)
 			}
 		}
+		for more := true; more; { // deaths that no entry shows any more
+			var err error
+			if more, err = s.foldTx(ctx, tx); err != nil {
+				return err
+			}
+		}
 		all, err := s.countEntries(ctx, tx)
 		if err != nil {
 			return err
 		}
 		for _, query := range []string{
 			"DELETE FROM dlq_counts",
-			"DELETE FROM dlq_hours",
-			"DELETE FROM dlq_uncounted",
+			"DELETE FROM dlq_hours WHERE died_again = 0",
+			"UPDATE dlq_hours SET entries = 0, closed = 0",                            // entries know their last death alone
 			"UPDATE dlq_groups SET " + strings.Join(statusColumns, " = 0, ") + " = 0", // their first and last death stay
 		} {
 			if _, err := tx.ExecContext(ctx, query); err != nil {

@@ -14,6 +14,10 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
+// idleTx is how long a transaction of this store may do nothing: it does little between two statements, even on a
+// machine that is busy.
+const idleTx = 30 * time.Second
+
 // target is a database as a URL names it. Readers and writers have a pool each: a dashboard that asks for much does not
 // keep a dead letter waiting for a connection.
 type target struct {
@@ -62,6 +66,7 @@ func parseURL(u *url.URL) (*target, error) {
 	case "postgres", "postgresql":
 		native = postgresParams
 		ours["trigram"] = sqldb.Boolean(&d.trigram)
+		ours["schema"], ours["archive"] = readSchema(&d.schema), readSchema(&d.archiveIn)
 		ours["partition"] = func(value string) error {
 			if d.monthly = value == "month"; !d.monthly {
 				return errors.New("must be month")
@@ -82,6 +87,12 @@ func parseURL(u *url.URL) (*target, error) {
 	params, err := sqldb.ReadParams(u, ours, func(key string) bool { return slices.Contains(native, key) })
 	if err != nil {
 		return nil, err
+	}
+	if d.schema != "" {
+		if params.Has("search_path") {
+			return nil, errors.New("postgres URL: schema and search_path exclude each other")
+		}
+		forced.Set("search_path", d.schema) // and no other: a table that is missing here must not be found there
 	}
 	maps.Copy(params, forced)
 	if t.Source, err = sqldb.ReadURL(u, params); err != nil {
@@ -133,7 +144,9 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 // would only wait in its busy handler, which polls, instead of in our queue. A database in memory is one connection's:
 // it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
-	write := sqldb.Pool{Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, MustExist: !t.migrate}
+	write := sqldb.Pool{
+		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: idleTx, MustExist: !t.migrate,
+	}
 	read := write
 	read.Max = t.readers
 	if t.Dialect == sqldb.SQLite {
@@ -154,15 +167,20 @@ func (t *target) pools(ctx context.Context, s *Store) (err error) {
 // postgresParams are the parameters of pgx and of PostgreSQL's own client library, and the settings of a session that
 // make sense here. Any other setting can be given as options=-c%20name=value.
 var postgresParams = []string{
-	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode", "description_cache_capacity",
-	"host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout", "options", "passfile", "password", "port",
-	"role", "search_path", "service", "servicefile", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode",
+	"description_cache_capacity",
+	"host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout", "options", "passfile",
+	"password", "port",
+	"role", "search_path", "service", "servicefile", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
+	"sslrootcert",
 	"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user", "work_mem",
 }
 
 // mysqlParams are the parameters of go-sql-driver that change nothing of what this package relies on.
 var mysqlParams = []string{
-	"allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords", "checkConnLiveness", "collation",
-	"compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout", "rejectReadOnly", "serverPubKey", "socket",
+	"allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords",
+	"checkConnLiveness", "collation",
+	"compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout", "rejectReadOnly", "serverPubKey",
+	"socket",
 	"timeout", "tls", "writeTimeout",
 }

@@ -21,10 +21,11 @@ func TestParseURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"postgresql://ana:s%40cret@db:5433/app?sslmode=require&x-readers=3&options=-c%20geqo=off": "postgres://ana:s%40cret@db:5433/app?options=-c%20geqo%3Doff&sslmode=require",
 		"mysql://ana:p%40ss%2Fw:rd@db:3307/app":                                                   "ana:p@ss/w:rd@tcp(db:3307)/app?" + mysqlOurs,
-		"mariadb://db/app?tls=true&x-readers=1":                                                   "tcp(db:3306)/app?" + mysqlOurs + "&tls=true",
-		"mysql://ana@/app?socket=/run/mysqld/mysqld.sock":                                         "ana@unix(/run/mysqld/mysqld.sock)/app?" + mysqlOurs,
-		"mysql://ana@[::1]:3306/a%3Fb?parseTime=true":                                             "ana@tcp([::1]:3306)/a%3Fb?interpolateParams=true&parseTime=true&sql_mode=%27STRICT_ALL_TABLES%27",
-		"sqlite:dead.db?x-synchronous=normal":                                                     "file:dead.db?_txlock=immediate",
+		"mariadb://db/app?tls=true&x-readers=1": "tcp(db:3306)/app?" +
+			mysqlOurs + "&tls=true",
+		"mysql://ana@/app?socket=/run/mysqld/mysqld.sock": "ana@unix(/run/mysqld/mysqld.sock)/app?" + mysqlOurs,
+		"mysql://ana@[::1]:3306/a%3Fb?parseTime=true":     "ana@tcp([::1]:3306)/a%3Fb?interpolateParams=true&parseTime=true&sql_mode=%27STRICT_ALL_TABLES%27",
+		"sqlite:dead.db?x-synchronous=normal":             "file:dead.db?_txlock=immediate",
 	} {
 		c, err := parseURL(parse(t, raw))
 		require.NoError(t, err, raw)
@@ -44,8 +45,9 @@ func TestParseURL(t *testing.T) {
 func TestParseURL_Refuses(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
-		"postgres://ana:secret@db":                           "names no database",
-		"postgres://ana:secret@db/app?sslmod=require":        `unknown parameter "sslmod"; known are conn-lifetime, driver, migrate, partition, readers, trigram, writers`,
+		"postgres://ana:secret@db": "names no database",
+		"postgres://ana:secret@db/app?sslmod=require": `unknown parameter "sslmod"; ` +
+			`known are archive, conn-lifetime, driver, migrate, partition, readers, schema, trigram, writers`,
 		"postgres://ana:secret@db/app?readers=0":             "parameter readers: must be a number from 1 to 1000",
 		"postgres://ana:secret@db/app?writers=1":             "parameter writers: must be a number from 2",
 		"postgres://ana:secret@db/app?x-trigram=perhap":      "parameter x-trigram: must be true or false",
@@ -76,9 +78,12 @@ func TestParseURL_Refuses(t *testing.T) {
 func TestJSONBReadable(t *testing.T) {
 	t.Parallel()
 	for payload, want := range map[string]bool{
-		`{"a":1}`: true, `"\ud83d\ude00"`: true, `1e999`: true, `-0.5E-12`: true, `"\\u0000"`: true, `"1e9999"`: true, `[1,2.5,true,null]`: true,
-		``: false, `{`: false, `"\u0000"`: false, `"\ud83d"`: false, `"\ud83dx"`: false, `"\ud83d\u0041"`: false, `"\ude00"`: false,
-		`1e1000`: false, `1E-00001000`: false, `1e+0000000999`: true, "\"\xff\"": false,
+		`{"a":1}`: true, `"\ud83d\ude00"`: true, `1e999`: true, `-0.5E-12`: true, `"\\u0000"`: true, `"1e9999"`: true,
+		`[1,2.5,true,null]`: true,
+		``:                  false, `{`: false, `"\u0000"`: false, `"\ud83d"`: false, `"\ud83dx"`: false,
+		`"\ud83d\u0041"`: false,
+		`"\ude00"`:       false,
+		`1e1000`:         false, `1E-00001000`: false, `1e+0000000999`: true, "\"\xff\"": false,
 	} {
 		require.Equal(t, want, jsonbReadable([]byte(payload)), payload)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Bounds of one joined transaction.
@@ -20,7 +21,9 @@ const (
 )
 
 // writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A
-// commit costs a sync of the disk however much is in it.
+// commit costs a sync of the disk however much is in it. The batcher of brokers/internal/engine flushes one batch at a
+// time, as soon as the one before is done; here two connections commit at once, and wait for callers that were answered
+// a moment ago.
 type writer struct {
 	store   *Store
 	calls   chan *putCall
@@ -37,7 +40,7 @@ type putCall struct {
 }
 
 type putAnswer struct {
-	receipts []dlq.Receipt
+	receipts []driver.Receipt
 	err      error
 }
 
@@ -51,7 +54,7 @@ func startWriter(s *Store, goroutines int) *writer {
 }
 
 // put hands letters to the writer. A caller whose context ends does not stop the transaction that others share.
-func (w *writer) put(ctx context.Context, letters []letterRow) ([]dlq.Receipt, error) {
+func (w *writer) put(ctx context.Context, letters []letterRow) ([]driver.Receipt, error) {
 	call := &putCall{letters: letters, done: make(chan putAnswer, 1)}
 	for _, e := range letters {
 		call.size += e.Size
@@ -165,15 +168,15 @@ func (w *writer) commit(group []*putCall) {
 
 // newPutter is a dialect that stores letters whose keys are not there, and that wait, by a shorter way.
 type newPutter interface {
-	putNew(ctx context.Context, s *Store, letters []letterRow) (map[dlq.Key]int64, error)
+	putNew(ctx context.Context, s *Store, letters []letterRow) (map[driver.Key]int64, error)
 }
 
 // transact stores letters: those that are new by the short way, if the database has one, and the others in a
 // transaction.
-func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
+func (w *writer) transact(letters []letterRow) ([]driver.Receipt, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
-	receipts := make([]dlq.Receipt, len(letters))
+	receipts := make([]driver.Receipt, len(letters))
 	rest, indexes := w.putNew(ctx, letters, receipts)
 	if len(rest) == 0 {
 		return receipts, nil
@@ -190,14 +193,16 @@ func (w *writer) transact(letters []letterRow) ([]dlq.Receipt, error) {
 
 // putNew stores what it can by the short way, and returns the others with their indexes. An error is left to the long
 // way, which meets it again if it stays.
-func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dlq.Receipt) (rest []letterRow, indexes []int) {
+func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []driver.Receipt) (rest []letterRow,
+	indexes []int,
+) {
 	d, ok := w.store.dialect.(newPutter)
 	if !ok {
 		return letters, allIndexes(len(letters))
 	}
 	var fresh []letterRow
 	var size int64
-	seen := make(map[dlq.Key]bool, len(letters))
+	seen := make(map[driver.Key]bool, len(letters))
 	for _, e := range letters {
 		if e.isNew() && !seen[e.Key] {
 			seen[e.Key] = true
@@ -214,7 +219,7 @@ func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dlq
 	}
 	for i, e := range letters {
 		if id, stored := ids[e.Key]; stored && e.isNew() {
-			receipts[i] = dlq.Receipt{ID: id, Outcome: dlq.Stored}
+			receipts[i] = driver.Receipt{ID: id, Outcome: driver.Stored}
 			delete(ids, e.Key) // a second one of the key is seen again
 			continue
 		}
@@ -232,9 +237,9 @@ func allIndexes(n int) []int {
 }
 
 // putAll stores letters in one transaction.
-func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]dlq.Receipt, error) {
+func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Receipt, error) {
 	s := w.store
-	var receipts []dlq.Receipt
+	var receipts []driver.Receipt
 	err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
 		p, err := s.putTx(ctx, tx, letters)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -61,7 +62,8 @@ func TestPut_RefusedTextIsSetApart(t *testing.T) {
 	s, db := newFile(t, "")
 	for _, table := range []string{"dlq_entries", "dlq_groups"} {
 		column := map[string]string{"dlq_entries": "error_message", "dlq_groups": "cause"}[table]
-		_, err := db.ExecContext(t.Context(), "CREATE TRIGGER refuse_"+table+" BEFORE INSERT ON "+table+" WHEN instr(NEW."+column+
+		_, err := db.ExecContext(t.Context(), "CREATE TRIGGER refuse_"+table+" BEFORE INSERT ON "+table+" WHEN instr(NEW."+
+			column+
 			", '\u00e9') BEGIN SELECT RAISE(ABORT, 'no accents here'); END")
 		require.NoError(t, err)
 	}
@@ -74,7 +76,7 @@ func TestPut_RefusedTextIsSetApart(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, receipts, 3)
 	for i, receipt := range receipts {
-		require.Equal(t, dlq.Stored, receipt.Outcome)
+		require.Equal(t, driver.Stored, receipt.Outcome)
 		got, err := s.Get(t.Context(), receipt.ID)
 		require.NoError(t, err)
 		require.Equal(t, letters[i].EventID, got.EventID)
@@ -89,5 +91,5 @@ func TestPut_RefusedTextIsSetApart(t *testing.T) {
 	require.Contains(t, got.ErrorMessage, `inv\u00e9lido`)
 	again, err := s.Put(t.Context(), letters[1])
 	require.NoError(t, err)
-	require.Equal(t, dlq.Receipt{ID: receipts[1].ID, Outcome: dlq.Seen}, again[0], "it is known again")
+	require.Equal(t, driver.Receipt{ID: receipts[1].ID, Outcome: driver.Seen}, again[0], "it is known again")
 }

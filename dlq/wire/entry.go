@@ -27,6 +27,7 @@ type Entry struct {
 	Partition      *int32    `json:"partition,omitempty"`
 	Offset         *int64    `json:"offset,omitempty"`
 	Position       Text      `json:"position,omitempty" doc:"Identifies the delivery within broker and topic."`
+	RedriveTo      Text      `json:"redrive_to,omitempty" doc:"Where a redrive is published, as the consumer's broker named it."`
 	BrokerTime     time.Time `json:"broker_time,omitzero"`
 	Handler        Text      `json:"handler,omitempty"`
 	Reason         string    `json:"reason" doc:"permanent, exhausted, malformed, expired, panic, manual or crash."`
@@ -215,9 +216,12 @@ type ValidationEvent struct {
 // ValidationEventOf is the entry under those names.
 func ValidationEventOf(e *Entry) ValidationEvent {
 	return ValidationEvent{
-		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID, ErrorMessage: e.ErrorMessage,
-		RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, Status: e.Status, CreatedAt: e.CreatedAt, LastRetryAt: e.LastRedriveAt,
-		ResolvedAt: e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Offset, KafkaPartition: e.Partition, KafkaTopic: e.Topic,
+		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID,
+		ErrorMessage: e.ErrorMessage,
+		RetryCount:   e.RedriveCount, MaxRetries: e.RedriveBudget, Status: e.Status, CreatedAt: e.CreatedAt,
+		LastRetryAt: e.LastRedriveAt,
+		ResolvedAt:  e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Offset, KafkaPartition: e.Partition,
+		KafkaTopic:    e.Topic,
 		CorrelationID: e.CorrelationID,
 	}
 }

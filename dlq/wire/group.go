@@ -39,7 +39,8 @@ type Group struct {
 
 // GroupList are causes, those with the most entries first.
 type GroupList struct {
-	Groups []Group `json:"groups" nullable:"false"`
+	Groups     []Group `json:"groups" nullable:"false"`
+	Incomplete bool    `json:"incomplete,omitempty" doc:"There are more causes: raise limit, or filter."`
 }
 
 // NamedCounts are the counts of one topic or event type.
@@ -48,11 +49,13 @@ type NamedCounts struct {
 	Counts Counts `json:"counts"`
 }
 
-// HourCount is how many entries were created in an hour, and how many closed.
+// HourCount is how many entries were created in an hour, how many closed, and how many died again.
 type HourCount struct {
 	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
 	Count  int64     `json:"count" doc:"Created."`
 	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they came."`
+
+	DiedAgain int64 `json:"died_again,omitzero" doc:"Deaths after a redrive, or of a message sent again after its entry was closed."`
 }
 
 // Stats are the numbers of a dashboard.

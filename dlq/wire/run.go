@@ -108,6 +108,17 @@ type RunPreview struct {
 	Topics        []TopicCount  `json:"topics" nullable:"false" doc:"Split by topic, before the limit."`
 	NeedsApproval bool          `json:"needs_approval" doc:"A second person would have to approve it."`
 	Sample        []SampleEntry `json:"sample" nullable:"false"`
+
+	Destinations []RunDestination `json:"destinations,omitempty" doc:"Where the sample goes, and who reads there."`
+}
+
+// RunDestination is where messages of a run go.
+type RunDestination struct {
+	Broker    string `json:"broker,omitempty" doc:"Its name where it was collected from, else its scheme."`
+	Topic     string `json:"topic"`
+	Consumer  string `json:"consumer,omitempty"`
+	RedriveTo string `json:"redrive_to,omitempty"`
+	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 where that is not known."`
 }
 
 // RunReview is what a second person looks at before they approve a run.

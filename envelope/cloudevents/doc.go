@@ -18,8 +18,8 @@
 //	original delay       originaldelay            ISO 8601 duration, "PT10S"
 //	first failure        firstfailure
 //	correlation_id       correlationid
-//	other metadata       an extension of its name, if it is one ([a-z0-9], not used above), else a member of the JSON object
-//	                     in the extension "metadata"
+//	other metadata       an extension of its name, if it is one ([a-z0-9], not used above), else a member of the JSON
+//	                     object in the extension "metadata"
 //
 // Where the message lies in its life otherwise (redrive, dead letter reason) stays in this module's own headers.
 //

@@ -21,7 +21,8 @@ func formatDuration(d time.Duration) string {
 func parseDuration(text string) (time.Duration, error) {
 	parts := isoDuration.FindStringSubmatch(text)
 	if parts == nil || text == "P" {
-		return 0, fmt.Errorf("cloudevents: originaldelay %.40q is not an ISO 8601 duration of days and time, such as PT10S", text)
+		return 0, fmt.Errorf("cloudevents: originaldelay %.40q is not an ISO 8601 duration of days and time, such as PT10S",
+			text)
 	}
 	var seconds float64
 	for i, unit := range [...]float64{24 * 3600, 3600, 60, 1} {

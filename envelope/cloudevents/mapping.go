@@ -105,7 +105,8 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 func isExtension(name string) bool {
 	switch name {
 	case "id", "source", "specversion", "type", "subject", "time", "datacontenttype", "dataschema", "data",
-		extVersion, extRetryCount, extErrorMessage, extErrorCode, extErrorTrace, extOriginalDelay, extFirstFailure, extCorrelationID, extMetadata:
+		extVersion, extRetryCount, extErrorMessage, extErrorCode, extErrorTrace, extOriginalDelay, extFirstFailure,
+		extCorrelationID, extMetadata:
 		return false
 	}
 	return event.IsExtensionNameValid(name) && strings.ToLower(name) == name
@@ -113,7 +114,8 @@ func isExtension(name string) bool {
 
 // isExactJSON reports whether data of that type can stand in a JSON event and come out byte for byte.
 func isExactJSON(mediaType string, data []byte) bool {
-	return isJSONType(mediaType) && len(data) > 0 && data[0] > ' ' && data[len(data)-1] > ' ' && json.Valid(data) && utf8.Valid(data)
+	return isJSONType(mediaType) && len(data) > 0 && data[0] > ' ' && data[len(data)-1] > ' ' && json.Valid(data) &&
+		utf8.Valid(data)
 }
 
 func isJSONType(mediaType string) bool {

@@ -19,7 +19,8 @@ import (
 const ContentType = event.ApplicationCloudEventsJSON
 
 // ErrNotCloudEvent is what FromMessage returns for a message that does not say that it is a CloudEvent.
-var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither its content type nor a specversion header says so")
+var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither its content type nor a specversion header " +
+	"says so")
 
 // Binding is which headers a message has.
 type Binding int

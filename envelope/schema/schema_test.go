@@ -78,7 +78,8 @@ func TestSchema_EverythingRendered(t *testing.T) {
 
 		failed, err := envelope.RecordFailure(m, envelope.Failure{
 			Err: envelope.Error{
-				Message: rapid.String().Draw(t, "message"), Code: rapid.String().Draw(t, "code"), Trace: rapid.String().Draw(t, "trace"),
+				Message: rapid.String().Draw(t, "message"), Code: rapid.String().Draw(t, "code"),
+				Trace: rapid.String().Draw(t, "trace"),
 			},
 			Retry: rapid.IntRange(0, envelope.MaxRetryCount).Draw(t, "retry"),
 		})
@@ -92,22 +93,40 @@ func TestSchema_Rejections(t *testing.T) {
 	validator := compile(t)
 	fresh, failed := sample(t, "a18_new.json"), sample(t, "a18_failed.json")
 	for name, test := range map[string]struct{ body, old, new, at, contains string }{
-		"code is a number":          {failed, `"code":"500"`, `"code":500`, "at '/error/code'", "got number, want string"},
-		"error without a trace":     {failed, `,"trace":"#0 OrderHandler.php(42): charge()\n#1 {main}"`, ``, "at '/error'", "missing property 'trace'"},
-		"error is a string":         {fresh, `"error":null`, `"error":"boom"`, "at '/error'", "got string"},
-		"negative retry count":      {fresh, `"retry_count":0`, `"retry_count":-1`, "at '/retry_count'", "minimum: got -1, want 0"},
-		"retry count is a fraction": {fresh, `"retry_count":0`, `"retry_count":3.7`, "at '/retry_count'", "got number, want integer"},
-		"retry count is a string":   {fresh, `"retry_count":0`, `"retry_count":"0"`, "at '/retry_count'", "got string, want integer"},
-		"retry count is huge":       {fresh, `"retry_count":0`, `"retry_count":1000001`, "at '/retry_count'", "maximum"},
-		"timestamp without offset":  {fresh, `+00:00"`, `"`, "at '/timestamp'", "date-time"},
-		"another version":           {fresh, `"1.0"`, `"2.0"`, "at '/version'", "does not match pattern"},
-		"version is a number":       {fresh, `"1.0"`, `1.0`, "at '/version'", "got number, want string"},
-		"empty id":                  {fresh, `550e8400-e29b-41d4-a716-446655440000`, ``, "at '/message_id'", "minLength"},
-		"no queue":                  {fresh, `"queue":"orders",`, ``, "at ''", "missing property 'queue'"},
-		"metadata is a list":        {fresh, `"metadata":{"correlation_id":"abc-123","priority":"high"}`, `"metadata":[]`, "at '/metadata'", "got array, want object"},
-		"data in both forms":        {fresh, `"data":`, `"data_base64":"AA==","data":`, "at ''", "oneOf"},
-		"data in no form":           {fresh, `"data":`, `"payload":`, "at ''", "missing property 'data'"},
-		"data_base64 is none":       {strings.Replace(fresh, `"data":`, `"other":`, 1), `{`, `{"data_base64":"?",`, "at '/data_base64'", "pattern"},
+		"code is a number": {failed, `"code":"500"`, `"code":500`, "at '/error/code'", "got number, want string"},
+		"error without a trace": {
+			failed, `,"trace":"#0 OrderHandler.php(42): charge()\n#1 {main}"`, ``, "at '/error'",
+			"missing property 'trace'",
+		},
+		"error is a string": {fresh, `"error":null`, `"error":"boom"`, "at '/error'", "got string"},
+		"negative retry count": {
+			fresh, `"retry_count":0`, `"retry_count":-1`, "at '/retry_count'",
+			"minimum: got -1, want 0",
+		},
+		"retry count is a fraction": {
+			fresh, `"retry_count":0`, `"retry_count":3.7`, "at '/retry_count'",
+			"got number, want integer",
+		},
+		"retry count is a string": {
+			fresh, `"retry_count":0`, `"retry_count":"0"`, "at '/retry_count'",
+			"got string, want integer",
+		},
+		"retry count is huge":      {fresh, `"retry_count":0`, `"retry_count":1000001`, "at '/retry_count'", "maximum"},
+		"timestamp without offset": {fresh, `+00:00"`, `"`, "at '/timestamp'", "date-time"},
+		"another version":          {fresh, `"1.0"`, `"2.0"`, "at '/version'", "does not match pattern"},
+		"version is a number":      {fresh, `"1.0"`, `1.0`, "at '/version'", "got number, want string"},
+		"empty id":                 {fresh, `550e8400-e29b-41d4-a716-446655440000`, ``, "at '/message_id'", "minLength"},
+		"no queue":                 {fresh, `"queue":"orders",`, ``, "at ''", "missing property 'queue'"},
+		"metadata is a list": {
+			fresh, `"metadata":{"correlation_id":"abc-123","priority":"high"}`, `"metadata":[]`,
+			"at '/metadata'", "got array, want object",
+		},
+		"data in both forms": {fresh, `"data":`, `"data_base64":"AA==","data":`, "at ''", "oneOf"},
+		"data in no form":    {fresh, `"data":`, `"payload":`, "at ''", "missing property 'data'"},
+		"data_base64 is none": {
+			strings.Replace(fresh, `"data":`, `"other":`, 1), `{`, `{"data_base64":"?",`,
+			"at '/data_base64'", "pattern",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := strings.Replace(test.body, test.old, test.new, 1)

@@ -50,7 +50,8 @@ func TestBus_Transcript(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ended)
 
-		printed := slices.DeleteFunc(strings.Split(out.String(), "\n"), func(s string) bool { return !strings.HasPrefix(s, "T=") })
+		printed := slices.DeleteFunc(strings.Split(out.String(), "\n"),
+			func(s string) bool { return !strings.HasPrefix(s, "T=") })
 		require.ElementsMatch(t, strings.Split(strings.TrimSpace(morning), "\n"), printed)
 		require.Contains(t, out.String(), "invoice-service reads easyweek.invoice-service: [invoice.* system.#]")
 		require.Regexp(t, `invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, out.String())

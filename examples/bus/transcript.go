@@ -89,7 +89,9 @@ func (t *transcript) line(service string, e Event, tag middleware.Tag, text stri
 }
 
 // watch is the service's handler, seen.
-func (t *transcript) watch(service string, handle func(context.Context, Event) error) func(context.Context, Event) error {
+func (t *transcript) watch(service string,
+	handle func(context.Context, Event) error,
+) func(context.Context, Event) error {
 	return func(ctx context.Context, e Event) error {
 		t.mu.Lock()
 		t.counts[service].attempts++
@@ -112,7 +114,8 @@ func (t *transcript) hooks(service string) middleware.Hooks {
 			return nil
 		},
 		OnSkip: func(_ context.Context, p middleware.SkipParams) error {
-			t.line(service, eventOf(p.Message), p.Decision.Attempt.Tag, p.Decision.Err.Error()+": skipped", func(c *counts) { c.skipped++ })
+			t.line(service, eventOf(p.Message), p.Decision.Attempt.Tag, p.Decision.Err.Error()+": skipped",
+				func(c *counts) { c.skipped++ })
 			return nil
 		},
 		OnDeadLetter: func(_ context.Context, p middleware.DeadLetterParams) error {
@@ -156,7 +159,8 @@ func (t *transcript) report() bool {
 	_, _ = fmt.Fprintln(table, "\nservice\tevents\t= handled\t+ skipped\t+ failed\t+ system, debug\tattempts\t")
 	for _, name := range t.order {
 		c := t.counts[name]
-		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, c.events, c.handled, c.skipped, c.failed, c.special, c.attempts)
+		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, c.events, c.handled, c.skipped, c.failed, c.special,
+			c.attempts)
 	}
 	_ = table.Flush()
 	if len(t.open) > 0 {

@@ -58,8 +58,10 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 		cfg.Rescheduler = scaled(broker, speed)
 		cfg.DeadLetters = broker // {project}.{service}.failed
 		cfg.Hooks = t.hooks(s.name)
-		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)} // in front of the service's own code
-		cfg.Debug = t.debug(s.name)                                                                 // messages that a developer has marked
+		// in front of the service's own code
+		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)}
+		// messages that a developer has marked
+		cfg.Debug = t.debug(s.name)
 		cfg.Logger = logger
 		pipeline, err := middleware.New(cfg)
 		if err != nil {

@@ -11,7 +11,10 @@ import (
 )
 
 func TestEmployee_Validate(t *testing.T) {
-	valid := Employee{ID: "E1", Version: 1, Name: "Ana Lima", CPF: "529.982.247-25", BirthDate: "1990-01-02", HiredOn: "2020-03-04"}
+	valid := Employee{
+		ID: "E1", Version: 1, Name: "Ana Lima", CPF: "529.982.247-25", BirthDate: "1990-01-02",
+		HiredOn: "2020-03-04",
+	}
 	for name, tc := range map[string]struct {
 		change func(*Employee)
 		kind   string
@@ -20,11 +23,26 @@ func TestEmployee_Validate(t *testing.T) {
 		"valid":                      {func(*Employee) {}, "", ""},
 		"dismissed on the first day": {func(e *Employee) { e.DismissedOn = e.HiredOn }, "", ""},
 		"sixteen today":              {func(e *Employee) { e.BirthDate = "2004-03-04" }, "", ""},
-		"sixteen tomorrow":           {func(e *Employee) { e.BirthDate = "2004-03-05" }, "age", "Falha na validação: idade inferior a 16 anos"},
-		"check digit":                {func(e *Employee) { e.CPF = "529.982.247-26" }, "cpf", "Falha na validação: CPF inválido"},
-		"one digit eleven times":     {func(e *Employee) { e.CPF = "111.111.111-11" }, "cpf", "Falha na validação: CPF inválido"},
-		"hired before born":          {func(e *Employee) { e.HiredOn = "1980-01-01" }, "dates", "Falha na validação: admissão anterior ao nascimento"},
-		"dismissed before hired":     {func(e *Employee) { e.DismissedOn = "2020-03-03" }, "dates", "Falha na validação: desligamento anterior à admissão"},
+		"sixteen tomorrow": {
+			func(e *Employee) { e.BirthDate = "2004-03-05" }, "age",
+			"Falha na validação: idade inferior a 16 anos",
+		},
+		"check digit": {
+			func(e *Employee) { e.CPF = "529.982.247-26" }, "cpf",
+			"Falha na validação: CPF inválido",
+		},
+		"one digit eleven times": {
+			func(e *Employee) { e.CPF = "111.111.111-11" }, "cpf",
+			"Falha na validação: CPF inválido",
+		},
+		"hired before born": {
+			func(e *Employee) { e.HiredOn = "1980-01-01" }, "dates",
+			"Falha na validação: admissão anterior ao nascimento",
+		},
+		"dismissed before hired": {
+			func(e *Employee) { e.DismissedOn = "2020-03-03" }, "dates",
+			"Falha na validação: desligamento anterior à admissão",
+		},
 		"no dates": {
 			func(e *Employee) { e.BirthDate, e.HiredOn, e.DismissedOn = "2 Jan 1990", "", "soon" }, "dates",
 			"Falha na validação: data de nascimento inválida; data de admissão inválida; data de desligamento inválida",

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // changes are fields to set in a JSON object, as the flag -set collects them.
@@ -51,7 +52,8 @@ func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entr
 	if id, err := strconv.ParseInt(employee, 10, 64); err == nil {
 		return sv.letters.Store().Get(ctx, id)
 	}
-	list, err := sv.letters.Store().List(ctx, dlq.Filter{SourceTable: "employees", SourceID: employee}, dlq.Page{Limit: 1, Order: dlq.OldestFirst})
+	list, err := sv.letters.Store().List(ctx, dlq.Filter{SourceTable: "employees", SourceID: employee},
+		dlq.Page{Limit: 1, Order: driver.OldestFirst})
 	if err != nil {
 		return nil, err
 	}

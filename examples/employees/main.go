@@ -58,12 +58,15 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
 	flags.IntVar(&s.concurrency, "concurrency", 16, "handlers at once, for each topic")
 	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when events are still on their way after this")
-	flags.StringVar(&s.fix, "fix", "", "correct the dead letter of this `employee` (or with this id), send it back, and read no input")
+	flags.StringVar(&s.fix, "fix", "", "correct the dead letter of this `employee` (or with this id), send it back, and "+
+		"read no input")
 	flags.Var(s.set, "set", "`field=value` to correct; may be given more than once")
 	flags.BoolVar(&s.verbose, "v", false, "log every decision of the pipeline to standard error")
 	flags.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: employees [flags] [FILE | -]     records as kcat -J prints them; examples/employees/employees.ndjson by default")
-		_, _ = fmt.Fprintln(stderr, "       BROKER_URL (default mem://) and DLQ_URL (default sqlite:employees-dead-letters.db) choose broker and store")
+		_, _ = fmt.Fprintln(stderr, "usage: employees [flags] [FILE | -]     records as kcat -J prints them; "+
+			"examples/employees/employees.ndjson by default")
+		_, _ = fmt.Fprintln(stderr, "       BROKER_URL (default mem://) and DLQ_URL (default "+
+			"sqlite:employees-dead-letters.db) choose broker and store")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -107,7 +110,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if s.verbose {
 		level = slog.LevelDebug
 	}
-	sv, err := open(ctx, s, slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName})))
+	sv, err := open(ctx, s, slog.New(slog.NewTextHandler(stderr,
+		&slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName})))
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 		return exitFailed

@@ -64,7 +64,8 @@ func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 	} {
 		require.Equal(t, want, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE `+query), query)
 	}
-	require.Equal(t, "employees", value[string](t, file, `SELECT DISTINCT source_table FROM dlq_events WHERE source_table <> ''`))
+	require.Equal(t, "employees", value[string](t, file,
+		`SELECT DISTINCT source_table FROM dlq_events WHERE source_table <> ''`))
 	require.Equal(t, 1, value[int](t, file, `SELECT COUNT(DISTINCT correlation_id) FROM dlq_events`))
 }
 
@@ -92,7 +93,8 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=111.222.333-44")
 	require.Equal(t, exitFailed, r.code, r.stdout+r.stderr)
-	require.Contains(t, r.stdout, entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF inválido")
+	require.Contains(t, r.stdout, entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF "+
+		"inválido")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
 	require.Zero(t, r.code, r.stdout+r.stderr)
@@ -101,7 +103,9 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	require.Equal(t, dead-1, value[int](t, file, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 	require.Equal(t, "redrive", value[string](t, file, `SELECT resolved_by FROM dlq_events WHERE source_id = '`+entry+`'`))
 	require.Equal(t, dead, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`), "a redrive makes no second row")
-	require.Equal(t, 3, value[int](t, file, `SELECT COUNT(*) FROM dlq_bodies WHERE entry_id = (SELECT id FROM dlq_events WHERE source_id = '`+entry+`')`), "what died first is kept")
+	require.Equal(t, 3, value[int](t, file,
+		`SELECT COUNT(*) FROM dlq_bodies WHERE entry_id = (SELECT id FROM dlq_events WHERE source_id = '`+entry+`')`),
+		"what died first is kept")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
 	require.Equal(t, exitFailed, r.code)
@@ -115,9 +119,14 @@ func TestEmployees_BadInput(t *testing.T) {
 		code          int
 		says          []string
 	}{
-		"no such file":          {"", "", []string{"nowhere.ndjson"}, exitFailed, []string{"read events", "nowhere.ndjson"}},
-		"not a dump":            {"", "hello", []string{"-"}, exitFailed, []string{"record 1", "kcat -J"}},
-		"another topic":         {"", `{"topic":"orders"}`, []string{"-"}, exitFailed, []string{"record 1", `"orders"`, "employee-create"}},
+		"no such file": {"", "", []string{"nowhere.ndjson"}, exitFailed, []string{"read events", "nowhere.ndjson"}},
+		"not a dump":   {"", "hello", []string{"-"}, exitFailed, []string{"record 1", "kcat -J"}},
+		"another topic": {
+			"", `{"topic":"orders"}`,
+			[]string{"-"},
+			exitFailed,
+			[]string{"record 1", `"orders"`, "employee-create"},
+		},
 		"unknown broker scheme": {"gopher://me:secret@localhost", "", nil, exitFailed, []string{`"gopher"`, "mem"}},
 		"impossible speed":      {"", "", []string{"-speed", "0"}, exitUsage, []string{"-speed", "1 is real time"}},
 		"nobody at work":        {"", "", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},

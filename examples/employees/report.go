@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // report prints what happened to the events, and returns whether each has one fate and the store holds the dead ones.
@@ -50,7 +51,8 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 		}
 	}
 	if len(mendable) > 0 {
-		_, _ = fmt.Fprintf(w, "Correct one and send it back:\n\n    go run ./examples/employees -fix %s -set cpf=529.982.247-25\n\n", slices.Min(mendable))
+		_, _ = fmt.Fprintf(w, "Correct one and send it back:\n\n    go run ./examples/employees -fix %s -set "+
+			"cpf=529.982.247-25\n\n", slices.Min(mendable))
 	}
 	return balanced
 }
@@ -74,7 +76,7 @@ func (sv *service) printCounts(w io.Writer) (dead int, balanced bool) {
 
 // entries are this run's dead letters, oldest first.
 func (sv *service) entries(ctx context.Context) (all []dlq.Entry, err error) {
-	page := dlq.Page{Limit: dlq.MaxPage, Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
 	for {
 		listing, err := sv.letters.Store().List(ctx, dlq.Filter{CorrelationID: sv.run}, page)
 		if err != nil {

@@ -193,7 +193,8 @@ func (l *ledger) balance(w io.Writer) bool {
 			balanced = false
 			verdict = fmt.Sprintf("DOES NOT BALANCE: %d missing", c.missing)
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t %s\n", h, c.in, c.processed, c.dead, c.skipped, c.waiting, verdict)
+		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t %s\n", h, c.in, c.processed, c.dead, c.skipped, c.waiting,
+			verdict)
 	}
 	_ = table.Flush()
 	l.mu.Lock()

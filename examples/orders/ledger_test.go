@@ -30,8 +30,14 @@ func TestLedger(t *testing.T) {
 			l.finish("h", "1", 1)
 			l.finish("h", "1", 2)
 		}, true, "balanced"},
-		"waiting":         {func(l *ledger) { l.start("h", "1", 1); l.retry("h", "1", 1); l.finish("h", "1", 1) }, true, "balanced"},
-		"same end twice":  {func(l *ledger) { l.start("h", "1", 1); l.finish("h", "1", 1); l.finish("h", "1", 1) }, true, "balanced"},
+		"waiting": {
+			func(l *ledger) { l.start("h", "1", 1); l.retry("h", "1", 1); l.finish("h", "1", 1) }, true,
+			"balanced",
+		},
+		"same end twice": {
+			func(l *ledger) { l.start("h", "1", 1); l.finish("h", "1", 1); l.finish("h", "1", 1) }, true,
+			"balanced",
+		},
 		"never delivered": {func(*ledger) {}, false, "1 missing"},
 		"never ended":     {func(l *ledger) { l.start("h", "1", 1) }, false, "1 missing"},
 		"dead and processed": {func(l *ledger) {

@@ -56,11 +56,13 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
 	flags.IntVar(&s.concurrency, "concurrency", 32, "handlers at once, for each of the two consumers")
 	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when messages are still on their way after this")
-	flags.BoolVar(&s.redrive, "redrive", false, "the acquirer is back: redrive the orders that gave up on it, and read no input")
+	flags.BoolVar(&s.redrive, "redrive", false,
+		"the acquirer is back: redrive the orders that gave up on it, and read no input")
 	flags.BoolVar(&s.verbose, "v", false, "log every decision of the pipeline to standard error")
 	flags.Usage = func() {
 		_, _ = fmt.Fprintln(stderr, "usage: orders [flags] [FILE | -]     reads examples/orders/orders.ndjson by default")
-		_, _ = fmt.Fprintln(stderr, "       BROKER_URL (default mem://) and DLQ_URL (default sqlite:orders-dead-letters.db) choose broker and store")
+		_, _ = fmt.Fprintln(stderr, "       BROKER_URL (default mem://) and DLQ_URL (default "+
+			"sqlite:orders-dead-letters.db) choose broker and store")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {

@@ -41,8 +41,10 @@ func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s s
 		balanced = false
 	}
 	_, _ = fmt.Fprintf(w, "\nThe %d dead letters are in %s, their payloads byte for byte.\n", stored, place(s.dlqURL))
-	_, _ = fmt.Fprintf(w, "Look at them with the command:\n\n    go run ./cmd/redrive dlq list --store %s\n\n", storeFlag(s.dlqURL))
-	_, _ = fmt.Fprintf(w, "When the acquirer is back, send the orders that gave up on it once more:\n\n    go run ./examples/orders -redrive\n\n")
+	_, _ = fmt.Fprintf(w, "Look at them with the command:\n\n    go run ./cmd/redrive dlq list --store %s\n\n",
+		storeFlag(s.dlqURL))
+	_, _ = fmt.Fprintf(w, "When the acquirer is back, send the orders that gave up on it once more:\n\n    go run "+
+		"./examples/orders -redrive\n\n")
 	return balanced
 }
 

@@ -72,8 +72,10 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 		return sh, err
 	}
 	sh.router.AddMiddleware(sh.ledger.middleware, pipeline.Middleware)
-	sh.router.AddHandler(consumerCharge, topicOrders, sh.subscriber(consumerCharge, s), topicPaid, sh.broker.Publisher(), sh.charge)
-	sh.router.AddConsumerHandler(consumerLoyalty, topicPaid, sh.subscriber(consumerLoyalty, s), envelope.Handle(sh.bookPoints))
+	sh.router.AddHandler(consumerCharge, topicOrders, sh.subscriber(consumerCharge, s), topicPaid, sh.broker.Publisher(),
+		sh.charge)
+	sh.router.AddConsumerHandler(consumerLoyalty, topicPaid, sh.subscriber(consumerLoyalty, s),
+		envelope.Handle(sh.bookPoints))
 	return sh, nil
 }
 
@@ -105,7 +107,9 @@ func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler
 
 // serve runs the consumers, gives them work, and returns when every message has come to its end, when patience runs
 // out, or when the user interrupts.
-func (sh *shop) serve(ctx context.Context, patience time.Duration, work func(context.Context) error, p *progress) error {
+func (sh *shop) serve(ctx context.Context, patience time.Duration, work func(context.Context) error,
+	p *progress,
+) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ended := make(chan error, 1)

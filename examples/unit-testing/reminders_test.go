@@ -114,7 +114,8 @@ func TestReminder_SameTimelineOnGochannel(t *testing.T) {
 				<-router.Running()
 				dead, err := broker.Subscriber().Subscribe(ctx, reminders.Topic+"_dlq")
 				require.NoError(t, err)
-				require.NoError(t, reminders.Schedule(broker.Publisher(), reminders.Reminder{OrderID: "1", Phone: "+55 11 99999-0000"}, 10*time.Second))
+				require.NoError(t, reminders.Schedule(broker.Publisher(),
+					reminders.Reminder{OrderID: "1", Phone: "+55 11 99999-0000"}, 10*time.Second))
 
 				letter := <-dead
 				require.Equal(t, 80*time.Second, time.Since(sms.start), "with the last failure")

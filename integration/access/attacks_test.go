@@ -47,7 +47,8 @@ func startProcess(t *testing.T, secure bool) *process {
 	t.Helper()
 	dir := t.TempDir()
 	p := &process{log: &logbuffer.Buffer{}}
-	config := "store: {url: \"sqlite:dead.db?synchronous=normal\"}\nserver:\n  address: 127.0.0.1:0\n  limits: {rate: -1}\n"
+	config := "store: {url: \"sqlite:dead.db?synchronous=normal\"}\nserver:\n  address: 127.0.0.1:0\n  limits: {rate: " +
+		"-1}\n"
 	if secure {
 		web := httptest.NewTLSServer(http.NotFoundHandler())
 		web.Close()
@@ -62,7 +63,8 @@ func startProcess(t *testing.T, secure bool) *process {
 		p.tls.RootCAs.AddCert(web.Certificate())
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "redrive.yaml"), []byte(config), 0o600))
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), services.Program(t, "./cmd/redrive"), "serve", "--config", "redrive.yaml")
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), services.Program(t, "./cmd/redrive"), "serve",
+		"--config", "redrive.yaml")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, p.log, p.log
 	cmd.Env = append(os.Environ(), "REDRIVE_STORE=", "REDRIVE_BROKER=")
 	require.NoError(t, cmd.Start())
@@ -178,42 +180,83 @@ func attacks() map[string]attack {
 	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(large), large)
 	refused := []int{400}
 	return map[string]attack{
-		"size: 1 MiB of headers":   {send: request("GET /livez", "X-Large: "+strings.Repeat("a", 1<<20)), want: []int{431}, cut: true},
-		"size: 10,000 headers":     {send: request("GET /api/v1/me", strings.Repeat("X-Many: 1\r\n", 10_000)+"X: 1"), want: []int{431}, cut: true},
-		"size: 50 kB of headers":   {send: request("GET /api/v1/me", "X-Large: "+strings.Repeat("a", 50_000)), want: []int{431}},
-		"size: URL of 1 MiB":       {send: request("GET /" + strings.Repeat("a", 1<<20)), want: []int{431}, cut: true},
-		"size: URL of 50 kB":       {send: request("GET /" + strings.Repeat("a", 50_000)), want: []int{404}},
-		"size: body":               {send: request("POST /api/v1/runs", asJSON, length(large)) + large, want: []int{413}, cut: true},
-		"size: body in chunks":     {send: request("POST /api/v1/runs", asJSON, "Transfer-Encoding: chunked") + chunked, want: []int{413}, cut: true},
-		"size: form":               {send: request("POST /retention", "Content-Type: application/x-www-form-urlencoded", length(large)) + large, want: []int{413}, cut: true},
-		"size: compressed bomb":    {send: request("POST /api/v1/runs", asJSON, "Content-Encoding: gzip", length(packed)) + packed, want: refused},
-		"size: compressed import":  {send: request("POST /api/v1/entries/import", "Content-Type: application/jsonl", "Content-Encoding: gzip", length(packed)) + packed, want: []int{422}},
-		"size: compressed, in TE":  {send: kept("Transfer-Encoding: gzip, chunked", packed), want: []int{501}, cut: true},
-		"smuggling: CL.TE":         {send: kept("Content-Length: 6\r\nTransfer-Encoding: chunked", "0\r\n\r\n"), want: []int{405}},
-		"smuggling: TE.CL":         {send: kept("Transfer-Encoding: chunked\r\nContent-Length: 3", "0\r\n\r\n"), want: []int{405}},
+		"size: 1 MiB of headers": {
+			send: request("GET /livez", "X-Large: "+strings.Repeat("a", 1<<20)), want: []int{431},
+			cut: true,
+		},
+		"size: 10,000 headers": {
+			send: request("GET /api/v1/me", strings.Repeat("X-Many: 1\r\n", 10_000)+"X: 1"),
+			want: []int{431}, cut: true,
+		},
+		"size: 50 kB of headers": {
+			send: request("GET /api/v1/me", "X-Large: "+strings.Repeat("a", 50_000)),
+			want: []int{431},
+		},
+		"size: URL of 1 MiB": {send: request("GET /" + strings.Repeat("a", 1<<20)), want: []int{431}, cut: true},
+		"size: URL of 50 kB": {send: request("GET /" + strings.Repeat("a", 50_000)), want: []int{404}},
+		"size: body": {
+			send: request("POST /api/v1/runs", asJSON, length(large)) + large, want: []int{413},
+			cut: true,
+		},
+		"size: body in chunks": {
+			send: request("POST /api/v1/runs", asJSON, "Transfer-Encoding: chunked") + chunked,
+			want: []int{413}, cut: true,
+		},
+		"size: form": {send: request("POST /retention", "Content-Type: application/x-www-form-urlencoded",
+			length(large)) + large, want: []int{413}, cut: true},
+		"size: compressed bomb": {send: request("POST /api/v1/runs", asJSON, "Content-Encoding: gzip", length(packed)) +
+			packed, want: refused},
+		"size: compressed import": {send: request("POST /api/v1/entries/import", "Content-Type: application/jsonl",
+			"Content-Encoding: gzip", length(packed)) + packed, want: []int{422}},
+		"size: compressed, in TE": {send: kept("Transfer-Encoding: gzip, chunked", packed), want: []int{501}, cut: true},
+		"smuggling: CL.TE": {
+			send: kept("Content-Length: 6\r\nTransfer-Encoding: chunked", "0\r\n\r\n"),
+			want: []int{405},
+		},
+		"smuggling: TE.CL": {
+			send: kept("Transfer-Encoding: chunked\r\nContent-Length: 3", "0\r\n\r\n"),
+			want: []int{405},
+		},
 		"smuggling: two lengths":   {send: kept("Content-Length: 0\r\nContent-Length: 5", ""), want: refused},
 		"smuggling: list":          {send: kept("Content-Length: 0, 5", ""), want: refused},
 		"smuggling: signed length": {send: kept("Content-Length: +0", ""), want: refused},
 		"smuggling: less than 0":   {send: kept("Content-Length: -1", ""), want: refused},
 		"smuggling: no length":     {send: kept("Content-Length:", ""), want: refused},
 		"smuggling: xchunked":      {send: kept("Transfer-Encoding: xchunked", "0\r\n\r\n"), want: []int{501}},
-		"smuggling: two encodings": {send: kept("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "0\r\n\r\n"), want: []int{501}},
-		"smuggling: space":         {send: kept("Transfer-Encoding : chunked", "0\r\n\r\n"), want: refused},
-		"smuggling: control":       {send: kept("Transfer-Encoding: \x0bchunked", "0\r\n\r\n"), want: refused},
-		"smuggling: folded":        {send: kept("Transfer-Encoding:\r\n chunked\r\nContent-Length: 3", "0\r\n\r\n"), want: []int{405}},
-		"smuggling: folded first":  {send: "GET /livez HTTP/1.1\r\n Host: localhost\r\n\r\n" + smuggled, want: refused},
-		"smuggling: bare LF":       {send: "POST /livez HTTP/1.1\nHost: localhost\nContent-Length: 0\nTransfer-Encoding: chunked\n\n0\r\n\r\n" + smuggled, want: []int{405}},
+		"smuggling: two encodings": {
+			send: kept("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "0\r\n\r\n"),
+			want: []int{501},
+		},
+		"smuggling: space":   {send: kept("Transfer-Encoding : chunked", "0\r\n\r\n"), want: refused},
+		"smuggling: control": {send: kept("Transfer-Encoding: \x0bchunked", "0\r\n\r\n"), want: refused},
+		"smuggling: folded": {
+			send: kept("Transfer-Encoding:\r\n chunked\r\nContent-Length: 3", "0\r\n\r\n"),
+			want: []int{405},
+		},
+		"smuggling: folded first": {send: "GET /livez HTTP/1.1\r\n Host: localhost\r\n\r\n" + smuggled, want: refused},
+		"smuggling: bare LF": {send: "POST /livez HTTP/1.1\nHost: localhost\nContent-Length: 0\nTransfer-Encoding: " +
+			"chunked\n\n0\r\n\r\n" + smuggled, want: []int{405}},
 		"smuggling: bare CR":       {send: kept("X: a\rContent-Length: 5", ""), want: refused},
 		"smuggling: NUL":           {send: kept("X: a\x00b", ""), want: refused},
 		"smuggling: chunk ends LF": {send: kept("Transfer-Encoding: chunked", "0\n\r\n"), want: []int{405}},
 		"smuggling: chunk size":    {send: kept("Transfer-Encoding: chunked", "fffffffffffffffff\r\n"), want: []int{405}},
 		"smuggling: no chunk":      {send: kept("Transfer-Encoding: chunked", "x\r\n"), want: []int{405}},
-		"smuggling: body of a GET": {send: "GET /livez HTTP/1.1\r\nHost: localhost\r\n" + length(smuggled) + "\r\n\r\n" + smuggled + request("GET /livez"), want: []int{200, 200}},
-		"smuggling: HTTP/1.0 TE":   {send: "POST /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, want: []int{405}},
-		"form: no host, HTTP/1.0":  {send: "GET /api/v1/me HTTP/1.0\r\n\r\n", want: []int{403}},
-		"form: no host":            {send: "GET /livez HTTP/1.1\r\n\r\n" + smuggled, want: refused},
-		"form: two hosts":          {send: "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n" + smuggled, want: refused},
-		"form: foreign host":       {send: "GET /api/v1/me HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", want: []int{403}},
+		"smuggling: body of a GET": {send: "GET /livez HTTP/1.1\r\nHost: localhost\r\n" + length(smuggled) + "\r\n\r\n" +
+			smuggled + request("GET /livez"), want: []int{200, 200}},
+		"smuggling: HTTP/1.0 TE": {
+			send: "POST /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled,
+			want: []int{405},
+		},
+		"form: no host, HTTP/1.0": {send: "GET /api/v1/me HTTP/1.0\r\n\r\n", want: []int{403}},
+		"form: no host":           {send: "GET /livez HTTP/1.1\r\n\r\n" + smuggled, want: refused},
+		"form: two hosts": {
+			send: "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n" + smuggled,
+			want: refused,
+		},
+		"form: foreign host": {
+			send: "GET /api/v1/me HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+			want: []int{403},
+		},
 		"form: foreign URL":        {send: request("GET http://evil.example/api/v1/me"), want: []int{403}},
 		"form: CONNECT":            {send: request("CONNECT evil.example:443"), want: []int{404}},
 		"form: TRACE":              {send: request("TRACE /api/v1/me", "X-Secret: 1"), want: []int{405}},
@@ -223,7 +266,8 @@ func attacks() map[string]attack {
 		"form: path up":            {send: request("GET /static/../../../../etc/passwd"), want: []int{307}},
 		"form: CRLF in a redirect": {send: request("GET /api//v1/%0d%0aX-Evil:%20yes"), want: []int{307}},
 		"form: foreign redirect":   {send: request("GET //evil.example/.."), want: []int{307}},
-		"form: pipelined":          {send: strings.Repeat("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", 20) + request("GET /livez"), want: repeated(200, 21)},
+		"form: pipelined": {send: strings.Repeat("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", 20) +
+			request("GET /livez"), want: repeated(200, 21)},
 	}
 }
 
@@ -251,7 +295,8 @@ func TestAttacks(t *testing.T) {
 				})
 			}
 			release()
-			require.Eventually(t, func() bool { return p.goroutines(t) <= before+5 }, patience, 50*time.Millisecond, "goroutines are left")
+			require.Eventually(t, func() bool { return p.goroutines(t) <= before+5 }, patience, 50*time.Millisecond,
+				"goroutines are left")
 			require.NotContains(t, p.log.String(), "panic")
 		})
 	}
@@ -296,8 +341,10 @@ func (p *process) occupy(t *testing.T) (release func()) {
 				}
 			})
 		}
-		const body = "POST /retention HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\na="
-		for _, text := range []string{body, strings.Repeat("GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)} {
+		const body = "POST /retention HTTP/1.1\r\nHost: localhost\r\nContent-Type: " +
+			"application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\na="
+		for _, text := range []string{body, strings.Repeat("GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			1000)} {
 			conn := p.dial(t)
 			open = append(open, conn)
 			rest.Go(func() { _, _ = io.WriteString(conn, text) }) // until it is closed

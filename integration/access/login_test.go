@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // users are those of the provider, with their groups.
@@ -125,7 +126,9 @@ func loginServers(t *testing.T) (first, second string, p *provider, letters *dlq
 	var handlers [2]http.Handler
 	var urls [2]string
 	for i := range handlers {
-		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handlers[i].ServeHTTP(w, r) }))
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handlers[i].ServeHTTP(w, r)
+		}))
 		t.Cleanup(web.Close)
 		urls[i] = strings.Replace(web.URL, "127.0.0.1", "localhost", 1)
 	}
@@ -169,7 +172,7 @@ func TestLogin(t *testing.T) {
 
 	records, _, err := letters.Store().Audit(t.Context(), dlq.AuditFilter{Actor: "test-user@zitadel.ch"}, dlq.Page{})
 	require.NoError(t, err)
-	require.True(t, slices.ContainsFunc(records, func(r dlq.AuditRecord) bool { return r.Action == "login" }))
+	require.True(t, slices.ContainsFunc(records, func(r driver.AuditRecord) bool { return r.Action == "login" }))
 
 	at, err := url.Parse(base)
 	require.NoError(t, err)
@@ -206,7 +209,10 @@ func TestLogin_Refused(t *testing.T) {
 	}
 	ana.logIn(base, "/entries", "test-user@localhost", p)
 	require.NotEmpty(t, callback)
-	for name, at := range map[string]string{"another browser's": callback, "forged": base + "/login/callback?state=x&code=y"} {
+	for name, at := range map[string]string{
+		"another browser's": callback,
+		"forged":            base + "/login/callback?state=x&code=y",
+	} {
 		response, _ = victim.send(http.MethodGet, at, nil)
 		require.Equal(t, http.StatusUnauthorized, response.StatusCode, name)
 	}

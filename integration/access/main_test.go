@@ -44,8 +44,9 @@ func handlerOf(t *testing.T, url string, change ...func(*dlqhttp.Config)) (*dlqh
 	for i := range 3 {
 		m := message.NewMessage(fmt.Sprint("m-", i), fmt.Appendf(nil, `{"order":%d}`, i))
 		entries = append(entries, dlq.NewEntry(&envelope.DeadLetter{
-			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "bank: timeout"}, Handler: "pay", Attempts: 4,
-			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, At: time.Now(),
+			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "bank: timeout"}, Handler: "pay",
+			Attempts: 4,
+			Origin:   envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, At: time.Now(),
 		}))
 	}
 	_, err = letters.Store().Put(t.Context(), entries...)

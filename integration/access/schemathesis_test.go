@@ -38,7 +38,8 @@ func TestSchemathesis(t *testing.T) {
 	base := serve(t, "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a bound for a fault, not a deadline
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "run", base+"/api/v1/openapi.json", "--no-color", "--seed=1", "--max-examples=15",
+	cmd := exec.CommandContext(ctx, program, "run", base+"/api/v1/openapi.json", "--no-color", "--seed=1",
+		"--max-examples=15",
 		"--max-time=60", "--phases=examples,coverage,fuzzing", "--exclude-path=/runs/{id}/events", // does not end
 		"--exclude-path=/entries/import", // lines, which it cannot make
 		"--request-timeout=30",

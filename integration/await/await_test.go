@@ -15,9 +15,15 @@ func TestProgress(t *testing.T) {
 		ok   bool
 	}{
 		"done before it began": {func(time.Duration) int { return 3 }, 0, true},
-		"slow but moving":      {func(since time.Duration) int { return int(since / (Patience - time.Second)) }, 3 * (Patience - time.Second), true},
-		"never moves":          {func(time.Duration) int { return 0 }, Patience, false},
-		"stops after a while":  {func(since time.Duration) int { return min(1, int(since/time.Second)) }, time.Second + Patience, false},
+		"slow but moving": {
+			func(since time.Duration) int { return int(since / (Patience - time.Second)) },
+			3 * (Patience - time.Second), true,
+		},
+		"never moves": {func(time.Duration) int { return 0 }, Patience, false},
+		"stops after a while": {
+			func(since time.Duration) int { return min(1, int(since/time.Second)) },
+			time.Second + Patience, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

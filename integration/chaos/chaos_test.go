@@ -23,7 +23,8 @@ var (
 	seed     = flag.Uint64("chaos.seed", 0, "of the faults and messages; 0 draws one, and prints it")
 	rate     = flag.Int("chaos.rate", 50, "messages published a second")
 	deletes  = flag.Bool("chaos.delete", false, "delete the service's queues, topics and rows while it runs, too")
-	clusters = flag.Bool("chaos.clusters", false, "run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
+	clusters = flag.Bool("chaos.clusters", false,
+		"run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
 )
 
 // No message that no handler has refused is ever dead, none is lost, none comes before it is due, whatever is killed,
@@ -81,9 +82,11 @@ func run(t *testing.T, to target) {
 
 	first := plan{ID: "first", Kind: passes}
 	c.ledger.publishing(first)
-	await.True(t, func() bool { return broker.Publisher().Publish(topic, first.message()) == nil }, "the first message cannot be published")
+	await.True(t, func() bool { return broker.Publisher().Publish(topic, first.message()) == nil },
+		"the first message cannot be published")
 	c.ledger.confirmed(first.ID)
-	await.True(t, func() bool { return c.ledger.update(c.book) == nil && c.ledger.open() == 0 }, "the first message is not handled")
+	await.True(t, func() bool { return c.ledger.update(c.book) == nil && c.ledger.open() == 0 },
+		"the first message is not handled")
 
 	reading, stopReading := context.WithCancel(t.Context())
 	going, over := context.WithCancel(t.Context())

@@ -255,6 +255,7 @@ func (l *ledger) verdict() verdict {
 func (v verdict) String() string {
 	return fmt.Sprintf("%d published, %d handled, %d dead; %d lost, %d wrongly dead, %d handled and dead, %d early; "+
 		"%d deleted, %d handled again, longest standstill %s",
-		v.published, v.handled, v.dead, len(v.lost), len(v.wronglyDead), len(v.wronglyHandled), len(v.early), v.deleted, v.duplicates,
+		v.published, v.handled, v.dead, len(v.lost), len(v.wronglyDead), len(v.wronglyHandled), len(v.early), v.deleted,
+		v.duplicates,
 		v.standstill.Round(time.Millisecond))
 }

@@ -82,7 +82,8 @@ func work(ctx context.Context, url, path string) error {
 		return err
 	}
 	router.AddMiddleware(pipeline.Middleware)
-	router.AddConsumerHandler("chaos", topic, broker.Subscriber(), func(m *message.Message) error { return handle(book, m) })
+	router.AddConsumerHandler("chaos", topic, broker.Subscriber(),
+		func(m *message.Message) error { return handle(book, m) })
 	err = router.Run(ctx)
 	if ctx.Err() != nil {
 		err = nil // a router that is stopped while it subscribes says so

@@ -59,7 +59,8 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 			"error", "Sales", "System.TimeoutException", "The bank did not answer",
 			amqp.Table{
 				"NServiceBus.FailedQ": "Sales", "NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException",
-				"NServiceBus.ExceptionInfo.Message": "The bank did not answer", "NServiceBus.TimeOfFailure": "2026-11-20 07:30:01:000462 Z",
+				"NServiceBus.ExceptionInfo.Message": "The bank did not answer",
+				"NServiceBus.TimeOfFailure":         "2026-11-20 07:30:01:000462 Z",
 			},
 			amqp.Table{"NServiceBus.MessageId": "0d0b", "NServiceBus.EnclosedMessageTypes": "Sales.Pay", "retries": int32(2)},
 		},
@@ -75,14 +76,18 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 		"spring-amqp": {
 			"spring.errors", "invoices", "java.lang.IllegalStateException", "no stock",
 			amqp.Table{
-				"x-exception-message": "no stock", "x-exception-stacktrace": "java.lang.IllegalStateException: no stock\n\tat Shop.sell",
+				"x-exception-message": "no stock", "x-exception-stacktrace": "java.lang.IllegalStateException: no stock\n\tat " +
+					"Shop.sell",
 				"x-original-exchange": "", "x-original-routingKey": "invoices",
 			},
 			amqp.Table{"__TypeId__": "shop.Invoice", "urgent": true},
 		},
 		"watermill": {
 			"poison", "parcels", "", "no carrier",
-			amqp.Table{"reason_poisoned": "no carrier", "topic_poisoned": "parcels", "handler_poisoned": "ship", "subscriber_poisoned": "amqp"},
+			amqp.Table{
+				"reason_poisoned": "no carrier", "topic_poisoned": "parcels", "handler_poisoned": "ship",
+				"subscriber_poisoned": "amqp",
+			},
 			amqp.Table{"correlation_id": "c-1"},
 		},
 	}
@@ -97,26 +102,33 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 		for _, table := range []amqp.Table{sys.dead, sys.own} {
 			maps.Copy(headers, table)
 		}
-		confirm, err := s.channel.PublishWithDeferredConfirmWithContext(t.Context(), "", sys.errors, true, false, amqp.Publishing{
-			MessageId: name, DeliveryMode: amqp.Persistent, ContentType: "application/json", Headers: headers, Body: []byte(name),
-		})
+		confirm, err := s.channel.PublishWithDeferredConfirmWithContext(t.Context(), "", sys.errors, true, false,
+			amqp.Publishing{
+				MessageId: name, DeliveryMode: amqp.Persistent, ContentType: "application/json", Headers: headers,
+				Body: []byte(name),
+			})
 		require.NoError(t, err)
 		acked, err := confirm.WaitContext(t.Context())
 		require.NoError(t, err)
 		require.True(t, acked)
-		sources = append(sources, collector.Source{Broker: "rabbit", Topic: sys.errors, Subscriber: broker.Subscriber(brokers.WithConcurrency(20))})
+		sources = append(sources, collector.Source{
+			Broker: "rabbit", Topic: sys.errors,
+			Subscriber: broker.Subscriber(brokers.WithConcurrency(20)),
+		})
 	}
 	letters := newLetters(t)
 	start(t, letters, sources...)
 	eventually(t, func() bool { return len(entries(t, letters)) == len(systems) })
 	for name, sys := range systems {
 		e := entryOf(t, letters, name)
-		require.Equal(t, []string{sys.queue, sys.class, sys.text}, []string{e.Origin.Topic, e.ErrorClass, e.ErrorMessage}, name)
+		require.Equal(t, []string{sys.queue, sys.class, sys.text}, []string{e.Origin.Topic, e.ErrorClass, e.ErrorMessage},
+			name)
 	}
 	redriveAll(t, letters, collector.Target{Name: "rabbit", Scheme: cfg.Scheme(), Redriver: broker})
 	for name, sys := range systems {
 		back := s.take(t, sys.queue)
-		require.Equal(t, []string{name, name, "application/json"}, []string{string(back.Body), back.MessageId, back.ContentType})
+		require.Equal(t, []string{name, name, "application/json"},
+			[]string{string(back.Body), back.MessageId, back.ContentType})
 		for key := range back.Headers {
 			switch {
 			case strings.HasPrefix(key, "x-redrive-"), key == envelope.KeyStage,
@@ -134,7 +146,8 @@ func TestKafka_ForeignTopics(t *testing.T) {
 	t.Parallel()
 	k := services.SharedKafka(t)
 	topic, connect, poison := k.CreateTopic(t, 1), k.CreateTopic(t, 1), k.CreateTopic(t, 1)
-	plain, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(k.URL(), "kafka://"), ",")...), kgo.ConsumeTopics(topic),
+	plain, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(k.URL(), "kafka://"), ",")...),
+		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	require.NoError(t, err)
 	t.Cleanup(plain.Close)
@@ -165,7 +178,10 @@ func TestKafka_ForeignTopics(t *testing.T) {
 		require.Equal(t, topic, e.Origin.Topic)
 		require.Contains(t, []string{"Converting failed", "no stock"}, e.ErrorMessage)
 	}
-	redriveAll(t, letters, collector.Target{Name: "log", Scheme: cfg.Scheme(), Redriver: broker, Publisher: broker.Publisher()})
+	redriveAll(t, letters, collector.Target{
+		Name: "log", Scheme: cfg.Scheme(), Redriver: broker,
+		Publisher: broker.Publisher(),
+	})
 	own := map[string]map[string]string{"connect": {"app": "shop"}, "watermill": {"correlation_id": "c-1"}}
 	for n := 0; n < len(own); {
 		fetched := plain.PollFetches(t.Context())

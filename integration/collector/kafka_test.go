@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -41,7 +42,10 @@ func TestKafka_SpringService(t *testing.T) {
 
 	letters := newLetters(t)
 	broker, cfg := operate(t, k.URL())
-	start(t, letters, collector.Source{Broker: "log", Topic: dlt, Subscriber: broker.Subscriber(brokers.WithConcurrency(20))})
+	start(t, letters, collector.Source{
+		Broker: "log", Topic: dlt,
+		Subscriber: broker.Subscriber(brokers.WithConcurrency(20)),
+	})
 	eventually(t, func() bool { return len(entries(t, letters)) == 1 })
 	e := entries(t, letters)[0]
 	require.Equal(t, "2/1042", e.Origin.Position)
@@ -71,7 +75,7 @@ func TestKafka_SpringService(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"__TypeId__": "shop.Order", "_watermill_message_uuid": e.EventID,
-		envelope.KeyRedriveID: dlq.FormatID(e.ID), envelope.KeyRedriveCount: "1",
+		envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1",
 	}, headers)
 }
 
@@ -96,7 +100,8 @@ func TestKafka_OwnService(t *testing.T) {
 	received := <-billing
 	origin, _ := envelope.OriginFrom(received.Context())
 	dead, err := envelope.RecordFailure(received, envelope.Failure{
-		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay",
+		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted,
+		Handler: "pay",
 	})
 	require.NoError(t, err)
 	require.NoError(t, own.DeadLetter(t.Context(), &envelope.DeadLetter{Message: dead, Origin: *origin}))
@@ -131,7 +136,7 @@ func TestKafka_OwnService(t *testing.T) {
 	control, err := envelope.ReadControl(back)
 	require.NoError(t, err)
 	require.Zero(t, control.RetryCount)
-	require.Equal(t, dlq.FormatID(e.ID), control.RedriveID)
+	require.Equal(t, driver.FormatID(e.ID), control.RedriveID)
 
 	require.NoError(t, own.Publisher().Publish(topic, message.NewMessage("order-2", nil)))
 	next := <-mail

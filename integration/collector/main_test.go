@@ -17,6 +17,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/rabbitmq" // amqp
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) { services.Main(m) }
 func newLetters(t *testing.T) *dlq.Letters {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "dead.db")
-	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(),
+		dlq.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	return letters
@@ -65,7 +67,7 @@ func start(t *testing.T, letters *dlq.Letters, sources ...collector.Source) (c *
 func entries(t *testing.T, letters *dlq.Letters) []dlq.Entry {
 	t.Helper()
 	var all []dlq.Entry
-	page := dlq.Page{Order: dlq.OldestFirst, Limit: dlq.MaxPage}
+	page := dlq.Page{Order: driver.OldestFirst, Limit: driver.MaxPage}
 	for {
 		list, err := letters.Store().List(t.Context(), dlq.Filter{}, page)
 		require.NoError(t, err)

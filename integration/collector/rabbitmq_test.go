@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -45,10 +46,11 @@ func newService(t *testing.T, url string) *service {
 
 func (s *service) publish(t *testing.T, id string, body []byte) {
 	t.Helper()
-	confirm, err := s.channel.PublishWithDeferredConfirmWithContext(t.Context(), "shop", "orders.created", true, false, amqp.Publishing{
-		MessageId: id, ContentType: "application/json", Type: "order.created", DeliveryMode: amqp.Persistent, Priority: 3,
-		Headers: amqp.Table{"tenant": "acme", "attempt": int32(7), "nested": amqp.Table{"flag": true}}, Body: body,
-	})
+	confirm, err := s.channel.PublishWithDeferredConfirmWithContext(t.Context(), "shop", "orders.created", true, false,
+		amqp.Publishing{
+			MessageId: id, ContentType: "application/json", Type: "order.created", DeliveryMode: amqp.Persistent, Priority: 3,
+			Headers: amqp.Table{"tenant": "acme", "attempt": int32(7), "nested": amqp.Table{"flag": true}}, Body: body,
+		})
 	require.NoError(t, err)
 	acked, err := confirm.WaitContext(t.Context())
 	require.NoError(t, err)
@@ -108,12 +110,13 @@ func TestRabbitMQ_ForeignService(t *testing.T) {
 	require.NoError(t, err)
 	back := s.take(t, "orders")
 	require.Equal(t, `{"order":1}`, string(back.Body))
-	require.Equal(t, []any{"order-1", "application/json", "order.created", uint8(3)}, []any{back.MessageId, back.ContentType, back.Type, back.Priority})
+	require.Equal(t, []any{"order-1", "application/json", "order.created", uint8(3)},
+		[]any{back.MessageId, back.ContentType, back.Type, back.Priority})
 	require.NotEmpty(t, back.Headers[envelope.KeyStage], "the redrive begins a chain of retries")
 	delete(back.Headers, envelope.KeyStage)
 	require.Equal(t, amqp.Table{
 		"tenant": "acme", "attempt": int32(7), "nested": amqp.Table{"flag": true},
-		envelope.KeyRedriveID: dlq.FormatID(e.ID), envelope.KeyRedriveCount: "1",
+		envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1",
 		envelope.KeyConsumer: "orders", envelope.KeyExchange: "shop", envelope.KeyRoutingKey: "orders.created",
 	}, back.Headers)
 	require.Equal(t, 1, s.depth(t, "statistics"), "the first publication, and no redrive")
@@ -200,7 +203,8 @@ func TestRabbitMQ_OwnService(t *testing.T) {
 	received := <-consumer
 	origin, _ := envelope.OriginFrom(received.Context())
 	dead, err := envelope.RecordFailure(received, envelope.Failure{
-		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted, Handler: "pay",
+		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted,
+		Handler: "pay",
 	})
 	require.NoError(t, err)
 	require.NoError(t, own.DeadLetter(t.Context(), &envelope.DeadLetter{Message: dead, Origin: *origin}))
@@ -230,5 +234,5 @@ func TestRabbitMQ_OwnService(t *testing.T) {
 	control, err := envelope.ReadControl(back)
 	require.NoError(t, err)
 	require.Zero(t, control.RetryCount)
-	require.Equal(t, dlq.FormatID(e.ID), control.RedriveID)
+	require.Equal(t, driver.FormatID(e.ID), control.RedriveID)
 }

@@ -1,8 +1,11 @@
 package command_test
 
 import (
+	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -14,21 +17,28 @@ import (
 // dead letter.
 func TestDoctor_Healthy(t *testing.T) {
 	t.Parallel()
-	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t), services.SharedKafka(t)
+	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t),
+		services.SharedKafka(t)
 	declare(t, rabbit, map[string]amqp.Table{"orders_dlq": nil})
 	dead := kafka.CreateTopic(t, 1)
 	code, found := diagnose(t, configOf(store, map[string]string{"rabbit": rabbit, "kafka": kafka.URL()},
 		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq"))
 	require.Zero(t, code, "warnings are no problem")
 	for what, want := range map[string]finding{
-		"store":                      {Severity: "ok", Finding: "takes writes"},
-		"dead letters":               {Severity: "ok", Finding: "0 pending, 0 in all"},
-		"broker rabbit":              {Severity: "ok", Finding: "answers (amqp)"},
-		"broker kafka":               {Severity: "ok", Finding: "answers (kafka)"},
-		"source rabbit/orders_dlq":   {Severity: "ok", Finding: "is there"},
-		"source rabbit/invoices_dlq": {Severity: "warning", Finding: "invoices_dlq", Remedy: "a service makes it at its first dead letter"},
-		"source kafka/" + dead:       {Severity: "ok", Finding: "is there"},
-		"source kafka/none_dlq":      {Severity: "warning", Finding: "none_dlq", Remedy: "a service makes it at its first dead letter"},
+		"store":                    {Severity: "ok", Finding: "takes writes"},
+		"dead letters":             {Severity: "ok", Finding: "0 pending, 0 in all"},
+		"broker rabbit":            {Severity: "ok", Finding: "answers (amqp)"},
+		"broker kafka":             {Severity: "ok", Finding: "answers (kafka)"},
+		"source rabbit/orders_dlq": {Severity: "ok", Finding: "is there"},
+		"source rabbit/invoices_dlq": {
+			Severity: "warning", Finding: "invoices_dlq",
+			Remedy: "a service makes it at its first dead letter",
+		},
+		"source kafka/" + dead: {Severity: "ok", Finding: "is there"},
+		"source kafka/none_dlq": {
+			Severity: "warning", Finding: "none_dlq",
+			Remedy: "a service makes it at its first dead letter",
+		},
 	} {
 		if what == "store" && strings.HasPrefix(found[what].Finding, "answers in ") {
 			continue // a busy machine, and doctor is right to say so
@@ -84,11 +94,57 @@ func TestDoctor_WatermillsAdapters(t *testing.T) {
 		"broker amqp":     cannotDelay,
 		"broker kafka":    cannotDelay,
 		"broker postgres": cannotDelay,
-		"broker none":     {Severity: "problem", Finding: "open sqlite://, the native queue", Remedy: "check the broker's entry"},
-		"broker mine":     {Severity: "warning", Finding: "holds nothing that another process has sent", Remedy: "name a broker"},
+		"broker none": {
+			Severity: "problem", Finding: "open sqlite://, the native queue",
+			Remedy: "check the broker's entry",
+		},
+		"broker mine": {
+			Severity: "warning", Finding: "holds nothing that another process has sent",
+			Remedy: "name a broker",
+		},
 	} {
 		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
 		require.Contains(t, found[what].Finding, want.Finding, what)
 		require.Contains(t, found[what].Remedy, want.Remedy, what)
+	}
+}
+
+// unreachable are URLs of every broker that has a server, at an address.
+func unreachable(address string) map[string]string {
+	return map[string]string{
+		"amqp": "amqp://guest:s3cret@" + address + "/", "kafka": "kafka://" + address, "nats": "nats://" + address,
+		"postgres": "postgres://u:s3cret@" + address + "/d?sslmode=disable", "mysql": "mysql://u:s3cret@" + address + "/d",
+		"watermill-amqp": "watermill+amqp://guest:s3cret@" + address + "/", "watermill-kafka": "watermill+kafka://" + address,
+		"watermill-postgres": "watermill+postgres://u:s3cret@" + address + "/d?sslmode=disable",
+		"watermill-mysql":    "watermill+mysql://u:s3cret@" + address + "/d",
+	}
+}
+
+// Where nothing listens the reason is given at once, whatever the time limit, and where a server says nothing, at the
+// limit: clients have timeouts and repetitions that may take minutes.
+func TestDoctor_UnreachableServers(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections, and is never read
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	services.Program(t, "./cmd/redrive") // built before the clock is looked at
+	const longest = 20 * time.Second     // of the silent ones the limit is a second: the rest is for a busy machine
+	for name, c := range map[string]struct{ address, limit string }{
+		"refused": {address: "127.0.0.1:1", limit: "10m"},
+		"silent":  {address: listener.Addr().String(), limit: "1s"},
+	} {
+		for broker, url := range unreachable(c.address) {
+			t.Run(name+" "+broker, func(t *testing.T) {
+				t.Parallel()
+				start := time.Now()
+				config := configOf("sqlite://"+filepath.Join(t.TempDir(), "dlq.db"), map[string]string{"b": url})
+				code, found := diagnose(t, config, "--timeout", c.limit)
+				require.Less(t, time.Since(start), longest)
+				require.Equal(t, 1, code)
+				require.Equal(t, "problem", found["broker b"].Severity)
+				require.Contains(t, found["broker b"].Remedy, "is the server running", found["broker b"].Finding)
+				require.NotContains(t, found["broker b"].Finding, "s3cret")
+			})
+		}
 	}
 }

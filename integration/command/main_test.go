@@ -52,9 +52,9 @@ func redrive(t *testing.T, config string, args ...string) result {
 // finding is a line of redrive doctor.
 type finding struct{ What, Severity, Finding, Remedy string }
 
-func diagnose(t *testing.T, config string) (int, map[string]finding) {
+func diagnose(t *testing.T, config string, flags ...string) (int, map[string]finding) {
 	t.Helper()
-	r := redrive(t, config, "doctor", "--timeout", "20s", "-o", "json")
+	r := redrive(t, config, append([]string{"doctor", "--timeout", "20s", "-o", "json"}, flags...)...)
 	var list []finding
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &list), "%s%s", r.stdout, r.stderr)
 	found := map[string]finding{}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -29,7 +30,7 @@ func TestEntry_Buttons(t *testing.T) {
 	press(ids[0], "resolve", "paid by hand")
 	require.Equal(t, dlq.Resolved, s.entry(t, ids[0]).Status)
 	record := s.last(t, ids[0])
-	require.Equal(t, []any{"ana", dlq.ActionResolve, "paid by hand"}, []any{record.Actor, record.Action, record.Note})
+	require.Equal(t, []any{"ana", driver.ActionResolve, "paid by hand"}, []any{record.Actor, record.Action, record.Note})
 	b.has("paid by hand")
 	press(ids[0], "restore", "not paid")
 	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status)
@@ -49,6 +50,39 @@ func TestEntry_Buttons(t *testing.T) {
 	// The flash is shown once.
 	b.visit(fmt.Sprintf("/entries/%d", ids[3]))
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".flash").length`))
+}
+
+// An admin ends the wait for an outcome that will not come, and has to explain it; no other role has the button.
+func TestEntry_Release(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	at := time.Now()
+	results, err := s.letters.Store().Change(t.Context(), driver.Change{
+		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "bob", At: at, Lease: time.Hour,
+	})
+	require.NoError(t, err)
+	require.NoError(t, results[0].Err)
+	page := fmt.Sprintf("/entries/%d", id)
+	const button = `form.actions button[value=release]`
+	for _, role := range []string{"viewer", "operator", "approver"} {
+		b := s.open(t, "ana:"+role)
+		b.visit(page)
+		b.has("Sent back to its consumer")
+		require.Equal(t, 0, eval[int](b, "document.querySelectorAll(`"+button+"`).length"), role)
+	}
+	b := s.open(t, "ana:admin")
+	b.visit(page)
+	b.click(button)
+	require.Equal(t, dlq.Retrying, s.entry(t, id).Status, "the browser asks for the note")
+	b.fill(`form.actions input[name=note]`, "the queue has no consumer any more")
+	b.follow(button)
+	b.wait(`document.querySelector(".flash")`)
+	require.Equal(t, dlq.Pending, s.entry(t, id).Status)
+	record := s.last(t, id)
+	require.Equal(t, []any{"ana", driver.ActionReleaseByHand, "the queue has no consumer any more"},
+		[]any{record.Actor, record.Action, record.Note})
+	b.has("Released: its outcome is not waited for")
+	require.Equal(t, 0, eval[int](b, "document.querySelectorAll(`"+button+"`).length"))
 }
 
 // A redriven message that dies again comes back to its entry, with both errors on the timeline.
@@ -96,7 +130,8 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	b.fill(`textarea[name=payload]`, "{broken")
 	b.wait(`document.querySelector("[data-json-state]").innerText.startsWith("Not JSON")`)
 	b.click(`[data-do=format]`)
-	require.Equal(t, "{broken", eval[string](b, `document.querySelector("textarea[name=payload]").value`), "what is no JSON is left alone")
+	require.Equal(t, "{broken", eval[string](b, `document.querySelector("textarea[name=payload]").value`),
+		"what is no JSON is left alone")
 	const exact = `{"a":[],"b":{},"n":12345678901234567890.10,"s":"x \" {,: y","a":[1,{"c":null}]}`
 	b.fill(`textarea[name=payload]`, exact)
 	b.click(`[data-do=format]`)
@@ -209,7 +244,7 @@ func TestEntries_AllThatMatch(t *testing.T) {
 	b.has(fmt.Sprintf("%d entries resolved.", matching))
 	stats, err := s.manager.Stats(t.Context(), dlq.StatsQuery{})
 	require.NoError(t, err)
-	require.Equal(t, dlq.Counts{Pending: 131 - matching, Resolved: matching}, stats.Counts)
+	require.Equal(t, driver.Counts{Pending: 131 - matching, Resolved: matching}, stats.Counts)
 	require.Equal(t, dlq.Pending, s.entry(t, receipts[0].ID).Status)
 }
 
@@ -228,12 +263,13 @@ func TestEntries_Filters(t *testing.T) {
 	for _, part := range []string{"q=bank", "payload=%22vip%22%3Atrue", "handler=charge", "status=any"} {
 		require.Contains(t, where, part)
 	}
-	l, err := s.manager.List(t.Context(), dlq.Filter{ErrorText: "bank", PayloadText: `"vip":true`, Handler: "charge"}, dlq.Page{})
+	l, err := s.manager.List(t.Context(), dlq.Filter{ErrorText: "bank", PayloadText: `"vip":true`, Handler: "charge"},
+		dlq.Page{})
 	require.NoError(t, err)
 	require.NotEmpty(t, l.Entries)
 	var want []string
 	for i := range l.Entries {
-		want = append(want, dlq.FormatID(l.Entries[i].ID))
+		want = append(want, driver.FormatID(l.Entries[i].ID))
 	}
 	require.Equal(t, want, eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`))
 	b.follow(`.chip[aria-label*=handler]`)
@@ -265,10 +301,10 @@ func TestEntries_PayloadField(t *testing.T) {
 	b.fill(`input[name=field]`, "customer.id = c-7")
 	b.follow(`.filters button[type=submit]`)
 	shown := `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`
-	require.Equal(t, []string{dlq.FormatID(ids[7])}, eval[[]string](b, shown))
+	require.Equal(t, []string{driver.FormatID(ids[7])}, eval[[]string](b, shown))
 	require.Equal(t, "customer.id=c-7", eval[string](b, `document.querySelector("input[name=field]").value`))
 	b.visit("/entries?status=PENDING&field=customer.vip%3Dtrue&field=items.quantity%3D2")
-	require.Equal(t, []string{dlq.FormatID(ids[5])}, eval[[]string](b, shown))
+	require.Equal(t, []string{driver.FormatID(ids[5])}, eval[[]string](b, shown))
 	b.click(`input[name=scope][value=all]`)
 	b.follow(`button[value=discard]`)
 	require.Contains(t, b.text(), "Discard 1 entry?")
@@ -296,11 +332,13 @@ func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 	shown := `[...document.querySelectorAll("td a.id")].map((a) => a.innerText).sort()`
 	b.visit(fmt.Sprintf("/entries/%d", ids[4]))
 	b.follow(`a[href*="correlation="]`)
-	require.Equal(t, []string{dlq.FormatID(ids[3]), dlq.FormatID(ids[4]), dlq.FormatID(ids[5])}, eval[[]string](b, shown))
+	require.Equal(t, []string{driver.FormatID(ids[3]), driver.FormatID(ids[4]), driver.FormatID(ids[5])},
+		eval[[]string](b, shown))
 	b.visit(fmt.Sprintf("/entries/%d", travelled[0]))
 	b.follow(`a[href*="trace="]`)
-	require.Equal(t, []string{dlq.FormatID(travelled[0]), dlq.FormatID(travelled[1])}, eval[[]string](b, shown))
-	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`), "it reads headers one by one: it does not refresh")
+	require.Equal(t, []string{driver.FormatID(travelled[0]), driver.FormatID(travelled[1])}, eval[[]string](b, shown))
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`),
+		"it reads headers one by one: it does not refresh")
 }
 
 // What somebody knows of a cause stands on its page; a cause that is known is muted, for a time, and says so in the
@@ -320,7 +358,8 @@ func TestGroup_NoteAndMute(t *testing.T) {
 	mutes, err := s.manager.Mutes(t.Context())
 	require.NoError(t, err)
 	require.Len(t, mutes, 1)
-	require.Equal(t, []any{fingerprint, "ana", 7 * 24 * time.Hour}, []any{mutes[0].Fingerprint, mutes[0].By, mutes[0].Until.Sub(mutes[0].At)})
+	require.Equal(t, []any{fingerprint, "ana", 7 * 24 * time.Hour},
+		[]any{mutes[0].Fingerprint, mutes[0].By, mutes[0].Until.Sub(mutes[0].At)})
 	b.visit("/groups")
 	require.Contains(t, eval[string](b, `document.querySelector("tbody tr").innerText`), "muted")
 	b.visit("/groups/" + fingerprint)
@@ -351,7 +390,7 @@ func TestGroup_Discard(t *testing.T) {
 	b.has("entries discarded.")
 	after, err := s.manager.Groups(t.Context(), dlq.GroupQuery{Fingerprint: groups[0].Fingerprint})
 	require.NoError(t, err)
-	require.Equal(t, dlq.Counts{Discarded: groups[0].Counts.Pending}, after[0].Counts)
+	require.Equal(t, driver.Counts{Discarded: groups[0].Counts.Pending}, after[0].Counts)
 }
 
 // A purge is previewed, asks whether one is sure, and removes what was previewed into the archive.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -25,7 +26,8 @@ func TestRefresh_OnePause(t *testing.T) {
 	require.Empty(t, eval[string](b, `document.querySelector("[data-do=pause]").innerText`), "an icon")
 	b.click(`[data-do=pause]`)
 	b.wait(`document.querySelector("[data-updated]").innerText.startsWith("as of ")`)
-	require.Equal(t, "grayscale(1)", eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`), "what is stale is grey")
+	require.Equal(t, "grayscale(1)", eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`),
+		"what is stale is grey")
 	got, err := s.runner.Run(t.Context(), run.ID)
 	require.NoError(t, err)
 	require.NotEqual(t, redrive.Paused, got.State, "the run is not what was stopped")
@@ -54,7 +56,8 @@ func TestRefresh_ServerAway(t *testing.T) {
 		.flatMap((r) => [(r.left + r.right) / 2 - innerWidth / 2, (r.top + r.bottom) / 2 - innerHeight / 2])`)
 	require.InDelta(t, 0, off[0], 5, "in the middle")
 	require.InDelta(t, 0, off[1], 160, "in the middle")
-	require.GreaterOrEqual(t, eval[float64](b, `parseFloat(getComputedStyle(document.querySelector("[data-away]")).fontSize)`), 16.0)
+	require.GreaterOrEqual(t, eval[float64](b,
+		`parseFloat(getComputedStyle(document.querySelector("[data-away]")).fontSize)`), 16.0)
 	require.Contains(t, eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`), "grayscale")
 	s.away.Store(false)
 	b.wait(`!document.querySelector("#away").checkVisibility() && getComputedStyle(document.querySelector("#live")).filter === "none"`)
@@ -75,7 +78,7 @@ func TestFaults_SayWhatIsTrue(t *testing.T) {
 	require.Contains(t, text, refusal.Error())
 	require.NotContains(t, text, "The store does not answer")
 	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as the page says")
-	b.follow(`main a[href$="/entries/` + dlq.FormatID(ids[0]) + `"]`)
+	b.follow(`main a[href$="/entries/` + driver.FormatID(ids[0]) + `"]`)
 	require.Contains(t, b.text(), "Not published: returned")
 
 	b.visit(fmt.Sprintf("/entries/%d/edit", ids[1]))
@@ -88,7 +91,7 @@ func TestFaults_SayWhatIsTrue(t *testing.T) {
 	require.NotContains(t, text, "The store does not answer")
 	require.JSONEq(t, `{"fixed":true}`, string(s.entry(t, ids[1]).Body.Payload))
 	s.refuses.Store(nil)
-	b.follow(`main a[href$="/entries/` + dlq.FormatID(ids[1]) + `"]`)
+	b.follow(`main a[href$="/entries/` + driver.FormatID(ids[1]) + `"]`)
 	b.follow(`button[value=redrive]`) // the way back leads to where it is tried again
 	s.becomes(t, ids[1], dlq.Resolved)
 	require.Equal(t, []string{`{"fixed":true}`}, s.handled())

@@ -50,16 +50,20 @@ func TestHostile(t *testing.T) {
 			}
 			d.Message = message.NewMessage(at(1), payload)
 			d.Message.Metadata = message.Metadata{
-				envelope.KeyMessageID: fmt.Sprint(i, at(2)), envelope.KeyCorrelationID: at(3), envelope.KeyContentType: at(4), at(5): at(6), "tenant": at(7),
-				envelope.KeyEvent: at(1), "source_table": at(2), "source_id": at(3), envelope.KeyTraceParent: "00-" + at(0) + "-1-01",
+				envelope.KeyMessageID: fmt.Sprint(i, at(2)), envelope.KeyCorrelationID: at(3), envelope.KeyContentType: at(4),
+				at(5): at(6), "tenant": at(7),
+				envelope.KeyEvent: at(1), "source_table": at(2), "source_id": at(3),
+				envelope.KeyTraceParent: "00-" + at(0) + "-1-01",
 			}
 			d.Err = envelope.Error{Message: at(0), Code: at(1), Trace: at(2)}
 			d.Class, d.Rule, d.Handler, d.Reason = at(3), at(4), at(5), envelope.ReasonPermanent
 			d.Origin = envelope.Origin{
-				Broker: at(6), Topic: at(7), Consumer: at(1), Exchange: at(2), RoutingKey: at(3), Key: []byte(at(4)), Position: at(5),
+				Broker: at(6), Topic: at(7), Consumer: at(1), Exchange: at(2), RoutingKey: at(3), Key: []byte(at(4)),
+				Position: at(5),
 			}
 		})[0]
-		_, _, err := s.manager.Edit(t.Context(), id, dlq.Edit{Payload: fmt.Appendf(nil, "%s\n%s", at(3), at(4)), SetHeaders: map[string]string{"tenant": at(2)}},
+		_, _, err := s.manager.Edit(t.Context(), id,
+			dlq.Edit{Payload: fmt.Appendf(nil, "%s\n%s", at(3), at(4)), SetHeaders: map[string]string{"tenant": at(2)}},
 			dlq.By{Actor: at(0), Note: at(1)})
 		require.NoError(t, err)
 		filter := dlq.Filter{IDs: []int64{id}}
@@ -72,9 +76,12 @@ func TestHostile(t *testing.T) {
 		e := s.entry(t, id)
 		q := url.QueryEscape
 		for _, path := range []string{
-			fmt.Sprintf("/entries/%d", id), fmt.Sprintf("/entries/%d/edit", id), fmt.Sprintf("/entries/%d?revision=0", id), "/groups/" + url.PathEscape(e.Fingerprint),
-			"/runs/" + run.ID, "/runs?state=", "/entries?status=any&q=" + q(at(0)) + "&payload=" + q(at(1)) + "&topic=" + q(at(7)) + "&handler=" + q(at(5)),
-			"/groups?status=any&q=" + q(at(0)) + "&handler=" + q(at(1)) + "&class=" + q(at(2)), "/audit?actor=" + q(at(0)) + "&run=" + q(at(1)),
+			fmt.Sprintf("/entries/%d", id), fmt.Sprintf("/entries/%d/edit", id), fmt.Sprintf("/entries/%d?revision=0", id),
+			"/groups/" + url.PathEscape(e.Fingerprint),
+			"/runs/" + run.ID, "/runs?state=", "/entries?status=any&q=" + q(at(0)) + "&payload=" + q(at(1)) + "&topic=" +
+				q(at(7)) + "&handler=" + q(at(5)),
+			"/groups?status=any&q=" + q(at(0)) + "&handler=" + q(at(1)) + "&class=" + q(at(2)),
+			"/audit?actor=" + q(at(0)) + "&run=" + q(at(1)),
 			"/runs/new?topic=" + q(at(7)) + "&jq=" + q(at(0)) + "&canary=" + q(at(1)) + "&rate=" + q(at(2)),
 			"/entries/act?do=discard&scope=all&topic=" + q(at(7)), "/nowhere/" + url.PathEscape(at(0)),
 		} {
@@ -82,14 +89,20 @@ func TestHostile(t *testing.T) {
 			b.harmless(path)
 		}
 	}
-	for _, path := range []string{"/", "/groups", "/report", "/entries?status=any", "/runs", "/audit", "/system", "/retention"} {
+	for _, path := range []string{
+		"/", "/groups", "/report", "/entries?status=any", "/runs", "/audit", "/system",
+		"/retention",
+	} {
 		b.visit(path)
 		b.harmless(path)
 	}
 	// The texts are there to be read.
 	b.visit("/entries/1")
 	require.Contains(t, b.text(), attacks[0])
-	for _, path := range []string{"/entries?status=" + url.QueryEscape(attacks[0]), "/entries?since=" + url.QueryEscape(attacks[1]), "/runs?state=" + url.QueryEscape(attacks[1])} {
+	for _, path := range []string{
+		"/entries?status=" + url.QueryEscape(attacks[0]),
+		"/entries?since=" + url.QueryEscape(attacks[1]), "/runs?state=" + url.QueryEscape(attacks[1]),
+	} {
 		b.visit(path)
 		b.harmless(path)
 	}

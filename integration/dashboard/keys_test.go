@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // From the overview to a discarded entry without a mouse.
@@ -29,9 +30,9 @@ func TestKeys(t *testing.T) {
 	b.key("j")
 	b.key("x")
 	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
-	require.Equal(t, dlq.FormatID(ids[1]), eval[string](b, `document.querySelector("input[name=pick]:checked").value`))
+	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, `document.querySelector("input[name=pick]:checked").value`))
 	b.key("k")
-	require.Equal(t, dlq.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
+	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
 	b.key(kb.Enter)
 	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d" && document.readyState === "complete"`, ids[0]))
 	for range 60 { // the buttons come in the order of the page
@@ -40,7 +41,8 @@ func TestKeys(t *testing.T) {
 			break
 		}
 	}
-	require.NotEqual(t, "none", eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`), "the focus is seen")
+	require.NotEqual(t, "none", eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`),
+		"the focus is seen")
 	b.key(kb.Enter)
 	b.has("discarded; it is kept")
 	require.Equal(t, dlq.Discarded, s.entry(t, ids[0]).Status)
@@ -77,7 +79,8 @@ func TestTools(t *testing.T) {
 	b.click(`[data-do=pause]`)
 	b.wait(`document.querySelector("[data-do=pause]").getAttribute("aria-pressed") === "true"`)
 	b.visit("/entries?status=any")
-	require.Regexp(t, `^as of \d\d:\d\d:\d\d$`, eval[string](b, `document.querySelector("[data-updated]").innerText`), "in local time")
+	require.Regexp(t, `^as of \d\d:\d\d:\d\d$`, eval[string](b, `document.querySelector("[data-updated]").innerText`),
+		"in local time")
 	require.Equal(t, "grayscale(1)", eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`))
 	before := eval[string](b, `document.querySelector("#live").dataset.at`)
 	_, err := s.manager.Resolve(t.Context(), 1, dlq.By{Actor: "bob"})
@@ -99,7 +102,8 @@ func TestRefresh_LeavesWorkAlone(t *testing.T) {
 	eval[bool](b, `(window.refreshed = 0, document.addEventListener("htmx:after:swap", () => window.refreshed++), true)`)
 	eval[bool](b, `(htmx.trigger("#live", "redrive:refresh"), true)`) // as if the timer had not looked
 	b.wait(`window.refreshed > 0`)
-	require.Equal(t, "half a sen", eval[string](b, `document.querySelector("form.actions input[name=note]").value`), "the page is morphed, not replaced")
+	require.Equal(t, "half a sen", eval[string](b, `document.querySelector("form.actions input[name=note]").value`),
+		"the page is morphed, not replaced")
 	require.True(t, eval[bool](b, `document.querySelector("details").open`))
 	require.Equal(t, "note", eval[string](b, `document.activeElement.name`), "the focus stays")
 }

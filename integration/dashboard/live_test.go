@@ -53,7 +53,8 @@ func TestLive_PauseAndResume(t *testing.T) {
 	require.Equal(t, 3, s.mailed())
 	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Actor: "ana"}, dlq.Page{})
 	require.NoError(t, err)
-	require.Equal(t, []dlq.Action{driver.ActionResumeIntake, driver.ActionPauseIntake}, []dlq.Action{records[0].Action, records[1].Action})
+	require.Equal(t, []driver.Action{driver.ActionResumeIntake, driver.ActionPauseIntake},
+		[]driver.Action{records[0].Action, records[1].Action})
 	b.visit("/audit?action=pause_intake")
 	require.Contains(t, b.text(), "service: billing")
 }

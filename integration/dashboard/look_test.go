@@ -25,7 +25,8 @@ func takeAll(t *testing.T, dir string) {
 			s := newSite(t)
 			run := fill(t, s)
 			paths := map[string]string{
-				"overview": "/", "causes": "/groups", "entries": "/entries?status=any", "live": "/live", "report": "/report", "runs": "/runs",
+				"overview": "/", "causes": "/groups", "entries": "/entries?status=any", "live": "/live", "report": "/report",
+				"runs":   "/runs",
 				"newrun": "/runs/new", "audit": "/audit", "retention": "/retention?days=0&resolved=1", "system": "/system",
 			}
 			if run != "" {
@@ -91,11 +92,12 @@ var looks = map[string]func(*testing.T, *site) string{
 		now := time.Now()
 		batch := make([]*dlq.Entry, 40)
 		for i := range batch {
-			batch[i] = letter(i, now.Add(-time.Duration(i)*17*time.Minute), cause(texts[i%len(texts)]), func(d *envelope.DeadLetter) {
-				d.Handler = strings.Repeat("billing.settlement.", 1+i%4) + "handler"
-				d.Origin.Topic = strings.Repeat("orders.priority.", 1+i%5) + "created"
-				d.Message.Payload = fmt.Appendf(nil, `{"customer":%q,"note":%q}`, "محمد علي", strings.Repeat("unbroken", 60))
-			})
+			batch[i] = letter(i, now.Add(-time.Duration(i)*17*time.Minute), cause(texts[i%len(texts)]),
+				func(d *envelope.DeadLetter) {
+					d.Handler = strings.Repeat("billing.settlement.", 1+i%4) + "handler"
+					d.Origin.Topic = strings.Repeat("orders.priority.", 1+i%5) + "created"
+					d.Message.Payload = fmt.Appendf(nil, `{"customer":%q,"note":%q}`, "محمد علي", strings.Repeat("unbroken", 60))
+				})
 		}
 		putAll(t, s, batch)
 		return startPaused(t, s)

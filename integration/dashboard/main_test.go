@@ -1,5 +1,21 @@
 // Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the
-// store.
+// store. What somebody on call relies on, and where it is tried:
+//
+//	what was typed is what a new run starts with      TestNewRun_WhatWasTypedIsWhatStarts, TestRun_WatchedToItsEnd
+//	one Pause; stale is grey; a server that is away   TestRefresh_OnePause, TestRefresh_ServerAway
+//	faults: saved or not, sent or not, the reason     TestFaults_SayWhatIsTrue, TestEntry_Conflict, TestRun_Stops
+//	charts: the hour so far, deaths after a redrive   TestOverview_Curves
+//	what is handled and waits now, pausing intake     TestLive_WhatIsDoneNow, TestLive_PauseAndResume
+//	causes: tick, sort, note, mute                    TestCauses_SortAndTick, TestGroup_NoteAndMute
+//	entries: one line, suggestions, neighbours        TestEntries_DenseWithSuggestions, TestEntry_NeighboursAndKeys
+//	ids link to what belongs to them                  TestEntry_LinksToWhatBelongsToIt
+//	editing beside the difference                     TestEntry_EditAndRedrive, TestEntry_EditKeepsBytes
+//	runs and audit named and folded, approval         TestRuns_NamedAndFolded, TestRun_Approval, TestApproval_Badge
+//	a slow search runs once and can be stopped        TestEntries_SlowSearch
+//	phone, keys, the API page, without JavaScript     TestPhone_WhatWaitsAndTheTopCause, TestKeys, TestScreens_API,
+//	                                                  TestWithoutJavaScript
+//	axe-core, contrast, labels                        TestScreens_Axe, TestScreens_Contrast, TestScreens_Accessible
+//	texts that are long, hostile, right to left       TestHostile, and LOOK=directory of TestScreenshots to look at
 package dashboard_test
 
 import (
@@ -37,8 +53,10 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 		return nil, err
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true), chromedp.Flag("disable-component-update", true),
+		chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.Flag("no-sandbox", true),
+		chromedp.Flag("disable-gpu", true),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true),
+		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("hide-scrollbars", true), chromedp.Flag("lang", "en-US"), chromedp.Env("TZ=America/Sao_Paulo"))
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocated)

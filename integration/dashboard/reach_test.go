@@ -60,14 +60,15 @@ func TestOverview_Curves(t *testing.T) {
 	s.breaks(func(*message.Message) error { return errStillBroken })
 	_, err := s.manager.Redrive(t.Context(), id, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
-	await.True(t, func() bool { e := s.entry(t, id); return e.Status == dlq.Pending && e.RedriveCount == 1 }, "it died again")
+	await.True(t, func() bool { e := s.entry(t, id); return e.Status == dlq.Pending && e.RedriveCount == 1 },
+		"it died again")
 	b := s.open(t, "ana:viewer")
 	b.do(chromedp.EmulateViewport(1440, 900))
 	b.visit("/")
 	b.wait(`[...document.querySelectorAll(".curves .chart")].every((c) => c.querySelector("canvas"))`)
 	charts := eval[[]struct {
-		X, In []int64
-		Top   float64
+		X, In, Again []int64
+		Top          float64
 	}](b, `[...document.querySelectorAll(".curves .chart")].map((c) =>
 		({ ...JSON.parse(c.dataset.chart), top: c.getBoundingClientRect().top }))`)
 	require.Len(t, charts, 3)
@@ -82,7 +83,16 @@ func TestOverview_Curves(t *testing.T) {
 		}
 		return n
 	}
-	require.Equal(t, int64(4), total(charts[0].In), "three letters, one of them twice")
+	for _, c := range charts {
+		require.Equal(t, int64(4), total(c.In), "three letters, one of them twice")
+		require.Equal(t, int64(1), total(c.Again))
+	}
+	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.again").length`))
+	b.visit("/groups/" + s.entry(t, id).Fingerprint)
+	b.wait(`document.querySelector(".chart canvas")`)
+	again := eval[[]int64](b, `JSON.parse(document.querySelector(".chart").dataset.chart).again`)
+	require.Equal(t, int64(1), total(again), "the cause has it too")
+	b.visit("/")
 	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.sofar, .curves .swatch.dash").length`))
 }
 
@@ -91,7 +101,8 @@ func TestWithoutJavaScript(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 9)
 	b := s.open(t, "ana:operator")
-	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true})
 	require.NoError(t, err)
 	b.do(chromedp.Navigate(b.base + "/"))
 	html, err := chromedp.Run(b.ctx, chromedp.OuterHTML(chromedp.CSS("main")))
@@ -139,14 +150,14 @@ type slowStore struct {
 
 func (s *slowStore) Unwrap() driver.Store { return s.Store }
 
-func (s *slowStore) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+func (s *slowStore) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	if f.PayloadText != "" {
 		s.began <- struct{}{}
 	}
 	if s.blocks.Load() {
 		<-ctx.Done()
 		s.stopped.Store(true)
-		return dlq.Listing{}, ctx.Err()
+		return driver.Listing{}, ctx.Err()
 	}
 	return s.Store.List(ctx, f, p)
 }

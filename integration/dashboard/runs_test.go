@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -57,7 +58,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
 	require.Contains(t, eval[string](b, `document.querySelector(".stretch-legend").innerText`), "39 succeeded")
 	require.Contains(t, b.text(), errStillBroken.Error())
-	require.Contains(t, eval[string](b, `document.querySelector("main tbody a.id").innerText`), dlq.FormatID(ids[7]))
+	require.Contains(t, eval[string](b, `document.querySelector("main tbody a.id").innerText`), driver.FormatID(ids[7]))
 
 	require.Len(t, s.handled(), 40)
 	for i, id := range ids {
@@ -115,7 +116,8 @@ func TestRun_Approval(t *testing.T) {
 	ana.visit("/runs/new")
 	ana.click(`.run-form details summary`)
 	ana.fill(`textarea[name=jq]`, `.currency = "EUR"`)
-	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`) // without a button: it is counted as it is typed
+	// without a button: it is counted as it is typed
+	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`)
 	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
 	require.Contains(t, diff, `"currency": "EUR"`)
 	require.Contains(t, ana.text(), "Somebody else has to approve")

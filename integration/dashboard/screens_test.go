@@ -18,7 +18,8 @@ import (
 func screens(run string) map[string]string {
 	return map[string]string{
 		"/": "Overview", "/groups": "Causes", "/groups?status=any&q=bank": "Causes", "/entries": "Entries",
-		"/entries?status=any&q=bank&topic=orders&since=7d&handler=charge": "Entries", "/entries/1": "Entry 1", "/entries/1/edit": "Edit entry 1",
+		"/entries?status=any&q=bank&topic=orders&since=7d&handler=charge": "Entries", "/entries/1": "Entry 1",
+		"/entries/1/edit": "Edit entry 1",
 		"/entries/act?do=park&scope=all&status=PENDING": "Park", "/runs": "Redrive runs", "/runs/new": "New redrive run",
 		"/runs/new?jq=.currency%3D%22EUR%22": "New redrive run", "/runs/" + run: "", "/retention": "Retention",
 		"/retention?days=0&resolved=1&discarded=1&archive=1": "Retention", "/audit": "Audit log", "/system": "System",
@@ -39,7 +40,8 @@ func lived(t testing.TB) (s *site, run *redrive.Run) {
 		return nil
 	})
 	by := dlq.By{Actor: "ana", Note: "the bank is open again"}
-	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: redrive.StopRule{Share: 1}}, by)
+	run, err := s.runner.StartRun(t.Context(),
+		redrive.Spec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: redrive.StopRule{Share: 1}}, by)
 	require.NoError(t, err)
 	await.True(t, func() bool {
 		run, err = s.runner.Run(t.Context(), run.ID)
@@ -107,7 +109,10 @@ func TestScreens_Contrast(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	for _, scheme := range []string{"light", "dark"} {
 		b.media("prefers-color-scheme", scheme)
-		for _, path := range []string{"/", "/groups", "/report", "/entries?status=any", "/entries/1", "/runs/" + run.ID, "/runs/new", "/audit"} {
+		for _, path := range []string{
+			"/", "/groups", "/report", "/entries?status=any", "/entries/1", "/runs/" + run.ID,
+			"/runs/new", "/audit",
+		} {
 			b.visit(path)
 			poor := eval[[]string](b, contrast)
 			require.Empty(t, poor, "%s in %s", path, scheme)
@@ -185,7 +190,8 @@ func TestScreens_OtherSites(t *testing.T) {
 	b.visit("/")
 	// A page that was loaded from elsewhere: data: has a separate origin.
 	b.do(chromedp.Navigate(fmt.Sprintf(
-		`data:text/html,<h1>evil</h1><form method="post" action="%s/entries/%d"><input name="do" value="discard"></form>`, s.url, id)))
+		`data:text/html,<h1>evil</h1><form method="post" action="%s/entries/%d"><input name="do" value="discard"></form>`,
+		s.url, id)))
 	answered := chromedp.Events(b.ctx, network.ResponseReceived)
 	eval[bool](b, `(document.forms[0].submit(), true)`)
 	for e, err := range answered {

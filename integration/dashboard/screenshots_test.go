@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/integration/await"
 )
@@ -42,7 +43,7 @@ func TestScreenshots(t *testing.T) {
 		{"overview", "/", "light", 1280, 860},
 		{"overview-dark", "/", "dark", 1280, 860},
 		{"entries", "/entries?status=PENDING", "light", 1280, 760},
-		{"entry", "/entries/" + dlq.FormatID(interesting(t, s)), "light", 1280, 980},
+		{"entry", "/entries/" + driver.FormatID(interesting(t, s)), "light", 1280, 980},
 		{"newrun", "/runs/new?q=card&jq=.currency+%3D+%22EUR%22", "light", 1280, 900},
 		{"run", "/runs/" + run, "light", 1280, 640},
 		{"live", "/live", "light", 1280, 760},
@@ -91,7 +92,8 @@ func shop(t testing.TB) (*site, string) {
 		e := letter(n, at)
 		if n%5 < 2 && hours > 3 { // closed some time after it came
 			closed := at.Add(time.Duration(20+n%160) * time.Minute)
-			e.Status, e.Version, e.ResolvedAt, e.ResolvedBy, e.ChangedAt, e.ChangedBy = dlq.Resolved, 2, closed, "redrive", closed, "redrive"
+			e.Status, e.Version, e.ResolvedAt, e.ResolvedBy, e.ChangedAt, e.ChangedBy = dlq.Resolved, 2, closed, "redrive",
+				closed, "redrive"
 		}
 		batch = append(batch, e)
 	}
@@ -108,7 +110,8 @@ func shop(t testing.TB) (*site, string) {
 		return nil
 	})
 	run, err := s.runner.StartRun(t.Context(), redrive.Spec{
-		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600, Stop: redrive.StopRule{Share: 0.9},
+		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600,
+		Stop: redrive.StopRule{Share: 0.9},
 	}, dlq.By{Actor: "ana", Note: "the bank is open again"})
 	require.NoError(t, err)
 	await.True(t, func() bool {
@@ -132,7 +135,8 @@ func interesting(t testing.TB, s *site) int64 {
 	require.NotEmpty(t, l.Entries)
 	e := s.entry(t, l.Entries[0].ID)
 	fixed := bytes.Replace(e.Body.Payload, []byte(`"currency":null`), []byte(`"currency":"EUR"`), 1)
-	_, _, err = s.manager.Edit(t.Context(), e.ID, dlq.Edit{Payload: fixed}, dlq.By{Actor: "ana", Note: fmt.Sprint("order ", e.SourceID, " is from Lisbon")})
+	_, _, err = s.manager.Edit(t.Context(), e.ID, dlq.Edit{Payload: fixed},
+		dlq.By{Actor: "ana", Note: fmt.Sprint("order ", e.SourceID, " is from Lisbon")})
 	require.NoError(t, err)
 	return e.ID
 }

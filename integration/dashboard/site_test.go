@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
@@ -65,13 +66,16 @@ func newSite(t testing.TB, edits ...func(*dlqhttp.Config)) *site {
 func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dlqhttp.Config)) *site {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal", dlq.WithLogger(quiet), dlq.WithoutSpool())
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
+		dlq.WithLogger(quiet), dlq.WithoutSpool())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	broker, err := memory.New(brokers.Config{Group: "billing", Concurrency: 16, Logger: quiet})
 	require.NoError(t, err)
 	s := &site{letters: letters, broker: broker, release: make(chan struct{})}
-	redriver := dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, delay time.Duration) error {
+	redriver := dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message,
+		delay time.Duration,
+	) error {
 		if refusal := s.refuses.Load(); refusal != nil {
 			return *refusal
 		}
@@ -80,8 +84,9 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 	s.manager, err = dlq.NewManager(dlq.ManagerConfig{Store: wrap(letters.Store()), Redriver: redriver, Logger: quiet})
 	require.NoError(t, err)
 	s.runner, err = redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: broker, Logger: quiet, WorkInterval: 20 * time.Millisecond, Approval: &dlq.Approval{Above: 1000},
-		Targets: map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}},
+		Store: letters.Store(), Redriver: broker, Logger: quiet, WorkInterval: 20 * time.Millisecond,
+		Approval: &dlq.Approval{Above: 1000},
+		Targets:  map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}},
 	})
 	require.NoError(t, err)
 	s.consume(t, broker, quiet)
@@ -95,7 +100,8 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 	})
 
 	cfg := dlqhttp.Config{
-		Manager: s.manager, Runner: s.runner, Prefix: "/ops", Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}, Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(testUser)},
+		Manager: s.manager, Runner: s.runner, Prefix: "/ops", Logger: quiet, Limits: dlqhttp.Limits{Rate: -1},
+		Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(testUser)},
 		Topology: func(context.Context) (any, error) {
 			return map[string]any{"broker": "mem://", "queues": []any{
 				map[string]any{"name": "orders.billing", "type": "queue", "messages": 0},
@@ -106,12 +112,21 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 			depths, err := broker.Depths(ctx)
 			found := make([]dlqhttp.Depth, 0, len(depths))
 			for _, d := range depths {
-				found = append(found, dlqhttp.Depth{Broker: "mem", Topic: d.Topic, Group: d.Group, Kind: string(d.Kind), Messages: d.Messages})
+				found = append(found, dlqhttp.Depth{
+					Broker: "mem", Topic: d.Topic, Group: d.Group, Kind: string(d.Kind),
+					Messages: d.Messages,
+				})
 			}
 			return found, err
 		},
-		Settings: map[string]any{"server": map[string]any{"address": "127.0.0.1:8321", "read_only": false}, "store": "sqlite:dead-letters.db"},
-		Rules:    []redrive.Rule{{Name: "network", CauseText: "connection refused", After: time.Minute, MaxAfter: time.Hour, Redrives: 3, Rate: 10}},
+		Settings: map[string]any{
+			"server": map[string]any{"address": "127.0.0.1:8321", "read_only": false},
+			"store":  "sqlite:dead-letters.db",
+		},
+		Rules: []redrive.Rule{{
+			Name: "network", CauseText: "connection refused", After: time.Minute, MaxAfter: time.Hour,
+			Redrives: 3, Rate: 10,
+		}},
 	}
 	for _, edit := range edits {
 		edit(&cfg)
@@ -141,7 +156,10 @@ func testUser(r *http.Request) (dlqhttp.Principal, error) {
 
 func (s *site) consume(t testing.TB, broker *memory.Broker, quiet *slog.Logger) {
 	t.Helper()
-	monitor, err := live.New(live.Config{Service: "billing", Store: s.letters.Store(), Interval: 50 * time.Millisecond, Logger: quiet})
+	monitor, err := live.New(live.Config{
+		Service: "billing", Store: s.letters.Store(), Interval: 50 * time.Millisecond,
+		Logger: quiet,
+	})
 	require.NoError(t, err)
 	s.monitor = monitor
 	pipeline, err := middleware.New(middleware.Config{
@@ -230,22 +248,35 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 		class, text, trace string
 		reason             envelope.Reason
 	}{
-		{"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 900+n), "bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted},
-		{"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 700+n), "bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted},
+		{
+			"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 900+n),
+			"bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted,
+		},
+		{
+			"*bank.Error", fmt.Sprintf("bank: connection refused after %d ms", 700+n),
+			"bank.(*Client).Charge\n\tbank/client.go:118\nmain.charge\n\tcmd/billing/charge.go:42", envelope.ReasonExhausted,
+		},
 		{"*validate.Error", fmt.Sprintf("order %d: the customer has no card", n), "", envelope.ReasonPermanent},
 		{"*json.SyntaxError", "unexpected end of JSON input", "", envelope.ReasonMalformed},
-		{"runtime.Error", fmt.Sprintf("index out of range [%d] with length 3", n), "panic: index out of range\nmain.total\n\tcmd/billing/total.go:17", envelope.ReasonPanic},
+		{
+			"runtime.Error", fmt.Sprintf("index out of range [%d] with length 3", n),
+			"panic: index out of range\nmain.total\n\tcmd/billing/total.go:17", envelope.ReasonPanic,
+		},
 	}
 	c := causes[(n*n+n/3)%len(causes)]
 	m := message.NewMessage(fmt.Sprintf("5f0c9c1e-0000-4000-8000-%012d", n), fmt.Appendf(nil,
 		`{"order":%d,"customer":{"id":"c-%d","name":"Ana Silva","vip":%t},"items":[{"sku":"A-%d","quantity":%d}],"total":%d.50,"currency":null}`,
 		n, n%97, n%5 == 0, n%13, n%4+1, 20+n%80))
 	m.Metadata = message.Metadata{
-		envelope.KeyMessageID: fmt.Sprintf("order-%06d", n), envelope.KeyCorrelationID: fmt.Sprintf("checkout-%d", n/3), envelope.KeyContentType: "application/json",
-		"tenant": "acme", envelope.KeyTraceParent: fmt.Sprintf("00-4bf92f3577b34da6a3ce%012d-00f067aa0ba902b7-01", n), "source_table": "orders", "source_id": strconv.Itoa(n),
+		envelope.KeyMessageID: fmt.Sprintf("order-%06d", n), envelope.KeyCorrelationID: fmt.Sprintf("checkout-%d", n/3),
+		envelope.KeyContentType: "application/json",
+		"tenant":                "acme", envelope.KeyTraceParent: fmt.Sprintf(
+			"00-4bf92f3577b34da6a3ce%012d-00f067aa0ba902b7-01", n),
+		"source_table": "orders", "source_id": strconv.Itoa(n),
 	}
 	d := &envelope.DeadLetter{
-		Message: m, Reason: c.reason, Class: c.class, Handler: "charge", Err: envelope.Error{Message: c.text, Trace: c.trace}, Attempts: 4,
+		Message: m, Reason: c.reason, Class: c.class, Handler: "charge", Err: envelope.Error{Message: c.text, Trace: c.trace},
+		Attempts:     4,
 		Origin:       envelope.Origin{Broker: "mem", Topic: topic, Consumer: "billing", RoutingKey: topic},
 		FirstFailure: at.Add(-70 * time.Second), At: at,
 	}
@@ -303,7 +334,7 @@ func (s *site) becomes(t testing.TB, id int64, status dlq.Status) *dlq.Entry {
 }
 
 // last is the last audit record of an entry.
-func (s *site) last(t testing.TB, id int64) dlq.AuditRecord {
+func (s *site) last(t testing.TB, id int64) driver.AuditRecord {
 	t.Helper()
 	records, err := s.manager.Audit(t.Context(), id)
 	require.NoError(t, err)

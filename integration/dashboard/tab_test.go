@@ -44,7 +44,8 @@ func (s *site) open(t testing.TB, who string) *tab {
 	b.do(chromedp.EmulateViewport(1280, 860))
 	b.watch()
 	if who != "" {
-		_, err := chromedp.Call(ctx, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"X-Test-User": who}})
+		_, err := chromedp.Call(ctx, network.SetExtraHTTPHeaders,
+			network.SetExtraHTTPHeadersParams{Headers: network.Headers{"X-Test-User": who}})
 		require.NoError(t, err)
 	}
 	t.Cleanup(func() { require.Empty(t, b.complaints()) })
@@ -77,7 +78,8 @@ func (b *tab) watch() {
 			if err != nil {
 				return
 			}
-			if u, err := url.Parse(e.Request.URL); err != nil || u.Host != host && u.Scheme != "data" && u.Scheme != "about" && u.Scheme != "blob" {
+			if u, err := url.Parse(e.Request.URL); err != nil || u.Host != host && u.Scheme != "data" && u.Scheme != "about" &&
+				u.Scheme != "blob" {
 				b.complain("request to %s", e.Request.URL)
 			}
 		}
@@ -181,12 +183,14 @@ func (b *tab) wait(expression string) {
 	look := fmt.Sprintf(`new Promise((done) => { const look = () => { let is = false; try { is = Boolean(%s) } catch {} is ? done(true) : setTimeout(look, 15) }; look() })`, expression)
 	var last error
 	for {
-		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look, func(p *runtime.EvaluateParams) { p.AwaitPromise = new(true) }))
+		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look,
+			func(p *runtime.EvaluateParams) { p.AwaitPromise = new(true) }))
 		switch {
 		case err == nil && yes:
 			return
 		case ctx.Err() != nil:
-			text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 1500)`))
+			text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](
+				`location.href + "\n" + document.body.innerText.slice(0, 1500)`))
 			require.FailNow(b.t, "the page does not become so", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
 		default:
 			last = err // the page was left: look at the next one
@@ -213,7 +217,8 @@ func (b *tab) follow(selector string) {
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("document.querySelector(%q)", selector))
-	eval[bool](b, fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.focus(); e.value = ""; return true })()`, selector))
+	eval[bool](b, fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.focus(); e.value = ""; return true })()`,
+		selector))
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -38,7 +39,7 @@ func TestCauses_SortAndTick(t *testing.T) {
 	b.has("5 entries of 2 causes discarded.")
 	stats, err := s.manager.Stats(t.Context(), dlq.StatsQuery{})
 	require.NoError(t, err)
-	require.Equal(t, dlq.Counts{Pending: 5, Discarded: 5}, stats.Counts)
+	require.Equal(t, driver.Counts{Pending: 5, Discarded: 5}, stats.Counts)
 	require.Equal(t, "test orders", s.last(t, few[0]).Note)
 	b.expect("422")
 	b.visit("/groups/act?do=discard")
@@ -59,7 +60,8 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 		require.Less(t, h, 34.0, "one line")
 	}
 	for field, want := range map[string]string{"handler": "charge", "class": "*bank.Error"} {
-		suggested := eval[[]string](b, `[...document.querySelector("input[name=`+field+`]").list.options].map((o) => o.value)`)
+		suggested := eval[[]string](b, `[...document.querySelector("input[name=`+field+
+			`]").list.options].map((o) => o.value)`)
 		require.Equal(t, []string{want}, suggested)
 	}
 }
@@ -81,6 +83,10 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	}
 	at(0)
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("a[rel=prev]").length`), "it is the first")
+	require.InDelta(t, 0, eval[float64](b, `(() => { const of = (s) => document.querySelector(s).getBoundingClientRect();
+		const older = of("a[rel=next]"), copy = of(".head [data-copy=link]");
+		return Math.abs(older.top - copy.top) + Math.abs(older.bottom - copy.bottom) })()`), 3, "buttons of a row are of "+
+		"one height")
 	b.key("n")
 	at(1)
 	b.key("n")
@@ -100,12 +106,14 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.key("n")
 	at(3)
 	b.key("e")
-	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d/edit" && document.readyState === "complete"`, l.Entries[3].ID))
+	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d/edit" && document.readyState === "complete"`,
+		l.Entries[3].ID))
 	// The difference stands next to the payload while it is typed, and nothing is saved.
 	b.fill(`textarea[name=payload]`, `{"order":1,"fixed":true}`)
 	b.wait(`document.querySelector("#diff").innerText.includes('"fixed": true')`)
 	right := eval[float64](b, `document.querySelector("textarea[name=payload]").getBoundingClientRect().right`)
-	require.Greater(t, eval[float64](b, `document.querySelector("#diff").getBoundingClientRect().left`), right, "beside it")
+	require.Greater(t, eval[float64](b, `document.querySelector("#diff").getBoundingClientRect().left`), right,
+		"beside it")
 	require.Zero(t, s.entry(t, l.Entries[3].ID).Revision)
 
 	b.visit("/system")
@@ -142,7 +150,8 @@ func TestRuns_NamedAndFolded(t *testing.T) {
 	cause, err := s.runner.StartRun(t.Context(), redrive.Spec{Filter: whole, Paused: true}, by)
 	require.NoError(t, err)
 	b.visit("/runs/" + cause.ID)
-	require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), "bank: connection refused", "a cause by its text")
+	require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), "bank: connection refused",
+		"a cause by its text")
 }
 
 // Who may approve sees in the menu how many runs of others wait; who may not, and who asked for them, do not.

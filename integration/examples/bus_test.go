@@ -19,7 +19,8 @@ func TestBus_OnRabbitMQ(t *testing.T) {
 	require.Zero(t, inMemory.code, inMemory.stdout+inMemory.stderr)
 	require.Zero(t, onRabbit.code, onRabbit.stdout+onRabbit.stderr)
 	require.Equal(t, attempts(inMemory.stdout), attempts(onRabbit.stdout))
-	require.Regexp(t, `T= *([6-9]|\d\d+)\.\d s  invoice-service  invoice.created INV-2  last `, onRabbit.stdout, "after 1 s and 5 s, never earlier")
+	require.Regexp(t, `T= *([6-9]|\d\d+)\.\d s  invoice-service  invoice.created INV-2  last `, onRabbit.stdout,
+		"after 1 s and 5 s, never earlier")
 	require.Regexp(t, `invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, onRabbit.stdout)
 	require.Regexp(t, `mailer\s+7\s+5\s+0\s+0\s+2\s+7`, onRabbit.stdout)
 

@@ -52,12 +52,15 @@ func commands(t *testing.T) (found []command) {
 				line, typed := strings.CutPrefix(strings.TrimSpace(line), "$ ")
 				switch {
 				case !typed:
-				case strings.Contains(line, "./examples/migrate/"): // runs until it is stopped; the tests of package migrate type it
+				// runs until it is stopped; the tests of package migrate type it
+				case strings.Contains(line, "./examples/migrate/"):
 				case strings.HasPrefix(line, "export "):
 					exported = append(exported, line)
 				case runsExample.MatchString(line) && (len(exported) > 0 || setURL.MatchString(line)):
 					c := command{filepath.Base(page), line, slices.Clone(exported)}
-					if !slices.ContainsFunc(found, func(f command) bool { return f.line == c.line && slices.Equal(f.exported, c.exported) }) {
+					if !slices.ContainsFunc(found, func(f command) bool {
+						return f.line == c.line && slices.Equal(f.exported, c.exported)
+					}) {
 						found = append(found, c)
 					}
 				}
@@ -112,7 +115,10 @@ func (o *ours) server(named *url.URL) string {
 		return natsserver.Start(o.t).URL()
 	case "amqp":
 		if dir := os.Getenv(pluginDir); dir != "" && named.Query().Get("transport") == "plugin" {
-			return services.RabbitMQ(o.t, services.RabbitConfig{Plugins: []string{"rabbitmq_delayed_message_exchange"}, PluginsDir: dir}).URL
+			return services.RabbitMQ(o.t, services.RabbitConfig{
+				Plugins:    []string{"rabbitmq_delayed_message_exchange"},
+				PluginsDir: dir,
+			}).URL
 		}
 		return services.SharedRabbitMQ(o.t).VHost(o.t)
 	case "kafka":

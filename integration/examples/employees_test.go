@@ -35,7 +35,8 @@ func TestEmployees_OnKafka(t *testing.T) {
 	db := openStore(t, letters)
 	require.Equal(t, 1000, count(t, db, `SELECT COUNT(*) FROM (SELECT DISTINCT kafka_topic, kafka_partition, kafka_offset
 		FROM dlq_events WHERE status = 'PENDING' AND kafka_partition IS NOT NULL AND kafka_offset IS NOT NULL) AS coordinates`))
-	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`), "validation is never retried (C16)")
+	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`),
+		"validation is never retried (C16)")
 	require.Zero(t, lag(t, kafka.Brokers, "payroll", "employee-create", "employee-update", "employee-delete"),
 		"the offset is committed after an error too (C12)")
 

@@ -44,7 +44,7 @@ CREATE TABLE archive.dlq_events_archive (LIKE dlq_events INCLUDING ALL);
 INSERT INTO dlq_events (event_id, event_type, source_id, event_payload, error_message, status, created_at, kafka_offset, kafka_partition,
     kafka_topic)
 SELECT 'before-' || n, 'EmployeeHired', 'before-' || n, jsonb_build_object('id', 'before-' || n, 'cpf', ''),
-    'Falha na validação: CPF inválido', CASE n % 5 WHEN 0 THEN 'RESOLVED' ELSE 'PENDING' END, now() - n * interval '1 day',
+    'Falha na validação: CPF inválido', CASE n % 5 WHEN 0 THEN 'RESOLVED' ELSE 'PENDING' END, now() - n * interval '10 days',
     1000 + n, n % 4, 'payroll-employees'
 FROM generate_series(1, 20) n`
 
@@ -95,19 +95,28 @@ func TestMove_DeadLetterTable(t *testing.T) {
 	m.typed("redrive migrate ", 1)
 	m.settled(48, "dlq_events", 32)
 
+	_, err = m.db.ExecContext(t.Context(), m.sql(0))
+	require.NoError(t, err)
+	require.Equal(t, 1, count(t, m.db, "SELECT count(*) FROM dlq_events e JOIN dlq_audit a ON a.entry_id = e.id AND "+
+		"a.action = 'resolve'"+
+		" WHERE e.event_id = 'before-6' AND e.resolved_by = 'maria' AND a.actor = 'maria'"))
+	require.Equal(t, 1, count(t, m.db, "SELECT count(*) FROM dlq_events WHERE event_id = 'before-7' AND revision = 1"+
+		" AND event_payload->>'cpf' <> ''"))
+	require.Equal(t, 3, count(t, m.db, "SELECT count(*) FROM archive.dlq_events_archive"))
+	require.Equal(t, 29, count(t, m.db, "SELECT count(*) FROM dlq_events"))
+
 	m.readers(1)
 	m.typed("redrive dlq redrive ", 0)
 	await.Progress(t, func() (open int, done bool) {
 		open = count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status <> 'RESOLVED'")
 		return open, open == 0
 	}, "%s", m.said())
-	require.Equal(t, 16, m.count("new", "before-"), "what died before they moved in too")
-	require.Len(t, m.handled, 16+60, "and all that has died since")
+	require.Equal(t, 15, m.count("new", "before-"), "what died before they moved in too, but what maria has resolved")
+	require.Len(t, m.handled, 15+60, "and all that has died since")
 
 	stopNew()
 	stopServer()
-	back := regexp.MustCompile("(?s)```sql\n(.*?)```").FindStringSubmatch(m.page)
-	_, err = m.db.ExecContext(t.Context(), back[1])
+	_, err = m.db.ExecContext(t.Context(), m.sql(1))
 	require.NoError(t, err)
 	require.Equal(t, 32, count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status = 'RESOLVED'"))
 	m.old()
@@ -121,9 +130,11 @@ func (m *tableMove) topic(partitions int32) {
 	admin, err := sarama.NewClusterAdmin(m.kafka.Brokers, sarama.NewConfig())
 	require.NoError(m.t, err)
 	m.t.Cleanup(func() {
-		_ = errors.Join(admin.DeleteTopic(employees), admin.DeleteConsumerGroup("payroll"), admin.Close()) // for another run of the test
+		// for another run of the test
+		_ = errors.Join(admin.DeleteTopic(employees), admin.DeleteConsumerGroup("payroll"), admin.Close())
 	})
-	require.NoError(m.t, admin.CreateTopic(employees, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false))
+	require.NoError(m.t, admin.CreateTopic(employees, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
+		false))
 }
 
 // publish sends events, of which every fifth is invalid.
@@ -186,10 +197,12 @@ func (m *tableMove) ConsumeClaim(session sarama.ConsumerGroupSession, claim sara
 		}
 		if e.CPF != "" {
 			m.note("old", "handled "+e.ID)
-		} else if _, err := m.db.ExecContext(context.Background(), `INSERT INTO dlq_events (event_id, event_type, source_table, source_id,
+		} else if _, err := m.db.ExecContext(context.Background(),
+			`INSERT INTO dlq_events (event_id, event_type, source_table, source_id,
 			event_payload, error_message, kafka_offset, kafka_partition, kafka_topic)
 			VALUES ($1, 'EmployeeHired', 'employees', $1, $2, $3, $4, $5, $6)`,
-			e.ID, string(record.Value), "Falha na validação: CPF inválido", record.Offset, record.Partition, record.Topic); err != nil {
+			e.ID, string(record.Value), "Falha na validação: CPF inválido", record.Offset, record.Partition,
+			record.Topic); err != nil {
 			return err
 		}
 		session.MarkMessage(record, "")
@@ -211,6 +224,14 @@ func (m *tableMove) line(begins string, n int) *exec.Cmd {
 	return m.command("sh", "-c", "exec "+found[n])
 }
 
+// sql is the nth block of statements of the page.
+func (m *tableMove) sql(n int) string {
+	m.t.Helper()
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(m.page, -1)
+	require.Greater(m.t, len(blocks), n)
+	return blocks[n][1]
+}
+
 func (m *tableMove) typed(begins string, n int) string {
 	m.t.Helper()
 	out, err := m.line(begins, n).CombinedOutput()
@@ -228,12 +249,14 @@ func (m *tableMove) command(name string, args ...string) *exec.Cmd {
 	m.t.Helper()
 	dir := m.t.TempDir()
 	config := filepath.Join(dir, "redrive.yaml")
-	require.NoError(m.t, os.WriteFile(config, fmt.Appendf(nil, "store: {url: %q}\nserver: {address: '127.0.0.1:0'}\n", m.store), 0o600))
+	require.NoError(m.t, os.WriteFile(config,
+		fmt.Appendf(nil, "store: {url: %q}\nserver: {address: '127.0.0.1:0'}\n", m.store), 0o600))
 	query := regexp.MustCompile("`kafka://[^?`]*([^`]*)`").FindStringSubmatch(m.page)
 	require.NotNil(m.t, query, "the page names no URL")
 	command := exec.CommandContext(context.Background(), name, args...)
 	command.Dir = dir
-	command.Env = append(os.Environ(), "PATH="+filepath.Dir(m.binary)+":"+os.Getenv("PATH"), "REDRIVE_CONFIG="+config, "REDRIVE_ACTOR=ana",
+	command.Env = append(os.Environ(), "PATH="+filepath.Dir(m.binary)+":"+os.Getenv("PATH"), "REDRIVE_CONFIG="+config,
+		"REDRIVE_ACTOR=ana",
 		"BROKER_URL="+m.kafka.URL()+query[1], "DLQ_URL="+m.store)
 	return command
 }
@@ -301,7 +324,8 @@ func (m *tableMove) readers(n int) {
 		}
 		reading := 0
 		for _, member := range groups[0].Members {
-			if assigned, err := member.GetMemberAssignment(); err == nil && assigned != nil && len(assigned.Topics[employees]) > 0 {
+			if assigned, err := member.GetMemberAssignment(); err == nil && assigned != nil &&
+				len(assigned.Topics[employees]) > 0 {
 				reading++
 			}
 		}

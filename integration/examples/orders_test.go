@@ -40,6 +40,10 @@ var brokerURLs = map[string]func(t *testing.T) string{
 		t.Helper()
 		return "watermill+" + services.SharedPostgres(t).Database(t)
 	},
+	"watermill-mysql": func(t *testing.T) string {
+		t.Helper()
+		return "watermill+" + services.SharedMySQL(t).Database(t)
+	},
 }
 
 func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {

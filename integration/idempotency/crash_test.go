@@ -163,7 +163,8 @@ func killedConsumers(t *testing.T, d database, url string) {
 
 	urls := []string{consumerBroker + "=" + url, consumerDatabase + "=" + d.url}
 	charges := func() (rows, different int) {
-		require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
+		require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows,
+			&different))
 		return rows, different
 	}
 	for _, where := range []string{inTransaction, afterCommit, beforeAck, afterCommit, beforeAck, inTransaction} {

@@ -93,7 +93,8 @@ func openDatabase(t *testing.T, url string) database {
 		dbs[i], dialect, err = openDB(url)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dbs[i].Close()) })
-		require.NoError(t, dbs[i].PingContext(t.Context())) // makes a write-ahead log of SQLite's journal, which connections cannot do together
+		// makes a write-ahead log of SQLite's journal, which connections cannot do together
+		require.NoError(t, dbs[i].PingContext(t.Context()))
 	}
 	start := make(chan struct{})
 	var processes sync.WaitGroup
@@ -255,7 +256,8 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 		require.Equal(t, 2, times, "how often the handler of %s ran", id)
 	}
 	var rows, different int
-	require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows, &different))
+	require.NoError(t, d.db.QueryRowContext(t.Context(), "SELECT count(*), count(DISTINCT id) FROM charges").Scan(&rows,
+		&different))
 	require.Equal(t, n, different, "an effect is missing")
 	require.Equal(t, n, rows, "an effect happened twice")
 }

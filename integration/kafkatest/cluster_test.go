@@ -22,7 +22,8 @@ func TestCluster_LeaderKilledUnderLoad(t *testing.T) {
 	url := c.URL() + "?group=billing&concurrency=8&replication=3&partitions=3&publish-timeout=60s&session-timeout=6s"
 	l := newLedger()
 	m := join(t, url, topic, 500*time.Millisecond, func(m *message.Message) error {
-		if a, _ := middleware.AttemptFrom(m.Context()); a.Number == 1 && len(m.Payload) > 0 && m.Payload[len(m.Payload)-1] == '7' {
+		if a, _ := middleware.AttemptFrom(m.Context()); a.Number == 1 && len(m.Payload) > 0 &&
+			m.Payload[len(m.Payload)-1] == '7' {
 			return errOnce
 		}
 		l.handled(string(m.Payload))

@@ -35,7 +35,8 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(*testing.T) brokertest.Backend { return brokertest.Backend{Open: open} },
 		Factor:  0.05,
-		Late:    8 * time.Second, // many groups at once on a broker that has just started; TestHold and BenchmarkLateness have the accuracy
+		// many groups at once on a broker that has just started; TestHold and BenchmarkLateness have the accuracy
+		Late: 8 * time.Second,
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,

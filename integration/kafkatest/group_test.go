@@ -29,12 +29,21 @@ type member struct {
 
 func join(t *testing.T, url, topic string, backoff time.Duration, handle message.NoPublishHandlerFunc) *member {
 	t.Helper()
+	return joinWith(t, url, topic, middleware.Config{MaxAttempts: 4, Backoff: middleware.Constant(backoff)}, handle)
+}
+
+// joinWith adds the broker to cfg: it takes the retries, and the dead letters before any other sink.
+func joinWith(t *testing.T, url, topic string, cfg middleware.Config, handle message.NoPublishHandlerFunc) *member {
+	t.Helper()
 	b, err := brokers.Open(context.Background(), url)
 	require.NoError(t, err)
-	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: b, DeadLetters: b,
-		MaxAttempts: 4, Backoff: middleware.Constant(backoff),
-	})
+	cfg.Rescheduler = b
+	if cfg.DeadLetters == nil {
+		cfg.DeadLetters = b
+	} else {
+		cfg.DeadLetters = middleware.Sinks{b, cfg.DeadLetters}
+	}
+	pipeline, err := middleware.New(cfg)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)

@@ -2,16 +2,22 @@ package kafkatest
 
 import (
 	"bytes"
+	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the SQL driver
 
+	"github.com/redrive-go/redrive/dlq"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // produce writes raw records to the first partition, as any client could.
@@ -69,7 +75,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 		again, _ := envelope.OriginFrom(second.Context())
 		require.Equal(t, origin, again)
 		require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
-			Message: second, Origin: *again, Reason: "permanent", Err: envelope.Error{Message: "x", Trace: string(make([]byte, 4096))},
+			Message: second, Origin: *again, Reason: "permanent",
+			Err: envelope.Error{Message: "x", Trace: string(make([]byte, 4096))},
 		}))
 		second.Ack()
 	}
@@ -88,6 +95,52 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 		d := <-dead.Messages()
 		require.True(t, bytes.Equal(want, d.Value), "record %d", i)
 		require.Equal(t, sent.Value == nil, d.Value == nil, "record %d", i)
+	}
+}
+
+// A producer that is not ours stored a record that the topic takes and none of our own topics does: its retry has no
+// room, and its dead letter none in the first sink. It is dead in the next, after one run, and no message waits for it.
+func TestRecords_LargerThanOursAreDeadWhereThereIsRoom(t *testing.T) {
+	k := services.SharedKafka(t)
+	failures := map[string]error{"transient": errOnce, "permanent": middleware.Permanent(errOnce)}
+	for title, failure := range failures {
+		for _, order := range []string{"none", "key"} {
+			t.Run(title+" with order="+order, func(t *testing.T) {
+				letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool(),
+					dlq.WithLogger(slog.New(slog.DiscardHandler)))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, letters.Close()) })
+				l := newLedger()
+				topic := k.CreateTopic(t, 1)
+				cfg := middleware.Config{
+					DeadLetters: letters, MaxAttempts: 3, Backoff: middleware.Constant(100 * time.Millisecond),
+					Logger: slog.New(slog.DiscardHandler),
+				}
+				large := bytes.Repeat([]byte("x"), 900<<10)
+				joinWith(t, k.URL()+"?group=billing&max-message-bytes=64KiB&order="+order, topic, cfg,
+					func(m *message.Message) error {
+						if len(m.Payload) == len(large) {
+							l.handled("large")
+							return failure
+						}
+						l.handled(string(m.Payload))
+						return nil
+					})
+				produce(t, k,
+					&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("a"), Value: sarama.ByteEncoder(large)},
+					&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("a"), Value: sarama.StringEncoder("same key")},
+					&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("b"), Value: sarama.StringEncoder("other key")},
+				)
+				l.wait(t, 3)
+				entries, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 10})
+				require.NoError(t, err)
+				require.Len(t, entries.Entries, 1)
+				dead, err := letters.Store().Get(t.Context(), entries.Entries[0].ID)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(large, dead.Body.Payload), "with its bytes")
+				require.Equal(t, 1, l.of("large"))
+			})
+		}
 	}
 }
 

@@ -294,7 +294,8 @@ func (m *move) jobs() {
 		return ok
 	}, "%s", m.said())
 	require.Contains(m.t, string(dead.Body), `"command": "O:18:`)
-	require.Contains(m.t, dead.Headers[envelope.KeyErrorMessage], "malformed structured body: a job of Laravel's own queue")
+	require.Contains(m.t, dead.Headers[envelope.KeyErrorMessage],
+		"malformed structured body: a job of Laravel's own queue")
 	await.True(m.t, func() bool { return m.by("new") == 1 }, "%s", m.said())
 	stop()
 	m.mu.Lock()

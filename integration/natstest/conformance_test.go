@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -19,11 +20,17 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
-				cfg.URL = url
-				cfg.Params = brokers.Params{"ack-wait": "3s"}
-				return brokers.OpenConfig(t.Context(), cfg)
-			}}
+			return brokertest.Backend{
+				Open: func(cfg brokers.Config) (brokers.Broker, error) {
+					cfg.URL = url
+					cfg.Params = brokers.Params{"ack-wait": "3s"}
+					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Erase: func(t *testing.T, topic string, _ brokers.Names) {
+					t.Helper()
+					require.NoError(t, plain(t, url).DeleteStream(t.Context(), topic))
+				},
+			}
 		},
 		Factor: 0.05,
 		Wait:   await.Patience,

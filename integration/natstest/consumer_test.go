@@ -90,7 +90,9 @@ func failsFirst(m *message.Message) error {
 }
 
 // consume runs a router with one handler behind a pipeline until ctx ends, and closes the broker.
-func consume(ctx context.Context, b brokers.Broker, r middleware.Rescheduler, handle func(*message.Message) error) error {
+func consume(ctx context.Context, b brokers.Broker, r middleware.Rescheduler,
+	handle func(*message.Message) error,
+) error {
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: r, DeadLetters: b, Logger: slog.New(slog.DiscardHandler),
 		MaxAttempts: 3, Backoff: middleware.Constant(500 * time.Millisecond),

@@ -78,7 +78,8 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 	t.Logf("cut off after %d crashes", crashes)
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
-		Message: message.NewMessage("last", nil), Reason: envelope.ReasonManual, Origin: envelope.Origin{Topic: topicOrders}, At: time.Now(),
+		Message: message.NewMessage("last", nil), Reason: envelope.ReasonManual, Origin: envelope.Origin{Topic: topicOrders},
+		At: time.Now(),
 	}))
 	select {
 	case m := <-letters:

@@ -60,7 +60,8 @@ func TestRestart_WithMessagesWaiting(t *testing.T) {
 	server.Up()
 	l.wait(t, 2*n)
 	different, total := l.counts()
-	t.Logf("%d messages, %d of them more than once: a server that is killed forgets acks of its last moments", different, total-different)
+	t.Logf("%d messages, %d of them more than once: a server that is killed forgets acks of its last moments", different,
+		total-different)
 }
 
 // Connections are cut again and again, under the publisher and the consumer.
@@ -159,10 +160,37 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	l.wait(t, 150)
 
 	// Its dead letters have none either.
-	require.NoError(t, js.DeleteStream(t.Context(), strings.ReplaceAll(brokers.NameScheme{}.For(topicOrders, "").Dead, ".", "+")))
+	require.NoError(t, js.DeleteStream(t.Context(),
+		strings.ReplaceAll(brokers.NameScheme{}.For(topicOrders, "").Dead, ".", "+")))
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
-		Message: numbers(0, 1)[0], Reason: envelope.ReasonPermanent, Origin: envelope.Origin{Topic: topicOrders}, At: time.Now(),
+		Message: numbers(0, 1)[0], Reason: envelope.ReasonPermanent, Origin: envelope.Origin{Topic: topicOrders},
+		At: time.Now(),
 	}))
+}
+
+// The stream is deleted while the window is full, so that nothing waits for messages to whom the server could tell it.
+func TestDeleted_WithTheWindowFull(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	l := newLedger()
+	b := open(t, server.URL())
+	started, proceed := make(chan struct{}, 10), make(chan struct{})
+	serve(t, server.URL(), func(m *message.Message) error {
+		started <- struct{}{}
+		<-proceed
+		l.handled(string(m.Payload))
+		return nil
+	}, "concurrency=1", "prefetch=1")
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
+	<-started
+	require.NoError(t, js.DeleteStream(t.Context(), topicOrders))
+	close(proceed)
+	l.wait(t, 1)
+	for _, m := range numbers(1, 5) {
+		publishUntil(t, b, m)
+	}
+	l.wait(t, 5)
 }
 
 // What is as large as may be published can be retried and is a dead letter in the end; what is larger is refused.
@@ -176,7 +204,8 @@ func TestSize_WhatCanBePublishedCanBeRetried(t *testing.T) {
 
 	large := message.NewMessage("large", make([]byte, limit))
 	require.NoError(t, b.Publisher().Publish(topicOrders, large))
-	require.ErrorIs(t, b.Publisher().Publish(topicOrders, message.NewMessage("larger", make([]byte, limit+1))), brokers.ErrTooLarge)
+	require.ErrorIs(t, b.Publisher().Publish(topicOrders, message.NewMessage("larger", make([]byte, limit+1))),
+		brokers.ErrTooLarge)
 	odd := message.NewMessage("odd", make([]byte, limit-3000))
 	odd.Metadata["not plain"] = strings.Repeat("\n", 2900)
 	require.ErrorIs(t, b.Publisher().Publish(topicOrders, odd), brokers.ErrTooLarge, "what encoding takes counts too")
@@ -263,8 +292,10 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorContains(t, err, "does not allow message schedules")
 
 	require.NoError(t, js.DeleteStream(t.Context(), "SHOP"))
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{ // of another name: the server may still remove the old one's files
-		Name: "STORE", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true, AllowRollup: true,
+	// of another name: the server may still remove the old one's files
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "STORE", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true,
+		AllowRollup: true,
 	})
 	require.NoError(t, err)
 	l := newLedger()

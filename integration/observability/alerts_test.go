@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -71,16 +72,16 @@ func (f *fragile) Ping(ctx context.Context) error {
 	return f.Store.Ping(ctx)
 }
 
-func (f *fragile) Put(ctx context.Context, letters ...*dlq.Entry) ([]dlq.Receipt, error) {
+func (f *fragile) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if err := cmp.Or(f.away, f.refuses); err != nil {
 		return nil, err
 	}
 	return f.Store.Put(ctx, letters...)
 }
 
-func (f *fragile) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+func (f *fragile) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
 	if f.away != nil {
-		return dlq.Stats{}, f.away
+		return driver.Stats{}, f.away
 	}
 	return f.Store.Stats(ctx, q)
 }
@@ -116,7 +117,8 @@ func startService(t *testing.T, dir string, s setting) *running {
 	cfg := middleware.Config{
 		MaxAttempts: 3, Observer: pipelines, Logger: quiet, Breaker: s.breaker,
 		HandlerName: func(context.Context) string { return "charge" }, PublishTries: 1, NackDelay: time.Nanosecond,
-		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
 			if r.sinkAway != nil {
 				return r.sinkAway
@@ -142,7 +144,10 @@ func startService(t *testing.T, dir string, s setting) *running {
 		return r.redriverAway
 	})
 	r.manager = r.letters.Manager(redriver)
-	r.runner, err = redrive.NewRunner(redrive.Config{Store: r.letters.Store(), Redriver: redriver, Approval: &dlq.Approval{Above: 10}})
+	r.runner, err = redrive.NewRunner(redrive.Config{
+		Store: r.letters.Store(), Redriver: redriver,
+		Approval: &dlq.Approval{Above: 10},
+	})
 	require.NoError(t, err)
 	return r
 }
@@ -155,8 +160,12 @@ func (r *running) stop() {
 func (r *running) message(payload string, failures int) *message.Message {
 	r.number++
 	m := message.NewMessage(fmt.Sprint("m-", r.number), message.Payload(payload))
-	m.Metadata = message.Metadata{envelope.KeyMessageID: m.UUID, envelope.KeyEvent: "order.placed", envelope.KeyRetryCount: strconv.Itoa(failures)}
-	m.SetContext(envelope.WithOrigin(context.Background(), &envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", Position: m.UUID}))
+	m.Metadata = message.Metadata{
+		envelope.KeyMessageID: m.UUID, envelope.KeyEvent: "order.placed",
+		envelope.KeyRetryCount: strconv.Itoa(failures),
+	}
+	m.SetContext(envelope.WithOrigin(context.Background(),
+		&envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", Position: m.UUID}))
 	return m
 }
 
@@ -173,7 +182,8 @@ func (r *running) die(n int, age time.Duration) {
 	for range n {
 		m := r.message("bad", 2)
 		require.NoError(r, r.letters.DeadLetter(r.Context(), &envelope.DeadLetter{
-			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "timeout"}, Handler: "charge", Attempts: 3, At: time.Now().Add(-age),
+			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "timeout"}, Handler: "charge",
+			Attempts: 3, At: time.Now().Add(-age),
 			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", Position: m.UUID},
 		}))
 	}
@@ -224,7 +234,8 @@ func (r *running) firing(t *testing.T, want []string) {
 	for key, values := range r.series {
 		fmt.Fprintf(&b, "      - series: '%s'\n        values: '%s'\n", key, strings.Join(values, " "))
 	}
-	fmt.Fprintf(&b, "    promql_expr_test:\n      - expr: group by (alertname) (ALERTS{alertstate=\"firing\"})\n        eval_time: %dm\n        exp_samples:\n", r.minutes-1)
+	fmt.Fprintf(&b, "    promql_expr_test:\n      - expr: group by (alertname) (ALERTS{alertstate=\"firing\"})\n        "+
+		"eval_time: %dm\n        exp_samples:\n", r.minutes-1)
 	for _, name := range want {
 		fmt.Fprintf(&b, "          - {labels: '{alertname=\"%s\"}', value: 1}\n", name)
 	}
@@ -278,7 +289,8 @@ func TestAlerts_OnService(t *testing.T) {
 			begin: func(r *running) {
 				r.die(3, 0)
 				r.redriverAway = errAway
-				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
+				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
+					dlq.By{Actor: "ana"})
 				require.NoError(r, err)
 				run, err = r.runner.Drive(r.Context(), run.ID)
 				require.NoError(r, err)
@@ -289,7 +301,8 @@ func TestAlerts_OnService(t *testing.T) {
 		"run waits": {
 			begin: func(r *running) {
 				r.die(11, 0)
-				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}}, dlq.By{Actor: "ana"})
+				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
+					dlq.By{Actor: "ana"})
 				require.NoError(r, err)
 				require.Equal(r, redrive.AwaitingApproval, run.State)
 			},
@@ -306,7 +319,8 @@ func TestAlerts_OnService(t *testing.T) {
 		"source cannot be read": {
 			begin: func(r *running) {
 				c, err := collector.New(collector.Config{
-					Sink: r.letters, Logger: slog.New(slog.DiscardHandler), Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: unreadable{}}},
+					Sink: r.letters, Logger: slog.New(slog.DiscardHandler),
+					Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: unreadable{}}},
 				})
 				require.NoError(r, err)
 				ctx, cancel := context.WithCancel(r.Context())
@@ -333,7 +347,8 @@ func TestAlerts_OnService(t *testing.T) {
 		"retries pile up": {
 			minute: func(r *running, _ int) {
 				for range 100 {
-					require.NoError(r, r.broker.Reschedule(r.Context(), envelope.Origin{Topic: "orders", Consumer: "billing"}, r.message("bad", 1), 24*time.Hour))
+					require.NoError(r, r.broker.Reschedule(r.Context(), envelope.Origin{Topic: "orders", Consumer: "billing"},
+						r.message("bad", 1), 24*time.Hour))
 				}
 			},
 			want: []string{"RedriveRetriesPileUp"},
@@ -355,7 +370,8 @@ func TestAlerts_OnService(t *testing.T) {
 		"outage": {
 			minute: func(r *running, _ int) { r.handle(10, "good", 0); r.handle(70, "bad", 2) },
 			want: []string{
-				"RedriveDeadLetterRate", "DLQHighErrorRate", "DLXQueueGrowing", "HighLastAttemptFailures", "RedriveLastAttemptsFail",
+				"RedriveDeadLetterRate", "DLQHighErrorRate", "DLXQueueGrowing", "HighLastAttemptFailures",
+				"RedriveLastAttemptsFail",
 				"RedriveTooManyPending", "DLQTooManyEvents", "RedriveErrorBudgetBurns", "RedriveErrorBudgetBurnsFast",
 			},
 		},

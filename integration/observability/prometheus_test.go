@@ -166,13 +166,15 @@ func newService(t *testing.T) *service {
 	_, err = broker.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.NoError(t, broker.DeadLetter(t.Context(), &envelope.DeadLetter{
-		Message: message.NewMessage("dead", nil), Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: brokers.DefaultGroup},
+		Message: message.NewMessage("dead", nil),
+		Origin:  envelope.Origin{Broker: "mem", Topic: "orders", Consumer: brokers.DefaultGroup},
 	}))
 	registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 	pipeline, err := middleware.New(middleware.Config{
 		MaxAttempts: 3, Observer: pipelines, DeadLetters: letters, Logger: slog.New(slog.DiscardHandler),
 		HandlerName: func(context.Context) string { return "charge" },
-		Rescheduler: middleware.ReschedulerFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil }),
 	})
 	require.NoError(t, err)
 	run := pipeline.Middleware(func(m *message.Message) ([]*message.Message, error) {
@@ -194,8 +196,12 @@ func newService(t *testing.T) *service {
 		n++
 		id := fmt.Sprintf("m-%d", n)
 		m := message.NewMessage(id, message.Payload(payload))
-		m.Metadata = message.Metadata{envelope.KeyMessageID: id, envelope.KeyEvent: event, envelope.KeyRetryCount: strconv.Itoa(failures)}
-		m.SetContext(envelope.WithOrigin(context.Background(), &envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", Position: id}))
+		m.Metadata = message.Metadata{
+			envelope.KeyMessageID: id, envelope.KeyEvent: event,
+			envelope.KeyRetryCount: strconv.Itoa(failures),
+		}
+		m.SetContext(envelope.WithOrigin(context.Background(),
+			&envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing", Position: id}))
 		_, err := run(m)
 		require.NoError(t, err)
 	}
@@ -220,7 +226,8 @@ scrape_configs: [{job_name: redrive, metrics_path: /, static_configs: [{targets:
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
 	var log bytes.Buffer
-	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -271,7 +278,8 @@ func ask(t *testing.T, api, expr string) int {
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))
-	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_(acks|c)`) // of what this service has not, or not for so long
+	// of what this service has not, or not for so long
+	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_(acks|c)`)
 	type panel struct{ where, expr string }
 	var panels []panel
 	for _, path := range files(t, "grafana/dashboards/*.json") {
@@ -286,7 +294,8 @@ func TestDashboards_OnPrometheus(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &dashboard))
 		for _, p := range dashboard.Panels {
 			for _, target := range p.Targets {
-				expr := strings.NewReplacer("$__rate_interval", "5m", "$handler", ".*", "$topic", ".*", "$service", ".*").Replace(target.Expr)
+				expr := strings.NewReplacer("$__rate_interval", "5m", "$handler", ".*", "$topic", ".*", "$service",
+					".*").Replace(target.Expr)
 				panels = append(panels, panel{filepath.Base(path) + ": " + p.Title, expr})
 			}
 		}

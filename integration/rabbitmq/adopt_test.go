@@ -28,9 +28,17 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	}{
 		"classic beside a classic queue":        {"orders", nil, nil, "classic"},
 		"classic beside a classic dead letters": {"orders_dlq", nil, nil, "classic"},
-		"classic beside one that says so":       {"orders", amqp.Table{"x-queue-type": "classic", "x-max-priority": int32(5)}, nil, "classic"},
-		"quorum beside a quorum queue":          {"orders", amqp.Table{"x-queue-type": "quorum"}, nil, "quorum"},
-		"what the URL says, where it says it":   {"orders", nil, []string{"queue-type", "quorum", "retry-queue-type", "quorum"}, "quorum"},
+		"classic beside one that says so": {
+			"orders",
+			amqp.Table{"x-queue-type": "classic", "x-max-priority": int32(5)},
+			nil, "classic",
+		},
+		"quorum beside a quorum queue": {"orders", amqp.Table{"x-queue-type": "quorum"}, nil, "quorum"},
+		"what the URL says, where it says it": {
+			"orders", nil,
+			[]string{"queue-type", "quorum", "retry-queue-type", "quorum"},
+			"quorum",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -39,7 +47,8 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 			_, err := p.ch.QueueDeclare(tc.queue, true, false, false, false, tc.args)
 			require.NoError(t, err)
 			b := openBroker(t, url, naming(brokers.Laravel()), params(append([]string{"declare", "adopt"}, tc.params...)...))
-			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)}, fails)
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
+				fails)
 			p.send("", "orders", amqp.Publishing{MessageId: "m"})
 			s.schedule(0, 50*time.Millisecond)
 			require.Equal(t, "m", p.next("orders_dlq").MessageId)
@@ -119,10 +128,20 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 		}{
 			"dead letters": {brokers.Laravel(), map[string]string{"configure": "^orders(_retry)?$"}, `queue "orders_dlq"`},
 			"a delay": {
-				brokers.DefaultNames(), map[string]string{"configure": `^(redrive|orders|orders_retry\.1000)$`}, `queue "orders_retry.2000"`,
+				brokers.DefaultNames(),
+				map[string]string{"configure": `^(redrive|orders|orders_retry\.1000)$`},
+				`queue "orders_retry.2000"`,
 			},
-			"an exchange": {brokers.ServiceBus("easyweek"), map[string]string{"configure": `^easyweek\.(bus|invoice)$`}, `"easyweek.invoice.`},
-			"to bind":     {brokers.DefaultNames(), map[string]string{"read": "^orders.*"}, `bind "orders" to exchange "redrive"`},
+			"an exchange": {
+				brokers.ServiceBus("easyweek"),
+				map[string]string{"configure": `^easyweek\.(bus|invoice)$`},
+				`"easyweek.invoice.`,
+			},
+			"to bind": {
+				brokers.DefaultNames(),
+				map[string]string{"read": "^orders.*"},
+				`bind "orders" to exchange "redrive"`,
+			},
 			"just enough": {brokers.Laravel(), map[string]string{
 				"write": "^(amq.default|orders|orders_retry)$", "read": "^orders(_retry)?$", "configure": "^orders",
 			}, ""},
@@ -133,7 +152,8 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 				all := rabbit.VHost(t)
 				for _, declare := range []string{"all", "adopt"} {
 					b, err := brokers.OpenConfig(t.Context(), brokers.Config{
-						URL: restricted(t, rabbit, all, tc.permission), Naming: tc.naming, Group: map[string]string{"an exchange": "invoice"}[name],
+						URL: restricted(t, rabbit, all, tc.permission), Naming: tc.naming,
+						Group:  map[string]string{"an exchange": "invoice"}[name],
 						Params: brokers.Params{"declare": declare}, Delays: []time.Duration{time.Second, 2 * time.Second},
 					})
 					require.NoError(t, err)
@@ -163,7 +183,8 @@ func restricted(t *testing.T, rabbit *services.Rabbit, rawURL string, permission
 	vhost := vhostOf(t, rawURL)
 	user := vhost + "-user"
 	management := rabbit.Management()
-	require.NoError(t, management.Do(t.Context(), http.MethodPut, map[string]string{"password": "secret", "tags": ""}, nil, "users", user))
+	require.NoError(t, management.Do(t.Context(), http.MethodPut, map[string]string{"password": "secret", "tags": ""}, nil,
+		"users", user))
 	t.Cleanup(func() { _ = management.Do(t.Context(), http.MethodDelete, nil, nil, "users", user) })
 	all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
 	maps.Copy(all, permission)

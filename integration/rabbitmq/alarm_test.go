@@ -22,7 +22,8 @@ func TestMemoryAlarm(t *testing.T) {
 	const n = 500
 	r := borrowSecond(t, true)
 	url := r.VHost(t)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"), delays(50*time.Millisecond),
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"),
+		delays(50*time.Millisecond),
 		func(c *brokers.Config) { c.PublishTimeout = time.Second })
 	plain := dialPlain(t, url)
 	gate := make(chan struct{})

@@ -87,14 +87,15 @@ func BenchmarkPublishInFlight(b *testing.B) {
 	})
 }
 
-// BenchmarkConsume: a handler that does nothing. Target: 0.9 of raw, and through the router 0.95 of a router that is
-// fed by hand.
+// BenchmarkConsume: a handler that does nothing, one at a time, 64 at once, and as many at once as the prefetch, where
+// no place is left in which an ack could wait for others. Target: 0.9 of raw, and through the router 0.95 of a router
+// that is fed by hand.
 func BenchmarkConsume(b *testing.B) {
 	const n = 20_000
 	onQueues(b, func(a *arena) {
-		broker := a.open(func(c *brokers.Config) { c.Concurrency = rawPrefetch })
-		a.race(
-			contender{"ours", n, func() time.Duration {
+		ours := func(name string, handlers int) contender {
+			broker := a.open(func(c *brokers.Config) { c.Concurrency = handlers })
+			return contender{name, n, func() time.Duration {
 				a.fill("bench", n)
 				sub := broker.Subscriber()
 				took := a.timed(func() {
@@ -106,7 +107,12 @@ func BenchmarkConsume(b *testing.B) {
 				})
 				require.NoError(a, sub.Close())
 				return took
-			}},
+			}}
+		}
+		a.race(
+			ours("ours-64", 64),
+			ours("ours-1", 1),
+			ours("ours-250", rawPrefetch),
 			contender{"raw", n, func() time.Duration {
 				a.fill("bench", n)
 				return a.consumeRaw("bench", n, 1, false, func(*amqp.Delivery) {})
@@ -131,7 +137,8 @@ func BenchmarkConsumeRouter(b *testing.B) {
 			}
 		}
 		a.race(
-			contender{"ours-routed", n, routed(n, func() []message.Subscriber { return []message.Subscriber{broker.Subscriber()} })},
+			contender{"ours-routed", n, routed(n,
+				func() []message.Subscriber { return []message.Subscriber{broker.Subscriber()} })},
 			contender{"raw-routed", n, routed(n, func() []message.Subscriber { return []message.Subscriber{rawSubscriber{a}} })},
 			contender{"watermill-routed", n, routed(n, func() []message.Subscriber { return a.watermillSubscribers(1) })},
 		)
@@ -189,7 +196,10 @@ func BenchmarkRetryCycle(b *testing.B) {
 			c.Delays = []time.Duration{delay}
 		})
 		chain := []message.HandlerMiddleware{a.pipeline(broker, delay).Middleware}
-		back := amqp.Table{"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "bench"}
+		back := amqp.Table{
+			"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "bench",
+		}
 		if a.kind == "quorum" {
 			back["x-dead-letter-strategy"], back["x-overflow"] = "at-least-once", "reject-publish"
 		}

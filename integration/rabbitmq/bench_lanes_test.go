@@ -13,13 +13,16 @@ import (
 // and with writes that are put together: the best that is known to get out of so few in flight.
 func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Duration {
 	a.Helper()
-	conn, err := amqp.DialConfig(a.url, amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US", Dial: func(network, address string) (net.Conn, error) {
-		conn, err := net.Dial(network, address)
-		if err != nil {
-			return nil, err
-		}
-		return newBundling(conn), nil
-	}})
+	conn, err := amqp.DialConfig(a.url, amqp.Config{
+		Heartbeat: 10 * time.Second, Locale: "en_US",
+		Dial: func(network, address string) (net.Conn, error) {
+			conn, err := net.Dial(network, address)
+			if err != nil {
+				return nil, err
+			}
+			return newBundling(conn), nil
+		},
+	})
 	require.NoError(a, err)
 	defer conn.Close()
 	lanes := make([]*amqp.Channel, channels)

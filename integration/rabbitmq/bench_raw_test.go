@@ -158,7 +158,8 @@ func (a *arena) retryRaw(queue, retry string, n int) time.Duration {
 			headers := amqp.Table{"x-retry-count": "1"}
 			maps.Copy(headers, d.Headers)
 			c, err := pub.PublishWithDeferredConfirm("", retry, true, false, amqp.Publishing{
-				DeliveryMode: amqp.Persistent, MessageId: d.MessageId, CorrelationId: d.CorrelationId, Body: d.Body, Headers: headers,
+				DeliveryMode: amqp.Persistent, MessageId: d.MessageId, CorrelationId: d.CorrelationId, Body: d.Body,
+				Headers: headers,
 			})
 			require.NoError(a, err)
 			flights <- flight{c, d.DeliveryTag}

@@ -189,7 +189,9 @@ func spread(workers, n int, work func(i int)) {
 
 // route runs n messages through a router with one handler per subscriber, and returns the time until the last is
 // handled.
-func (a *arena) route(n int, topic string, middlewares []message.HandlerMiddleware, handle func(*message.Message) (done bool, err error), subscribers ...message.Subscriber) time.Duration {
+func (a *arena) route(n int, topic string, middlewares []message.HandlerMiddleware,
+	handle func(*message.Message) (done bool, err error), subscribers ...message.Subscriber,
+) time.Duration {
 	a.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
 	require.NoError(a, err)

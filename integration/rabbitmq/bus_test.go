@@ -79,7 +79,8 @@ func TestBus_SystemEventsAndDebugMessages(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("billing"), delays(50*time.Millisecond), params("grid", "false"))
+	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("billing"), delays(50*time.Millisecond),
+		params("grid", "false"))
 	cfg := middleware.ServiceBus(3, 50*time.Millisecond)
 	var pings, debugged atomic.Int32
 	cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": func(*message.Message) error {
@@ -92,8 +93,10 @@ func TestBus_SystemEventsAndDebugMessages(t *testing.T) {
 	}
 	s := serve(t, b, "#", cfg, func(*message.Message) error { return nil })
 	p.send("easyweek.bus", "system.ping.1", amqp.Publishing{Type: "system.ping.1", Body: []byte("{}")})
-	p.send("easyweek.bus", "order.created", amqp.Publishing{Type: "order.created", Body: []byte(`{"system":{"is_debug":true}}`)})
-	p.send("easyweek.bus", "order.created", amqp.Publishing{MessageId: "user's", Type: "order.created", Body: []byte("{}")})
+	p.send("easyweek.bus", "order.created",
+		amqp.Publishing{Type: "order.created", Body: []byte(`{"system":{"is_debug":true}}`)})
+	p.send("easyweek.bus", "order.created",
+		amqp.Publishing{MessageId: "user's", Type: "order.created", Body: []byte("{}")})
 	require.Equal(t, "user's", s.next().message.UUID)
 	require.Equal(t, int32(1), pings.Load(), "D14: handled before, and once")
 	require.Equal(t, int32(1), debugged.Load(), "D15")

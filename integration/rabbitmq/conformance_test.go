@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -32,6 +33,11 @@ func conforms(t *testing.T, server *services.Rabbit, params brokers.Params) {
 					cfg.URL = url
 					cfg.Params = maps.Clone(params)
 					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Erase: func(t *testing.T, _ string, n brokers.Names) {
+					t.Helper()
+					_, err := dialPlain(t, url).ch.QueueDelete(n.Queue, false, false, false)
+					require.NoError(t, err)
 				},
 				Read: func(t *testing.T, queue string, n int) []*message.Message {
 					t.Helper()

@@ -37,15 +37,19 @@ func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 
 	headers := amqp.Table{
 		"b": int8(-1), "B": uint8(1), "s": int16(-2), "u": uint16(2), "I": int32(-3), "i": uint32(3), "l": int64(-4),
-		"f": float32(0.5), "d": 0.25, "t": true, "S": "text", "x": []byte{0, 1, 0xff}, "V": nil, "D": amqp.Decimal{Scale: 2, Value: 314},
-		"T": time.Unix(1_700_000_000, 0), "A": []any{int32(1), "two", amqp.Table{"three": int64(3)}}, "F": amqp.Table{"k": amqp.Table{"v": nil}},
+		"f": float32(0.5), "d": 0.25, "t": true, "S": "text", "x": []byte{0, 1, 0xff}, "V": nil,
+		"D": amqp.Decimal{Scale: 2, Value: 314},
+		"T": time.Unix(1_700_000_000, 0), "A": []any{int32(1), "two", amqp.Table{"three": int64(3)}},
+		"F": amqp.Table{"k": amqp.Table{"v": nil}},
 	}
 	sent := amqp.Table{"x-death": "forged", "x-delivery-count": int64(3), "x-delay": "abc"}
 	maps.Copy(sent, headers)
 	p.send("", "orders", amqp.Publishing{
-		Headers: sent, MessageId: "m", CorrelationId: "c", ContentType: "text/plain", ContentEncoding: "identity", Type: "thing.happened",
-		AppId: "foreign", ReplyTo: "answers", Priority: 3, Timestamp: time.Unix(1_700_000_001, 0), UserId: "guest", Expiration: "60000",
-		Body: []byte("\x00\xff not JSON"),
+		Headers: sent, MessageId: "m", CorrelationId: "c", ContentType: "text/plain", ContentEncoding: "identity",
+		Type:  "thing.happened",
+		AppId: "foreign", ReplyTo: "answers", Priority: 3, Timestamp: time.Unix(1_700_000_001, 0), UserId: "guest",
+		Expiration: "60000",
+		Body:       []byte("\x00\xff not JSON"),
 	})
 	first, second := s.next(), s.next()
 	require.False(t, first.origin.Redelivered)
@@ -66,7 +70,10 @@ func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	require.NotContains(t, d.Headers, "x-delay")
 	require.Equal(t, "\x00\xff not JSON", string(d.Body))
 	require.Equal(t, []any{"m", "c", "text/plain", "identity", "thing.happened", "foreign", "answers", uint8(3), "", ""},
-		[]any{d.MessageId, d.CorrelationId, d.ContentType, d.ContentEncoding, d.Type, d.AppId, d.ReplyTo, d.Priority, d.UserId, d.Expiration})
+		[]any{
+			d.MessageId, d.CorrelationId, d.ContentType, d.ContentEncoding, d.Type, d.AppId, d.ReplyTo, d.Priority,
+			d.UserId, d.Expiration,
+		})
 	require.True(t, d.Timestamp.Equal(time.Unix(1_700_000_001, 0)))
 	require.Zero(t, p.depth("payments"))
 }
@@ -182,7 +189,8 @@ func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3", "delivery-limit", "4", "nack-pause", "5ms"))
+	b := openBroker(t, url, naming(brokers.Laravel()),
+		params("grid", "false", "crash-limit", "3", "delivery-limit", "4", "nack-pause", "5ms"))
 	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
@@ -202,7 +210,8 @@ func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one br
 	url := server.VHost(t)
 	open := func(t *testing.T) (*rabbitmq.Broker, *service) {
 		t.Helper()
-		b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = time.Second })
+		b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
+			func(c *brokers.Config) { c.PublishTimeout = time.Second })
 		s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
 		require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 		s.next()
@@ -245,8 +254,14 @@ func TestDelays_ForgedDeathsDoNotDropTheMessage(t *testing.T) {
 		MaxAttempts: 4, Backoff: middleware.Constant(50 * time.Millisecond),
 	}, fails)
 	p.send("", "orders", amqp.Publishing{MessageId: "m", Headers: amqp.Table{"x-death": []any{
-		amqp.Table{"queue": "orders_retry", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders_retry"}},
-		amqp.Table{"queue": "orders", "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{"orders"}},
+		amqp.Table{
+			"queue": "orders_retry", "reason": "expired", "count": int64(1), "exchange": "",
+			"routing-keys": []any{"orders_retry"},
+		},
+		amqp.Table{
+			"queue": "orders", "reason": "expired", "count": int64(1), "exchange": "",
+			"routing-keys": []any{"orders"},
+		},
 	}}})
 	for range 4 {
 		s.next()

@@ -93,20 +93,21 @@ func crashingConsumer(t *testing.T, url string) {
 	cfg := middleware.Laravel(5)
 	p := dialPlain(t, url)
 	buried := func() bool { return p.depth("orders_dlq") > 0 }
-	b := openBroker(t, url, naming(brokers.Laravel()), params(strings.Fields(os.Getenv("REDRIVE_CRASH_PARAMS"))...), func(c *brokers.Config) {
-		c.Concurrency = min(4, prefetchOf(c))
-		switch os.Getenv("REDRIVE_CRASH_INTO") {
-		case "store": // one sink for the broker and the pipeline
-			letters := openLetters(t, os.Getenv("REDRIVE_CRASH_STORE"))
-			c.DeadLetters, cfg.DeadLetters = letters.DeadLetter, letters
-			buried = func() bool {
-				list, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 1})
-				return err == nil && len(list.Entries) > 0
+	b := openBroker(t, url, naming(brokers.Laravel()), params(strings.Fields(os.Getenv("REDRIVE_CRASH_PARAMS"))...),
+		func(c *brokers.Config) {
+			c.Concurrency = min(4, prefetchOf(c))
+			switch os.Getenv("REDRIVE_CRASH_INTO") {
+			case "store": // one sink for the broker and the pipeline
+				letters := openLetters(t, os.Getenv("REDRIVE_CRASH_STORE"))
+				c.DeadLetters, cfg.DeadLetters = letters.DeadLetter, letters
+				buried = func() bool {
+					list, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 1})
+					return err == nil && len(list.Entries) > 0
+				}
+			case "broken":
+				c.DeadLetters = func(context.Context, *envelope.DeadLetter) error { panic("no such table") }
 			}
-		case "broken":
-			c.DeadLetters = func(context.Context, *envelope.DeadLetter) error { panic("no such table") }
-		}
-	})
+		})
 	s := serve(t, b, "orders", cfg, func(m *message.Message) error {
 		if m.UUID == "killer" {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

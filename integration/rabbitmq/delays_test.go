@@ -143,8 +143,11 @@ func newControl(t *testing.T, url string) *control {
 	t.Helper()
 	p := dialPlain(t, url)
 	for name, args := range map[string]amqp.Table{
-		"control":      {"x-queue-type": "quorum"},
-		"control-wait": {"x-queue-type": "quorum", "x-message-ttl": controlTTL.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "control"},
+		"control": {"x-queue-type": "quorum"},
+		"control-wait": {
+			"x-queue-type": "quorum", "x-message-ttl": controlTTL.Milliseconds(), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "control",
+		},
 	} {
 		_, err := p.ch.QueueDeclare(name, true, false, false, false, args)
 		require.NoError(t, err)

@@ -126,7 +126,8 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	_, deadAgain := dead.count()
 	failures := 0
 	refused.Range(func(any, any) bool { failures++; return true })
-	t.Logf("%d messages, %d cuts: %d processed + %d dead, 0 lost; %d processed and %d dead-lettered again; %d callers had to publish again",
+	t.Logf("%d messages, %d cuts: %d processed + %d dead, 0 lost; %d processed and %d dead-lettered again; %d callers "+
+		"had to publish again",
 		n, cuts, n-n/10, n/10, processedAgain, deadAgain, failures)
 	require.Greater(t, cuts, 10, "too few cuts to show anything")
 	require.LessOrEqual(t, processedAgain, cuts*(prefetch+callers), "a cut repeats at most what was in flight")

@@ -55,7 +55,8 @@ func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "crash-limit", "3", "delivery-limit", "4", "nack-pause", "5ms"))
+	b := openBroker(t, url, naming(brokers.Laravel()),
+		params("grid", "false", "crash-limit", "3", "delivery-limit", "4", "nack-pause", "5ms"))
 	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
@@ -96,11 +97,13 @@ func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
 	p := dialPlain(t, url)
 	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
 	require.NoError(t, err)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), delays(50*time.Millisecond, 70*time.Millisecond))
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
+		delays(50*time.Millisecond, 70*time.Millisecond))
 	origin := envelope.Origin{Topic: "orders", Consumer: "orders"}
 	require.NoError(t, b.Reschedule(t.Context(), origin, message.NewMessage("again", nil), 50*time.Millisecond))
 	require.Equal(t, "again", p.next("orders").MessageId)
-	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
 	require.Equal(t, "dead", p.next("orders_dlq").MessageId)
 }
 

@@ -75,7 +75,8 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	require.NoError(t, r.Settle(t.Context()))
 	require.NoError(t, r.Kill())
 	require.NoError(t, r.Start(t.Context()))
-	consume(openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) { c.Concurrency = 128 }))
+	consume(openBroker(t, r.URL, delays(named), params("prefetch", "250"),
+		func(c *brokers.Config) { c.Concurrency = 128 }))
 	came.wait(t, n)
 	came.requireExactly(t, n, func(int) bool { return true })
 	require.Empty(t, early, "messages came before they were due")

@@ -108,7 +108,8 @@ func TestErrorText_Of200KB(t *testing.T) {
 	await.True(t, func() bool { return len(connections()) == 2 })
 	before := connections()
 
-	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("fails", []byte("1")), message.NewMessage("panics", []byte("2"))))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("fails", []byte("1")),
+		message.NewMessage("panics", []byte("2"))))
 	for range 6 {
 		s.next()
 	}
@@ -172,7 +173,8 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	proxy := services.NewProxy(t, url)
 	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()),
-		params("grid", "false", "prefetch", "10", "crash-limit", strconv.Itoa(crashLimit), "delivery-limit", strconv.Itoa(deliveryLimit)))
+		params("grid", "false", "prefetch", "10", "crash-limit", strconv.Itoa(crashLimit), "delivery-limit",
+			strconv.Itoa(deliveryLimit)))
 	p := dialPlain(t, url)
 	gate := make(chan struct{})
 	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
@@ -210,10 +212,11 @@ func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	proxy := services.NewProxy(t, url)
 	log := &logbuffer.Buffer{}
-	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()), params("grid", "false", "prefetch", "3"), func(c *brokers.Config) {
-		c.Concurrency = 3
-		c.Logger = slog.New(slog.NewTextHandler(log, nil))
-	})
+	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()), params("grid", "false", "prefetch", "3"),
+		func(c *brokers.Config) {
+			c.Concurrency = 3
+			c.Logger = slog.New(slog.NewTextHandler(log, nil))
+		})
 	p := dialPlain(t, url)
 	gate := make(chan struct{})
 	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error {

@@ -28,7 +28,10 @@ func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	settings := []func(*brokers.Config){delays(delay), params("grid", "false", "prefetch", "50"), func(c *brokers.Config) { c.Concurrency = 8 }}
+	settings := []func(*brokers.Config){
+		delays(delay), params("grid", "false", "prefetch", "50"),
+		func(c *brokers.Config) { c.Concurrency = 8 },
+	}
 	maker := openBroker(t, url, settings...)
 	require.NoError(t, maker.Apply(t.Context(), maker.Plan("orders")))
 	b := openBroker(t, url, append(settings, params("declare", "none"))...)
@@ -76,11 +79,20 @@ func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 		handle func(*message.Message) error
 		queue  string // where the message ends, if not with the handler
 	}{
-		"the exchange":                {func(p *plain) error { return p.ch.ExchangeDelete("redrive", false, false) }, `exchange "redrive" is missing`, succeeds, ""},
-		"the binding":                 {func(p *plain) error { return p.ch.QueueUnbind("orders", "orders", "redrive", nil) }, "", succeeds, ""},
+		"the exchange": {
+			func(p *plain) error { return p.ch.ExchangeDelete("redrive", false, false) },
+			`exchange "redrive" is missing`, succeeds, "",
+		},
+		"the binding": {
+			func(p *plain) error { return p.ch.QueueUnbind("orders", "orders", "redrive", nil) },
+			"", succeeds, "",
+		},
 		"the retry queue":             {deletes("orders_retry.100"), "", failsOnce(), ""},
 		"the retry queue of the grid": {deletes("orders_retry.50"), "", failsOnce(), ""},
-		"the dead letter queue":       {deletes("orders_dlq"), "", func(*message.Message) error { return middleware.Permanent(errDown) }, "orders_dlq"},
+		"the dead letter queue": {
+			deletes("orders_dlq"), "",
+			func(*message.Message) error { return middleware.Permanent(errDown) }, "orders_dlq",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +112,8 @@ func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 			}
 			for _, publisher := range []brokers.Broker{b, producer} {
 				// Another process that publishes waits until the consumer's has healed what is its own.
-				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil }, 2*patience, 50*time.Millisecond)
+				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil },
+					2*patience, 50*time.Millisecond)
 				s.next()
 				if tc.queue != "" {
 					require.Eventually(t, func() bool { return queues(t, url)[tc.queue].Messages == 1 }, patience, 50*time.Millisecond)
@@ -175,7 +188,10 @@ func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 				s := serve(t, b, "orders", middleware.Laravel(2), succeeds, brokers.WithConcurrency(16))
 				for i := range n {
 					if i == n/2 {
-						p.send("", "orders", amqp.Publishing{MessageId: "odd", ContentType: "text/plain", Body: []byte("payload"), Headers: headers})
+						p.send("", "orders", amqp.Publishing{
+							MessageId: "odd", ContentType: "text/plain", Body: []byte("payload"),
+							Headers: headers,
+						})
 					}
 					p.send("", "orders", amqp.Publishing{MessageId: strconv.Itoa(i)})
 				}
@@ -208,7 +224,8 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	const timeout = 3 * time.Second
 	r := borrowSecond(t, true)
 	url := r.VHost(t)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) { c.PublishTimeout = timeout })
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
+		func(c *brokers.Config) { c.PublishTimeout = timeout })
 	p := dialPlain(t, url)
 	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
 	require.NoError(t, err)

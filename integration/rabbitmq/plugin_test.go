@@ -41,14 +41,20 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 	url := r.VHost(t)
 	_, err := r.Ctl(t.Context(), "eval", `rabbit_registry:register(exchange, <<"x-delayed-message">>, rabbit_exchange_type_topic).`)
 	require.NoError(t, err)
-	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params("transport", "plugin"))
+	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"),
+		params("transport", "plugin"))
 	s := serve(t, b, "invoice.*", middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute), fails)
 	p := dialPlain(t, url)
 	_, err = p.ch.QueueDeclare("spy", true, false, false, false, nil)
 	require.NoError(t, err)
-	require.NoError(t, p.ch.QueueBind("spy", "#", "easyweek.invoice-service", false, nil), "D4: an exchange of the queue's name")
+	require.NoError(t, p.ch.QueueBind("spy", "#", "easyweek.invoice-service", false, nil),
+		"D4: an exchange of the queue's name")
 
-	p.send("easyweek.bus", "invoice.created", amqp.Publishing{MessageId: "inv-1", Type: "invoice.created", Body: []byte("{}"), Headers: amqp.Table{"tenant": int64(7)}})
+	p.send("easyweek.bus", "invoice.created",
+		amqp.Publishing{
+			MessageId: "inv-1", Type: "invoice.created", Body: []byte("{}"),
+			Headers: amqp.Table{"tenant": int64(7)},
+		})
 	for i, delay := range []int64{1000, 5000} {
 		require.Equal(t, i+1, s.next().attempt.Number)
 		d := p.next("spy")
@@ -79,7 +85,10 @@ func TestPlugin_Delays(t *testing.T) {
 	if dir == "" {
 		t.Skip("TEST_DELAYED_PLUGIN_DIR does not name a directory with rabbitmq_delayed_message_exchange")
 	}
-	r := services.RabbitMQ(t, services.RabbitConfig{Plugins: []string{"rabbitmq_delayed_message_exchange"}, PluginsDir: dir})
+	r := services.RabbitMQ(t, services.RabbitConfig{
+		Plugins:    []string{"rabbitmq_delayed_message_exchange"},
+		PluginsDir: dir,
+	})
 	scheme, plugin := naming(brokers.ServiceBus("easyweek")), params("transport", "plugin")
 	invoices := openBroker(t, r.URL, scheme, group("invoice-service"), plugin)
 	mails := openBroker(t, r.URL, scheme, group("mail-service"), plugin)
@@ -87,7 +96,8 @@ func TestPlugin_Delays(t *testing.T) {
 	other := serve(t, mails, "#", middleware.ServiceBus(1), func(*message.Message) error { return nil })
 	p := dialPlain(t, r.URL)
 
-	p.send("easyweek.bus", "invoice.created", amqp.Publishing{MessageId: "inv-1", Body: []byte("{}"), Headers: amqp.Table{"tenant": int64(7)}})
+	p.send("easyweek.bus", "invoice.created",
+		amqp.Publishing{MessageId: "inv-1", Body: []byte("{}"), Headers: amqp.Table{"tenant": int64(7)}})
 	for _, run := range s.schedule(0, time.Second, 6*time.Second) {
 		require.Equal(t, "invoice.created", run.origin.RoutingKey, "D18")
 		require.Equal(t, "7", run.message.Metadata["tenant"])

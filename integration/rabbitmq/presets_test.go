@@ -27,7 +27,8 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	const body = `{"message_id":"0199d9a5-5f9c-7cc4-ae4f-5fbb0d9bd3a1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0",` +
 		`"source":"checkout","queue":"orders","data":{"id":9007199254740993},"metadata":{"priority":"high","correlation_id":"abc-123"},` +
 		`"error":null,"retry_count":0}`
-	p.send("", "orders", amqp.Publishing{Body: []byte(body), ContentType: "application/json"}) // as Laravel does, no Watermill header
+	// as Laravel does, no Watermill header
+	p.send("", "orders", amqp.Publishing{Body: []byte(body), ContentType: "application/json"})
 
 	runs := make([]run, 5)
 	for i := range runs {
@@ -35,7 +36,8 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 		require.Equal(t, i+1, runs[i].attempt.Number)
 		require.Equal(t, "0199d9a5-5f9c-7cc4-ae4f-5fbb0d9bd3a1", runs[i].attempt.MessageID, "A7")
 		if i > 0 {
-			require.Contains(t, runs[i].message.Metadata["x-death"], `"queue":"orders_retry"`, "A3: every retry passes the retry queue")
+			require.Contains(t, runs[i].message.Metadata["x-death"], `"queue":"orders_retry"`,
+				"A3: every retry passes the retry queue")
 		}
 	}
 	d := p.next("orders_dlq")
@@ -60,13 +62,45 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.Zero(t, p.depth("orders_retry"))
 }
 
+// A server that names queues in its own way redrives to the place that the consumer's broker recorded: the one retry
+// queue, which messages leave when they expire, or the consumer's queue.
+func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
+	t.Parallel()
+	for to, opts := range map[string][]func(*brokers.Config){
+		"orders_retry": {naming(brokers.Laravel())},
+		"orders":       {naming(brokers.Laravel()), delays(time.Second)},
+	} {
+		t.Run(to, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			s := serve(t, openBroker(t, url, opts...), "orders", middleware.Config{},
+				func(*message.Message) error { return nil })
+			p.send("", "orders", amqp.Publishing{Body: []byte("first")})
+			origin := s.next().origin
+			require.Equal(t, to, origin.RedriveTo)
+
+			server := openBroker(t, url)
+			require.NoError(t, server.Reschedule(envelope.WithExistingOnly(t.Context()), origin, newMessage("again"), 0))
+			again := s.next()
+			require.Equal(t, "again", string(again.message.Payload))
+			if to != "orders" {
+				require.Equal(t, to, diedIn(t, again.message))
+			}
+			require.Zero(t, p.depth(to))
+			require.Empty(t, s.runs, "once")
+		})
+	}
+}
+
 // System B as it is written: first delivery after 10 s, retries 10, 20 and 40 s later, all in the one delayed queue of
 // the event type, and then the DLX.
 func TestPresetB_TimelineAndNames(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.DelayedBackoff()), delays(10*time.Second, 20*time.Second, 40*time.Second), params("grid", "false"))
+	b := openBroker(t, url, naming(brokers.DelayedBackoff()), delays(10*time.Second, 20*time.Second, 40*time.Second),
+		params("grid", "false"))
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(3, time.Minute), fails)
 	_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
 	require.NoError(t, err)
@@ -94,7 +128,8 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 
 // b3 is where B's runs have waited before.
 var b3 = []string{
-	"order-reminder-delayed-queue", "order-reminder-delayed-queue", "order-reminder-delayed-queue", "order-reminder-delayed-queue",
+	"order-reminder-delayed-queue", "order-reminder-delayed-queue", "order-reminder-delayed-queue",
+	"order-reminder-delayed-queue",
 }
 
 // diedIn is the queue from which the broker dead-lettered a message last.
@@ -145,7 +180,8 @@ func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 
 	runs := s.schedule(0, time.Second, 6*time.Second)
 	for i, r := range runs {
-		require.Equal(t, []middleware.Tag{middleware.TagFirst, middleware.TagRetry, middleware.TagLast}[i], r.attempt.Tag, "D21")
+		require.Equal(t, []middleware.Tag{middleware.TagFirst, middleware.TagRetry, middleware.TagLast}[i], r.attempt.Tag,
+			"D21")
 		require.Equal(t, "invoice.created", r.origin.RoutingKey, "D18: the routing key is kept")
 		require.Equal(t, "easyweek.bus", r.origin.Exchange)
 		require.Equal(t, "easyweek.invoice-service", r.origin.Consumer, "D2")
@@ -196,13 +232,18 @@ func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), delays(time.Second), params("grid", "false"))
+	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), delays(time.Second),
+		params("grid", "false"))
 	s := serve(t, b, "#", middleware.ServiceBus(3, time.Second), fails)
-	p.send("easyweek.bus", "user.created", amqp.Publishing{Headers: amqp.Table{"x-retry-count": int64(2)}, Body: []byte("{}")})
+	p.send("easyweek.bus", "user.created", amqp.Publishing{
+		Headers: amqp.Table{"x-retry-count": int64(2)},
+		Body:    []byte("{}"),
+	})
 	r := s.next()
 	require.Equal(t, 3, r.attempt.Number)
 	require.True(t, r.attempt.IsLast())
-	require.Equal(t, int64(3), p.next("easyweek.invoice-service.failed").Headers["x-retry-count"], "the type that it came with")
+	require.Equal(t, int64(3), p.next("easyweek.invoice-service.failed").Headers["x-retry-count"],
+		"the type that it came with")
 }
 
 // System E as it is written: a time to live of 5 s, runs at 0, 5, 10 and 15 s, then limbo.
@@ -261,7 +302,8 @@ func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 
 	scheme := brokers.TTLCycle(bus)
 	scheme.Dead = "{queue}.limbu"
-	b := openBroker(t, url, naming(scheme), params("retry-ttl", "500ms", "declare", "none", "queue-type", "classic", "retry-queue-type", "classic"))
+	b := openBroker(t, url, naming(scheme),
+		params("retry-ttl", "500ms", "declare", "none", "queue-type", "classic", "retry-queue-type", "classic"))
 	s := serve(t, b, queue, middleware.TTLCycle(3, 500*time.Millisecond), fails)
 	require.Equal(t, 3, s.next().attempt.Number)
 	require.Equal(t, 4, s.next().attempt.Number)

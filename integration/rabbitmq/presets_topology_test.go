@@ -39,20 +39,32 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 			naming: brokers.DelayedBackoff(), topic: "order-reminder",
 			delays: []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second},
 			queues: map[string]arguments{
-				"order-reminder":               {"x-dead-letter-exchange": "order-reminder-dlx"},
-				"order-reminder-delayed-queue": {"x-message-ttl": nil, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "order-reminder"},
-				"order-reminder-dlq":           {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
+				"order-reminder": {"x-dead-letter-exchange": "order-reminder-dlx"},
+				"order-reminder-delayed-queue": {
+					"x-message-ttl": nil, "x-dead-letter-exchange": "",
+					"x-dead-letter-routing-key": "order-reminder",
+				},
+				"order-reminder-dlq": {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
 			},
 		},
 		"D": {
 			naming: brokers.ServiceBus("easyweek"), group: "invoice-service", topic: "invoice.*",
 			delays: []time.Duration{time.Second, 5 * time.Second, time.Minute},
 			queues: map[string]arguments{
-				"easyweek.invoice-service":             {"x-dead-letter-exchange": "easyweek.invoice-service.failed"},
-				"easyweek.invoice-service.retry.1000":  {"x-message-ttl": 1000.0, "x-dead-letter-routing-key": "easyweek.invoice-service"},
-				"easyweek.invoice-service.retry.5000":  {"x-message-ttl": 5000.0, "x-dead-letter-routing-key": "easyweek.invoice-service"},
-				"easyweek.invoice-service.retry.60000": {"x-message-ttl": 60_000.0, "x-dead-letter-routing-key": "easyweek.invoice-service"},
-				"easyweek.invoice-service.failed":      {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
+				"easyweek.invoice-service": {"x-dead-letter-exchange": "easyweek.invoice-service.failed"},
+				"easyweek.invoice-service.retry.1000": {
+					"x-message-ttl":             1000.0,
+					"x-dead-letter-routing-key": "easyweek.invoice-service",
+				},
+				"easyweek.invoice-service.retry.5000": {
+					"x-message-ttl":             5000.0,
+					"x-dead-letter-routing-key": "easyweek.invoice-service",
+				},
+				"easyweek.invoice-service.retry.60000": {
+					"x-message-ttl":             60_000.0,
+					"x-dead-letter-routing-key": "easyweek.invoice-service",
+				},
+				"easyweek.invoice-service.failed": {"x-dead-letter-exchange": nil, "x-message-ttl": nil},
 			},
 		},
 		"E": {
@@ -126,7 +138,10 @@ func TestPresets_DelayedEventReachesEveryService(t *testing.T) {
 	p := dialPlain(t, url)
 	scheme := naming(brokers.ServiceBus("easyweek"))
 	var all []*service
-	for pattern, name := range map[string]string{"invoice.*": "invoice-service", "#": "audit-service", "*.created": "mail-service"} {
+	for pattern, name := range map[string]string{
+		"invoice.*": "invoice-service", "#": "audit-service",
+		"*.created": "mail-service",
+	} {
 		b := openBroker(t, url, scheme, group(name), delays(500*time.Millisecond), params("grid", "false"))
 		all = append(all, serve(t, b, pattern, middleware.ServiceBus(1), func(*message.Message) error { return nil }))
 	}

@@ -135,7 +135,8 @@ func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	_, err := p.ch.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+	_, err := p.ch.QueueDeclare("full", true, false, false, false,
+		amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	require.NoError(t, err)
 	b := openBroker(t, url, naming(brokers.Laravel()))
 	require.NoError(t, b.Publisher().Publish("full", newMessage("1")))
@@ -150,7 +151,8 @@ func TestStats_StayFew(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, params("grid", "false"))
 	const concurrency = 16
-	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil }, brokers.WithConcurrency(concurrency))
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil },
+		brokers.WithConcurrency(concurrency))
 	var group sync.WaitGroup
 	for range 64 {
 		group.Go(func() {

@@ -31,7 +31,10 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 	const n = 3000 // more than the window of one channel
 	origins, messages := make([]envelope.Origin, n), make([]*message.Message, n)
 	for i := range n {
-		origins[i] = envelope.Origin{Broker: "amqp", Topic: "orders", Consumer: "orders.billing", Exchange: "redrive", RoutingKey: "orders"}
+		origins[i] = envelope.Origin{
+			Broker: "amqp", Topic: "orders", Consumer: "orders.billing", Exchange: "redrive",
+			RoutingKey: "orders",
+		}
 		messages[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
 	}
 	origins[7] = envelope.Origin{Topic: "orders", Consumer: "orders.nobody"}

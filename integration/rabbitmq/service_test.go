@@ -70,7 +70,9 @@ type service struct {
 }
 
 // serve starts a handler on topic. It ends with the test, or by stop.
-func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, handle func(*message.Message) error, opts ...brokers.SubscriberOption) *service {
+func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, handle func(*message.Message) error,
+	opts ...brokers.SubscriberOption,
+) *service {
 	t.Helper()
 	if cfg.Rescheduler == nil {
 		cfg.Rescheduler = b

@@ -24,7 +24,8 @@ func TestConsumerTimeout(t *testing.T) {
 	url := r.VHost(t)
 	// Channels read both when they open. RabbitMQ looks for late consumers once a minute, these look every second.
 	settings := func(ctx context.Context, timeout, tick string) {
-		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, consumer_timeout, "+timeout+"), application:set_env(rabbit, channel_tick_interval, "+tick+").")
+		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, consumer_timeout, "+timeout+
+			"), application:set_env(rabbit, channel_tick_interval, "+tick+").")
 		require.NoError(t, err)
 	}
 	settings(t.Context(), "2000", "1000")

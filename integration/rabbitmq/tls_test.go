@@ -43,7 +43,8 @@ func TestTLS(t *testing.T) {
 	plainURL := r.VHost(t)
 	secure := inVHost(t, r.TLSURL, plainURL)
 	mine := withQuery(t, secure, "certfile", r.Certificates.ClientCert, "keyfile", r.Certificates.ClientKey)
-	b := openBroker(t, withQuery(t, mine, "cacertfile", r.Certificates.CA), naming(brokers.Laravel()), params("grid", "false"))
+	b := openBroker(t, withQuery(t, mine, "cacertfile", r.Certificates.CA), naming(brokers.Laravel()),
+		params("grid", "false"))
 	s := serve(t, b, "orders", middleware.Laravel(2), fails)
 	big := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
 	require.NoError(t, b.Publisher().Publish("orders", newMessage(big), newMessage("small")))
@@ -65,16 +66,23 @@ func TestTLS(t *testing.T) {
 	}{
 		"an authority of the system's": {mine, []string{"unknown authority", "cacertfile="}},
 		"the wrong authority": {
-			withQuery(t, mine, "cacertfile", stranger.CA), []string{"unknown authority", "correct the file that cacertfile names"},
+			withQuery(t, mine, "cacertfile", stranger.CA),
+			[]string{"unknown authority", "correct the file that cacertfile names"},
 		},
 		"a file that is not there": {withQuery(t, mine, "cacertfile", "/nowhere/ca.pem"), []string{"/nowhere/ca.pem"}},
 		"a name that the certificate is not for": {
 			withQuery(t, mine, "cacertfile", r.Certificates.CA, "server_name_indication", "rabbit.example.com"),
 			[]string{"rabbit.example.com", "server_name_indication="},
 		},
-		"no certificate of the client's": {withQuery(t, secure, "cacertfile", r.Certificates.CA), []string{"certfile=", "keyfile="}},
-		"a port without TLS":             {strings.Replace(r.URL, "amqp:", "amqps:", 1), []string{"does not speak TLS", "amqp://"}},
-		"TLS and no TLS":                 {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
+		"no certificate of the client's": {
+			withQuery(t, secure, "cacertfile", r.Certificates.CA),
+			[]string{"certfile=", "keyfile="},
+		},
+		"a port without TLS": {
+			strings.Replace(r.URL, "amqp:", "amqps:", 1),
+			[]string{"does not speak TLS", "amqp://"},
+		},
+		"TLS and no TLS": {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
 	} {
 		_, err := brokers.Open(t.Context(), tc.url)
 		require.Error(t, err, name)

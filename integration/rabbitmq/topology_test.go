@@ -45,7 +45,10 @@ func TestTopology_PlanApplyCheck(t *testing.T) {
 		"delayed-backoff": {naming: brokers.DelayedBackoff(), topic: "order-reminder"},
 		"service-bus":     {naming: brokers.ServiceBus("easyweek"), group: "invoice-service", topic: "invoice.*"},
 		"ttl-cycle":       {naming: brokers.TTLCycle("sme.sgp.workers"), topic: "sgp.fechamento"},
-		"classic":         {naming: brokers.DefaultNames(), topic: "orders", params: []string{"queue-type", "classic", "retry-queue-type", "classic"}},
+		"classic": {
+			naming: brokers.DefaultNames(), topic: "orders",
+			params: []string{"queue-type", "classic", "retry-queue-type", "classic"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,11 +111,19 @@ func TestTopology_ForeignArguments(t *testing.T) {
 		argument   string
 		have, want string
 	}{
-		"plain":          {"orders", nil, "x-dead-letter-exchange", "none", `""`},
-		"type":           {"orders_dlq", amqp.Table{"x-queue-type": "classic"}, "x-queue-type", "classic", "quorum"},
-		"dead letter":    {"orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "theirs"}, "x-dead-letter-exchange", "theirs", ""},
-		"missing":        {"orders_retry", without(retryArgs(1000), "x-overflow"), "x-overflow", "none", "reject-publish"},
-		"delivery limit": {"orders_dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}, "x-delivery-limit", "20", "1000000"},
+		"plain": {"orders", nil, "x-dead-letter-exchange", "none", `""`},
+		"type":  {"orders_dlq", amqp.Table{"x-queue-type": "classic"}, "x-queue-type", "classic", "quorum"},
+		"dead letter": {
+			"orders",
+			amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "theirs"},
+			"x-dead-letter-exchange", "theirs", "",
+		},
+		"missing": {"orders_retry", without(retryArgs(1000), "x-overflow"), "x-overflow", "none", "reject-publish"},
+		"delivery limit": {
+			"orders_dlq",
+			amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)},
+			"x-delivery-limit", "20", "1000000",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +132,8 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			_, err := p.ch.QueueDeclare(tc.queue, true, false, false, false, tc.args)
 			require.NoError(t, err)
 			require.NoError(t, p.ch.Confirm(false))
-			confirm, err := p.ch.PublishWithDeferredConfirm("", tc.queue, true, false, amqp.Publishing{Body: []byte("theirs"), DeliveryMode: amqp.Persistent})
+			confirm, err := p.ch.PublishWithDeferredConfirm("", tc.queue, true, false,
+				amqp.Publishing{Body: []byte("theirs"), DeliveryMode: amqp.Persistent})
 			require.NoError(t, err)
 			require.True(t, confirm.Wait())
 
@@ -129,12 +141,18 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			_, err = b.Subscriber().Subscribe(t.Context(), "orders")
 			var fault *rabbitmq.ArgumentError
 			require.ErrorAs(t, err, &fault)
-			require.Equal(t, rabbitmq.ArgumentError{Kind: "queue", Name: tc.queue, Argument: tc.argument, Want: fault.Want, Have: fault.Have}, *fault)
+			require.Equal(t, rabbitmq.ArgumentError{
+				Kind: "queue", Name: tc.queue, Argument: tc.argument, Want: fault.Want,
+				Have: fault.Have,
+			}, *fault)
 			require.Equal(t, tc.have, fault.Have)
 			if tc.want != "" {
 				require.Equal(t, tc.want, fault.Want)
 			}
-			for _, text := range []string{strconv.Quote(tc.queue), tc.argument, tc.have, tc.want, "x-declare=adopt", "policy", "another name"} {
+			for _, text := range []string{
+				strconv.Quote(tc.queue), tc.argument, tc.have, tc.want, "x-declare=adopt", "policy",
+				"another name",
+			} {
 				require.ErrorContains(t, err, text)
 			}
 
@@ -155,7 +173,8 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			_, err = p.ch.QueueDeclare("elsewhere", true, false, false, false, nil)
 			require.NoError(t, err)
 			require.NoError(t, b.Publisher().Publish("elsewhere", newMessage("x")))
-			require.LessOrEqual(t, p.depth(tc.queue), 1, "it has not been touched, but a delay queue may have let its message go")
+			require.LessOrEqual(t, p.depth(tc.queue), 1,
+				"it has not been touched, but a delay queue may have let its message go")
 		})
 	}
 }
@@ -178,10 +197,14 @@ func TestTopology_ForeignExchange(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	require.NoError(t, p.ch.ExchangeDeclare("easyweek.bus", "direct", true, false, false, false, nil))
-	_, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Naming: brokers.ServiceBus("easyweek"), Group: "invoice-service"})
+	_, err := brokers.OpenConfig(t.Context(),
+		brokers.Config{URL: url, Naming: brokers.ServiceBus("easyweek"), Group: "invoice-service"})
 	var fault *rabbitmq.ArgumentError
 	require.ErrorAs(t, err, &fault)
-	require.Equal(t, rabbitmq.ArgumentError{Kind: "exchange", Name: "easyweek.bus", Argument: "type", Want: "topic", Have: "direct"}, *fault)
+	require.Equal(t, rabbitmq.ArgumentError{
+		Kind: "exchange", Name: "easyweek.bus", Argument: "type", Want: "topic",
+		Have: "direct",
+	}, *fault)
 }
 
 // Queues that belong to somebody else are consumed as they are, and what is missing is made.
@@ -190,7 +213,8 @@ func TestTopology_Adopt(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt"), delays(100*time.Millisecond))
-	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-priority": int32(5)}) // classic, with its own argument
+	// classic, with its own argument
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-priority": int32(5)})
 	require.NoError(t, err)
 	s := serve(t, b, "orders", middleware.Config{
 		MaxAttempts: 2, Backoff: middleware.Constant(100 * time.Millisecond),
@@ -231,10 +255,12 @@ func TestTopology_NoWayBackIsRefused(t *testing.T) {
 				require.Len(t, queues(t, url), 3, "nothing was made")
 				findings, err := b.Check(t.Context(), b.Plan("orders"))
 				require.NoError(t, err)
-				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(), `nothing comes back from queue "orders_retry"`)
+				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(),
+					`nothing comes back from queue "orders_retry"`)
 			}
 			b := openBroker(t, url+"?declare=adopt&naming=laravel&retry=%7Bqueue%7D_wait") // as the refusal says
-			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)}, fails)
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
+				fails)
 			p.send("", "orders", amqp.Publishing{MessageId: "m"})
 			s.schedule(0, 50*time.Millisecond)
 			require.Equal(t, "m", p.next("orders_dlq").MessageId)
@@ -262,7 +288,8 @@ func TestTopology_None(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.ch.QueueDeclare("orders_dlq", true, false, false, false, nil)
 	require.NoError(t, err)
-	s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(500 * time.Millisecond)}, fails)
+	s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(500 * time.Millisecond)},
+		fails)
 	p.send("", "orders", amqp.Publishing{MessageId: "m"})
 	s.schedule(0, 500*time.Millisecond)
 	require.Equal(t, "m", p.next("orders_dlq").MessageId)
@@ -298,7 +325,8 @@ func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	b := openBroker(t, url, naming(brokers.DelayedBackoff()))
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(2, time.Minute), fails)
 	sent := time.Now()
-	p.send("", "order-reminder-delayed-queue", amqp.Publishing{MessageId: "m", Expiration: "300", Headers: amqp.Table{"x-delay": int32(300)}})
+	p.send("", "order-reminder-delayed-queue",
+		amqp.Publishing{MessageId: "m", Expiration: "300", Headers: amqp.Table{"x-delay": int32(300)}})
 	runs := s.schedule(0, 300*time.Millisecond, 900*time.Millisecond)
 	require.GreaterOrEqual(t, runs[0].at.Sub(sent), 300*time.Millisecond)
 	require.Equal(t, "300", runs[0].message.Metadata["x-original-delay"])
@@ -345,7 +373,8 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 			send = func() error { return pub.Publish("orders", m) }
 		}
 		err := send()
-		for errors.Is(err, rabbitmq.ErrRefused) { // a busy RabbitMQ refuses what comes to a quorum queue that is just being born
+		// a busy RabbitMQ refuses what comes to a quorum queue that is just being born
+		for errors.Is(err, rabbitmq.ErrRefused) {
 			err = send()
 		}
 		if err != nil {
@@ -372,7 +401,8 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	management := services.SharedRabbitMQ(t).Management().Address()
 	p := dialPlain(t, url)
 	with := func(more ...string) *rabbitmq.Broker {
-		return openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"), params(append([]string{"grid", "false"}, more...)...))
+		return openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"),
+			params(append([]string{"grid", "false"}, more...)...))
 	}
 	b, blind := with("management", management), with()
 	require.True(t, b.ChecksBindings())
@@ -421,7 +451,10 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 // What the first delayed publish would declare can be declared beforehand, and is all that it needs.
 func TestTopology_PlanDelayed(t *testing.T) {
 	t.Parallel()
-	for name, scheme := range map[string]brokers.NameScheme{"exchange": brokers.DefaultNames(), "queue": brokers.Laravel()} {
+	for name, scheme := range map[string]brokers.NameScheme{
+		"exchange": brokers.DefaultNames(),
+		"queue":    brokers.Laravel(),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := services.SharedRabbitMQ(t).VHost(t)
@@ -433,7 +466,8 @@ func TestTopology_PlanDelayed(t *testing.T) {
 			before := queues(t, url)
 
 			// A producer that may not declare anything.
-			producer := openBroker(t, url, naming(scheme), params("grid", "false", "declare", "none"), delays(200*time.Millisecond))
+			producer := openBroker(t, url, naming(scheme), params("grid", "false", "declare", "none"),
+				delays(200*time.Millisecond))
 			m := newMessage("x")
 			m.Metadata["x-delay"] = "200"
 			published := time.Now()
@@ -450,7 +484,8 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	t.Parallel()
 	server := services.SharedRabbitMQ(t)
 	url := server.VHost(t)
-	b := openBroker(t, url, naming(brokers.Laravel()), params("management", server.Management().Address()), delays(time.Second, 2*time.Second))
+	b := openBroker(t, url, naming(brokers.Laravel()), params("management", server.Management().Address()),
+		delays(time.Second, 2*time.Second))
 	plan := b.Plan("orders")
 	require.NoError(t, b.Apply(t.Context(), plan))
 	set := func(name, pattern string, definition map[string]any) {
@@ -472,6 +507,7 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
 	require.Eventually(t, func() bool { // RabbitMQ takes a policy off some queues after it has put it on others
 		found := texts()
-		return len(found) == 2 && strings.Contains(strings.Join(found, "\n"), `queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
+		return len(found) == 2 && strings.Contains(strings.Join(found, "\n"),
+			`queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
 	}, patience, 200*time.Millisecond)
 }

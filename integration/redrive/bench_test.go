@@ -22,7 +22,10 @@ import (
 // confirmed everything and the store knows it, as one redrive is; "closing" also closes every entry. Targets: run/raw
 // at least 0.6, run/single at least 15.
 func BenchmarkRedrive(b *testing.B) {
-	store := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{"max_wal_size": "4GB"}}).Database(b)
+	store := services.Postgres(b, services.PostgresConfig{
+		Durable:  true,
+		Settings: map[string]string{"max_wal_size": "4GB"},
+	}).Database(b)
 	url := services.SharedRabbitMQ(b).VHost(b)
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	l, broker := openLetters(b, store), openBroker(b, url)
@@ -171,7 +174,10 @@ func publishRaw(b *testing.B, url string, n int) time.Duration {
 		e := dlq.NewEntry(dead(i))
 		e.ID, e.RedriveCount, e.Run = int64(i+1), 1, "01a1ffa9-f262-7b88-b49b-78a89dfe82d1"
 		m := dlq.RedriveMessage(e)
-		messages[i] = amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: m.UUID, Body: m.Payload, Headers: amqp.Table{}}
+		messages[i] = amqp.Publishing{
+			DeliveryMode: amqp.Persistent, MessageId: m.UUID, Body: m.Payload,
+			Headers: amqp.Table{},
+		}
 		for key, value := range m.Metadata {
 			messages[i].Headers[key] = value
 		}

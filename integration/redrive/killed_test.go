@@ -115,10 +115,12 @@ func newProgram(t *testing.T, store, broker string) *program {
 	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	p := &program{
-		path: services.Program(t, "./cmd/redrive"), config: filepath.Join(t.TempDir(), "redrive.yaml"), address: listener.Addr().String(),
+		path: services.Program(t, "./cmd/redrive"), config: filepath.Join(t.TempDir(), "redrive.yaml"),
+		address: listener.Addr().String(),
 	}
 	require.NoError(t, listener.Close())
-	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 5s, run_lease: 2s}\nserver: {address: %q}\n",
+	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 5s, run_lease: "+
+		"2s}\nserver: {address: %q}\n",
 		store, broker, p.address)
 	require.NoError(t, os.WriteFile(p.config, []byte(text), 0o600))
 	return p

@@ -32,7 +32,8 @@ const (
 // openBroker opens RabbitMQ as the processes of these tests do.
 func openBroker(t testing.TB, url string) brokers.Broker {
 	t.Helper()
-	b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Group: group, Concurrency: 64, PublishTimeout: time.Minute})
+	b, err := brokers.OpenConfig(t.Context(),
+		brokers.Config{URL: url, Group: group, Concurrency: 64, PublishTimeout: time.Minute})
 	require.NoError(t, err)
 	return b
 }
@@ -84,7 +85,9 @@ func dead(n int) *envelope.DeadLetter {
 	m := message.NewMessage(id, fmt.Appendf(nil, `{"order":%d,"amount":"19.90","customer":"c-%d"}`, n, n%1000))
 	m.Metadata[envelope.KeyMessageID] = id
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "bank is closed"}, Class: "*bank.Closed", Handler: "charge",
-		Origin: envelope.Origin{Broker: "amqp", Topic: topic, Consumer: consumer, RoutingKey: topic}, Attempts: 4, At: time.Now(),
+		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: "bank is closed"}, Class: "*bank.Closed",
+		Handler: "charge",
+		Origin:  envelope.Origin{Broker: "amqp", Topic: topic, Consumer: consumer, RoutingKey: topic}, Attempts: 4,
+		At: time.Now(),
 	}
 }

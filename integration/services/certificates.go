@@ -60,7 +60,9 @@ func template(name string) *x509.Certificate {
 }
 
 // sign writes cert, signed by the parent's key, or by its own without one, and its key if keyFile is not empty.
-func sign(cert, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, certFile, keyFile string) (*ecdsa.PrivateKey, error) {
+func sign(cert, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, certFile, keyFile string) (*ecdsa.PrivateKey,
+	error,
+) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

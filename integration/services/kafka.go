@@ -143,7 +143,8 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 		t.Fatal(err)
 	}
 	defer admin.Close()
-	if err := admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false); err != nil {
+	if err := admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
+		false); err != nil {
 		t.Fatal(err)
 	}
 	// The controller answers before the broker has taken the partitions over.

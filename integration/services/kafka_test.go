@@ -24,7 +24,10 @@ func produce(t *testing.T, brokers []string, topic, value string) (partition int
 	producer, err := sarama.NewSyncProducer(brokers, kafkaConfig())
 	require.NoError(t, err)
 	defer producer.Close()
-	partition, offset, err = producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(value)})
+	partition, offset, err = producer.SendMessage(&sarama.ProducerMessage{
+		Topic: topic,
+		Value: sarama.StringEncoder(value),
+	})
 	require.NoError(t, err)
 	return partition, offset
 }

@@ -98,7 +98,8 @@ func (n kafkaNode) format(ctx context.Context, settings map[string]string, clust
 	if err := os.WriteFile(n.properties(), []byte(text.String()), 0o600); err != nil {
 		return err
 	}
-	cmd := n.run(ctx, "kafka.tools.StorageTool", append([]string{"format", "-c", n.properties(), "-t", cluster}, options...)...)
+	cmd := n.run(ctx, "kafka.tools.StorageTool",
+		append([]string{"format", "-c", n.properties(), "-t", cluster}, options...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format: %w: %s", err, out)
 	}
@@ -112,7 +113,8 @@ func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
 // run returns the command for one of Kafka's classes.
 func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
 	java := []string{
-		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", // compiled quickly rather than well: tests start it more than they load it
+		// compiled quickly rather than well: tests start it more than they load it
+		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-XX:ActiveProcessorCount=2",
 		"-Djava.awt.headless=true",
 		"-Djava.io.tmpdir=" + n.dir,

@@ -47,7 +47,8 @@ func newKafkaSecurity(dir, addr string) (*KafkaSecurity, error) {
 				return nil, nil, err
 			}
 			template = &x509.Certificate{
-				SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+				SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore,
+				NotAfter: ca.NotAfter,
 				KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 				ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 			}
@@ -60,7 +61,8 @@ func newKafkaSecurity(dir, addr string) (*KafkaSecurity, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
 	}
 	files := map[string][]byte{}
 	if files[s.CA], _, err = issue(1, "", nil); err != nil {
@@ -95,7 +97,8 @@ func (s *KafkaSecurity) listen(settings map[string]string) {
 	settings[name+"ssl.client.auth"] = "required"
 	settings[name+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 	const module = "org.apache.kafka.common.security."
-	settings[name+"plain.sasl.jaas.config"] = fmt.Sprintf(module+"plain.PlainLoginModule required user_%s=%q;", s.User, s.Password)
+	settings[name+"plain.sasl.jaas.config"] = fmt.Sprintf(module+"plain.PlainLoginModule required user_%s=%q;", s.User,
+		s.Password)
 	settings[name+"scram-sha-256.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
 	settings[name+"scram-sha-512.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
 }

@@ -223,7 +223,8 @@ func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 		case is == product:
 			return m, nil
 		case env == mariadbEnv && product == "mariadb":
-			return nil, fmt.Errorf("services: %s names a server of version %s, which is not MariaDB: name it in %s", env, version, mysqlEnv)
+			return nil, fmt.Errorf("services: %s names a server of version %s, which is not MariaDB: name it in %s", env,
+				version, mysqlEnv)
 		}
 	}
 	return nil, nil //nolint:nilnil // no server and no fault

@@ -77,9 +77,11 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 			u := m.Database(t)
 			db := openMySQL(t, u)
 			var flush, doublewrite, binlog, temporary string
-			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT @@innodb_flush_log_at_trx_commit, @@innodb_doublewrite, @@log_bin, @@tmpdir").
+			require.NoError(t, db.QueryRowContext(t.Context(),
+				"SELECT @@innodb_flush_log_at_trx_commit, @@innodb_doublewrite, @@log_bin, @@tmpdir").
 				Scan(&flush, &doublewrite, &binlog, &temporary))
-			require.Contains(t, temporary, "/redrive-"+strings.ToLower(name)+"-", "other servers remove what they find in a directory for all")
+			require.Contains(t, temporary, "/redrive-"+strings.ToLower(name)+"-",
+				"other servers remove what they find in a directory for all")
 			require.Equal(t, "1", flush)
 			require.Contains(t, []string{"1", "ON"}, doublewrite)
 			require.Equal(t, name == "MySQL", binlog == "1", "the binary log is as the product has it")

@@ -39,7 +39,8 @@ func startPgBouncer(ctx context.Context, p *PostgresServer) (*PgBouncerServer, e
 	}
 	target, err := url.Parse(p.URL)
 	if err != nil {
-		return nil, errors.New("services: the PostgreSQL URL cannot be parsed") // not err: it repeats the URL with its password
+		// not err: it repeats the URL with its password
+		return nil, errors.New("services: the PostgreSQL URL cannot be parsed")
 	}
 	ports, err := freePorts(1)
 	if err != nil {

@@ -87,7 +87,8 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 	}
 	p := &PostgresServer{
 		URL: (&url.URL{
-			Scheme: "postgres", User: url.User("postgres"), Host: loopback(ports[0]), Path: "/postgres", RawQuery: "sslmode=disable",
+			Scheme: "postgres", User: url.User("postgres"), Host: loopback(ports[0]), Path: "/postgres",
+			RawQuery: "sslmode=disable",
 		}).String(),
 		server: server{
 			name:       "postgres",
@@ -162,7 +163,10 @@ type postgresCluster struct {
 }
 
 func (c postgresCluster) init(ctx context.Context) error {
-	args := []string{"-D", c.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-instructions"}
+	args := []string{
+		"-D", c.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8",
+		"--no-instructions",
+	}
 	if !c.cfg.Durable {
 		args = append(args, "--no-sync")
 	}

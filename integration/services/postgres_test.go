@@ -32,7 +32,10 @@ func TestSharedPostgres_Database(t *testing.T) {
 func TestPostgres_KilledKeepsCommittedRows(t *testing.T) {
 	p := services.Postgres(t, services.PostgresConfig{Durable: true, Settings: map[string]string{"max_connections": "33"}})
 	conn := dialPostgres(t, p.URL)
-	for setting, want := range map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "33"} {
+	for setting, want := range map[string]string{
+		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
+		"max_connections": "33",
+	} {
 		var got string
 		require.NoError(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got))
 		require.Equal(t, want, got, setting)

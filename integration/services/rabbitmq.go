@@ -112,7 +112,10 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 	t.Helper()
 	r, err := sharedRabbit.get(func() (*Rabbit, error) {
 		if u := os.Getenv("TEST_AMQP_URL"); u != "" {
-			return &Rabbit{server: server{name: "rabbitmq", external: true}, URL: u, ManagementURL: os.Getenv("TEST_AMQP_MANAGEMENT_URL")}, nil
+			return &Rabbit{
+				server: server{name: "rabbitmq", external: true}, URL: u,
+				ManagementURL: os.Getenv("TEST_AMQP_MANAGEMENT_URL"),
+			}, nil
 		}
 		return StartRabbitMQ(context.Background(), RabbitConfig{})
 	})
@@ -125,7 +128,10 @@ func SharedRabbitMQ4(t testing.TB) *Rabbit {
 	t.Helper()
 	r, err := sharedRabbit4.get(func() (*Rabbit, error) {
 		if u := os.Getenv("TEST_AMQP4_URL"); u != "" {
-			return &Rabbit{server: server{name: "rabbitmq4", external: true}, URL: u, ManagementURL: os.Getenv("TEST_AMQP4_MANAGEMENT_URL")}, nil
+			return &Rabbit{
+				server: server{name: "rabbitmq4", external: true}, URL: u,
+				ManagementURL: os.Getenv("TEST_AMQP4_MANAGEMENT_URL"),
+			}, nil
 		}
 		return StartRabbitMQ(context.Background(), RabbitConfig{Four: true})
 	})

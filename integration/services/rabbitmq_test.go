@@ -63,7 +63,10 @@ func TestSharedRabbitMQ_VHost(t *testing.T) {
 }
 
 func TestRabbitMQ_KilledKeepsDurableMessages(t *testing.T) {
-	r := services.RabbitMQ(t, services.RabbitConfig{ConsumerTimeout: time.Minute, DeadLetterConfirmTimeout: 2 * time.Second})
+	r := services.RabbitMQ(t, services.RabbitConfig{
+		ConsumerTimeout:          time.Minute,
+		DeadLetterConfirmTimeout: 2 * time.Second,
+	})
 	for setting, want := range map[string]string{
 		"consumer_timeout": "{ok,60000}",
 		"dead_letter_worker_publisher_confirm_timeout": "{ok,2000}",

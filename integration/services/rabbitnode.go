@@ -54,7 +54,8 @@ func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 	}
 	advanced := "[]."
 	if cfg.DeadLetterConfirmTimeout > 0 {
-		advanced = fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].", cfg.DeadLetterConfirmTimeout.Milliseconds())
+		advanced = fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].",
+			cfg.DeadLetterConfirmTimeout.Milliseconds())
 	}
 	plugins := append([]string{"rabbitmq_management"}, cfg.Plugins...)
 	files := map[string]string{
@@ -90,7 +91,8 @@ func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 func (n rabbitNode) name() string { return fmt.Sprintf("redrive%d@localhost", n.amqp) }
 
 func (n rabbitNode) startEPMD(ctx context.Context) (*process, error) {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port",
+		strconv.Itoa(n.epmd))
 	cmd.Dir = n.dir
 	cmd.Env = []string{"HOME=" + filepath.Join(n.dir, "home")}
 	n.owner.prepare(cmd, syscall.SIGKILL)

@@ -12,13 +12,15 @@ import (
 
 // UnavailableError says that a server is neither named by the environment nor installed.
 type UnavailableError struct {
-	Service string // "rabbitmq", "rabbitmq4", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
+	// "rabbitmq", "rabbitmq4", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
+	Service string
 	Env     string // the variable that names a running server
 	Cause   error
 }
 
 func (e *UnavailableError) Error() string {
-	return fmt.Sprintf("services: no %s here (%v): run integration/install.sh %s, or set %s to a server of yours (shared tests only)",
+	return fmt.Sprintf("services: no %s here (%v): run integration/install.sh %s, or set %s to a server of yours "+
+		"(shared tests only)",
 		e.Service, e.Cause, e.Service, e.Env)
 }
 
@@ -26,7 +28,8 @@ func (e *UnavailableError) Unwrap() error { return e.Cause }
 
 // required reports whether it is a failure when a server is missing.
 func required(service string) bool {
-	return os.Getenv("REQUIRE_SERVICES") == "1" && !slices.Contains(strings.Split(os.Getenv("OPTIONAL_SERVICES"), ","), service)
+	return os.Getenv("REQUIRE_SERVICES") == "1" &&
+		!slices.Contains(strings.Split(os.Getenv("OPTIONAL_SERVICES"), ","), service)
 }
 
 // Need ends a test for which a server could not be started: skipped when the server is not installed and

@@ -30,7 +30,8 @@ var elsewheres = map[string]elsewhere{
 		open: func(b *testing.B) (string, *sql.DB) {
 			b.Helper()
 			path := filepath.Join(b.TempDir(), "queue.db")
-			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(full)&_txlock=immediate")
+			db, err := sql.Open("sqlite", "file:"+path+
+				"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(full)&_txlock=immediate")
 			require.NoError(b, err)
 			b.Cleanup(func() { require.NoError(b, db.Close()) })
 			return "sqlite://" + path, db
@@ -102,7 +103,8 @@ func (e elsewhere) consume(b *testing.B, db *sql.DB, n int) time.Duration {
 	for done := 0; done < n; {
 		tx, err := db.BeginTx(b.Context(), nil)
 		require.NoError(b, err)
-		rows, err := tx.QueryContext(b.Context(), "SELECT id, uuid, headers, payload FROM hand_queue WHERE due_at <= 1 ORDER BY due_at, id LIMIT 500"+e.lock)
+		rows, err := tx.QueryContext(b.Context(),
+			"SELECT id, uuid, headers, payload FROM hand_queue WHERE due_at <= 1 ORDER BY due_at, id LIMIT 500"+e.lock)
 		require.NoError(b, err)
 		var ids []string
 		for rows.Next() {

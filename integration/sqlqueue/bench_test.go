@@ -111,7 +111,8 @@ func route(tb testing.TB, topic string, n int, subs ...message.Subscriber) time.
 	var left sync.WaitGroup
 	left.Add(n)
 	for i, sub := range subs {
-		router.AddConsumerHandler(fmt.Sprint("bench", i), topic, sub, func(*message.Message) error { left.Done(); return nil })
+		router.AddConsumerHandler(fmt.Sprint("bench", i), topic, sub,
+			func(*message.Message) error { left.Done(); return nil })
 	}
 	ctx, cancel := context.WithCancel(tb.Context())
 	began := time.Now()
@@ -253,7 +254,8 @@ func routeHand(b *testing.B, db *sql.DB, n int) time.Duration {
 // consumeAdapted is watermill-sql's subscriber, 16 of them, with SKIP LOCKED in its adapters.
 func consumeAdapted(b *testing.B, a arena, n int) time.Duration {
 	b.Helper()
-	pub, err := wsql.NewPublisher(a.db, wsql.PublisherConfig{SchemaAdapter: skipLocked{}, AutoInitializeSchema: true}, watermill.NopLogger{})
+	pub, err := wsql.NewPublisher(a.db, wsql.PublisherConfig{SchemaAdapter: skipLocked{}, AutoInitializeSchema: true},
+		watermill.NopLogger{})
 	require.NoError(b, err)
 	for range n / 500 {
 		require.NoError(b, pub.Publish("bench", batch(500)...))

@@ -38,13 +38,15 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	require.NoError(t, err)
 	held[0].Ack()
 	await.True(t, func() bool {
-		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type "+
+			"= 'Lock'") == 1
 	})
 	_, err = db.ExecContext(t.Context(), `DELETE FROM redrive_queue_leases WHERE ids =
 		ARRAY(SELECT id FROM redrive_queue_messages WHERE uuid = 'lost')`)
 	require.NoError(t, err)
+	// The lease is another worker's.
 	_, err = db.ExecContext(t.Context(), `UPDATE redrive_queue_messages SET lease = 42, deliveries = 2,
-		visible_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 500000 WHERE uuid = 'lost'`) // another worker's
+		visible_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 500000 WHERE uuid = 'lost'`)
 	require.NoError(t, err)
 	held[1].Ack()
 	held[2].Ack()
@@ -79,7 +81,8 @@ func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 			FROM redrive_queue_claim((SELECT id FROM redrive_queues), 1, %d, 30000000, 100)`, low)
 	}
 	require.Equal(t, 22, count(t, db, claim(0)), "two rows, each for the first time")
-	_, err := db.ExecContext(t.Context(), "UPDATE redrive_queue_leases SET until = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 1")
+	_, err := db.ExecContext(t.Context(), "UPDATE redrive_queue_leases SET until = (extract(epoch FROM "+
+		"clock_timestamp()) * 1000000)::bigint - 1")
 	require.NoError(t, err)
 	require.Zero(t, count(t, db, claim(1)))
 	require.Equal(t, 242, count(t, db, claim(0)), "two rows, each for the second time, with a crash each")
@@ -137,8 +140,12 @@ func TestClaims_AreDisjoint(t *testing.T) {
 // it are handed out, and it is when the lock is gone.
 func TestClaims_PassByLockedRows(t *testing.T) {
 	t.Parallel()
-	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1", "UPDATE redrive_queue_messages SET lease = 99, deliveries = 1"
-	onMySQL := map[string]string{"given back": givenBack, "of a dead worker": dead, "new": "UPDATE redrive_queue_messages SET lease = NULL"}
+	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1",
+		"UPDATE redrive_queue_messages SET lease = 99, deliveries = 1"
+	onMySQL := map[string]string{
+		"given back": givenBack, "of a dead worker": dead,
+		"new": "UPDATE redrive_queue_messages SET lease = NULL",
+	}
 	cases := map[string]map[string]string{
 		"PostgreSQL": { // new rows are leased there without a look at them
 			"given back": givenBack, "of a dead worker": dead,
@@ -155,7 +162,8 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 				url := database(t)
 				db, queue := openDB(t, url), openQueue(t, url)
 				require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
-				require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("locked", payload), message.NewMessage("other", payload)))
+				require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("locked", payload),
+					message.NewMessage("other", payload)))
 				_, err := db.ExecContext(t.Context(), prepare+" WHERE uuid = 'locked'")
 				require.NoError(t, err)
 				tx, err := db.BeginTx(t.Context(), nil)
@@ -191,7 +199,8 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		list := batch(6)
-		envelope.SetDelay(list[5], time.Hour) // the row that is locked: its own answer would wait, and those that are stored with it
+		// the row that is locked: its own answer would wait, and those that are stored with it
+		envelope.SetDelay(list[5], time.Hour)
 		require.NoError(t, queue.Publisher().Publish("jobs", list...))
 		acked := receive(t, messages)
 
@@ -199,7 +208,8 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		last := count(t, db, "SELECT max(id) FROM redrive_queue_messages")
-		_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE", last))
+		_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE",
+			last))
 		require.NoError(t, err)
 
 		left := func(n int) func() bool {
@@ -219,4 +229,47 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 		require.NoError(t, queue.Reschedule(t.Context(), *origin, again.Copy(), time.Hour))
 		again.Ack()
 	})
+}
+
+// The ids of rows and of the leases that they share begin anew when an operator empties the tables. What old handlers
+// answer then is no answer for the rows that have their ids, though a lease of theirs has the id of an old one too.
+func TestClaim_OldAnswersMissRowsThatHaveTheirIDs(t *testing.T) {
+	t.Parallel()
+	const n = 10
+	url := services.SharedPostgres(t).Database(t)
+	db := openDB(t, url)
+	ours, other := openQueue(t, with(url, "x-prefetch=0")), openQueue(t, with(url, "x-prefetch=0"))
+	messages, err := ours.Subscriber(concurrently(n)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	marks, err := ours.Subscriber().Subscribe(t.Context(), "marks")
+	require.NoError(t, err)
+	require.NoError(t, ours.Publisher().Publish("jobs", batch(n)...))
+	var old []*message.Message
+	for range n {
+		old = append(old, receive(t, messages))
+	}
+	_, err = db.ExecContext(t.Context(), "TRUNCATE redrive_queue_messages, redrive_queue_leases RESTART IDENTITY")
+	require.NoError(t, err)
+
+	require.NoError(t, ours.Publisher().Publish("marks", batch(1)...)) // gets the first row and the first lease
+	mark := receive(t, marks)
+	theirs, err := other.Subscriber(concurrently(n)).Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	require.NoError(t, other.Publisher().Publish("jobs", batch(n)...))
+	var fresh []*message.Message
+	for range n {
+		fresh = append(fresh, receive(t, theirs))
+	}
+	for _, m := range old {
+		m.Ack()
+	}
+	mark.Ack() // settled behind them
+	await.True(t, func() bool {
+		return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE id = 1") == 0
+	})
+	require.Equal(t, n, count(t, db, "SELECT count(*) FROM redrive_queue_messages"), "no handler has answered for them")
+	for _, m := range fresh {
+		m.Ack()
+	}
+	await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 })
 }

@@ -20,7 +20,8 @@ func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 		db := openDB(t, url)
 		for _, statement := range []string{
 			"CREATE TABLE companies (id INT PRIMARY KEY)",
-			"CREATE TABLE employees (id INT PRIMARY KEY, name VARCHAR(5) NOT NULL, age INT, company INT, CHECK (age > 15), FOREIGN KEY (company) REFERENCES companies (id))",
+			"CREATE TABLE employees (id INT PRIMARY KEY, name VARCHAR(5) NOT NULL, age INT, company INT, CHECK (age > 15), " +
+				"FOREIGN KEY (company) REFERENCES companies (id))",
 			"INSERT INTO employees (id, name) VALUES (1, 'ana'), (2, 'bob')",
 		} {
 			_, err := db.ExecContext(t.Context(), statement)
@@ -30,24 +31,40 @@ func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 		require.NoError(t, err)
 		ended := middleware.KindRetryable
 		if strings.HasPrefix(url, "mysql:") {
-			ended = middleware.KindUnknown // the driver's "invalid connection" has neither a number nor a type; what is unknown is tried again
+			// the driver's "invalid connection" has neither a number nor a type; what is unknown is tried again
+			ended = middleware.KindUnknown
 		}
 		for name, c := range map[string]struct {
 			kind middleware.Kind
 			fail func(t *testing.T, db *sql.DB) error
 		}{
-			"duplicate":        {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (1, 'eva')")},
-			"missing value":    {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (3, NULL)")},
-			"check":            {middleware.KindPermanent, statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 15)")},
-			"too long":         {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (3, 'evangelina')")},
-			"not a number":     {middleware.KindPermanent, statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 'old')")},
-			"out of range":     {middleware.KindPermanent, statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 99999999999)")},
+			"duplicate":     {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (1, 'eva')")},
+			"missing value": {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (3, NULL)")},
+			"check": {
+				middleware.KindPermanent,
+				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 15)"),
+			},
+			"too long": {
+				middleware.KindPermanent,
+				statement("INSERT INTO employees (id, name) VALUES (3, 'evangelina')"),
+			},
+			"not a number": {
+				middleware.KindPermanent,
+				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 'old')"),
+			},
+			"out of range": {
+				middleware.KindPermanent,
+				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 99999999999)"),
+			},
 			"no such table":    {middleware.KindPermanent, statement("SELECT 1 FROM nobody")},
 			"no such column":   {middleware.KindPermanent, statement("SELECT nothing FROM employees")},
 			"no such function": {middleware.KindPermanent, statement("SELECT nothing_of_that_name()")},
 			"syntax":           {middleware.KindPermanent, statement("SELEKT 1")},
-			"no company yet":   {middleware.KindRetryable, statement("INSERT INTO employees (id, name, company) VALUES (3, 'eva', 7)")},
-			"read-only":        {middleware.KindRetryable, readOnly},
+			"no company yet": {
+				middleware.KindRetryable,
+				statement("INSERT INTO employees (id, name, company) VALUES (3, 'eva', 7)"),
+			},
+			"read-only": {middleware.KindRetryable, readOnly},
 			"lock not to be had at once": {middleware.KindRetryable, func(t *testing.T, db *sql.DB) error {
 				t.Helper()
 				locked(t, db, 1)
@@ -110,7 +127,10 @@ func readOnly(t *testing.T, db *sql.DB) error {
 // deadlock returns the error of the transaction that the database ends.
 func deadlock(t *testing.T, db *sql.DB) error {
 	t.Helper()
-	for _, query := range []string{"CREATE TABLE pair (id INT PRIMARY KEY, n INT)", "INSERT INTO pair VALUES (1, 0), (2, 0)"} {
+	for _, query := range []string{
+		"CREATE TABLE pair (id INT PRIMARY KEY, n INT)",
+		"INSERT INTO pair VALUES (1, 0), (2, 0)",
+	} {
 		require.NoError(t, run(t, db, query))
 	}
 	change := func(tx *sql.Tx, id string) error {
@@ -144,7 +164,8 @@ func deadlock(t *testing.T, db *sql.DB) error {
 
 // tooLong lets the server end a statement after 20 ms.
 func tooLong(url string) func(t *testing.T, db *sql.DB) error {
-	const endless = " count(*) FROM information_schema.columns a, information_schema.columns b, information_schema.columns c"
+	const endless = " count(*) FROM information_schema.columns a, information_schema.columns b, " +
+		"information_schema.columns c"
 	return func(t *testing.T, db *sql.DB) error {
 		t.Helper()
 		conn, err := db.Conn(t.Context())

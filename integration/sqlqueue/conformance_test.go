@@ -18,23 +18,31 @@ import (
 func TestConformance(t *testing.T) {
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
-			url := database(t)
+			shared := database(t)
+			backend := func(url string) brokertest.Backend {
+				return brokertest.Backend{
+					Open: func(cfg brokers.Config) (brokers.Broker, error) {
+						cfg.URL = with(url, "x-max-connections=4"+limits[name])
+						return brokers.OpenConfig(t.Context(), cfg)
+					},
+					Lock: func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
+					Delete: func(t *testing.T, id string) {
+						t.Helper()
+						db := openDB(t, url)
+						_, err := db.ExecContext(t.Context(),
+							fmt.Sprintf("DELETE FROM redrive_queue_messages WHERE id = %d", rowOf(t, db, id)))
+						require.NoError(t, err)
+					},
+				}
+			}
 			brokertest.Run(t, brokertest.Harness{
-				Backend: func(t *testing.T) brokertest.Backend {
+				Backend: func(*testing.T) brokertest.Backend { return backend(shared) },
+				Alone: func(t *testing.T) brokertest.Backend {
 					t.Helper()
-					return brokertest.Backend{
-						Open: func(cfg brokers.Config) (brokers.Broker, error) {
-							cfg.URL = with(url, "x-max-connections=4"+limits[name])
-							return brokers.OpenConfig(t.Context(), cfg)
-						},
-						Lock: func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
-						Delete: func(t *testing.T, id string) {
-							t.Helper()
-							db := openDB(t, url)
-							_, err := db.ExecContext(t.Context(), fmt.Sprintf("DELETE FROM redrive_queue_messages WHERE id = %d", rowOf(t, db, id)))
-							require.NoError(t, err)
-						},
-					}
+					url := database(t)
+					b := backend(url)
+					b.Erase = func(t *testing.T, _ string, _ brokers.Names) { t.Helper(); truncate(t, openDB(t, url)) }
+					return b
 				},
 				Factor: 0.02,
 				Late:   4 * time.Second, // the cases run side by side; TestDelay_IsExact holds the accuracy
@@ -69,4 +77,17 @@ func lockRow(t *testing.T, db *sql.DB, uuid string) (unlock func()) {
 	_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT id FROM redrive_queue_messages WHERE id = %d FOR UPDATE", id))
 	require.NoError(t, err)
 	return func() { _ = tx.Rollback() }
+}
+
+// truncate empties the queue's tables. The ids of messages begin anew, and queues get others.
+func truncate(t *testing.T, db *sql.DB) {
+	t.Helper()
+	statements := []string{"TRUNCATE TABLE redrive_queue_messages", "DELETE FROM redrive_queues"}
+	if _, err := db.ExecContext(t.Context(), "SELECT id FROM redrive_queue_leases LIMIT 1"); err == nil { // PostgreSQL
+		statements[0] += ", redrive_queue_leases RESTART IDENTITY"
+	}
+	for _, statement := range statements {
+		_, err := db.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
 }

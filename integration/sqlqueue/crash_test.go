@@ -85,7 +85,9 @@ func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 // handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each
 // is in it. The last one must come after all returns the final number. It waits as long as messages come; when none
 // does, they are lost only if none is waiting in "jobs" or in the ledger.
-func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int, each func(m *message.Message)) map[string]int {
+func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
+	each func(m *message.Message),
+) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -102,7 +104,8 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int, e
 		case <-time.After(await.Patience):
 			waiting := count(t, openDB(t, url), "SELECT count(*) FROM redrive_queue_messages")
 			require.NotZero(t, waiting, "messages are lost: %d of %d are handled, and none is waiting", len(runs), all())
-			require.FailNow(t, "no message has been handled for a while", "%d of %d are, %d are waiting", len(runs), all(), waiting)
+			require.FailNow(t, "no message has been handled for a while", "%d of %d are, %d are waiting", len(runs), all(),
+				waiting)
 		}
 	}
 	return runs

@@ -49,7 +49,8 @@ func newOffice(t *testing.T, url string) *office {
 	}
 	o.queue = openQueue(t, with(url, settings))
 	for _, statement := range []string{
-		"CREATE TABLE companies (id VARCHAR(20) PRIMARY KEY)", "CREATE TABLE employees (id VARCHAR(20) PRIMARY KEY, company " + reference + ")",
+		"CREATE TABLE companies (id VARCHAR(20) PRIMARY KEY)",
+		"CREATE TABLE employees (id VARCHAR(20) PRIMARY KEY, company " + reference + ")",
 	} {
 		_, err := o.db.ExecContext(t.Context(), statement)
 		require.NoError(t, err)
@@ -64,7 +65,8 @@ func newOffice(t *testing.T, url string) *office {
 // loseConnection kills the connection of tx while there is no company.
 func (o *office) loseConnection(ctx context.Context, tx *sql.Tx) error {
 	var companies, connection int64
-	if err := tx.QueryRowContext(ctx, "SELECT count(*), connection_id() FROM companies").Scan(&companies, &connection); err != nil || companies > 0 {
+	if err := tx.QueryRowContext(ctx, "SELECT count(*), connection_id() FROM companies").Scan(&companies,
+		&connection); err != nil || companies > 0 {
 		return err
 	}
 	_, err := o.db.ExecContext(ctx, fmt.Sprintf("KILL %d", connection))
@@ -109,7 +111,8 @@ func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected i
 
 func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected int) {
 	t.Helper()
-	topics, err := db.QueryContext(t.Context(), `SELECT q.topic, (SELECT count(*) FROM employees), (SELECT count(*) FROM dlq_entries),
+	topics, err := db.QueryContext(t.Context(),
+		`SELECT q.topic, (SELECT count(*) FROM employees), (SELECT count(*) FROM dlq_entries),
 		(SELECT count(*) FROM redrive_queue_messages m WHERE m.queue_id = q.id) FROM redrive_queues q`)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, topics.Close()) }()
@@ -163,7 +166,8 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 
 		require.ErrorContains(t, <-attempts, o.refused)
 		employees, letters, messages, rejected := o.waiting(t)
-		require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected}, "rolled back together; the message is still there")
+		require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected},
+			"rolled back together; the message is still there")
 		_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')")
 		require.NoError(t, err)
 		for err = range attempts {

@@ -26,7 +26,8 @@ func TestDelay_IsExact(t *testing.T) { //nolint:tparallel // the other tests wai
 		round := 0
 		for began := time.Now(); time.Since(began) < await.Patience; round++ {
 			late = 0
-			due, stored := map[string]time.Time{}, map[string]time.Time{} // the delay begins between the call of Publish and its return
+			// the delay begins between the call of Publish and its return
+			due, stored := map[string]time.Time{}, map[string]time.Time{}
 			for i := range messages {
 				id := fmt.Sprintf("%d-%d", round, i)
 				delay := time.Duration(200+150*i) * time.Millisecond

@@ -106,7 +106,8 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			await.True(t, func() bool { return publish() == nil }, "there is room")
 			await.True(t, all(maps.Keys(confirmed)), "all that was confirmed is handled")
 			db := openDB(t, url)
-			await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 }, "an ack that came when its lease was lost is followed by another delivery")
+			await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 },
+				"an ack that came when its lease was lost is followed by another delivery")
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))
@@ -119,7 +120,8 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 }
 
 // largest fills a server of MySQL's kind, which does not survive errors in its files, but has a separate limit.
-func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string, free func()) {
+func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string,
+	free func()) {
 	return func(t *testing.T) (string, func()) {
 		t.Helper()
 		server := start(t, services.MySQLConfig{Args: inOneFile(roomy)})
@@ -129,7 +131,10 @@ func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLS
 
 // inOneFile are arguments that keep all tables in one file of a largest size.
 func inOneFile(size int) []string {
-	return []string{"--innodb-file-per-table=0", fmt.Sprintf("--innodb-data-file-path=ibdata1:12M:autoextend:max:%dM", size>>20)}
+	return []string{
+		"--innodb-file-per-table=0",
+		fmt.Sprintf("--innodb-data-file-path=ibdata1:12M:autoextend:max:%dM", size>>20),
+	}
 }
 
 // roomy is how large the databases of a full disk may be.

@@ -83,7 +83,8 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 			list = append(list, message.NewMessage(id, payload))
 		}
 		require.NoError(t, queue.Publisher().Publish("jobs", list...))
-		dead, err := queue.Subscriber(inGroup("operator")).Subscribe(t.Context(), brokers.NameScheme{}.For("jobs", brokers.DefaultGroup).Dead)
+		dead, err := queue.Subscriber(inGroup("operator")).Subscribe(t.Context(),
+			brokers.NameScheme{}.For("jobs", brokers.DefaultGroup).Dead)
 		require.NoError(t, err)
 
 		deaths := 0

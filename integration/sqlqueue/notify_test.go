@@ -3,6 +3,7 @@ package sqlqueue_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,13 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
 		require.NoError(t, err)
+		// The queue's own, to learn whether it hears; and the hour's, which is told at the end of its 10 ms and may come
+		// after the minute's.
+		hour := fmt.Sprintf("%d %d", id, time.Hour.Microseconds())
+		for strings.HasPrefix(n.Payload, "hear ") || n.Payload == hour {
+			n, err = conn.WaitForNotification(ctx)
+			require.NoError(t, err)
+		}
 		require.Equal(t, fmt.Sprintf("%d %d", id, delay.Microseconds()), n.Payload)
 	}
 
@@ -60,7 +68,8 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	require.NoError(t, queue.Reschedule(t.Context(), *origin, m.Copy(), 2*time.Second))
 	notified(2 * time.Second)
 	m.Ack()
-	require.NoError(t, queue.Reschedule(t.Context(), envelope.Origin{Topic: "jobs", Consumer: brokers.DefaultGroup}, message.NewMessage("another", nil), 0))
+	require.NoError(t, queue.Reschedule(t.Context(), envelope.Origin{Topic: "jobs", Consumer: brokers.DefaultGroup},
+		message.NewMessage("another", nil), 0))
 	notified(0)
 	receive(t, messages).Nack()
 	notified(3 * time.Second)

@@ -26,7 +26,8 @@ import (
 func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *wsql.Subscriber) {
 	t.Helper()
 	schema := wsql.DefaultPostgreSQLSchema{GeneratePayloadType: func(string) string { return "BYTEA" }}
-	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, watermill.NopLogger{})
+	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true},
+		watermill.NopLogger{})
 	require.NoError(t, err)
 	sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 		SchemaAdapter:    schema,
@@ -52,7 +53,9 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	queue := openQueue(t, url)
 	pipeline, err := middleware.New(middleware.Config{
 		DeadLetters: queue,
-		Rescheduler: rescheduler(func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+		Rescheduler: rescheduler(func(ctx context.Context, origin envelope.Origin, m *message.Message,
+			delay time.Duration,
+		) error {
 			// watermill-sql names no origin, and has no delays: the retries of its topic get a topic in our queue.
 			origin.Topic, origin.Consumer = "orders_retry", "billing"
 			return queue.Reschedule(ctx, origin, m, delay)
@@ -107,7 +110,9 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 
 type rescheduler func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
-func (f rescheduler) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (f rescheduler) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	return f(ctx, origin, m, delay)
 }
 
@@ -147,7 +152,8 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	db := openDB(t, url)
 	deadline := 300 * time.Millisecond
 	adapter := skipLocked{}
-	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: adapter, AutoInitializeSchema: true}, watermill.NopLogger{})
+	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: adapter, AutoInitializeSchema: true},
+		watermill.NopLogger{})
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("jobs", batch(workers)...))
 
@@ -170,7 +176,8 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 	}
 	await.True(t, func() bool {
-		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'") >= workers
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in "+
+			"transaction'") >= workers
 	}, "a transaction for each handler")
 	await.True(t, func() bool { return starts.Load() > workers },
 		"a handler slower than AckDeadline is started again")

@@ -22,7 +22,8 @@ func TestPut_CharacterSetLacksIt(t *testing.T) {
 	var name string
 	require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT current_database()").Scan(&name))
 	latin := name + "_latin1"
-	_, err := admin.ExecContext(t.Context(), "CREATE DATABASE "+latin+" ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+	_, err := admin.ExecContext(t.Context(),
+		"CREATE DATABASE "+latin+" ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
 	require.NoError(t, err)
 	u, err := neturl.Parse(url)
 	require.NoError(t, err)

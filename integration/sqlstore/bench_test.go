@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -47,8 +48,8 @@ CREATE INDEX idx_dlq_source_id ON peer.dlq_events (source_id);
 CREATE INDEX idx_dlq_event_type ON peer.dlq_events (event_type);`
 
 // peerColumns are those that both tables have a value for.
-const peerColumns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, status, created_at," +
-	" resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
+const peerColumns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
+	"status, created_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
 
 // arena is a database with the store's tables and C's, filled alike.
 type arena struct {
@@ -87,10 +88,12 @@ func (a *arena) fill(b *testing.B) {
 	statements := []string{peerSchema}
 	if a.total <= maxPeer {
 		statements = append(statements,
-			"INSERT INTO peer.dlq_events ("+peerColumns+") SELECT "+peerColumns+" FROM dlq_events ORDER BY id", "VACUUM ANALYZE peer.dlq_events")
+			"INSERT INTO peer.dlq_events ("+peerColumns+") SELECT "+peerColumns+" FROM dlq_events ORDER BY id",
+			"VACUUM ANALYZE peer.dlq_events")
 	}
-	statements = append(statements, "CHECKPOINT", fmt.Sprintf("CREATE TABLE bench_filled AS SELECT %d::bigint AS total, '%s'::timestamptz AS ends",
-		a.total, end.Format(time.RFC3339Nano)))
+	statements = append(statements, "CHECKPOINT",
+		fmt.Sprintf("CREATE TABLE bench_filled AS SELECT %d::bigint AS total, '%s'::timestamptz AS ends",
+			a.total, end.Format(time.RFC3339Nano)))
 	for _, statement := range statements {
 		_, err := a.db.ExecContext(b.Context(), statement)
 		require.NoError(b, err)
@@ -159,11 +162,14 @@ func (a *arena) benchmarkReads(b *testing.B) {
 	row := a.total * 3 / 7
 	month := "created_at >= now() - interval '1 month'"
 	peers := map[string]string{
-		"pending page":                   page + "WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50",
-		"deep page by cursor":            page + fmt.Sprintf("WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50 OFFSET %d", a.total/10),
-		"CPF invalid, last month: page":  page + "WHERE error_message ILIKE '%CPF%' AND " + month + " ORDER BY created_at DESC LIMIT 50",
-		"CPF invalid, last month: count": "SELECT count(*) FROM peer.dlq_events WHERE error_message ILIKE '%CPF%' AND " + month,
-		"count of pending":               "SELECT count(*) FROM peer.dlq_events WHERE status = 'PENDING'",
+		"pending page": page + "WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50",
+		"deep page by cursor": page +
+			fmt.Sprintf("WHERE status = 'PENDING' ORDER BY created_at DESC LIMIT 50 OFFSET %d", a.total/10),
+		"CPF invalid, last month: page": page + "WHERE error_message ILIKE '%CPF%' AND " + month +
+			" ORDER BY created_at DESC LIMIT 50",
+		"CPF invalid, last month: count": "SELECT count(*) FROM peer.dlq_events WHERE error_message ILIKE '%CPF%' AND " +
+			month,
+		"count of pending": "SELECT count(*) FROM peer.dlq_events WHERE status = 'PENDING'",
 		"top causes": `SELECT error_message, COUNT(*) AS occurrences FROM peer.dlq_events WHERE status = 'PENDING'
 			GROUP BY error_message ORDER BY occurrences DESC LIMIT 10`,
 		"statistics with the hourly curve": `WITH hours AS (SELECT DATE_TRUNC('hour', created_at) AS hour, COUNT(*) AS n FROM peer.dlq_events
@@ -213,7 +219,7 @@ func (a *arena) benchmarkSearch(b *testing.B) {
 // The store also writes who claimed, keeps its statistics, and returns whole entries.
 func (a *arena) benchmarkClaim(b *testing.B) {
 	const size = 500
-	page := dlq.Page{Limit: size, Order: dlq.OldestFirst}
+	page := dlq.Page{Limit: size, Order: driver.OldestFirst}
 	filter := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
 	turns(b, "rows/s", size, func() {
 		listing, err := a.store.List(b.Context(), filter, page)
@@ -223,8 +229,8 @@ func (a *arena) benchmarkClaim(b *testing.B) {
 			ids[i] = listing.Entries[i].ID
 		}
 		page.After = listing.Next
-		_, err = a.store.Change(b.Context(), dlq.Change{
-			Action: dlq.ActionRedrive, IDs: ids, Actor: "bench", At: time.Now(), Lease: time.Hour, Run: "bench",
+		_, err = a.store.Change(b.Context(), driver.Change{
+			Action: driver.ActionRedrive, IDs: ids, Actor: "bench", At: time.Now(), Lease: time.Hour, Run: "bench",
 		})
 		require.NoError(b, err)
 	}, a.query(b, `UPDATE peer.dlq_events SET status = 'RETRYING', retry_count = retry_count + 1, last_retry_at = now()
@@ -233,8 +239,9 @@ func (a *arena) benchmarkClaim(b *testing.B) {
 }
 
 // peerInsert is C's INSERT of one dead letter, in a separate transaction.
-const peerInsert = "INSERT INTO peer.dlq_events (event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace," +
-	" kafka_offset, kafka_partition, kafka_topic, correlation_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+const peerInsert = "INSERT INTO peer.dlq_events (event_id, event_type, source_table, source_id, event_payload, " +
+	"error_message, stack_trace, kafka_offset, kafka_partition, kafka_topic, correlation_id) VALUES ($1, $2, $3, $4, " +
+	"$5, $6, $7, $8, $9, $10, $11)"
 
 func peerRow(e *dlq.Entry) []any {
 	return []any{
@@ -315,14 +322,21 @@ func (a *arena) benchmarkBatch(b *testing.B) {
 		_, err := a.store.Put(b.Context(), list...)
 		require.NoError(b, err)
 	}, func() {
-		copied := make([][]any, len(list))
-		for i, e := range list {
-			copied[i] = peerRow(e)
-		}
-		_, err := conn.CopyFrom(b.Context(), pgx.Identifier{"peer", "dlq_events"}, []string{
-			"event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace", "kafka_offset",
-			"kafka_partition", "kafka_topic", "correlation_id",
-		}, pgx.CopyFromRows(copied))
-		require.NoError(b, err)
+		copyPeer(b, conn, list)
 	}, make1000)
+}
+
+// copyPeer copies letters into C's table.
+func copyPeer(b *testing.B, conn *pgx.Conn, list []*dlq.Entry) {
+	b.Helper()
+	copied := make([][]any, len(list))
+	for i, e := range list {
+		copied[i] = peerRow(e)
+	}
+	_, err := conn.CopyFrom(b.Context(), pgx.Identifier{"peer", "dlq_events"}, []string{
+		"event_id", "event_type", "source_table", "source_id", "event_payload", "error_message", "stack_trace",
+		"kafka_offset",
+		"kafka_partition", "kafka_topic", "correlation_id",
+	}, pgx.CopyFromRows(copied))
+	require.NoError(b, err)
 }

@@ -26,7 +26,10 @@ func BenchmarkDashboard(b *testing.B) {
 		require.NoError(b, err)
 		runner, err := redrive.NewRunner(redrive.Config{Store: s, Logger: quiet})
 		require.NoError(b, err)
-		h, err := dlqhttp.New(dlqhttp.Config{Manager: manager, Runner: runner, Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}})
+		h, err := dlqhttp.New(dlqhttp.Config{
+			Manager: manager, Runner: runner, Logger: quiet,
+			Limits: dlqhttp.Limits{Rate: -1},
+		})
 		require.NoError(b, err)
 		return h
 	}
@@ -39,7 +42,8 @@ func BenchmarkDashboard(b *testing.B) {
 		require.Equal(b, http.StatusOK, w.Code, path)
 	}
 	for name, path := range map[string]string{
-		"overview": "/", "causes": "/groups", "entries": "/entries", "entries of a word": "/entries?status=PENDING&cause=cpf", "entry": "/entries/4711",
+		"overview": "/", "causes": "/groups", "entries": "/entries", "entries of a word": "/entries?status=PENDING&cause=cpf",
+		"entry":   "/entries/4711",
 		"dry run": "/runs/new?cause=cpf&status=PENDING",
 	} {
 		b.Run(name, func(b *testing.B) {

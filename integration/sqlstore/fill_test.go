@@ -64,7 +64,8 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 	topic := []string{"employee-create", "employee-update", "employee-delete"}[n%3]
 	partition, offset := int32(n%8), int64(n/8)
 	d := &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: text, Trace: "esocial.Validate()\n\tvalidate.go:42\nmain.handle()"},
+		Message: m, Reason: envelope.ReasonPermanent,
+		Err:   envelope.Error{Message: text, Trace: "esocial.Validate()\n\tvalidate.go:42\nmain.handle()"},
 		Class: class, Handler: "validate", Attempts: 1, At: at,
 		Origin: envelope.Origin{
 			Broker: "kafka", Topic: topic, Consumer: "esocial", Partition: &partition, Offset: &offset,
@@ -115,7 +116,8 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	defer conn.Close()
 	copies := total / template
 	step := month / time.Duration(total)
-	at := fmt.Sprintf("'%s'::timestamptz + r.row * interval '%d microseconds'", end.Add(-month).Format(time.RFC3339Nano), step.Microseconds())
+	at := fmt.Sprintf("'%s'::timestamptz + r.row * interval '%d microseconds'", end.Add(-month).Format(time.RFC3339Nano),
+		step.Microseconds())
 	correlation := "'6f1f3a52-0000-4000-8000-' || lpad(to_hex(r.row), 12, '0')"
 	statements := []string{
 		"CREATE TEMP TABLE old_entries AS TABLE dlq_entries",
@@ -124,15 +126,18 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 		fmt.Sprintf(`CREATE TEMP TABLE r AS SELECT e.id AS old, substr(e.event_id, 7)::bigint * %d + g AS row
 			FROM old_entries e, generate_series(0, %d) g ORDER BY row`, copies, copies-1),
 		"INSERT INTO dlq_entries SELECT " + columnsOf(t, db, "dlq_entries", "e", map[string]string{
-			"id": "r.row + 1", "dedup_key": "sha256(int8send(r.row))", "event_id": "'event-' || r.row", "source_id": "'E-' || r.row",
-			"correlation_id": correlation, "created_at": at, "first_failure_at": at, "died_at": at, "last_seen_at": at, "changed_at": at,
+			"id": "r.row + 1", "dedup_key": "sha256(int8send(r.row))", "event_id": "'event-' || r.row",
+			"source_id":      "'E-' || r.row",
+			"correlation_id": correlation, "created_at": at, "first_failure_at": at, "died_at": at, "last_seen_at": at,
+			"changed_at":  at,
 			"resolved_at": "CASE WHEN e.resolved_at IS NOT NULL THEN " + at + " + interval '3 hours' END",
 		}) + " FROM r JOIN old_entries e ON e.id = r.old ORDER BY r.row",
 		"INSERT INTO dlq_keys (dedup_key, entry_id, event_id, source_id, correlation_id)" +
 			" SELECT dedup_key, id, event_id, source_id, correlation_id FROM dlq_entries ORDER BY id",
 		"INSERT INTO dlq_bodies SELECT " + columnsOf(t, db, "dlq_bodies", "b", map[string]string{"entry_id": "r.row + 1"}) +
 			" FROM r JOIN old_bodies b ON b.entry_id = r.old ORDER BY r.row",
-		"INSERT INTO dlq_hours (hour, fingerprint, entries) SELECT date_trunc('hour', created_at), fingerprint, count(*) FROM dlq_entries GROUP BY 1, 2",
+		"INSERT INTO dlq_hours (hour, fingerprint, entries) SELECT date_trunc('hour', created_at), fingerprint, count(*) " +
+			"FROM dlq_entries GROUP BY 1, 2",
 		`INSERT INTO dlq_hours (hour, fingerprint, closed) SELECT date_trunc('hour', resolved_at), fingerprint, count(*) FROM dlq_entries
 			WHERE resolved_at IS NOT NULL GROUP BY 1, 2 ON CONFLICT (hour, fingerprint) DO UPDATE SET closed = excluded.closed`,
 		fmt.Sprintf(`UPDATE dlq_groups SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d`, copies),
@@ -152,7 +157,8 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 func columnsOf(t testing.TB, db *sql.DB, table, alias string, replace map[string]string) string {
 	t.Helper()
 	var columns []string
-	for _, row := range rowsOf(t, db, "SELECT column_name FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position", table) {
+	for _, row := range rowsOf(t, db, "SELECT column_name FROM information_schema.columns WHERE table_name = $1 ORDER "+
+		"BY ordinal_position", table) {
 		name := row[0].(string) //nolint:forcetypeassert // text
 		if by := replace[name]; by != "" {
 			columns = append(columns, by)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -22,7 +23,8 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	t.Parallel()
 	const room = 24 << 20 // a segment of the log has 16 MiB
 	server := services.Postgres(t, services.PostgresConfig{})
-	letters, err := dlq.Open(t.Context(), server.Database(t), dlq.WithSpool(t.TempDir()), dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond),
+	letters, err := dlq.Open(t.Context(), server.Database(t), dlq.WithSpool(t.TempDir()),
+		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond),
 		dlq.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()
@@ -46,7 +48,7 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	require.NoError(t, server.LimitFiles(t.Context(), services.Unlimited))
 	waitFor(t, "an empty spool", func() bool { return letters.Stats().Bytes == 0 })
 
-	listing, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: dlq.MaxPage})
+	listing, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	require.Len(t, listing.Entries, len(taken))
 	for i := range listing.Entries {

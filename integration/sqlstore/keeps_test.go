@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -20,7 +21,10 @@ func TestAudit_AppendOnly(t *testing.T) {
 		defer s.Close()
 		receipts, err := s.Put(t.Context(), letter(1, time.Now()))
 		require.NoError(t, err)
-		_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{receipts[0].ID}, Actor: "eve", At: time.Now()})
+		_, err = s.Change(t.Context(), driver.Change{
+			Action: driver.ActionDiscard, IDs: []int64{receipts[0].ID}, Actor: "eve",
+			At: time.Now(),
+		})
 		require.NoError(t, err)
 		attempts := []string{"UPDATE dlq_audit SET actor = 'ana'", "DELETE FROM dlq_audit"}
 		if strings.HasPrefix(url, "postgres") {
@@ -49,10 +53,11 @@ func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 			away, back = strings.Replace(away, "dlq_", "archive.dlq_", 1), strings.Replace(back, "gone", "archive.gone", 1)
 		}
 		at := time.Now()
-		receipts, err := s.Put(t.Context(), letter(1, at, func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\xff\x00") }), letter(2, at), letter(3, at))
+		receipts, err := s.Put(t.Context(), letter(1, at,
+			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\xff\x00") }), letter(2, at), letter(3, at))
 		require.NoError(t, err)
 		closed := []int64{receipts[0].ID, receipts[1].ID}
-		_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed, Actor: "ana", At: at})
+		_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: closed, Actor: "ana", At: at})
 		require.NoError(t, err)
 		const rows = "SELECT * FROM dlq_events ORDER BY status = 'PENDING', id"
 		want := rowsOf(t, db, rows)

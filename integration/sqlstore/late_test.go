@@ -31,7 +31,8 @@ func TestOpen_WhileTheDatabaseIsDown(t *testing.T) {
 		_, err = dlq.Open(t.Context(), through, dlq.WithSpool(t.TempDir()), dlq.WithStoreRequired())
 		require.ErrorIs(t, err, driver.ErrUnavailable)
 
-		letters, err := dlq.Open(t.Context(), through, dlq.WithSpool(t.TempDir()), dlq.WithLogger(slog.New(slog.DiscardHandler)),
+		letters, err := dlq.Open(t.Context(), through, dlq.WithSpool(t.TempDir()),
+			dlq.WithLogger(slog.New(slog.DiscardHandler)),
 			dlq.WithImportBackoff(5*time.Millisecond, 50*time.Millisecond))
 		require.NoError(t, err)
 		defer letters.Close()

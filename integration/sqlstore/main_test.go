@@ -84,14 +84,16 @@ func TestConformance(t *testing.T) {
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
+			fresh := func(t *testing.T) dlqtest.Database {
 				t.Helper()
 				url := with(database(t), "readers=2&writers=2")
 				return func(t *testing.T) dlqtest.Store {
 					t.Helper()
 					return openStore(t, url)
 				}
-			})
+			}
+			dlqtest.Run(t, fresh)
+			t.Run("clocks", func(t *testing.T) { t.Parallel(); dlqtest.RunClocks(t, fresh) })
 		})
 	}
 }

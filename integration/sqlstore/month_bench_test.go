@@ -39,13 +39,17 @@ func BenchmarkPostgres_DropMonth(b *testing.B) {
 	dropped := make(chan time.Duration, 1)
 	go func() { dropped <- dropTime(b.Context(), a.db) }()
 	began := time.Now()
-	n, err := s.PurgeMonths(b.Context(), dlq.Purge{ClosedBefore: time.Now(), At: time.Now(), Actor: "bench", SkipArchive: true})
+	n, err := s.PurgeMonths(b.Context(), dlq.Purge{
+		ClosedBefore: time.Now(), At: time.Now(), Actor: "bench",
+		SkipArchive: true,
+	})
 	ours := time.Since(began)
 	require.NoError(b, err)
 	require.Equal(b, a.total, n)
 	drop := <-dropped
 	began = time.Now()
-	result, err := a.db.ExecContext(b.Context(), "DELETE FROM peer.dlq_events WHERE status = 'RESOLVED' AND resolved_at < now()")
+	result, err := a.db.ExecContext(b.Context(),
+		"DELETE FROM peer.dlq_events WHERE status = 'RESOLVED' AND resolved_at < now()")
 	peer := time.Since(began)
 	require.NoError(b, err)
 	deleted, err := result.RowsAffected()

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	idempotency "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
@@ -22,7 +22,8 @@ import (
 func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	t.Parallel()
 	server := services.MySQL(t, services.MySQLConfig{Args: []string{
-		"--log-bin", "--sync-binlog=0", "--sql-require-primary-key=ON", "--default-time-zone=-03:00", "--sql-mode=ANSI,TRADITIONAL", "--innodb-autoinc-lock-mode=2",
+		"--log-bin", "--sync-binlog=0", "--sql-require-primary-key=ON", "--default-time-zone=-03:00",
+		"--sql-mode=ANSI,TRADITIONAL", "--innodb-autoinc-lock-mode=2",
 	}})
 	account := func(t *testing.T) string {
 		t.Helper()
@@ -56,10 +57,14 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 			defer s.Close()
 			receipts, err := s.Put(t.Context(), letter(want, time.Now()))
 			require.NoError(t, err)
-			_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: []int64{receipts[0].ID}, Actor: "ana", At: time.Now()})
+			_, err = s.Change(t.Context(), driver.Change{
+				Action: driver.ActionDiscard, IDs: []int64{receipts[0].ID},
+				Actor: "ana", At: time.Now(),
+			})
 			require.NoError(t, err)
 			db := openDB(t, url)
-			require.Equal(t, [][]any{{int64(want)}}, rowsOf(t, db, "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE()"))
+			require.Equal(t, [][]any{{int64(want)}},
+				rowsOf(t, db, "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE()"))
 			_, err = db.ExecContext(t.Context(), "UPDATE dlq_audit SET actor = 'bob'")
 			require.Equal(t, want > 0, err != nil, "%v", err)
 		}

@@ -45,7 +45,8 @@ func examineFewRows(t *testing.T, url string) {
 	}
 	watched := openStore(t, url) // connections take the settings over when they begin
 	defer watched.Close()
-	sorted := []string{"page of a topic", "page of an event type"} // see the package's Limits: the longest run of equals is a third
+	// see the package's Limits: the longest run of equals is a third
+	sorted := []string{"page of a topic", "page of an event type"}
 	for _, r := range reads(total, end) {
 		if !strings.Contains(r.name, "page") && !strings.HasPrefix(r.name, "by ") {
 			continue // of the statistics

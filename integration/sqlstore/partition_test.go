@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -43,7 +44,10 @@ func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64
 			closed = append(closed, receipts[0].ID)
 		}
 	}
-	_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed, Actor: "ana", At: at.AddDate(0, 0, 3)})
+	_, err := s.Change(t.Context(), driver.Change{
+		Action: driver.ActionResolve, IDs: closed, Actor: "ana",
+		At: at.AddDate(0, 0, 3),
+	})
 	require.NoError(t, err)
 	return closed, waiting
 }
@@ -57,7 +61,8 @@ func TestPartition_ExistingStore(t *testing.T) {
 	defer s.Close()
 	closed, waiting := oldLetters(t, s, 100)
 	kept := rowsOf(t, db, "SELECT * FROM dlq_events ORDER BY id")
-	columns := rowsOf(t, db, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'dlq_events' ORDER BY ordinal_position")
+	columns := rowsOf(t, db, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = "+
+		"'dlq_events' ORDER BY ordinal_position")
 
 	faults := make([]error, 6)
 	var processes sync.WaitGroup
@@ -79,20 +84,26 @@ func TestPartition_ExistingStore(t *testing.T) {
 	require.NoError(t, errors.Join(faults...))
 
 	require.Equal(t, kept, rowsOf(t, db, "SELECT * FROM dlq_events WHERE event_id NOT LIKE 'event-1___' ORDER BY id"))
-	require.Equal(t, columns, rowsOf(t, db, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'dlq_events' ORDER BY ordinal_position"))
+	require.Equal(t, columns, rowsOf(t, db,
+		"SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'dlq_events' ORDER BY "+
+			"ordinal_position"))
 	require.Equal(t, [][]any{{int64(106)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_events"))
 	for _, table := range []string{"dlq_entries", "dlq_bodies"} {
 		require.Equal(t, [][]any{{int64(100)}}, rowsOf(t, db, "SELECT least(100, count(*)) FROM "+table+"_before"), table)
 		require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT count(*) FROM "+table+"_other"), table)
 	}
-	for _, name := range []string{"idx_dlq_status", "idx_dlq_created_at", "idx_dlq_event_type", "dlq_entries_pkey", "dlq_bodies_pkey"} {
+	for _, name := range []string{
+		"idx_dlq_status", "idx_dlq_created_at", "idx_dlq_event_type", "dlq_entries_pkey",
+		"dlq_bodies_pkey",
+	} {
 		require.Equal(t, [][]any{{"I"}}, rowsOf(t, db, "SELECT relkind::text FROM pg_class WHERE relname = $1", name), name)
 	}
 
 	receipts, err := s.Put(t.Context(), letter(7, time.Now()), letter(2000, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, dlq.Receipt{ID: waiting[0], Outcome: dlq.Seen}, receipts[0], "one row for a delivery, in whichever month")
-	require.Equal(t, time.Now().UTC().Format("200601"), dlq.FormatID(receipts[1].ID)[:6], "an id begins with its month")
+	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[0],
+		"one row for a delivery, in whichever month")
+	require.Equal(t, time.Now().UTC().Format("200601"), driver.FormatID(receipts[1].ID)[:6], "an id begins with its month")
 	e, err := s.Get(t.Context(), closed[3])
 	require.NoError(t, err)
 	require.NotEmpty(t, e.Body.Payload)
@@ -129,6 +140,7 @@ func TestPartition_Retention(t *testing.T) {
 	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
 	defer s.Close()
 	payloads := rowsOf(t, db, "SELECT id, payload, headers FROM dlq_events WHERE status = 'RESOLVED' ORDER BY id")
+	seen := rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1")
 
 	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
 	require.NoError(t, err)
@@ -138,10 +150,12 @@ func TestPartition_Retention(t *testing.T) {
 	n, err = manager.Retain(t.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour})
 	require.NoError(t, err)
 	require.Equal(t, len(closed), n)
-	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_before')::text"), "the partition was dropped")
+	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_before')::text"),
+		"the partition was dropped")
 
-	require.Equal(t, payloads, rowsOf(t, db, "SELECT id, payload, headers FROM archive.dlq_events_archive ORDER BY id"), "C35")
-	listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 100, Order: dlq.OldestFirst})
+	require.Equal(t, payloads, rowsOf(t, db, "SELECT id, payload, headers FROM archive.dlq_events_archive ORDER BY id"),
+		"C35")
+	listing, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 100, Order: driver.OldestFirst})
 	require.NoError(t, err)
 	var left []int64
 	for _, e := range listing.Entries {
@@ -151,18 +165,20 @@ func TestPartition_Retention(t *testing.T) {
 		require.NotEmpty(t, full.Body.Payload)
 	}
 	require.Equal(t, waiting, left, "what waits is never purged")
-	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT sum(resolution_ms)::bigint FROM dlq_counts"), "to the millisecond of each entry")
+	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT sum(resolution_ms)::bigint FROM dlq_counts"),
+		"to the millisecond of each entry")
 	requireCounted(t, s)
+	require.Equal(t, seen, rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1"))
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_keys"), len(waiting))
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{})
+	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPurge}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, records, 1)
 	require.Equal(t, map[string]string{"month": "before", "entries": "380", "kept": "20"}, records[0].Detail)
 
 	receipts, err := s.Put(t.Context(), letter(0, time.Now()), letter(7, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, dlq.Stored, receipts[0].Outcome)
-	require.Equal(t, dlq.Receipt{ID: waiting[0], Outcome: dlq.Seen}, receipts[1])
+	require.Equal(t, driver.Stored, receipts[0].Outcome)
+	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[1])
 	back, err := manager.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed[5:8]...)
 	require.NoError(t, err)
 	require.Equal(t, closed[5:8], back)
@@ -216,7 +232,10 @@ func TestPartition_WorthDropping(t *testing.T) {
 				at  time.Time
 			}{{old, at.AddDate(0, 0, 1)}, {recent, time.Now()}} {
 				if len(closed.ids) > 0 {
-					_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed.ids, Actor: "ana", At: closed.at})
+					_, err = s.Change(t.Context(), driver.Change{
+						Action: driver.ActionResolve, IDs: closed.ids, Actor: "ana",
+						At: closed.at,
+					})
 					require.NoError(t, err)
 				}
 			}
@@ -227,7 +246,11 @@ func TestPartition_WorthDropping(t *testing.T) {
 				_, err := db.ExecContext(t.Context(), "ANALYZE")
 				require.NoError(t, err)
 			}
-			n, err := s.PurgeMonths(t.Context(), dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "ana"})
+			seen := rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1")
+			n, err := s.PurgeMonths(t.Context(), dlq.Purge{
+				ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(),
+				Actor: "ana",
+			})
 			require.NoError(t, err)
 			gone := rowsOf(t, db, "SELECT to_regclass('dlq_entries_before') IS NULL")[0][0]
 			require.Equal(t, c.drop, gone)
@@ -238,6 +261,7 @@ func TestPartition_WorthDropping(t *testing.T) {
 			}
 			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events"), len(letters)-n)
 			requireCounted(t, s)
+			require.Equal(t, seen, rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1"))
 		})
 	}
 }
@@ -249,7 +273,8 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	url := servers["PostgreSQL"](t)
 	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
 	defer s.Close()
-	_, err := db.ExecContext(t.Context(), "SELECT setval('dlq_entries_id_seq', $1)", int64(9_999_999_997)) // the second one is a month's last
+	// the second one is a month's last
+	_, err := db.ExecContext(t.Context(), "SELECT setval('dlq_entries_id_seq', $1)", int64(9_999_999_997))
 	require.NoError(t, err)
 	const letters, waiting = 60, 2
 	var closed []int64
@@ -261,12 +286,14 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 			closed = append(closed, receipts[0].ID)
 		}
 	}
-	month := dlq.FormatID(closed[0])[:6]
+	month := driver.FormatID(closed[0])[:6]
 	var first, last int64
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT min(id), max(id) FROM dlq_entries_"+month).Scan(&first, &last))
-	require.Equal(t, []string{month + "0000000000", month + "9999999999"}, []string{dlq.FormatID(first), dlq.FormatID(last)})
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT min(id), max(id) FROM dlq_entries_"+month).Scan(&first,
+		&last))
+	require.Equal(t, []string{month + "0000000000", month + "9999999999"},
+		[]string{driver.FormatID(first), driver.FormatID(last)})
 	require.Equal(t, [][]any{{int64(letters)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_entries_"+month))
-	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: closed, Actor: "ana", At: at})
+	_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: closed, Actor: "ana", At: at})
 	require.NoError(t, err)
 	payloads := rowsOf(t, db, "SELECT id, payload, headers FROM dlq_events WHERE status = 'RESOLVED' ORDER BY id")
 
@@ -278,14 +305,17 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	n, err = s.PurgeMonths(t.Context(), purge)
 	require.NoError(t, err)
 	require.Equal(t, len(closed), n)
-	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_"+month+"')::text"), "the partition was dropped")
+	require.Equal(t, [][]any{{nil}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_"+month+"')::text"),
+		"the partition was dropped")
 	require.Equal(t, payloads, rowsOf(t, db, "SELECT id, payload, headers FROM archive.dlq_events_archive ORDER BY id"))
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE status = 'PENDING' AND payload IS NOT NULL"), waiting)
 	requireCounted(t, s)
 
-	receipts, err := s.Put(t.Context(), letter(5, at), letter(letters, at)) // one that waits, and one of a month whose partition is gone
+	// one that waits, and one of a month whose partition is gone
+	receipts, err := s.Put(t.Context(), letter(5, at), letter(letters, at))
 	require.NoError(t, err)
-	require.Equal(t, []dlq.Outcome{dlq.Seen, dlq.Stored}, []dlq.Outcome{receipts[0].Outcome, receipts[1].Outcome})
+	require.Equal(t, []driver.Outcome{driver.Seen, driver.Stored},
+		[]driver.Outcome{receipts[0].Outcome, receipts[1].Outcome})
 	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, at, closed...)
 	require.NoError(t, err)
 	require.ElementsMatch(t, closed, back)
@@ -303,7 +333,10 @@ func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test 
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, url)
 	_, waiting := oldLetters(t, s, 200)
-	_, err := s.Change(t.Context(), dlq.Change{Action: dlq.ActionDiscard, IDs: waiting, Actor: "ana", At: time.Now()})
+	_, err := s.Change(t.Context(), driver.Change{
+		Action: driver.ActionDiscard, IDs: waiting, Actor: "ana",
+		At: time.Now(),
+	})
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	s, db := openStore(t, with(url, byMonth+"&"+explained)), openDB(t, url)
@@ -338,10 +371,11 @@ func TestPartition_KeyWithoutEntry(t *testing.T) {
 		_, err := db.ExecContext(t.Context(), "DELETE FROM "+table+" = $1", first[0].ID)
 		require.NoError(t, err)
 	}
-	again, err := s.Put(t.Context(), letter(3, time.Now()), letter(1, time.Now()), letter(2, time.Now()), letter(1, time.Now()))
+	again, err := s.Put(t.Context(), letter(3, time.Now()), letter(1, time.Now()), letter(2, time.Now()),
+		letter(1, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, []dlq.Outcome{dlq.Stored, dlq.Stored, dlq.Seen, dlq.Seen},
-		slices.Collect(func(yield func(dlq.Outcome) bool) {
+	require.Equal(t, []driver.Outcome{driver.Stored, driver.Stored, driver.Seen, driver.Seen},
+		slices.Collect(func(yield func(driver.Outcome) bool) {
 			for _, r := range again {
 				if !yield(r.Outcome) {
 					return
@@ -361,7 +395,8 @@ func TestPartition_Trigram(t *testing.T) {
 		require.NoError(t, openStore(t, with(url, "trigram=true")).Close())
 	}
 	db := openDB(t, url[:len(url)-len(byMonth)-1])
-	require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
+	require.Equal(t, [][]any{{true}}, rowsOf(t, db,
+		"SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
 }
 
 // Somebody restores an entry of the month that retention is about to drop, after it was counted and copied: either that
@@ -376,7 +411,8 @@ func TestPartition_RestoreWhileDropped(t *testing.T) {
 	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
 	defer s.Close()
 	for _, statement := range []string{
-		"CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$",
+		"CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN " +
+			"NULL; END $$",
 		"CREATE TRIGGER pause BEFORE INSERT ON archive.dlq_events_archive FOR EACH STATEMENT EXECUTE FUNCTION pause()",
 	} {
 		_, err := db.ExecContext(t.Context(), statement)
@@ -388,21 +424,24 @@ func TestPartition_RestoreWhileDropped(t *testing.T) {
 	require.NoError(t, err)
 	waiting := func() int {
 		var n int
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"+
-			" AND wait_event_type = 'Lock'").Scan(&n))
+		require.NoError(t, db.QueryRowContext(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"+
+				" AND wait_event_type = 'Lock'").Scan(&n))
 		return n
 	}
 
 	var calls sync.WaitGroup
 	var purgeErr, restoreErr error
-	var results []dlq.Result
+	var results []driver.Result
 	calls.Go(func() {
-		_, purgeErr = s.PurgeMonths(t.Context(), dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "cron"})
+		_, purgeErr = s.PurgeMonths(t.Context(),
+			dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "cron"})
 	})
 	waitFor(t, "the purge at its copies", func() bool { return waiting() == 1 })
 	restored := make(chan struct{})
 	calls.Go(func() {
-		results, restoreErr = s.Change(t.Context(), dlq.Change{Action: dlq.ActionRestore, IDs: closed[:1], Actor: "ana", At: time.Now()})
+		results, restoreErr = s.Change(t.Context(),
+			driver.Change{Action: driver.ActionRestore, IDs: closed[:1], Actor: "ana", At: time.Now()})
 		close(restored)
 	})
 	waitFor(t, "the restore to wait or to be done", func() bool {

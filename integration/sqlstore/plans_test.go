@@ -3,7 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -36,8 +37,8 @@ func init() { sql.Register("pgxplans", plans) }
 const explained = "driver=pgxplans&options=-c%20session_preload_libraries=auto_explain%20-c%20auto_explain.log_min_duration=0" +
 	"%20-c%20auto_explain.log_analyze=on%20-c%20auto_explain.log_timing=off%20-c%20auto_explain.log_buffers=on%20-c%20client_min_messages=log"
 
-// Open implements driver.Driver.
-func (d *planDriver) Open(dsn string) (driver.Conn, error) {
+// Open implements sqldriver.Driver.
+func (d *planDriver) Open(dsn string) (sqldriver.Conn, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
@@ -103,13 +104,13 @@ func reads(total int, end time.Time) []read {
 		}
 	}
 	pending := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
-	deep := dlq.Cursor{Order: dlq.NewestFirst, At: end.Add(-month / 4), ID: 1 << 40}.String()
+	deep := driver.Cursor{Order: driver.NewestFirst, At: end.Add(-month / 4), ID: 1 << 40}.String()
 	cpf := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour + time.Minute)}
 	pendingCPF := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour), Statuses: pending.Statuses}
 	row := total * 3 / 7
 	return []read{
 		{"pending page", list(pending, dlq.Page{})},
-		{"pending page, oldest first", list(pending, dlq.Page{Order: dlq.OldestFirst})},
+		{"pending page, oldest first", list(pending, dlq.Page{Order: driver.OldestFirst})},
 		{"deep page by cursor", list(pending, dlq.Page{After: deep})},
 		{"page of everything", list(dlq.Filter{}, dlq.Page{})},
 		{"page of a topic", list(dlq.Filter{Topic: "employee-update"}, dlq.Page{})},
@@ -148,14 +149,15 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 	t.Helper()
 	var ids []int64
 	for n := range 5 {
-		receipts, err := s.Put(t.Context(), letter(total+n, end.Add(-month/2), failed("no such company", "payroll-close"), func(d *envelope.DeadLetter) {
-			d.Class = "*payroll.CompanyError"
-		}))
+		receipts, err := s.Put(t.Context(), letter(total+n, end.Add(-month/2), failed("no such company", "payroll-close"),
+			func(d *envelope.DeadLetter) {
+				d.Class = "*payroll.CompanyError"
+			}))
 		require.NoError(t, err)
 		ids = append(ids, receipts[0].ID)
 	}
-	results, err := s.Change(t.Context(), dlq.Change{
-		Action: dlq.ActionRedrive, IDs: ids[:3], Actor: "ana", At: end, Lease: time.Hour, Run: "run-of-three",
+	results, err := s.Change(t.Context(), driver.Change{
+		Action: driver.ActionRedrive, IDs: ids[:3], Actor: "ana", At: end, Lease: time.Hour, Run: "run-of-three",
 	})
 	require.NoError(t, err)
 	cause := results[0].Entry.Fingerprint
@@ -172,7 +174,8 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 		page("page of a rare topic", dlq.Filter{Topic: "payroll-close"}, len(ids)),
 		page("page of a rare event type", dlq.Filter{EventType: "payroll-close"}, len(ids)),
 		page("page of a rare cause", dlq.Filter{Fingerprint: cause}, len(ids)),
-		page("page of a rare cause by its text, last month", dlq.Filter{CauseText: "such company", From: end.Add(-month)}, len(ids)),
+		page("page of a rare cause by its text, last month", dlq.Filter{CauseText: "such company", From: end.Add(-month)},
+			len(ids)),
 		page("page of a run", dlq.Filter{Run: "run-of-three"}, 3),
 	}
 }
@@ -195,10 +198,13 @@ func TestPostgres_Plans(t *testing.T) {
 		require.NoError(t, openStore(t, with(url, "trigram=true")).Close())
 	}
 	rare := dlq.Filter{ErrorText: `Pay/1707"`} // every 2,000th
-	questions = append(questions, read{"rare word in the error, with the trigram index", func(ctx context.Context, s *sqlstore.Store) (int, error) {
-		l, err := s.List(ctx, rare, dlq.Page{})
-		return len(l.Entries), err
-	}})
+	questions = append(questions, read{
+		"rare word in the error, with the trigram index",
+		func(ctx context.Context, s *sqlstore.Store) (int, error) {
+			l, err := s.List(ctx, rare, dlq.Page{})
+			return len(l.Entries), err
+		},
+	})
 	ask(t, s, questions)
 
 	// The same on tables that became partitions, alongside those of this month and the next.
@@ -214,7 +220,8 @@ func ask(t *testing.T, s *sqlstore.Store, questions []read) {
 	t.Helper()
 	for _, r := range questions {
 		t.Run(r.name, func(t *testing.T) {
-			for round := range 8 { // a statement that is prepared may be planned anew, without its parameters, from the sixth time on
+			// a statement that is prepared may be planned anew, without its parameters, from the sixth time on
+			for round := range 8 {
 				var took time.Duration
 				made := plans.of(func() {
 					began := time.Now()

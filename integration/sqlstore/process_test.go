@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -69,7 +70,7 @@ func TestPut_TwoProcessesOppositeOrders(t *testing.T) {
 		}
 		processes.Wait()
 		require.NoError(t, errors.Join(faults...))
-		listing, err := stores[0].List(t.Context(), dlq.Filter{}, dlq.Page{Limit: dlq.MaxPage})
+		listing, err := stores[0].List(t.Context(), dlq.Filter{}, dlq.Page{Limit: driver.MaxPage})
 		require.NoError(t, err)
 		require.Len(t, listing.Entries, letters)
 		for _, e := range listing.Entries {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
@@ -26,7 +27,8 @@ func TestPurge_Child(t *testing.T) {
 	require.NoError(t, err)
 	for n := purgeSize; n == purgeSize; {
 		fmt.Println("purging")
-		n, err = s.Purge(context.Background(), dlq.Purge{ClosedBefore: time.Now(), At: time.Now(), Actor: "cron", Limit: purgeSize})
+		n, err = s.Purge(context.Background(),
+			dlq.Purge{ClosedBefore: time.Now(), At: time.Now(), Actor: "cron", Limit: purgeSize})
 		require.NoError(t, err)
 	}
 	require.NoError(t, s.Close())
@@ -54,7 +56,7 @@ func TestPurge_Killed(t *testing.T) {
 		for i := range ids {
 			ids[i] = receipts[i].ID
 		}
-		_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: ids, Actor: "ana", At: at})
+		_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: ids, Actor: "ana", At: at})
 		require.NoError(t, err)
 		archive := "dlq_events_archive"
 		if url[:5] != "mysql" {
@@ -63,10 +65,12 @@ func TestPurge_Killed(t *testing.T) {
 		for round := range rounds {
 			killDuringPurge(t, url, 1+round%3, time.Duration(round)*3*time.Millisecond)
 			var missing, both int
-			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_events e JOIN "+archive+" a ON a.id = e.id").Scan(&both))
+			require.NoError(t, db.QueryRowContext(t.Context(),
+				"SELECT count(*) FROM dlq_events e JOIN "+archive+" a ON a.id = e.id").Scan(&both))
 			require.Zero(t, both, "in the table and in the archive")
-			require.NoError(t, db.QueryRowContext(t.Context(), fmt.Sprintf("SELECT %d - (SELECT count(*) FROM dlq_events WHERE payload IS NOT NULL)"+
-				" - (SELECT count(*) FROM %s WHERE payload IS NOT NULL)", letters, archive)).Scan(&missing))
+			require.NoError(t, db.QueryRowContext(t.Context(),
+				fmt.Sprintf("SELECT %d - (SELECT count(*) FROM dlq_events WHERE payload IS NOT NULL)"+
+					" - (SELECT count(*) FROM %s WHERE payload IS NOT NULL)", letters, archive)).Scan(&missing))
 			require.Zero(t, missing, "in neither, or without its body")
 			// The server may still be at a commit that the child had sent.
 			waitFor(t, "statistics that agree: they are of the same transaction", func() bool {
@@ -80,7 +84,7 @@ func TestPurge_Killed(t *testing.T) {
 		var archived int
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+archive).Scan(&archived))
 		require.Positive(t, archived)
-		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: dlq.ActionPurge}, dlq.Page{Limit: dlq.MaxPage})
+		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPurge}, dlq.Page{Limit: driver.MaxPage})
 		require.NoError(t, err)
 		require.Len(t, records, archived, "and so is the audit log")
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -37,11 +38,11 @@ func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at
 }
 
 // counted are the statistics, which a recount must not change.
-func counted(t *testing.T, s *sqlstore.Store) (dlq.Stats, []dlq.Group) {
+func counted(t *testing.T, s *sqlstore.Store) (driver.Stats, []driver.Group) {
 	t.Helper()
 	stats, err := s.Stats(t.Context(), dlq.StatsQuery{})
 	require.NoError(t, err)
-	groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: dlq.MaxPage})
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: driver.MaxPage})
 	require.NoError(t, err)
 	return stats, groups
 }
@@ -81,10 +82,10 @@ func TestPut_KnownAndNew(t *testing.T) {
 		require.NoError(t, err)
 		for n, r := range receipts {
 			if id := known[n]; id != 0 {
-				require.Equal(t, dlq.Receipt{ID: id, Outcome: dlq.Seen}, r)
+				require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, r)
 				continue
 			}
-			require.Equal(t, dlq.Stored, r.Outcome)
+			require.Equal(t, driver.Stored, r.Outcome)
 			e, err := s.Get(t.Context(), r.ID)
 			require.NoError(t, err)
 			want := *letters[n]
@@ -124,13 +125,14 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 	const total, callers = 450, 4
 	stores := []*sqlstore.Store{openStore(t, url), openStore(t, url)}
 	now := time.Now()
-	receipts, errs := make([][]dlq.Receipt, callers), make([]error, callers)
+	receipts, errs := make([][]driver.Receipt, callers), make([]error, callers)
 	var group sync.WaitGroup
 	for c := range callers {
 		group.Go(func() {
 			letters := make([]*dlq.Entry, total)
 			for i := range letters {
-				letters[i] = letter((i*(2*c+1))%total, now) // 1, 3, 5 and 7 times: an order each, of all but what 450 shares with them
+				// 1, 3, 5 and 7 times: an order each, of all but what 450 shares with them
+				letters[i] = letter((i*(2*c+1))%total, now)
 			}
 			receipts[c], errs[c] = stores[c%2].Put(t.Context(), letters...)
 		})
@@ -142,10 +144,10 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 		require.Len(t, receipts[c], total)
 		for _, r := range receipts[c] {
 			require.NotZero(t, r.ID)
-			if r.Outcome == dlq.Stored {
+			if r.Outcome == driver.Stored {
 				stored[r.ID]++
 			} else {
-				require.Equal(t, dlq.Seen, r.Outcome)
+				require.Equal(t, driver.Seen, r.Outcome)
 			}
 		}
 	}
@@ -162,7 +164,7 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 	require.Equal(t, int64(total), stats.Counts.Pending)
 	require.NoError(t, stores[0].Recount(t.Context()))
 	again, recounted := counted(t, stores[0])
-	for _, list := range [][]dlq.Group{groups, recounted, stats.TopCauses, again.TopCauses} {
+	for _, list := range [][]driver.Group{groups, recounted, stats.TopCauses, again.TopCauses} {
 		for i := range list {
 			list[i].LastEntry = 0 // all died at once: any of them
 		}
@@ -189,8 +191,8 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 			receipts, err := s.Put(t.Context(), letters...)
 			require.NoError(t, err)
 			for i := range half {
-				require.Equal(t, dlq.Stored, receipts[i].Outcome)
-				require.Equal(t, dlq.Receipt{ID: receipts[i].ID, Outcome: dlq.Seen}, receipts[half+i])
+				require.Equal(t, driver.Stored, receipts[i].Outcome)
+				require.Equal(t, driver.Receipt{ID: receipts[i].ID, Outcome: driver.Seen}, receipts[half+i])
 			}
 		}
 	})
@@ -241,7 +243,7 @@ func TestPut_KeepsWhatDiffers(t *testing.T) {
 				letters[0] = &one
 				receipts, err := s.Put(t.Context(), letters...)
 				require.NoError(t, err, name)
-				require.Equal(t, dlq.Stored, receipts[0].Outcome, name)
+				require.Equal(t, driver.Stored, receipts[0].Outcome, name)
 				got, err := s.Get(t.Context(), receipts[0].ID)
 				require.NoError(t, err, name)
 				one.ID = got.ID
@@ -263,18 +265,18 @@ func TestChange_RecordsOfUnlikeEntries(t *testing.T) {
 		for i := range receipts {
 			ids[i] = receipts[i].ID
 		}
-		change := func(action dlq.Action, ids ...int64) {
-			results, err := s.Change(t.Context(), dlq.Change{Action: action, IDs: ids, Actor: "ana", At: now})
+		change := func(action driver.Action, ids ...int64) {
+			results, err := s.Change(t.Context(), driver.Change{Action: action, IDs: ids, Actor: "ana", At: now})
 			require.NoError(t, err)
 			for _, r := range results {
 				require.NoError(t, r.Err)
 			}
 		}
-		change(dlq.ActionDiscard, ids[3])
-		change(dlq.ActionRestore, ids[3])
-		change(dlq.ActionDiscard, ids...)
+		change(driver.ActionDiscard, ids[3])
+		change(driver.ActionRestore, ids[3])
+		change(driver.ActionDiscard, ids...)
 		for i, want := range []int64{2, 2, 2, 4} {
-			records, _, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: ids[i], Action: dlq.ActionDiscard}, dlq.Page{})
+			records, _, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: ids[i], Action: driver.ActionDiscard}, dlq.Page{})
 			require.NoError(t, err)
 			require.Equal(t, want, records[0].Version)
 		}

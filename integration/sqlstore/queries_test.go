@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -84,7 +85,8 @@ func TestPostgres_TheFiveQueries(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Hour)
 	cpf, age := failed("CPF inválido", "create"), failed("idade < 16", "update")
 	_, err := s.Put(t.Context(),
-		letter(1, now.Add(-time.Hour), cpf), letter(2, now.Add(-2*time.Hour), cpf), letter(3, now.Add(-2*time.Hour+time.Minute), cpf),
+		letter(1, now.Add(-time.Hour), cpf), letter(2, now.Add(-2*time.Hour), cpf),
+		letter(3, now.Add(-2*time.Hour+time.Minute), cpf),
 		letter(4, now.Add(-3*time.Hour), age), letter(5, now.Add(-month), age), letter(6, now.Add(-month), cpf))
 	require.NoError(t, err)
 	byEvent := map[string]int64{}
@@ -94,8 +96,8 @@ func TestPostgres_TheFiveQueries(t *testing.T) {
 		byEvent[e.EventID] = e.ID
 	}
 	for event, hours := range map[string]time.Duration{"event-5": 2, "event-6": 4} {
-		results, err := s.Change(t.Context(), dlq.Change{
-			Action: dlq.ActionResolve, IDs: []int64{byEvent[event]}, Actor: "ana", At: now.Add(-month + hours*time.Hour),
+		results, err := s.Change(t.Context(), driver.Change{
+			Action: driver.ActionResolve, IDs: []int64{byEvent[event]}, Actor: "ana", At: now.Add(-month + hours*time.Hour),
 		})
 		require.NoError(t, err)
 		require.NoError(t, results[0].Err)
@@ -112,7 +114,8 @@ func TestPostgres_TheFiveQueries(t *testing.T) {
 		require.WithinDuration(t, now.Add(time.Duration(i-3)*time.Hour), hours[i][0].(time.Time), 0) //nolint:forcetypeassert // a timestamp
 		require.Equal(t, want, hours[i][1])
 	}
-	require.Equal(t, [][]any{{"create", int64(4), int64(3), int64(1)}, {"update", int64(2), int64(1), int64(1)}}, rowsOf(t, db, queryByType))
+	require.Equal(t, [][]any{{"create", int64(4), int64(3), int64(1)}, {"update", int64(2), int64(1), int64(1)}},
+		rowsOf(t, db, queryByType))
 	var mean float64
 	require.NoError(t, db.QueryRowContext(t.Context(), queryResolution).Scan(&mean))
 	require.InDelta(t, 3.0, mean, 0.001)
@@ -171,7 +174,8 @@ func TestPostgres_Projection(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 	var projected []string
-	for _, row := range rowsOf(t, db, "SELECT event_id FROM dlq_events WHERE event_payload IS NOT NULL ORDER BY event_id") {
+	for _, row := range rowsOf(t, db, "SELECT event_id FROM dlq_events WHERE event_payload IS NOT NULL ORDER BY "+
+		"event_id") {
 		projected = append(projected, row[0].(string)) //nolint:forcetypeassert // text
 	}
 	require.Equal(t, []string{"400 digits", "big number", "duplicate keys", "json", "zero with an exponent"}, projected)
@@ -202,7 +206,8 @@ func TestMySQL_Projection(t *testing.T) {
 			_, err := s.Put(t.Context(), letter(1000, time.Now()))
 			require.NoError(t, err)
 			require.Empty(t, rowsOf(t, db, "SELECT id FROM dlq_events WHERE JSON_VALID(event_payload) = 0"))
-			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE JSON_VALUE(event_payload, '$.employee.cpf') = '00000001000'"), 1)
+			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE JSON_VALUE(event_payload, '$.employee.cpf') = "+
+				"'00000001000'"), 1)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
@@ -96,9 +97,9 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 	waitFor(t, "an empty spool", func() bool { return letters.Stats().Bytes == 0 })
 
 	found := map[string]bool{}
-	page := dlq.Page{Limit: dlq.MaxPage}
+	page := dlq.Page{Limit: driver.MaxPage}
 	for {
-		var listing dlq.Listing
+		var listing driver.Listing
 		waitFor(t, "a page: a connection from before the kill is found broken when it is used", func() bool {
 			listing, err = letters.Store().List(t.Context(), dlq.Filter{}, page)
 			return err == nil
@@ -112,7 +113,7 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 		}
 	}
 	require.Len(t, found, int(taken.Load()), "one row for each letter that was taken")
-	var stats dlq.Stats
+	var stats driver.Stats
 	waitFor(t, "statistics", func() bool {
 		stats, err = letters.Store().Stats(t.Context(), dlq.StatsQuery{})
 		return err == nil

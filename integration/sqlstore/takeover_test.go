@@ -84,7 +84,8 @@ func TestTakeOver(t *testing.T) {
 	}
 	var kept, archived int
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_events_before_redrive").Scan(&kept))
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM archive.dlq_events_archive_before_redrive").Scan(&archived))
+	require.NoError(t, db.QueryRowContext(t.Context(),
+		"SELECT count(*) FROM archive.dlq_events_archive_before_redrive").Scan(&archived))
 	require.Equal(t, []int{500, 1}, []int{kept, archived}, "nothing of theirs is gone")
 	var same int
 	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM dlq_events e JOIN dlq_events_before_redrive b
@@ -119,7 +120,10 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 			m.Ack()
 		}
 	}()
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: router, Logger: slog.New(slog.DiscardHandler)})
+	runner, err := redrive.NewRunner(redrive.Config{
+		Store: letters.Store(), Redriver: router,
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	run, err := runner.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{Topic: "employees"}}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
@@ -131,7 +135,8 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 	for range 400 {
 		require.NoError(t, <-handled)
 	}
-	n, err := letters.Store().Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Retrying, dlq.Parked}}, 0)
+	n, err := letters.Store().Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Retrying, dlq.Parked}},
+		0)
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
@@ -141,5 +146,6 @@ func handle(ctx context.Context, letters *dlq.Letters, m *message.Message) error
 	if len(m.Payload) == 0 || m.Metadata[envelope.KeyMessageID] != m.UUID {
 		return fmt.Errorf("message %s is not what died", m.UUID)
 	}
-	return letters.Redriven(ctx, envelope.RedrivenBy(m, envelope.Origin{Topic: "employees", Consumer: "payroll"}, time.Now()))
+	return letters.Redriven(ctx, envelope.RedrivenBy(m, envelope.Origin{Topic: "employees", Consumer: "payroll"},
+		time.Now()))
 }

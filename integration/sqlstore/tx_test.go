@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -19,7 +20,8 @@ func death(n int) *envelope.DeadLetter {
 	m := message.NewMessage("uuid", []byte(`{"cpf":"1"}`))
 	m.Metadata[envelope.KeyMessageID] = "event-" + string(rune('a'+n))
 	return &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: "CPF inválido"}, Handler: "validate", At: time.Now(),
+		Message: m, Reason: envelope.ReasonPermanent, Err: envelope.Error{Message: "CPF inválido"}, Handler: "validate",
+		At:     time.Now(),
 		Origin: envelope.Origin{Broker: "kafka", Topic: "employee-create", Consumer: "esocial"},
 	}
 }
@@ -122,7 +124,10 @@ func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 		db := openDB(t, url)
 		s := openStore(t, url)
 		defer s.Close()
-		for _, statement := range []string{"CREATE TABLE employees (id INT PRIMARY KEY)", "ALTER TABLE dlq_bodies RENAME TO gone"} {
+		for _, statement := range []string{
+			"CREATE TABLE employees (id INT PRIMARY KEY)",
+			"ALTER TABLE dlq_bodies RENAME TO gone",
+		} {
 			_, err := db.ExecContext(t.Context(), statement)
 			require.NoError(t, err)
 		}
@@ -145,7 +150,8 @@ func TestPostgres_SynchronousCommit(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
 	db := openDB(t, url)
-	_, err := db.ExecContext(t.Context(), "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$")
+	_, err := db.ExecContext(t.Context(), "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET "+
+		"synchronous_commit = off'; END $$")
 	require.NoError(t, err)
 	s, err := sqlstore.Open(context.Background(), url)
 	require.NoError(t, err)
@@ -164,7 +170,10 @@ func TestPostgres_SynchronousCommit(t *testing.T) {
 	}
 	receipts, err := s.Put(t.Context(), letter(1, time.Now()))
 	require.NoError(t, err)
-	_, err = s.Change(t.Context(), dlq.Change{Action: dlq.ActionResolve, IDs: []int64{receipts[0].ID}, Actor: "ana", At: time.Now()})
+	_, err = s.Change(t.Context(), driver.Change{
+		Action: driver.ActionResolve, IDs: []int64{receipts[0].ID}, Actor: "ana",
+		At: time.Now(),
+	})
 	require.NoError(t, err)
 	tx, err := fresh.BeginTx(t.Context(), nil)
 	require.NoError(t, err)

@@ -25,7 +25,11 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+// TestMain is also the main function of the NATS server.
+func TestMain(m *testing.M) {
+	natsserver.Main()
+	services.Main(m)
+}
 
 var urls = map[string]func(b *testing.B) string{
 	"memory":     func(*testing.B) string { return "mem://" },

@@ -29,10 +29,14 @@ func TestTracing(t *testing.T) {
 		"postgres": {"postgres", func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) }},
 		"mariadb":  {"mysql", func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) }},
 		"mysql":    {"mysql", func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) }},
-		"sqlite":   {"sqlite", func(t testing.TB) string { t.Helper(); return "sqlite:" + filepath.Join(t.TempDir(), "queue.db") }},
+		"sqlite": {"sqlite", func(t testing.TB) string {
+			t.Helper()
+			return "sqlite:" + filepath.Join(t.TempDir(), "queue.db")
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: broker.url(t), Group: "billing", Logger: slog.New(slog.DiscardHandler)})
+			b, err := brokers.OpenConfig(t.Context(),
+				brokers.Config{URL: broker.url(t), Group: "billing", Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, b.Close()) })
 			results, err := b.Subscriber(brokers.WithGroup("results")).Subscribe(t.Context(), tracingtest.Results)

@@ -88,7 +88,8 @@ func benchAMQP(b *testing.B) *bench {
 func benchKafka(b *testing.B) *bench {
 	b.Helper()
 	addresses := services.SharedKafka(b).Brokers
-	pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{Brokers: addresses, Marshaler: wkafka.DefaultMarshaler{}}, watermill.NopLogger{})
+	pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{Brokers: addresses, Marshaler: wkafka.DefaultMarshaler{}},
+		watermill.NopLogger{})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, pub.Close()) })
 	broker := openBench(b, "watermill+kafka://"+strings.Join(addresses, ",")+"?partitions=1&group=billing")
@@ -121,19 +122,22 @@ func benchSQL(b *testing.B, batch int) *bench {
 	url := databases["PostgreSQL"](b)
 	db := openDB(b, url)
 	schema := wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch}
-	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, watermill.NopLogger{})
+	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true},
+		watermill.NopLogger{})
 	require.NoError(b, err)
 	n := 1000
 	if batch > 1 {
 		n = 5000
 	}
 	return &bench{
-		n: n, broker: openBench(b, with("watermill+"+url, "x-group=billing&x-poll=20ms&x-payload=json&x-batch="+strconv.Itoa(batch))),
+		n: n, broker: openBench(b, with("watermill+"+url,
+			"x-group=billing&x-poll=20ms&x-payload=json&x-batch="+strconv.Itoa(batch))),
 		subscriber: func(b *testing.B) message.Subscriber {
 			b.Helper()
 			sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
-				ConsumerGroup: "billing", SchemaAdapter: schema, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
-				PollInterval: 20 * time.Millisecond, ResendInterval: retryDelay,
+				ConsumerGroup: "billing", SchemaAdapter: schema, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+				InitializeSchema: true,
+				PollInterval:     20 * time.Millisecond, ResendInterval: retryDelay,
 			}, watermill.NopLogger{})
 			require.NoError(b, err)
 			return sub
@@ -215,7 +219,8 @@ type contender struct {
 // process, and the ratio of each one's time to the first's within a round: medians of the rounds.
 func (c *bench) race(b *testing.B, handler func(m *message.Message) error, contenders ...contender) {
 	b.Helper()
-	took, costs, ratios := make([][]float64, len(contenders)), make([][]float64, len(contenders)), make([][]float64, len(contenders))
+	took, costs, ratios := make([][]float64, len(contenders)), make([][]float64, len(contenders)),
+		make([][]float64, len(contenders))
 	for b.Loop() {
 		for i, of := range contenders {
 			wall, processor := c.round(b, of, handler)
@@ -245,7 +250,9 @@ var errDown = errors.New("the payment service is down")
 
 // round is the time from the first message that reaches the handler to the success of the last, and what this process
 // has worked meanwhile.
-func (c *bench) round(b *testing.B, of contender, handler func(m *message.Message) error) (wall, processor time.Duration) {
+func (c *bench) round(b *testing.B, of contender, handler func(m *message.Message) error) (wall,
+	processor time.Duration,
+) {
 	b.Helper()
 	topic := "bench" + strings.ToLower(watermill.NewShortUUID()[:8])
 	if !c.live {
@@ -350,7 +357,10 @@ func BenchmarkRetries(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			c := open(b)
-			retry := wm.Retry{MaxRetries: 3, InitialInterval: retryDelay, Multiplier: 1, MaxInterval: retryDelay, Logger: watermill.NopLogger{}}
+			retry := wm.Retry{
+				MaxRetries: 3, InitialInterval: retryDelay, Multiplier: 1, MaxInterval: retryDelay,
+				Logger: watermill.NopLogger{},
+			}
 			late := wm.DelayOnError{InitialInterval: retryDelay, MaxInterval: retryDelay, Multiplier: 1}
 			ours := func(*testing.B) message.Subscriber { return c.broker.Subscriber() }
 			c.race(b, failsFirst(),

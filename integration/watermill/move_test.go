@@ -110,11 +110,20 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 		// Both are members of one group, and share partitions in the way that both know.
 		"Kafka": {
 			url:  func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
-			adds: "group=billing&assignor=range&partitioner=fnv&partitions=3", adapts: "group=billing&partitions=3", to: "billing", group: true,
+			adds: "group=billing&assignor=range&partitioner=fnv&partitions=3", adapts: "group=billing&partitions=3",
+			to: "billing", group: true,
 		},
 		"PostgreSQL": {
-			url:  func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
-			adds: "x-group=billing", adapts: "x-group=billing&x-poll=20ms", to: "billing",
+			url: onDatabase("PostgreSQL"), adds: "x-group=billing", adapts: "x-group=billing&x-poll=20ms",
+			to: "billing",
+		},
+		"MySQL": {
+			url: onDatabase("MySQL"), adds: "x-group=billing", adapts: "x-group=billing&x-poll=20ms",
+			to: "billing",
+		},
+		"MariaDB": {
+			url: onDatabase("MariaDB"), adds: "x-group=billing", adapts: "x-group=billing&x-poll=20ms",
+			to: "billing",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,6 +173,10 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 			require.Zero(t, m.dead.Load(), "nothing healthy is dead")
 		})
 	}
+}
+
+func onDatabase(name string) func(t *testing.T) string {
+	return func(t *testing.T) string { t.Helper(); return databases[name](t) }
 }
 
 // backByRescheduler is the way back where only members on the native driver read its retries: new ones wait in the

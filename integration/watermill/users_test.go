@@ -66,7 +66,9 @@ func TestUsers_SchemaAndOffsets(t *testing.T) {
 	url := databases["PostgreSQL"](t)
 	b, err := sql.New(t.Context(), sql.Config{
 		Broker: brokers.Config{URL: with("watermill+"+url, "x-poll=20ms"), Group: "billing"}, Delays: newDelays(t)(),
-		Schema: wsql.DefaultPostgreSQLSchema{GenerateMessagesTableName: func(topic string) string { return `"shop_` + topic + `"` }},
+		Schema: wsql.DefaultPostgreSQLSchema{GenerateMessagesTableName: func(topic string) string {
+			return `"shop_` + topic + `"`
+		}},
 		Offsets: wsql.DefaultPostgreSQLOffsetsAdapter{
 			GenerateMessagesOffsetsTableName: func(topic string) string { return `"shop_offsets_` + topic + `"` },
 		},

@@ -61,7 +61,8 @@ func onKafka(addresses []string) adapter {
 		url: "watermill+kafka://" + strings.Join(addresses, ",") + "?partitions=1&group=billing",
 		plain: func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			t.Helper()
-			pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{Brokers: addresses, Marshaler: wkafka.DefaultMarshaler{}}, watermill.NopLogger{})
+			pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{Brokers: addresses, Marshaler: wkafka.DefaultMarshaler{}},
+				watermill.NopLogger{})
 			require.NoError(t, err)
 			cfg := wkafka.DefaultSaramaSubscriberConfig()
 			cfg.Consumer.Offsets.Initial = sarama.OffsetOldest
@@ -89,7 +90,8 @@ func onSQL(t *testing.T, url string) adapter {
 		url: with("watermill+"+url, "x-group=billing&x-poll=20ms"),
 		plain: func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			t.Helper()
-			pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, watermill.NopLogger{})
+			pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true},
+				watermill.NopLogger{})
 			require.NoError(t, err)
 			sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 				ConsumerGroup: group, SchemaAdapter: schema, OffsetsAdapter: offsets, InitializeSchema: true,

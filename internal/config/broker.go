@@ -34,7 +34,8 @@ func (b *Broker) Operating() brokers.Config {
 	if !b.IsQueueBroker() {
 		return cfg
 	}
-	cfg.URL = withoutParams(cfg.URL, "naming", "project", "exchange", "queue", "retry", "retry-exchange", "delayed", "dead",
+	cfg.URL = withoutParams(cfg.URL, "naming", "project", "exchange", "queue", "retry", "retry-exchange", "delayed",
+		"dead",
 		"dead-exchange", "declare", "transport", "delays")
 	cfg.Naming = brokers.NameScheme{Preset: "store-only"}
 	cfg.Delays = nil
@@ -67,7 +68,8 @@ func withoutParams(rawURL string, names ...string) string {
 func check(cfg brokers.Config) error {
 	d, ok := brokers.Lookup(schemeOf(cfg.URL))
 	if !ok {
-		return fmt.Errorf("%w: %q: known are %s", brokers.ErrUnknownScheme, schemeOf(cfg.URL), strings.Join(brokers.Schemes(), ", "))
+		return fmt.Errorf("%w: %q: known are %s", brokers.ErrUnknownScheme, schemeOf(cfg.URL),
+			strings.Join(brokers.Schemes(), ", "))
 	}
 	_, err := cfg.Resolve(d.Params())
 	return err

@@ -3,7 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -42,6 +44,29 @@ type Metrics struct {
 type Store struct {
 	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
 	URL string `yaml:"url" jsonschema:"description=sqlite:dead-letters.db or postgres:// or mysql:// with the database's own parameters.,example=sqlite:dead-letters.db"`
+	// Schema and Archive are the parameters of the same name of the store's URL. PostgreSQL only.
+	Schema  string `yaml:"schema" jsonschema:"description=PostgreSQL: schema of the tables; the first of the search_path if not given."`
+	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; archive or schema and _archive if not given."`
+}
+
+// Address is the URL with everything that the other fields say.
+func (s Store) Address() (string, error) {
+	address := s.URL
+	for _, param := range [][2]string{{"schema", s.Schema}, {"archive", s.Archive}} {
+		if param[1] == "" {
+			continue
+		}
+		if !strings.HasPrefix(s.URL, "postgres:") && !strings.HasPrefix(s.URL, "postgresql:") {
+			return "", fmt.Errorf("%s is PostgreSQL's: on MySQL a schema is a database, which the URL names,"+
+				" and a SQLite file is one store", param[0])
+		}
+		separator := "?"
+		if strings.Contains(address, "?") {
+			separator = "&"
+		}
+		address += separator + param[0] + "=" + url.QueryEscape(param[1])
+	}
+	return address, nil
 }
 
 // Broker is a broker's configuration, and what is to be known of its consumers.
@@ -118,8 +143,11 @@ type Rule struct {
 // Rule is the rule as dlq takes it.
 func (r *Rule) Rule() redrive.Rule {
 	return redrive.Rule{
-		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
-		Handler: r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After, MaxAfter: r.MaxAfter, Redrives: r.Redrives, Rate: r.Rate,
+		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
+		Fingerprint: r.Fingerprint,
+		Handler:     r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After, MaxAfter: r.MaxAfter,
+		Redrives:       r.Redrives,
+		Rate:           r.Rate,
 		CloseOnPublish: r.CloseOnPublish,
 	}
 }
@@ -136,7 +164,8 @@ func (r *Redrive) checkRules() error {
 		case names[rule.Name]:
 			errs = append(errs, fmt.Errorf("redrive.rules[%d]: the name %s is there twice", i, rule.Name))
 		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s picks everything: give a reason, an error_class, a cause or a topic", i, rule.Name))
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s picks everything: give a reason, an error_class, a cause or "+
+				"a topic", i, rule.Name))
 		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
 			errs = append(errs, fmt.Errorf("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i))
 		}
@@ -218,68 +247,83 @@ func (c *Config) setDefaults() {
 func (c *Config) Validate() error { return c.validate(true) }
 
 func (c *Config) validate(store bool) error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var f faults
 	if store && c.Store.URL == "" {
-		bad("store.url: required, such as sqlite:dead-letters.db")
+		f.add("store.url: required, such as sqlite:dead-letters.db")
+	} else if _, err := c.Store.Address(); err != nil {
+		f.add("store: %w", err)
 	}
+	c.validateBrokers(&f)
+	c.validateCollector(&f)
+	c.validateRedrive(&f)
+	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
+		f.add("retention: must not be negative")
+	}
+	_, receivers := c.Notifications.NotificationReceivers()
+	_, _, redaction := c.Redaction.Rules()
+	_, level := c.Log.level()
+	f = append(f, receivers, c.Redrive.checkRules(), c.Server.validate(), redaction, level)
+	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
+		f.add("log.format: %q: text or json", c.Log.Format)
+	}
+	return errors.Join(f...)
+}
+
+type faults []error
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+
+func (c *Config) validateBrokers(f *faults) {
 	for _, name := range c.Names() {
 		b := c.Brokers[name]
 		if b.URL == "" {
-			bad("brokers.%s.url: required", name)
+			f.add("brokers.%s.url: required", name)
 		} else if err := check(b.Config); err != nil {
-			bad("brokers.%s: %w", name, err)
+			f.add("brokers.%s: %w", name, err)
 		}
 		if b.Outcome != collector.OutcomeConfirmed && b.Outcome != collector.OutcomeReported {
-			bad("brokers.%s.outcome: %q: %s or %s", name, b.Outcome, collector.OutcomeConfirmed, collector.OutcomeReported)
+			f.add("brokers.%s.outcome: %q: %s or %s", name, b.Outcome, collector.OutcomeConfirmed,
+				collector.OutcomeReported)
 		}
 	}
+}
+
+func (c *Config) validateCollector(f *faults) {
 	seen := map[[2]string]bool{}
 	for i, s := range c.Collector.Sources {
 		at := fmt.Sprintf("collector.sources[%d]", i)
 		if _, known := c.Brokers[s.Broker]; !known {
-			bad("%s.broker: %q is not under brokers", at, s.Broker)
+			f.add("%s.broker: %q is not under brokers", at, s.Broker)
 		}
 		if s.Topic == "" {
-			bad("%s.topic: required", at)
+			f.add("%s.topic: required", at)
 		}
-		if id := [2]string{s.Broker, s.Topic}; seen[id] {
-			bad("%s: %s of %s is there twice", at, s.Topic, s.Broker)
-		} else {
-			seen[id] = true
+		id := [2]string{s.Broker, s.Topic}
+		if seen[id] {
+			f.add("%s: %s of %s is there twice", at, s.Topic, s.Broker)
 		}
+		seen[id] = true
 	}
 	if c.Collector.Concurrency < 1 {
-		bad("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
+		f.add("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
 	}
-	if _, err := c.Notifications.NotificationReceivers(); err != nil {
-		errs = append(errs, err)
+}
+
+func (c *Config) validateRedrive(f *faults) {
+	r := c.Redrive
+	if r.PublishTimeout < 0 || r.RunLease < 0 {
+		f.add("redrive.publish_timeout %s, redrive.run_lease %s: must not be negative", r.PublishTimeout, r.RunLease)
 	}
-	if c.Redrive.PublishTimeout < 0 || c.Redrive.RunLease < 0 {
-		bad("redrive.publish_timeout %s, redrive.run_lease %s: must not be negative", c.Redrive.PublishTimeout, c.Redrive.RunLease)
+	if c.Collector.Hold < 0 || r.OutcomeTimeout < 0 || r.Rate < 0 {
+		f.add("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
+			c.Collector.Hold, r.OutcomeTimeout, r.Rate)
 	}
-	if c.Collector.Hold < 0 || c.Redrive.OutcomeTimeout < 0 || c.Redrive.Rate < 0 {
-		bad("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
-			c.Collector.Hold, c.Redrive.OutcomeTimeout, c.Redrive.Rate)
+	if r.ApprovalAbove != nil && *r.ApprovalAbove < 0 {
+		f.add("redrive.approval_above: %d: must not be negative", *r.ApprovalAbove)
 	}
-	if above := c.Redrive.ApprovalAbove; above != nil && *above < 0 {
-		bad("redrive.approval_above: %d: must not be negative", *above)
+	if r.ApprovalWindow < 0 {
+		f.add("redrive.approval_window: %s: must not be negative", r.ApprovalWindow)
 	}
-	if c.Redrive.ApprovalWindow < 0 {
-		bad("redrive.approval_window: %s: must not be negative", c.Redrive.ApprovalWindow)
-	}
-	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
-		bad("retention: must not be negative")
-	}
-	_, _, err := c.Redaction.Rules()
-	errs = append(errs, c.Redrive.checkRules(), c.Server.validate(), err)
-	if _, err := c.Log.level(); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
-		bad("log.format: %q: text or json", c.Log.Format)
-	}
-	return errors.Join(errs...)
 }
 
 // Approval is what one person may send alone; nil is any number.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -81,7 +82,8 @@ func TestParse(t *testing.T) {
 	require.Equal(t, "payments", c.Collector.Sources[1].Origin.Consumer)
 	require.InDelta(t, 2.5, c.Redrive.Rate, 0)
 	require.EqualValues(t, 100, *c.Redrive.ApprovalAbove)
-	require.Equal(t, redrive.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5}, c.Redrive.Rules[0].Rule())
+	require.Equal(t, redrive.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5},
+		c.Redrive.Rules[0].Rule())
 }
 
 // Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the
@@ -105,42 +107,82 @@ func TestBroker_Operating(t *testing.T) {
 func TestParse_Faults(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, want string }{
-		"unknown key":         {"store: {url: x.db}\nbrokers:\n  a: {url: 'mem://', grup: x}", `line 3: unknown field "grup"`},
-		"no store":            {"log: {level: info}", "store.url: required"},
-		"empty":               {"", "store.url: required"},
-		"duration":            {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
-		"unset variable":      {"store:\n  url: ${SURELY_NOT_SET_ANYWHERE}", "line 2: ${SURELY_NOT_SET_ANYWHERE}"},
-		"unknown broker":      {"store: {url: x.db}\ncollector: {sources: [{broker: a, topic: b}]}", `collector.sources[0].broker: "a" is not under brokers`},
-		"source twice":        {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a, topic: b}, {broker: a, topic: b}]}", "b of a is there twice"},
-		"no topic":            {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a}]}", "collector.sources[0].topic: required"},
-		"no URL":              {"store: {url: x.db}\nbrokers: {a: {group: g}}", "brokers.a.url: required"},
-		"outcome":             {"store: {url: x.db}\nbrokers: {a: {url: 'mem://', outcome: maybe}}", `brokers.a.outcome: "maybe": confirmed or reported`},
-		"a broker's scheme":   {"store: {url: x.db}\nbrokers: {a: {url: 'stomp://x'}}", `brokers.a: unknown broker scheme: "stomp"`},
-		"a broker's own":      {"store: {url: x.db}\nbrokers: {a: {url: 'amqp://h/?x-transport=pigeon'}}", "transport"},
-		"level":               {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
-		"format":              {"store: {url: x.db}\nlog: {format: xml}", `log.format: "xml"`},
-		"negative":            {"store: {url: x.db}\nredrive: {rate: -1}", "must not be negative"},
-		"rule without name":   {"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}", "redrive.rules[0].name: required"},
+		"unknown key": {
+			"store: {url: x.db}\nbrokers:\n  a: {url: 'mem://', grup: x}",
+			`line 3: unknown field "grup"`,
+		},
+		"no store":       {"log: {level: info}", "store.url: required"},
+		"empty":          {"", "store.url: required"},
+		"duration":       {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
+		"unset variable": {"store:\n  url: ${SURELY_NOT_SET_ANYWHERE}", "line 2: ${SURELY_NOT_SET_ANYWHERE}"},
+		"unknown broker": {
+			"store: {url: x.db}\ncollector: {sources: [{broker: a, topic: b}]}",
+			`collector.sources[0].broker: "a" is not under brokers`,
+		},
+		"source twice": {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a, topic: b}, " +
+			"{broker: a, topic: b}]}", "b of a is there twice"},
+		"no topic": {
+			"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a}]}",
+			"collector.sources[0].topic: required",
+		},
+		"no URL": {"store: {url: x.db}\nbrokers: {a: {group: g}}", "brokers.a.url: required"},
+		"outcome": {
+			"store: {url: x.db}\nbrokers: {a: {url: 'mem://', outcome: maybe}}",
+			`brokers.a.outcome: "maybe": confirmed or reported`,
+		},
+		"a broker's scheme": {
+			"store: {url: x.db}\nbrokers: {a: {url: 'stomp://x'}}",
+			`brokers.a: unknown broker scheme: "stomp"`,
+		},
+		"a broker's own": {"store: {url: x.db}\nbrokers: {a: {url: 'amqp://h/?x-transport=pigeon'}}", "transport"},
+		"level":          {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
+		"format":         {"store: {url: x.db}\nlog: {format: xml}", `log.format: "xml"`},
+		"negative":       {"store: {url: x.db}\nredrive: {rate: -1}", "must not be negative"},
+		"rule without name": {
+			"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}",
+			"redrive.rules[0].name: required",
+		},
 		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all picks everything"},
-		"rule twice":          {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}", "the name a is there twice"},
-		"lease negative":      {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
-		"rule negative":       {"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}", "must not be negative"},
-		"open to everybody":   {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
-		"every interface":     {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},
-		"a name":              {"store: {url: x.db}\nserver: {address: 'ops.example:8321'}", "configure server.auth"},
-		"no port":             {"store: {url: x.db}\nserver: {address: localhost}", "host:port"},
-		"plain token":         {"store: {url: x.db}\nserver: {auth: {tokens: [{name: a, role: viewer, hash: secret}]}}", "config hash-token"},
-		"plain password":      {"store: {url: x.db}\nserver: {auth: {users: [{name: a, role: viewer, hash: secret}]}}", "config hash-password"},
-		"unknown role":        {"store: {url: x.db}\nserver: {auth: {proxy: {from: [10.0.0.7], default_role: root}}}", `unknown role "root"`},
-		"proxy from anywhere": {"store: {url: x.db}\nserver: {auth: {proxy: {from: [0.0.0.0/0], default_role: viewer}}}", "everybody"},
-		"half of TLS":         {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
-		"limits":              {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
-		"redaction":           {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
-		"reveal":              {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
-		"retention":           {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
-		"clear text":          {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
-		"not signed":          {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
-		"receiver twice":      {receivers + "[&a {name: a, url: 'https://h.example', format: slack}, *a]}", "the name a is there twice"},
+		"rule twice": {
+			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}",
+			"the name a is there twice",
+		},
+		"lease negative": {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
+		"rule negative": {
+			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}",
+			"must not be negative",
+		},
+		"open to everybody": {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
+		"every interface":   {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},
+		"a name":            {"store: {url: x.db}\nserver: {address: 'ops.example:8321'}", "configure server.auth"},
+		"no port":           {"store: {url: x.db}\nserver: {address: localhost}", "host:port"},
+		"plain token": {
+			"store: {url: x.db}\nserver: {auth: {tokens: [{name: a, role: viewer, hash: secret}]}}",
+			"config hash-token",
+		},
+		"plain password": {
+			"store: {url: x.db}\nserver: {auth: {users: [{name: a, role: viewer, hash: secret}]}}",
+			"config hash-password",
+		},
+		"unknown role": {
+			"store: {url: x.db}\nserver: {auth: {proxy: {from: [10.0.0.7], default_role: root}}}",
+			`unknown role "root"`,
+		},
+		"proxy from anywhere": {
+			"store: {url: x.db}\nserver: {auth: {proxy: {from: [0.0.0.0/0], default_role: viewer}}}",
+			"everybody",
+		},
+		"half of TLS": {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
+		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
+		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
+		"reveal":      {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
+		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
+		"clear text":  {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
+		"not signed":  {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
+		"receiver twice": {
+			receivers + "[&a {name: a, url: 'https://h.example', format: slack}, *a]}",
+			"the name a is there twice",
+		},
 		"another format":      {receivers + "[{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
 		"quiet minutes":       {"store: {url: x.db}\nnotifications: {quiet: 90m}", "whole hours"},
 		"approval":            {"store: {url: x.db}\nredrive: {approval_above: -1}", "redrive.approval_above"},
@@ -152,6 +194,26 @@ func TestParse_Faults(t *testing.T) {
 			_, err := config.Parse([]byte(test.text))
 			require.ErrorContains(t, err, test.want)
 		})
+	}
+}
+
+// The fields of a store are the parameters of its URL.
+func TestStore_Address(t *testing.T) {
+	t.Parallel()
+	for want, store := range map[string]config.Store{
+		"a.db":                             {URL: "a.db"},
+		"postgres://db/app?schema=payroll": {URL: "postgres://db/app", Schema: "payroll"},
+		"postgresql://db/app?sslmode=disable&schema=payroll&archive=old": {
+			URL: "postgresql://db/app?sslmode=disable", Schema: "payroll", Archive: "old",
+		},
+	} {
+		address, err := store.Address()
+		require.NoError(t, err)
+		require.Equal(t, want, address)
+	}
+	for _, url := range []string{"mysql://db/app", "sqlite:a.db", "a.db"} {
+		_, err := config.Parse([]byte("store: {url: " + strconv.Quote(url) + ", schema: payroll}"))
+		require.ErrorContains(t, err, "on MySQL a schema is a database", url)
 	}
 }
 

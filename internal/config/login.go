@@ -43,7 +43,8 @@ func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
 	}
 	return dlqhttp.NewLogin(dlqhttp.LoginConfig{
 		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, PublicURL: s.PublicURL, Scopes: o.Scopes,
-		NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session, Store: store,
+		NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session,
+		Store: store,
 	})
 }
 

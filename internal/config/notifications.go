@@ -48,7 +48,10 @@ func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 			return nil, fmt.Errorf("%s: the name %s is there twice", at, r.Name)
 		}
 		names[r.Name] = true
-		receiver := notify.Receiver{Name: r.Name, URL: r.URL, Slack: r.Format == formatSlack, Secret: r.Secret, PerHour: r.PerHour}
+		receiver := notify.Receiver{
+			Name: r.Name, URL: r.URL, Slack: r.Format == formatSlack, Secret: r.Secret,
+			PerHour: r.PerHour,
+		}
 		for _, kind := range r.On {
 			receiver.On = append(receiver.On, notify.Kind(kind))
 		}

@@ -35,7 +35,10 @@ func Schema() []byte {
 		Mapper: func(t reflect.Type) *jsonschema.Schema {
 			switch t {
 			case reflect.TypeFor[time.Duration]():
-				return &jsonschema.Schema{Type: "string", Pattern: `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`, Examples: []any{"30s"}}
+				return &jsonschema.Schema{
+					Type: "string", Pattern: `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`,
+					Examples: []any{"30s"},
+				}
 			case reflect.TypeFor[brokers.Params]():
 				return &jsonschema.Schema{Type: "object", AdditionalProperties: jsonschema.TrueSchema}
 			}

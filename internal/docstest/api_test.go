@@ -23,7 +23,9 @@ import (
 )
 
 // embed is the snippet of docs/api.md.
-func embed(mux *http.ServeMux, letters *dlq.Letters, broker dlq.Redriver, userOf func(*http.Request) (string, bool)) error {
+func embed(mux *http.ServeMux, letters *dlq.Letters, broker dlq.Redriver,
+	userOf func(*http.Request) (string, bool),
+) error {
 	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
 	if err != nil {
 		return err
@@ -55,8 +57,9 @@ func exampleLetters(t *testing.T) *dlq.Letters {
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	for i := 1; i <= 6; i++ {
 		d := envelope.DeadLetter{
-			Message: message.NewMessage(fmt.Sprintf("m-%d", i), fmt.Appendf(nil, `{"order": %d, "total": 10}`, i)), Handler: "billing",
-			Err: envelope.Error{Message: "bank: timeout"}, Reason: envelope.ReasonExhausted, Attempts: 4, At: time.Now(),
+			Message: message.NewMessage(fmt.Sprintf("m-%d", i), fmt.Appendf(nil, `{"order": %d, "total": 10}`, i)),
+			Handler: "billing",
+			Err:     envelope.Error{Message: "bank: timeout"}, Reason: envelope.ReasonExhausted, Attempts: 4, At: time.Now(),
 			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
 		}
 		if i > 4 {
@@ -78,7 +81,10 @@ func TestAPI_Examples(t *testing.T) {
 	letters := exampleLetters(t)
 	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: sent})
 	require.NoError(t, err)
-	handler, err := dlqhttp.New(dlqhttp.Config{Manager: letters.Manager(sent), Runner: runner, Auth: []dlqhttp.Authenticator{auth}})
+	handler, err := dlqhttp.New(dlqhttp.Config{
+		Manager: letters.Manager(sent), Runner: runner,
+		Auth: []dlqhttp.Authenticator{auth},
+	})
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
 	defer server.Close()

@@ -28,7 +28,8 @@ func TestArchitecture(t *testing.T) {
 		}
 		require.True(t, declared[path][name], "%s has no function %s", path, name)
 	}
-	for _, dir := range regexp.MustCompile("(?m)^\\| ((?:`[a-z/]+`(?:, )?)+) \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, dir := range regexp.MustCompile("(?m)^\\| ((?:`[a-z/]+`(?:, )?)+) \\|").FindAllStringSubmatch(string(page),
+		-1) {
 		for _, name := range regexp.MustCompile("`([a-z]+/[a-z/]+)`").FindAllStringSubmatch(dir[1], -1) {
 			require.DirExists(t, filepath.Join(root, name[1]))
 		}

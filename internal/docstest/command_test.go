@@ -108,12 +108,16 @@ func (s *service) run(t *testing.T, program, command string, more ...string) str
 	t.Helper()
 	var output logbuffer.Buffer
 	args := append(shellWords(command), more...)
-	if args[0] == "demo" { // ends by itself, on any port
+	switch args[0] {
+	case "demo": // ends on its own, on any port
 		args = append(args, "--address", "127.0.0.1:0", "--for", "1s")
+	case "doctor": // a machine that is busy with other tests answers late, which is no finding
+		args = append(args, "--timeout", "2m")
 	}
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &output, &output
-	cmd.Env = append(os.Environ(), "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=", "REDRIVE_BROKER=", "REDRIVE_SERVER=", "REDRIVE_PROFILE=")
+	cmd.Env = append(os.Environ(), "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=", "REDRIVE_BROKER=",
+		"REDRIVE_SERVER=", "REDRIVE_PROFILE=")
 	require.NoError(t, cmd.Start())
 	shown := ""
 	switch {
@@ -123,7 +127,8 @@ func (s *service) run(t *testing.T, program, command string, more ...string) str
 		shown = "orders"
 	}
 	if shown != "" {
-		require.Eventually(t, func() bool { return strings.Contains(output.String(), shown) }, 2*time.Minute, 10*time.Millisecond, &output)
+		require.Eventually(t, func() bool { return strings.Contains(output.String(), shown) }, 2*time.Minute,
+			10*time.Millisecond, &output)
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	}
 	err := cmd.Wait()
@@ -169,7 +174,8 @@ func newService(t *testing.T) *service {
 	t.Helper()
 	s := &service{dir: t.TempDir()}
 	var err error
-	s.letters, err = dlq.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "dead.db")+"?synchronous=normal&busy-timeout=30s", dlq.WithoutSpool())
+	s.letters, err = dlq.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "dead.db")+
+		"?synchronous=normal&busy-timeout=30s", dlq.WithoutSpool())
 	require.NoError(t, err)
 	s.broker, err = brokers.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "queue.db"))
 	require.NoError(t, err)
@@ -187,8 +193,9 @@ server: {address: "127.0.0.1:0"}
 			text = "order 3 has no customer"
 		}
 		_, err := s.letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
-			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Class: "*bank.Error", Handler: "pay",
-			Origin: envelope.Origin{Broker: "sqlite", Topic: "orders", Consumer: "billing"}, Attempts: 4, At: time.Now(),
+			Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: text}, Class: "*bank.Error",
+			Handler: "pay",
+			Origin:  envelope.Origin{Broker: "sqlite", Topic: "orders", Consumer: "billing"}, Attempts: 4, At: time.Now(),
 		}))
 		require.NoError(t, err)
 	}
@@ -199,12 +206,13 @@ server: {address: "127.0.0.1:0"}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(pipeline.Middleware)
-	router.AddConsumerHandler("pay", "orders", s.broker.Subscriber(brokers.WithGroup("billing")), func(*message.Message) error {
-		if s.broken.Load() {
-			return errNoStock
-		}
-		return nil
-	})
+	router.AddConsumerHandler("pay", "orders", s.broker.Subscriber(brokers.WithGroup("billing")),
+		func(*message.Message) error {
+			if s.broken.Load() {
+				return errNoStock
+			}
+			return nil
+		})
 	background(t, func(ctx context.Context) error { return router.Run(ctx) }, s.broker.Close, s.letters.Close)
 	<-router.Running()
 	return s

@@ -3,6 +3,9 @@ package docstest
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,8 +13,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/components/fanin"
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/components/requestreply"
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -64,11 +69,11 @@ func compose(t *testing.T, f func(c *composed) (after func())) {
 func TestComposition_WithoutThePlugin(t *testing.T) {
 	var unfit []composition
 	for _, c := range shipped() {
-		if c.name == "Deduplicator" || c.name == "InstantAck" {
+		if c.name == "Deduplicator" || c.name == "InstantAck" || c.name == "IgnoreErrors" {
 			unfit = append(unfit, c)
 		}
 	}
-	require.Len(t, unfit, 2)
+	require.Len(t, unfit, 3)
 	for _, u := range unfit {
 		for place, inside := range map[string]bool{"inside": true, "outside": false} {
 			t.Run(u.name+" "+place, func(t *testing.T) {
@@ -93,7 +98,8 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 							return
 						}
 						require.Zero(c, runs.Load())
-						waiting := len(c.broker.Peek("orders", "")) + len(c.broker.Waiting("orders", "")) // ready, or in the pause of a nack
+						// ready, or in the pause of a nack
+						waiting := len(c.broker.Peek("orders", "")) + len(c.broker.Waiting("orders", ""))
 						require.Equal(c, 1, waiting, "it waits for a program that is mended")
 					}
 				})
@@ -115,7 +121,8 @@ func TestComponents_Forwarder(t *testing.T) {
 		outbox := forwarder.NewPublisher(c.broker.Publisher(), forwarder.PublisherConfig{ForwarderTopic: "outbox"})
 		require.NoError(c, outbox.Publish("orders", message.NewMessage("1", []byte("order"))))
 		// What it cannot unwrap is a dead letter, and no loop.
-		require.NoError(c, c.broker.Publisher().Publish("outbox", message.NewMessage("2", []byte("no envelope of a forwarder"))))
+		require.NoError(c, c.broker.Publisher().Publish("outbox",
+			message.NewMessage("2", []byte("no envelope of a forwarder"))))
 		return func() {
 			require.EqualValues(c, 3, runs.Load())
 			require.Len(c, c.broker.Peek("orders_dlq", ""), 1)
@@ -137,29 +144,37 @@ func (c *composed) failing(topic string) *atomic.Int32 {
 
 type placeOrder struct{ ID string }
 
+// commands adds a handler of commands, and returns the bus for them.
+func (c *composed) commands(handler cqrs.CommandHandler) *cqrs.CommandBus {
+	marshaler := cqrs.JSONMarshaler{}
+	bus, err := cqrs.NewCommandBusWithConfig(c.broker.Publisher(), cqrs.CommandBusConfig{
+		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
+		Marshaler:            marshaler,
+	})
+	require.NoError(c, err)
+	processor, err := cqrs.NewCommandProcessorWithConfig(c.router, cqrs.CommandProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
+			return "commands", nil
+		},
+		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return c.broker.Subscriber(), nil
+		},
+		Marshaler: marshaler,
+	})
+	require.NoError(c, err)
+	require.NoError(c, processor.AddHandlers(handler))
+	return bus
+}
+
 // A command that fails is retried by its own handler, and dead in the end.
 func TestComponents_CQRS(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		c.router.AddMiddleware(c.pipeline.Middleware)
-		marshaler := cqrs.JSONMarshaler{}
-		bus, err := cqrs.NewCommandBusWithConfig(c.broker.Publisher(), cqrs.CommandBusConfig{
-			GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
-			Marshaler:            marshaler,
-		})
-		require.NoError(c, err)
-		processor, err := cqrs.NewCommandProcessorWithConfig(c.router, cqrs.CommandProcessorConfig{
-			GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
-			SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-				return c.broker.Subscriber(), nil
-			},
-			Marshaler: marshaler,
-		})
-		require.NoError(c, err)
 		var runs atomic.Int32
-		require.NoError(c, processor.AddHandlers(cqrs.NewCommandHandler("place", func(context.Context, *placeOrder) error {
+		bus := c.commands(cqrs.NewCommandHandler("place", func(context.Context, *placeOrder) error {
 			runs.Add(1)
 			return errAlways
-		})))
+		}))
 		require.NoError(c, bus.Send(c.Context(), &placeOrder{ID: "1"}))
 		return func() {
 			require.EqualValues(c, 3, runs.Load())
@@ -213,4 +228,84 @@ func TestComponents_FanIn(t *testing.T) {
 			require.NoError(c, <-ended)
 		}
 	})
+}
+
+// A delay of Watermill's component is that of the first delivery, and no retry waits for it again.
+func TestComponents_Delay(t *testing.T) {
+	compose(t, func(c *composed) func() {
+		c.router.AddMiddleware(c.pipeline.Middleware)
+		start, runs := time.Now(), []time.Duration{}
+		c.router.AddConsumerHandler("handler", "reminders", c.broker.Subscriber(), func(*message.Message) error {
+			runs = append(runs, time.Since(start))
+			return errAlways
+		})
+		delayed, err := delay.NewPublisher(c.broker.Publisher(), delay.PublisherConfig{})
+		require.NoError(c, err)
+		m := message.NewMessage("1", nil)
+		m.SetContext(delay.WithContext(c.Context(), delay.For(10*time.Minute)))
+		require.NoError(c, delayed.Publish("reminders", m))
+		return func() {
+			require.Equal(c, []time.Duration{10 * time.Minute, 11 * time.Minute, 12 * time.Minute}, runs)
+			require.Len(c, c.broker.Peek("reminders_dlq", ""), 1)
+		}
+	})
+}
+
+// A request is replied to after each attempt: with AckCommandErrors an error is the reply and nothing is retried.
+func TestComponents_RequestReply(t *testing.T) {
+	for acks, want := range map[bool]struct{ runs, replies, dead int }{
+		true: {runs: 1, replies: 1}, false: {runs: 3, replies: 3, dead: 1},
+	} {
+		compose(t, func(c *composed) func() {
+			c.router.AddMiddleware(c.pipeline.Middleware)
+			backend, err := requestreply.NewPubSubBackend(requestreply.PubSubBackendConfig{
+				Publisher: c.broker.Publisher(), AckCommandErrors: acks,
+				SubscriberConstructor: func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) {
+					return c.broker.Subscriber(), nil
+				},
+				GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
+				GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
+			}, requestreply.BackendPubsubJSONMarshaler[requestreply.NoResult]{})
+			require.NoError(c, err)
+			runs := 0
+			bus := c.commands(requestreply.NewCommandHandler("place", backend, func(context.Context, *placeOrder) error {
+				runs++
+				return errAlways
+			}))
+			ctx, cancel := context.WithCancel(c.Context())
+			replies, _, err := requestreply.SendWithReplies[requestreply.NoResult](ctx, bus, backend, &placeOrder{ID: "1"})
+			require.NoError(c, err)
+			got := 0
+			go func() {
+				for r := range replies {
+					if strings.Contains(r.Error.Error(), errAlways.Error()) { // and at the end that none comes any more
+						got++
+					}
+				}
+			}()
+			return func() {
+				require.Equal(c, want.runs, runs)
+				require.Equal(c, want.replies, got)
+				require.Len(c, c.broker.Peek("commands_dlq", ""), want.dead)
+				cancel()
+				synctest.Wait()
+			}
+		})
+	}
+}
+
+// Every component that Watermill ships has a row in docs/composition.md.
+func TestComponents_AllAreShown(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "composition.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(page), "## Components")
+	require.True(t, found)
+	folder := filepath.Dir(filepath.Dir(sourceOf(t, "github.com/ThreeDotsLabs/watermill/components/cqrs",
+		"command_bus.go")))
+	components, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.NotEmpty(t, components)
+	for _, component := range components {
+		require.Contains(t, table, "\n| `"+component.Name()+"` |")
+	}
 }

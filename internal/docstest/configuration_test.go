@@ -21,13 +21,16 @@ func TestConfiguration_Page(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# redrive.yaml
 
-Every key of the configuration of the command and its server. It is read from ` + "`--config`, `$REDRIVE_CONFIG`" + ` or redrive.yaml in the
-working directory; ` + "`${NAME}` and `${file:/path}`" + ` in a value are replaced. ` + "`redrive config validate`" + ` reads it as the server would, and
+Every key of the configuration of the command and its server. It is read from ` + "`--config`, `$REDRIVE_CONFIG`" +
+		` or redrive.yaml in the
+working directory; ` + "`${NAME}` and `${file:/path}`" + ` in a value are replaced. ` + "`redrive config validate`" +
+		` reads it as the server would, and
 ` + "`redrive config schema`" + ` prints the JSON Schema from which editors complete it, and from which this page is made:
 go test ./internal/docstest -update.
 `)
 	for section := schema.Properties.Oldest(); section != nil; section = section.Next() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | what it is |\n|---|---|---|\n", section.Key, section.Value.Description)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | what it is |\n|---|---|---|\n", section.Key,
+			section.Value.Description)
 		keys(&b, section.Key, section.Value)
 	}
 	path := filepath.Join(root, "docs", "configuration.md")

@@ -19,7 +19,8 @@ func Example_deadLettersOfTheBroker() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	ctx, brokerURL, dlqURL := context.Background(), "mem://", "sqlite://"+filepath.Join(dir, "dead-letters.db") // yours: amqp://..., postgres://...
+	// yours: amqp://..., postgres://...
+	ctx, brokerURL, dlqURL := context.Background(), "mem://", "sqlite://"+filepath.Join(dir, "dead-letters.db")
 
 	letters, err := dlq.Open(ctx, dlqURL)
 	if err != nil {

@@ -95,14 +95,15 @@ func TestDocs_NoBlockIsUnattended(t *testing.T) {
 				continue
 			}
 			for line := range strings.Lines(m[2]) { // what a command prints would be believed, and no test looks at it
-				require.True(t, strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "  "), "%s: not a command: %s", p.path, line)
+				require.True(t, strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "  "), "%s: not a command: %s", p.path,
+					line)
 			}
 		}
 	}
 }
 
-// A Go snippet stands, line for line, in a source file that is compiled and run by tests. So does what a program prints:
-// as the output of an example.
+// A Go snippet stands, line for line, in a source file that is compiled and run by tests. So does what a program
+// prints: as the output of an example.
 func TestDocs_SnippetsAreInTheSources(t *testing.T) {
 	var sources strings.Builder
 	for _, dir := range []string{"internal/docstest", "examples"} {
@@ -165,7 +166,8 @@ func TestDocs_CommandsExist(t *testing.T) {
 				case words[0] == "export":
 				case p.path == "README.md" && strings.HasPrefix(command, "go get "): // TestREADME_Program
 				case strings.HasPrefix(command, "go install "):
-					require.DirExists(t, filepath.Join(root, strings.TrimSuffix(strings.TrimPrefix(words[2], "github.com/redrive-go/redrive/"), "@latest")))
+					require.DirExists(t, filepath.Join(root,
+						strings.TrimSuffix(strings.TrimPrefix(words[2], "github.com/redrive-go/redrive/"), "@latest")))
 				case p.path == "docs/getting-started.md" && !strings.HasPrefix(command, "redrive "): // TestGettingStarted
 				case words[0] == "curl" && p.path == "docs/api.md": // TestAPI_Examples sends them
 				case words[0] == "make" && len(words) == 2:

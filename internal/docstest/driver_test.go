@@ -52,8 +52,13 @@ func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 	s := t.shelf
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	faults := make([]error, len(out))
 	for i := range out {
 		o := &out[i]
+		if o.ExistingOnly && !s.has(o.To) { // a redrive makes nothing
+			faults[i] = brokers.ErrUnroutable
+			continue
+		}
 		switch o.To.Kind {
 		case driver.ToConsumer: // a retry: for this one consumer
 			s.slot(o.To.Topic, o.To.Consumer).put(s.parcel(o))
@@ -63,7 +68,7 @@ func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 			s.spread(o.To.Topic, o)
 		}
 	}
-	return nil
+	return faults
 }
 
 func (s *Shelf) parcel(o *driver.Outgoing) *parcel {
@@ -72,6 +77,16 @@ func (s *Shelf) parcel(o *driver.Outgoing) *parcel {
 	p.body = append(p.body, o.Message.Payload...)
 	maps.Insert(p.header, o.Headers())
 	return p
+}
+
+// has reports whether a consumer reads the place.
+func (s *Shelf) has(to *driver.Destination) bool {
+	for name := range s.slots {
+		if name.topic == to.Topic && (to.Kind == driver.ToTopic || name.group == to.Consumer) {
+			return true
+		}
+	}
+	return false
 }
 
 // spread gives each group that reads topic a separate parcel.

@@ -46,7 +46,8 @@ func TestDashboard_ServiceReports(t *testing.T) {
 }
 
 func serve(
-	ctx context.Context, router *message.Router, broker brokers.Broker, letters *dlq.Letters, charge message.NoPublishHandlerFunc,
+	ctx context.Context, router *message.Router, broker brokers.Broker, letters *dlq.Letters,
+	charge message.NoPublishHandlerFunc,
 ) error {
 	monitor, err := live.New(live.Config{Service: "billing", Store: letters.Store()})
 	if err != nil {

@@ -33,7 +33,8 @@ func laravel(ctx context.Context, url string) (brokers.Broker, *middleware.Pipel
 
 // dispatch puts a message on a queue, in the JSON form that the PHP side reads and writes.
 func dispatch(publisher message.Publisher, queue string, data any) error {
-	e, err := envelope.New("checkout", queue, data, map[string]string{"priority": "high"}, envelope.InMode(envelope.Structured))
+	e, err := envelope.New("checkout", queue, data, map[string]string{"priority": "high"},
+		envelope.InMode(envelope.Structured))
 	if err != nil {
 		return err
 	}

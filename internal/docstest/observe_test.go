@@ -34,7 +34,9 @@ import (
 
 // observed wires a service with metrics of the pipeline and of the dead letters. The line with ServiceBus, and the one
 // with LegacyNames, are for dashboards and alerts on older names.
-func observed(ctx context.Context, broker brokers.Broker, url string) (*middleware.Pipeline, *dlq.Letters, prometheus.Gatherer, error) {
+func observed(ctx context.Context, broker brokers.Broker, url string) (*middleware.Pipeline, *dlq.Letters,
+	prometheus.Gatherer, error,
+) {
 	pipelines, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
 	if err != nil {
 		return nil, nil, nil, err
@@ -60,7 +62,9 @@ func observed(ctx context.Context, broker brokers.Broker, url string) (*middlewa
 }
 
 // traced wires a service with traces: of what it publishes, of every attempt, and of redrives.
-func traced(broker brokers.Broker, letters *dlq.Letters, metrics middleware.Observer, handler slog.Handler) (message.Publisher, *middleware.Pipeline, *dlq.Manager, error) {
+func traced(broker brokers.Broker, letters *dlq.Letters, metrics middleware.Observer,
+	handler slog.Handler,
+) (message.Publisher, *middleware.Pipeline, *dlq.Manager, error) {
 	tracer := tracing.New(tracing.Config{})
 	publisher := tracer.Publisher(broker.Publisher(), broker.Capabilities().Scheme)
 	pipeline, err := middleware.New(middleware.Config{
@@ -82,7 +86,9 @@ func TestObserve_Traced(t *testing.T) {
 	publisher, pipeline, manager, err := traced(broker, letters, middleware.NopObserver{}, slog.DiscardHandler)
 	require.NoError(t, err)
 	require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
-	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(message.NewMessage("1", nil))
+	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, nil
+	})(message.NewMessage("1", nil))
 	require.NoError(t, err)
 	_, err = manager.Count(t.Context(), dlq.Filter{}, 0)
 	require.NoError(t, err)
@@ -139,7 +145,10 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	require.NoError(t, err)
 	<-handled
 	publish("later", "later", "later") // which opens the circuit
-	source, err := collector.New(collector.Config{Sink: letters, Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: broker.Subscriber()}}})
+	source, err := collector.New(collector.Config{
+		Sink:    letters,
+		Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: broker.Subscriber()}},
+	})
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, <-ended, "so that outcomes are recorded")
@@ -148,7 +157,10 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	require.NoError(t, err)
 	sources.Watch(dlqmetrics.Sources{Collector: source})
 	counted := brokermetrics.New(map[string]brokers.Broker{"bus": counting{broker}})
-	families, err := prometheus.Gatherers{registry, only(t, sources, "redrive_collector_"), only(t, counted, "redrive_broker_")}.Gather()
+	families, err := prometheus.Gatherers{
+		registry, only(t, sources, "redrive_collector_"),
+		only(t, counted, "redrive_broker_"),
+	}.Gather()
 	require.NoError(t, err)
 	require.NoError(t, broker.Close())
 	return families
@@ -167,7 +179,8 @@ func only(t *testing.T, c prometheus.Collector, prefix string) prometheus.Gather
 	registry.MustRegister(c)
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := registry.Gather()
-		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), prefix) }), err
+		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), prefix) }),
+			err
 	})
 }
 
@@ -221,7 +234,8 @@ registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]broke
 Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tracer}
 ` + "```" + `
 
-` + "`redrive serve`" + ` shows those of the store, the runs, the collector and the brokers at /metrics, to viewers; ` + "`metrics.off`" + ` in its configuration shows none,
+` + "`redrive serve`" + ` shows those of the store, the runs, the collector and the brokers at /metrics, to viewers; ` +
+	"`metrics.off`" + ` in its configuration shows none,
 ` + "`metrics.legacy_names`" + ` the older names as well. The values of topic, handler and event are bounded: what comes after the first 100 is "other".
 Gauges of the store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters are of one process: take the sum.
 
@@ -264,7 +278,8 @@ func queries(t *testing.T) []query {
 		require.NoError(t, json.Unmarshal(text, &d))
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
-				expr := strings.NewReplacer("$__rate_interval", "5m", "$handler", ".*", "$topic", ".*", "$service", ".*").Replace(target.Expr)
+				expr := strings.NewReplacer("$__rate_interval", "5m", "$handler", ".*", "$topic", ".*", "$service",
+					".*").Replace(target.Expr)
 				require.NotContains(t, expr, "$", p.Title)
 				all = append(all, query{filepath.Base(path) + ": " + p.Title, expr})
 			}
@@ -324,7 +339,10 @@ func TestDashboardsAndAlerts_AskForWhatThereIs(t *testing.T) {
 	for _, r := range rules(t) {
 		recorded[r.Record] = r.Record != ""
 	}
-	words := []string{"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta", "min_over_time"}
+	words := []string{
+		"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta",
+		"min_over_time",
+	}
 	asked := map[string]bool{}
 	for _, q := range queries(t) {
 		expr := durations.ReplaceAllString(grouping.ReplaceAllString(q.expr, ""), "")
@@ -334,7 +352,8 @@ func TestDashboardsAndAlerts_AskForWhatThereIs(t *testing.T) {
 			if slices.Contains(words, name) || number.MatchString(name) || recorded[name] {
 				continue
 			}
-			if strings.Contains(strings.Join(braces.FindAllString(expr, -1), " "), name) && !strings.Contains(braces.ReplaceAllString(expr, ""), name) {
+			if strings.Contains(strings.Join(braces.FindAllString(expr, -1), " "), name) &&
+				!strings.Contains(braces.ReplaceAllString(expr, ""), name) {
 				continue // a label
 			}
 			f := families[name]
@@ -359,7 +378,8 @@ func TestDashboardsAndAlerts_AskForWhatThereIs(t *testing.T) {
 	}
 	for name, f := range families {
 		if strings.HasPrefix(name, "redrive_") && name == f.GetName() && name != "redrive_collector_subscribed" &&
-			name != "redrive_collector_last_collected_timestamp_seconds" && name != "redrive_dlq_spool_oldest_age_seconds" && name != "redrive_dlq_spool_active" {
+			name != "redrive_collector_last_collected_timestamp_seconds" && name != "redrive_dlq_spool_oldest_age_seconds" &&
+			name != "redrive_dlq_spool_active" {
 			require.True(t, asked[name], "%s is on no dashboard and in no alert", name)
 		}
 	}

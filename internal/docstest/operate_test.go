@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -26,7 +27,9 @@ import (
 // The functions up to the tests are the snippets of README.md, docs/concepts.md and docs/operations.md.
 
 // wire is a service with everything: retries and dead letters through the pipeline, effects that happen once.
-func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Router, brokers.Broker, *dlq.Letters, error) {
+func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Router, brokers.Broker, *dlq.Letters,
+	error,
+) {
 	broker, err := brokers.Open(ctx, os.Getenv("BROKER_URL"))
 	if err != nil {
 		return nil, nil, nil, err
@@ -45,7 +48,10 @@ func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Ro
 	if err != nil {
 		return nil, broker, letters, err
 	}
-	guard, err := idempotency.New(idempotency.Config{Store: idempotency.NewMemory(), Consumer: "billing", Busy: middleware.Defer})
+	guard, err := idempotency.New(idempotency.Config{
+		Store: idempotency.NewMemory(), Consumer: "billing",
+		Busy: middleware.Defer,
+	})
 	if err != nil {
 		return nil, broker, letters, err
 	}
@@ -54,7 +60,8 @@ func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Ro
 		return nil, broker, letters, err
 	}
 	router.AddMiddleware(pipeline.Middleware, guard.Middleware) // the first one is the outermost
-	router.AddConsumerHandler("billing", "orders", broker.Subscriber(brokers.WithGroup("billing"), brokers.WithConcurrency(8)), handle)
+	router.AddConsumerHandler("billing", "orders",
+		broker.Subscriber(brokers.WithGroup("billing"), brokers.WithConcurrency(8)), handle)
 	return router, broker, letters, nil
 }
 
@@ -170,14 +177,14 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 		require.NoError(t, broker.Publisher().Publish("orders", m))
 	}
 	manager := letters.Manager(broker)
-	reaches := func(want dlq.Counts) {
+	reaches := func(want driver.Counts) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			stats, err := manager.Stats(t.Context(), dlq.StatsQuery{})
 			return err == nil && stats.Counts == want
 		}, 2*time.Minute, 5*time.Millisecond)
 	}
-	reaches(dlq.Counts{Pending: 30})
+	reaches(driver.Counts{Pending: 30})
 	groups, err := manager.Groups(t.Context(), dlq.GroupQuery{})
 	require.NoError(t, err)
 	require.Len(t, groups, 1)
@@ -189,14 +196,14 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State)
 	require.EqualValues(t, 30, run.Counts.Succeeded)
-	reaches(dlq.Counts{Resolved: 30})
+	reaches(driver.Counts{Resolved: 30})
 
 	require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage(watermill.NewUUID(), []byte("0"))))
-	reaches(dlq.Counts{Pending: 1, Resolved: 30})
+	reaches(driver.Counts{Pending: 1, Resolved: 30})
 	listing, err := manager.List(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{})
 	require.NoError(t, err)
 	require.NoError(t, correct(t.Context(), manager, listing.Entries[0].ID, []byte("4741")))
-	reaches(dlq.Counts{Resolved: 31})
+	reaches(driver.Counts{Resolved: 31})
 
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
@@ -227,19 +234,19 @@ func TestOperate_AShift(t *testing.T) {
 		require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage(watermill.NewUUID(), []byte(account))))
 	}
 	manager := letters.Manager(nil)
-	counts := func() dlq.Counts {
+	counts := func() driver.Counts {
 		stats, err := manager.Stats(t.Context(), dlq.StatsQuery{})
 		require.NoError(t, err)
 		return stats.Counts
 	}
-	require.Eventually(t, func() bool { return counts() == dlq.Counts{Pending: 2} }, 2*time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return counts() == driver.Counts{Pending: 2} }, 2*time.Minute, 5*time.Millisecond)
 	groups, err := manager.Groups(t.Context(), dlq.GroupQuery{})
 	require.NoError(t, err)
 	require.Len(t, groups, 1, "two accounts, one cause")
 
 	close(bankIsBack)
 	require.NoError(t, shift(t.Context(), letters, broker))
-	require.Eventually(t, func() bool { return counts() == dlq.Counts{Resolved: 2} }, 2*time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return counts() == driver.Counts{Resolved: 2} }, 2*time.Minute, 5*time.Millisecond)
 	removed, err := housekeeping(t.Context(), manager)
 	require.NoError(t, err)
 	require.Zero(t, removed, "nothing is that old")
@@ -247,7 +254,7 @@ func TestOperate_AShift(t *testing.T) {
 	_, err = manager.Restore(t.Context(), groups[0].LastEntry, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	require.NoError(t, letGo(t.Context(), manager, groups[0].LastEntry))
-	require.Equal(t, dlq.Counts{Resolved: 1, Discarded: 1}, counts())
+	require.Equal(t, driver.Counts{Resolved: 1, Discarded: 1}, counts())
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
 	require.NoError(t, broker.Close())
@@ -286,6 +293,7 @@ func TestOperate_DefaultTimeline(t *testing.T) {
 		})
 		require.Equal(t, seconds(0, 1, 3, 7), attempts)
 		require.Len(t, broker.Peek("orders_dlq", ""), 1)
-		require.Equal(t, string(envelope.ReasonExhausted), broker.Peek("orders_dlq", "")[0].Metadata[envelope.KeyDeadLetterReason])
+		require.Equal(t, string(envelope.ReasonExhausted),
+			broker.Peek("orders_dlq", "")[0].Metadata[envelope.KeyDeadLetterReason])
 	})
 }

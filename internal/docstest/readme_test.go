@@ -2,11 +2,13 @@ package docstest
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,23 +60,33 @@ func newModule(t *testing.T) string {
 	require.NoError(t, err)
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	require.NoError(t, err)
-	graph := exec.CommandContext(t.Context(), "go", "mod", "graph") // a new module looks at more of it than the build of this one
+	// a new module looks at more of it than the build of this one
+	graph := exec.CommandContext(t.Context(), "go", "mod", "graph")
 	graph.Dir = root
 	require.NoError(t, graph.Run(), "go mod graph")
 	goCommand(t, dir, "mod", "init", "example.com/shop")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600)) // what go get asks the checksum database for
+	// what go get asks the checksum database for
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 	goCommand(t, dir, "mod", "edit", "-replace", "github.com/redrive-go/redrive="+checkout)
 	goCommand(t, dir, "get", "github.com/redrive-go/redrive")
 	return dir
 }
 
-// goCommand runs the go command without a network and returns what it prints.
+// flags are those that this test was built with, whether they stand in the environment or in go env -w: with others,
+// the reader's module finds nothing in the build cache, and compiles the library and all that it needs once more.
+var flags = sync.OnceValue(func() string {
+	out, _ := exec.CommandContext(context.Background(), "go", "env", "GOFLAGS").Output()
+	return strings.TrimSpace(string(out))
+})
+
+// goCommand runs the go command without a network and returns what it prints. A test of a reader runs without vet,
+// which would look through the sources of all that it imports: make lint does, with the same programs in examples.
 func goCommand(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	var output bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "GOFLAGS="+flags()+" -mod=mod -vet=off", "GOPROXY=off", "GOWORK=off")
 	require.NoError(t, cmd.Run(), "go %s\n%s", strings.Join(args, " "), &output)
 	return output.String()
 }
@@ -115,7 +127,8 @@ func TestGettingStarted(t *testing.T) {
 	shop.Dir, shop.Stdout, shop.Stderr = dir, &printed, &printed
 	require.NoError(t, shop.Start())
 	says := func(text string) {
-		require.Eventually(t, func() bool { return strings.Contains(printed.String(), text) }, 2*time.Minute, 10*time.Millisecond, &printed)
+		require.Eventually(t, func() bool { return strings.Contains(printed.String(), text) }, 2*time.Minute,
+			10*time.Millisecond, &printed)
 	}
 	says("to ana@example.com: We have your order 4711")
 	says("no e-mail address")

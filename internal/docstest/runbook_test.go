@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -50,16 +51,19 @@ func TestRunbook_CommandsRun(t *testing.T) {
 		l, err := s.letters.Store().List(t.Context(), dlq.Filter{ErrorText: "no customer"}, dlq.Page{})
 		require.NoError(t, err)
 		e := l.Entries[0]
-		named := strings.NewReplacer("runs show ID", "runs show "+stopped, "ID", dlq.FormatID(e.ID), "TOPIC", "orders", "BROKER", "queue")
+		named := strings.NewReplacer("runs show ID", "runs show "+stopped, "ID", driver.FormatID(e.ID), "TOPIC", "orders",
+			"BROKER", "queue")
 		for _, command := range looks {
 			if strings.HasPrefix(command, "topology check") {
 				continue // a SQL queue needs none: TestTopology of integration/command runs it on RabbitMQ
 			}
 			output := s.run(t, program, named.Replace(command))
 			for of, needed := range map[string][]string{
-				"dlq groups": {e.Fingerprint, e.Cause}, "dlq list": {"orders"}, "dlq show": {e.ErrorMessage, "order"}, "dlq tail": {"orders"},
-				"runs list --state stopped": {stopped}, "runs list --state awaiting_approval": {awaiting}, "runs show": {stopped, "stopped"},
-				"doctor": {"store"}, "explain": {"attempt 4"}, "dlq report": {e.Cause}, "dlq stats": {"orders"},
+				"dlq groups": {e.Fingerprint, e.Cause}, "dlq list": {"orders"}, "dlq show": {e.ErrorMessage, "order"},
+				"dlq tail":                  {"orders"},
+				"runs list --state stopped": {stopped}, "runs list --state awaiting_approval": {awaiting},
+				"runs show": {stopped, "stopped"},
+				"doctor":    {"store"}, "explain": {"attempt 4"}, "dlq report": {e.Cause}, "dlq stats": {"orders"},
 			} {
 				if strings.HasPrefix(command, of) {
 					for _, text := range needed {
@@ -73,7 +77,10 @@ func TestRunbook_CommandsRun(t *testing.T) {
 
 // changes reports whether a command does more than look.
 func changes(command string) bool {
-	for _, verb := range []string{"redrive", "resolve", "discard", "import", "resume", "cancel", "approve", "reject", "pause"} {
+	for _, verb := range []string{
+		"redrive", "resolve", "discard", "import", "resume", "cancel", "approve", "reject",
+		"pause",
+	} {
 		if strings.HasPrefix(command, "dlq "+verb) || strings.HasPrefix(command, "runs "+verb) {
 			return true
 		}
@@ -85,7 +92,7 @@ func changes(command string) bool {
 func change(t *testing.T, program, command string) {
 	t.Helper()
 	s := newService(t)
-	stats := func() dlq.Counts {
+	stats := func() driver.Counts {
 		stats, err := s.letters.Store().Stats(t.Context(), dlq.StatsQuery{})
 		require.NoError(t, err)
 		return stats.Counts
@@ -95,7 +102,10 @@ func change(t *testing.T, program, command string) {
 	group, many := l.Entries[0].Fingerprint, int64(len(l.Entries))
 	require.Equal(t, int64(7), many)
 	verb := strings.Fields(command)[1]
-	meant := map[bool]int64{strings.Contains(command, "GROUP"): many, strings.Contains(command, "TOPIC"): 8, strings.Contains(command, " ID"): 1}[true]
+	meant := map[bool]int64{
+		strings.Contains(command, "GROUP"): many, strings.Contains(command, "TOPIC"): 8,
+		strings.Contains(command, " ID"): 1,
+	}[true]
 	run := ""
 	switch verb {
 	case "resume", "cancel":
@@ -107,7 +117,7 @@ func change(t *testing.T, program, command string) {
 	case "import":
 		s.run(t, program, "dlq export --file letters.jsonl")
 	}
-	id := dlq.FormatID(l.Entries[0].ID)
+	id := driver.FormatID(l.Entries[0].ID)
 	if run != "" {
 		id = run
 	}
@@ -124,20 +134,20 @@ func change(t *testing.T, program, command string) {
 		require.Eventually(t, func() bool { return stats().Resolved == meant }, 2*time.Minute, 10*time.Millisecond)
 		require.Equal(t, 8-meant, stats().Pending)
 	case "resolve":
-		require.Equal(t, dlq.Counts{Pending: 8 - meant, Resolved: meant}, stats())
+		require.Equal(t, driver.Counts{Pending: 8 - meant, Resolved: meant}, stats())
 	case "discard":
-		require.Equal(t, dlq.Counts{Pending: 8 - meant, Discarded: meant}, stats())
+		require.Equal(t, driver.Counts{Pending: 8 - meant, Discarded: meant}, stats())
 	case "import":
-		require.Equal(t, dlq.Counts{Pending: 8}, stats(), "what is there stays")
+		require.Equal(t, driver.Counts{Pending: 8}, stats(), "what is there stays")
 	case "resume":
 		state(redrive.Completed)
-		require.Equal(t, dlq.Counts{Pending: 1, Resolved: 7}, stats(), "all but the one for which it had stopped")
+		require.Equal(t, driver.Counts{Pending: 1, Resolved: 7}, stats(), "all but the one for which it had stopped")
 	case "approve":
 		state(redrive.Completed)
-		require.Equal(t, dlq.Counts{Resolved: 8}, stats())
+		require.Equal(t, driver.Counts{Resolved: 8}, stats())
 	case "cancel", "reject":
 		state(redrive.Cancelled)
-		require.Equal(t, dlq.Counts{Pending: 8}, stats())
+		require.Equal(t, driver.Counts{Pending: 8}, stats())
 	case "pause":
 		state(redrive.Paused)
 	default:

@@ -13,7 +13,9 @@ import (
 )
 
 // docs/brokers/watermill.md.
-func anyPubSub(publisher message.Publisher, subscriberFor func(group string) message.Subscriber, queue brokers.Broker) (brokers.Broker, error) {
+func anyPubSub(publisher message.Publisher, subscriberFor func(group string) message.Subscriber,
+	queue brokers.Broker,
+) (brokers.Broker, error) {
 	broker, err := watermill.New(watermill.Config{
 		Publisher:     publisher,
 		NewSubscriber: func(group string) (message.Subscriber, error) { return subscriberFor(group), nil },

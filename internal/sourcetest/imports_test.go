@@ -27,7 +27,8 @@ type pkg struct {
 // list asks the go command for packages, without their tests.
 func list(t *testing.T, patterns ...string) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Deps"}, patterns...)...)
+	cmd := exec.CommandContext(t.Context(), "go",
+		append([]string{"list", "-json=ImportPath,Imports,Deps"}, patterns...)...)
 	cmd.Dir = root
 	out, err := cmd.Output()
 	require.NoError(t, err)
@@ -108,24 +109,30 @@ func TestImports_Weight(t *testing.T) {
 		amqp, sarama, kafka, franz, nats, builder, goose, prometheus, otel, yaml, huma, testify, "database/sql",
 	}, drivers...)
 	for pattern, heavy := range map[string][]string{
-		"./envelope":       append([]string{"net/http", "github.com/failsafe-go"}, light...),
-		"./middleware":     slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }), // for its errors
+		"./envelope": append([]string{"net/http", "github.com/failsafe-go"}, light...),
+		// for its errors
+		"./middleware":     slices.DeleteFunc(slices.Clone(light), func(s string) bool { return s == "database/sql" }),
 		"./brokers":        light,
 		"./dlq/dlqmetrics": append([]string{nats, amqp, sarama, kafka, otel, yaml, huma, testify}, drivers...),
 		"./middleware/tracing": append([]string{
 			nats, amqp, sarama, kafka, builder, goose, prometheus, yaml, huma, testify, "go.opentelemetry.io/otel/sdk",
 		}, drivers...),
-		"./middleware/pipelinemetrics": append([]string{nats, amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify}, drivers...),
-		"./brokers/memory":             light,
-		"./brokers/nats":               append([]string{amqp, sarama, franz, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/rabbitmq":           append([]string{nats, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/kafka":              append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./brokers/sqlqueue":           append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
-		"./dlq":                        append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./dlq/wire":                   append([]string{"net/http", "github.com/ThreeDotsLabs"}, light...),
-		"./dlq/client":                 append([]string{"github.com/ThreeDotsLabs"}, light...),
-		"./dlq/dlqhttp":                append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify}, drivers...),
-		"./dlq/sqlstore":               append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./middleware/pipelinemetrics": append([]string{nats, amqp, sarama, kafka, builder, goose, otel, yaml, huma, testify},
+			drivers...),
+		"./brokers/memory": light,
+		"./brokers/nats": append([]string{amqp, sarama, franz, builder, goose, prometheus, otel, testify},
+			drivers...),
+		"./brokers/rabbitmq": append([]string{nats, sarama, builder, goose, prometheus, otel, testify}, drivers...),
+		"./brokers/kafka": append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify},
+			drivers...),
+		"./brokers/sqlqueue": append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
+		"./dlq": append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify},
+			drivers...),
+		"./dlq/wire":   append([]string{"net/http", "github.com/ThreeDotsLabs"}, light...),
+		"./dlq/client": append([]string{"github.com/ThreeDotsLabs"}, light...),
+		"./dlq/dlqhttp": append([]string{nats, amqp, sarama, builder, goose, prometheus, otel, testify},
+			drivers...),
+		"./dlq/sqlstore": append([]string{nats, amqp, sarama, prometheus, otel, testify}, drivers...),
 	} {
 		t.Run(strings.TrimPrefix(pattern, "./"), func(t *testing.T) {
 			for _, p := range list(t, pattern) {
@@ -192,7 +199,8 @@ func TestImports_WatermillsAdapters(t *testing.T) {
 	}
 	require.Len(t, compiled, len(leaves))
 	light := []string{
-		"./brokers/watermill", "./brokers/watermill/gochannel", "./brokers/memory", "./brokers/rabbitmq", "./brokers/kafka", "./brokers/sqlqueue",
+		"./brokers/watermill", "./brokers/watermill/gochannel", "./brokers/memory", "./brokers/rabbitmq", "./brokers/kafka",
+		"./brokers/sqlqueue",
 		"./middleware", "./dlq/...",
 	}
 	for _, p := range list(t, light...) {

@@ -68,14 +68,15 @@ func IsCode(err error, codes ...string) bool {
 }
 
 // conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which
-// the database ends one side, a conflict of serializable transactions, a row that has changed since. A wait that took
-// too long is not one: it would take as long again.
+// the database ends one side, a conflict of serializable transactions, a row that has changed since; or because the
+// process stood still in it, so that the server ended it. A wait that took too long is not one: it would take as long
+// again.
 var conflicts = map[Dialect][]string{
-	PostgreSQL: {"40P01", "40001"},
-	MySQL:      {"1213", "1020"},
+	PostgreSQL: {"40P01", "40001", "25P03"},
+	MySQL:      {"1213", "1020", "4031"},
 }
 
-// Conflict reports whether a transaction failed only because of another one, and is to be repeated.
+// Conflict reports whether a transaction failed only because of others or of its own pause, and is to be repeated.
 func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
 
 // locked are the codes of a statement that met a lock, and may not wait for it, or not any longer.

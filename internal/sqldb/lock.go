@@ -3,6 +3,7 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -57,7 +58,14 @@ func mysqlLocked(ctx context.Context, db *sql.DB, name string, fn func() error) 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
+	defer func() {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed: its bound is another
+		_ = conn.Close()
+	}()
+	// It does nothing while fn runs, and the lock would end with it.
+	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 86400"); err != nil {
+		return err
+	}
 	var got sql.NullInt64
 	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+mysqlLockName+", ?)", name, mysqlWait).Scan(&got)
 	if err == nil && got.Int64 != 1 {

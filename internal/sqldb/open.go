@@ -17,6 +17,10 @@ type Pool struct {
 	Max int
 	// Lifetime is how long a connection is used, Idle how long one stays open that is not; 0 is without a limit.
 	Lifetime, Idle time.Duration
+	// IdleTx is how long a transaction may do nothing before the server ends it with its session; 0 is without a bound.
+	// Behind a pooler and with other drivers than pgx the server's own remains. MySQL ends every session that does
+	// nothing for so long, so that a connection which is not used stays open for half of it at most.
+	IdleTx time.Duration
 	// Pragmas are run on each new connection to SQLite, after the source's.
 	Pragmas []string
 	// MustExist refuses to make SQLite's file.
@@ -56,7 +60,8 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 	}
 	db, err := sql.Open(driver, s.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("the driver %s refuses the address; check host, port, database and parameters: %w", driver, s.Hide(err))
+		return nil, fmt.Errorf("the driver %s refuses the address; check host, port, database and parameters: %w", driver,
+			s.Hide(err))
 	}
 	if s.Dialect == SQLite {
 		connector := NewConnector(db.Driver(), s.DSN, slices.Concat(s.Pragmas, p.Pragmas)...)
@@ -65,10 +70,17 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 		}
 		_ = db.Close() // it has no connection yet
 		db = sql.OpenDB(connector)
+	} else if p.IdleTx > 0 {
+		if db, err = s.Dialect.boundIdle(db, s.DSN, p.IdleTx); err != nil {
+			return nil, s.Hide(err)
+		}
 	}
 	db.SetMaxOpenConns(p.Max)
 	db.SetMaxIdleConns(p.Max)
 	db.SetConnMaxLifetime(p.Lifetime)
+	if half := p.IdleTx / 2; s.Dialect == MySQL && half > 0 && (p.Idle == 0 || p.Idle > half) {
+		p.Idle = half
+	}
 	db.SetConnMaxIdleTime(p.Idle)
 	return db, nil
 }

@@ -38,7 +38,8 @@ func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (ur
 		case native(key):
 			rest[key] = values
 		default:
-			errs = append(errs, fmt.Errorf("%s URL: unknown parameter %.40q; known are %s, each also with x- before it, and the driver's own",
+			errs = append(errs, fmt.Errorf("%s URL: unknown parameter %.40q; known are %s, each also with x- before it, and "+
+				"the driver's own",
 				scheme, key, strings.Join(slices.Sorted(maps.Keys(ours)), ", ")))
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // What Check finds wrong about a schema.
@@ -46,7 +48,8 @@ func (s Schema) Check(ctx context.Context, db *sql.DB) error {
 	case has < known:
 		return fmt.Errorf("%w: version %d, this one has %d", ErrSchemaOlder, has, known)
 	case has > known:
-		return fmt.Errorf("%w: version %d, this one knows %d; use the program that migrated them, or a later one", ErrSchemaNewer, has, known)
+		return fmt.Errorf("%w: version %d, this one knows %d; use the program that migrated them, or a later one",
+			ErrSchemaNewer, has, known)
 	}
 	return nil
 }
@@ -61,7 +64,8 @@ var tableExists = map[Dialect]string{
 // version is the last migration that has been applied, 0 for none.
 func (s Schema) version(ctx context.Context, db *sql.DB) (version int64, err error) {
 	var tables int
-	if err := db.QueryRowContext(ctx, s.Dialect.Bind(tableExists[s.Dialect]), s.Table).Scan(&tables); err != nil || tables == 0 {
+	if err := db.QueryRowContext(ctx, s.Dialect.Bind(tableExists[s.Dialect]), s.Table).Scan(&tables); err != nil ||
+		tables == 0 {
 		return 0, err
 	}
 	err = db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+s.Table+" WHERE is_applied").Scan(&version)
@@ -99,7 +103,8 @@ func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	kind := map[Dialect]goose.Dialect{
 		PostgreSQL: goose.DialectPostgres, MySQL: goose.DialectMySQL, SQLite: goose.DialectSQLite3,
 	}[s.Dialect]
-	provider, err := goose.NewProvider(kind, db, s.Files, goose.WithTableName(s.Table), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(kind, db, s.Files, goose.WithTableName(s.Table),
+		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
@@ -125,7 +130,7 @@ func upUnlocked(ctx context.Context, provider *goose.Provider) error {
 		if err == nil || attempt == 2*attempts {
 			return err
 		}
-		if ended := wait(ctx, time.Duration(attempt)*10*time.Millisecond); ended != nil {
+		if ended := wait.For(ctx, time.Duration(attempt)*10*time.Millisecond); ended != nil {
 			return errors.Join(ended, err)
 		}
 	}

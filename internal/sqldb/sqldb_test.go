@@ -25,14 +25,15 @@ func TestReadURL(t *testing.T) {
 	t.Parallel()
 	const strict = "sql_mode=%27STRICT_ALL_TABLES%27"
 	for raw, want := range map[string]string{
-		"postgres://u:p@h:1/d?sslmode=disable":                "postgres://u:p@h:1/d?sslmode=disable",
-		"postgresql://h/d":                                    "postgres://h/d",
-		"postgres://h/d?options=-c%20geqo=off":                "postgres://h/d?options=-c%20geqo%3Doff",
-		"mysql://u:p%40%2F:@h/d?tls=true":                     "u:p@/:@tcp(h:3306)/d?" + strict + "&tls=true",
-		"mariadb://root@[::1]:3307/d":                         "root@tcp([::1]:3307)/d?" + strict,
-		"mysql://u@/d?socket=%2Frun%2Fm.sock":                 "u@unix(/run/m.sock)/d?" + strict,
-		"mysql://h/a%20b?sql_mode=ANSI":                       "tcp(h:3306)/a%20b?sql_mode=ANSI",
-		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20":     "tcp(h:3306)/d?" + strict + "&time_zone=%27%2B09%3A00%27&x=%26+",
+		"postgres://u:p@h:1/d?sslmode=disable": "postgres://u:p@h:1/d?sslmode=disable",
+		"postgresql://h/d":                     "postgres://h/d",
+		"postgres://h/d?options=-c%20geqo=off": "postgres://h/d?options=-c%20geqo%3Doff",
+		"mysql://u:p%40%2F:@h/d?tls=true":      "u:p@/:@tcp(h:3306)/d?" + strict + "&tls=true",
+		"mariadb://root@[::1]:3307/d":          "root@tcp([::1]:3307)/d?" + strict,
+		"mysql://u@/d?socket=%2Frun%2Fm.sock":  "u@unix(/run/m.sock)/d?" + strict,
+		"mysql://h/a%20b?sql_mode=ANSI":        "tcp(h:3306)/a%20b?sql_mode=ANSI",
+		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20": "tcp(h:3306)/d?" + strict +
+			"&time_zone=%27%2B09%3A00%27&x=%26+",
 		"sqlite:///var/q.db":                                  "file:/var/q.db?_txlock=immediate",
 		"sqlite://q.db?_pragma=synchronous(off)":              "file:q.db?_pragma=synchronous%28off%29&_txlock=immediate",
 		"sqlite://dir/q%3F.db":                                "file:dir/q%3F.db?_txlock=immediate",
@@ -119,6 +120,8 @@ func TestCode(t *testing.T) {
 	require.Empty(t, sqldb.Code((*mysqlError)(nil)), "an error that is a nil pointer panics nowhere")
 	require.True(t, sqldb.MySQL.Conflict(&mysqlError{Number: 1213}))
 	require.False(t, sqldb.PostgreSQL.Conflict(&mysqlError{Number: 1213}))
+	require.True(t, sqldb.PostgreSQL.Conflict(pgError("25P03")), "the process stood still in a transaction")
+	require.True(t, sqldb.MySQL.Conflict(&mysqlError{Number: 4031}), "and there")
 	require.True(t, sqldb.SQLite.Locked(mattnError{Code: 5}))
 	require.True(t, sqldb.PostgreSQL.Refused(pgError("22021")))
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // sqlitePragmas make what was committed survive a loss of power (synchronous), readers and the writer independent
@@ -124,7 +126,7 @@ func patiently(ctx context.Context, try func() error) error {
 	defer cancel()
 	for {
 		err := try()
-		if err == nil || !SQLite.Locked(err) || wait(ctx, pause) != nil {
+		if err == nil || !SQLite.Locked(err) || wait.For(ctx, pause) != nil {
 			return err
 		}
 	}

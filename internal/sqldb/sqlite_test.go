@@ -109,11 +109,14 @@ func TestConnector_WaitsForTheLockAndNotForEver(t *testing.T) {
 		refuses, want     error
 		after             time.Duration
 	}{
-		"Open is locked for a while":           {open: 9 * time.Second, refuses: locked, after: 9 * time.Second},
-		"a statement is locked for a while":    {exec: 9 * time.Second, refuses: locked, after: 9 * time.Second},
-		"Open is locked for too long":          {open: time.Hour, refuses: locked, want: locked, after: sqldb.Patience},
-		"a statement is locked for too long":   {exec: time.Hour, refuses: locked, want: locked, after: sqldb.Patience},
-		"the caller has no time":               {exec: time.Hour, gives: time.Second, refuses: locked, want: locked, after: time.Second},
+		"Open is locked for a while":         {open: 9 * time.Second, refuses: locked, after: 9 * time.Second},
+		"a statement is locked for a while":  {exec: 9 * time.Second, refuses: locked, after: 9 * time.Second},
+		"Open is locked for too long":        {open: time.Hour, refuses: locked, want: locked, after: sqldb.Patience},
+		"a statement is locked for too long": {exec: time.Hour, refuses: locked, want: locked, after: sqldb.Patience},
+		"the caller has no time": {
+			exec: time.Hour, gives: time.Second, refuses: locked, want: locked,
+			after: time.Second,
+		},
 		"Open fails for another reason":        {open: time.Hour, refuses: readOnly, want: readOnly},
 		"a statement fails for another reason": {exec: time.Hour, refuses: readOnly, want: readOnly},
 	} {
@@ -150,10 +153,14 @@ func (d bare) Open(dsn string) (driver.Conn, error) {
 
 func TestConnector_PreparesEachConnectionOfAnyDriver(t *testing.T) {
 	t.Parallel()
-	for name, drv := range map[string]driver.Driver{"modernc": sqlite(t), "with the least that a driver has": bare{sqlite(t)}} {
+	for name, drv := range map[string]driver.Driver{
+		"modernc":                          sqlite(t),
+		"with the least that a driver has": bare{sqlite(t)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := sql.OpenDB(sqldb.NewConnector(drv, "file:"+filepath.Join(t.TempDir(), "a.db"), "PRAGMA busy_timeout = 1234", "PRAGMA query_only = 1"))
+			db := sql.OpenDB(sqldb.NewConnector(drv, "file:"+filepath.Join(t.TempDir(), "a.db"), "PRAGMA busy_timeout = 1234",
+				"PRAGMA query_only = 1"))
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
 			for range 3 {
 				conn, err := db.Conn(t.Context()) // each is kept, so that the next is another

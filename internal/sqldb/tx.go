@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // InTx runs fn in a transaction: committed when fn returns nil, else rolled back.
@@ -39,20 +41,8 @@ func (d Dialect) Retry(
 		if err == nil || attempt == attempts || !d.Conflict(err) && !again(err) {
 			return err
 		}
-		if ended := wait(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond)); ended != nil { //nolint:gosec // G404: jitter
+		if ended := wait.For(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond)); ended != nil { //nolint:gosec // G404: jitter
 			return errors.Join(ended, err)
 		}
-	}
-}
-
-// wait pauses for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

@@ -63,7 +63,8 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		switch record.State {
 		case Done:
-			g.cfg.Logger.InfoContext(ctx, "idempotency: duplicate of a handled message", "consumer", key.Consumer, "message_id", key.MessageID)
+			g.cfg.Logger.InfoContext(ctx, "idempotency: duplicate of a handled message", "consumer", key.Consumer, "message_id",
+				key.MessageID)
 			return decode(record.Outcome)
 		case Busy:
 			return nil, g.cfg.Busy(&BusyError{Key: key, Remaining: record.Remaining}, min(record.Remaining, lookAgain))
@@ -83,7 +84,8 @@ func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 	if of, _ := split(record.Outcome); of == nil || bytes.Equal(of, c.digest) {
 		return record, nil
 	}
-	g.cfg.Logger.WarnContext(ctx, "idempotency: a different message with this id has been handled; this one is handled too",
+	g.cfg.Logger.WarnContext(ctx, "idempotency: a different message with this id has been handled; this one is handled "+
+		"too",
 		"consumer", c.Key.Consumer, "message_id", c.Key.MessageID)
 	c.Key = c.Key.another(c.digest)
 	return g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)

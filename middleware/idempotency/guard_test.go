@@ -166,7 +166,9 @@ func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
 // heeding is a store that, as a database, does nothing for a context that has ended.
 type heeding struct{ idempotency.Store }
 
-func (s heeding) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, d time.Duration) error {
+func (s heeding) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte,
+	d time.Duration,
+) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -215,7 +217,9 @@ func (s failing) Renew(ctx context.Context, key idempotency.Key, owner int64, le
 	return s.Store.Renew(ctx, key, owner, lease)
 }
 
-func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, d time.Duration) error {
+func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte,
+	d time.Duration,
+) error {
 	if s.complete != nil {
 		return s.complete
 	}
@@ -345,7 +349,9 @@ func TestGuard_OutcomesOfEarlierReleases(t *testing.T) {
 	_, err := store.Claim(t.Context(), key, 1, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, store.Complete(t.Context(), key, 1, nil, time.Hour))
-	h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(func(*message.Message) ([]*message.Message, error) {
+	h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(func(*message.Message) ([]*message.Message,
+		error,
+	) {
 		return nil, errBoom
 	})
 	_, err = h(order("1"))

@@ -87,7 +87,8 @@ func BenchmarkSuccess(b *testing.B) {
 			b.ReportMetric(median(with), "on-cpu-ns/msg")
 			b.ReportMetric(median(without), "off-cpu-ns/msg")
 			b.ReportMetric(median(ratios), "ratio")
-			b.ReportMetric(testing.AllocsPerRun(1000, func() { _, _ = on(m) })-testing.AllocsPerRun(1000, func() { _, _ = off(m) }), "allocs-more/msg")
+			b.ReportMetric(testing.AllocsPerRun(1000, func() { _, _ = on(m) })-testing.AllocsPerRun(1000,
+				func() { _, _ = off(m) }), "allocs-more/msg")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

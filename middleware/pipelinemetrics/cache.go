@@ -39,7 +39,8 @@ func (c *cache) init(limit int, build func(labels) *series) {
 // get returns the series of a delivery.
 func (c *cache) get(d *middleware.Delivery) *series {
 	slot := &c.recent[slotOf(d)%uint(len(c.recent))]
-	if s := slot.Load(); s != nil && s.labels.event == d.Event && s.labels.handler == d.Handler && s.labels.topic == d.Origin.Topic {
+	if s := slot.Load(); s != nil && s.labels.event == d.Event && s.labels.handler == d.Handler &&
+		s.labels.topic == d.Origin.Topic {
 		return s
 	}
 	raw := labels{d.Origin.Topic, d.Handler, d.Event}

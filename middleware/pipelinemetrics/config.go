@@ -61,10 +61,12 @@ func (c *Config) setDefaults() {
 func (c *Config) validate() error {
 	var errs []error
 	if c.MaxValues < 0 {
-		errs = append(errs, fmt.Errorf("MaxValues is %d: it cannot be negative; 0 is the default of %d", c.MaxValues, DefaultMaxValues))
+		errs = append(errs, fmt.Errorf("MaxValues is %d: it cannot be negative; 0 is the default of %d", c.MaxValues,
+			DefaultMaxValues))
 	}
 	if c.NativeFactor >= 0 && c.NativeFactor <= 1 {
-		errs = append(errs, fmt.Errorf("NativeFactor is %v: it must be above 1, or negative for no native buckets", c.NativeFactor))
+		errs = append(errs, fmt.Errorf("NativeFactor is %v: it must be above 1, or negative for no native buckets",
+			c.NativeFactor))
 	}
 	for name, buckets := range map[string][]float64{
 		"DurationBuckets": c.DurationBuckets, "DelayBuckets": c.DelayBuckets, "PayloadBuckets": c.PayloadBuckets,

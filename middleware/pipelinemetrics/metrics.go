@@ -43,12 +43,14 @@ func New(cfg Config) (*Metrics, error) {
 	m := &Metrics{
 		cfg: cfg,
 		started: prometheus.NewCounterVec(cfg.counter("redrive_attempts_started_total",
-			"Runs of a handler that were begun. The attempt is first, retry or last."), []string{"topic", "handler", "event", "attempt"}),
+			"Runs of a handler that were begun. The attempt is first, retry or last."),
+			[]string{"topic", "handler", "event", "attempt"}),
 		deliveries: prometheus.NewCounterVec(cfg.counter("redrive_deliveries_total",
 			"Deliveries by what happened to them: success, retry, dead_letter, skip, defer, give_back or not_settled."),
 			[]string{"topic", "handler", "event", "attempt", "outcome"}),
 		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
-			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), []string{"handler", "attempt", "result"}),
+			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets),
+			[]string{"handler", "attempt", "result"}),
 		payload: newSizes(cfg.classic("redrive_payload_bytes",
 			"Size of the payload of each delivery that was run.", cfg.PayloadBuckets), "topic"),
 		delay: prometheus.NewHistogramVec(cfg.histogram("redrive_retry_delay_seconds",
@@ -61,7 +63,8 @@ func New(cfg Config) (*Metrics, error) {
 		publishFailed: prometheus.NewCounterVec(cfg.counter("redrive_publish_failures_total",
 			"Failed tries to publish a retry, a deferral or a dead letter."), []string{"topic", "handler", "outcome"}),
 		circuitState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.", ConstLabels: cfg.ConstLabels,
+			Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.",
+			ConstLabels: cfg.ConstLabels,
 		}, []string{"circuit"}),
 		circuitChange: prometheus.NewCounterVec(cfg.counter("redrive_circuit_changes_total",
 			"Changes of a circuit, by the state it came to."), []string{"circuit", "to"}),
@@ -75,7 +78,8 @@ func New(cfg Config) (*Metrics, error) {
 
 func (m *Metrics) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{
-		m.started, m.deliveries, m.duration, m.payload, m.delay, m.deadLetters, m.fallbacks, m.publishFailed, m.circuitState, m.circuitChange,
+		m.started, m.deliveries, m.duration, m.payload, m.delay, m.deadLetters, m.fallbacks, m.publishFailed, m.circuitState,
+		m.circuitChange,
 	}
 	if m.bus != nil {
 		all = append(all, m.bus.started, m.bus.payload, m.bus.duration, m.bus.ackFailed, m.bus.dead)

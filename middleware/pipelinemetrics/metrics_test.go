@@ -62,7 +62,8 @@ func (w *world) deliver(failures int, event string, h func() error) error {
 	m := message.NewMessage("1", message.Payload("0123456789"))
 	m.Metadata[envelope.KeyEvent] = event
 	m.Metadata[envelope.KeyRetryCount] = strconv.Itoa(failures)
-	m.SetContext(envelope.WithOrigin(context.Background(), &envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}))
+	m.SetContext(envelope.WithOrigin(context.Background(),
+		&envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}))
 	_, err := w.pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, h() })(m)
 	return err
 }
@@ -96,7 +97,10 @@ func (w *world) play(t *testing.T) {
 // What happens is counted under the tags first, retry and last, with what happened to it.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pipelinemetrics.Config{NativeFactor: -1, DurationBuckets: []float64{.25, 1}, DelayBuckets: []float64{10}, PayloadBuckets: []float64{64}}, nil)
+		w := newWorld(t, pipelinemetrics.Config{
+			NativeFactor: -1, DurationBuckets: []float64{.25, 1},
+			DelayBuckets: []float64{10}, PayloadBuckets: []float64{64},
+		}, nil)
 		w.play(t)
 		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(golden)))
 	})
@@ -179,7 +183,8 @@ redrive_retry_delay_seconds_count{handler="billing",kind="retry",topic="orders"}
 // The names follow Prometheus' conventions; those of the service bus break with them, and no others do.
 func TestMetrics_Lint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pipelinemetrics.Config{}, func(c *middleware.Config) { c.Breaker = &middleware.Breaker{Failures: 1} })
+		w := newWorld(t, pipelinemetrics.Config{},
+			func(c *middleware.Config) { c.Breaker = &middleware.Breaker{Failures: 1} })
 		w.play(t)
 		problems, err := testutil.GatherAndLint(w.registry)
 		require.NoError(t, err)
@@ -291,7 +296,8 @@ event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano
 event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing",retry="last"} 0
 event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing",retry="retry"} 0
 event_processed_duration_sum{event_name="order.placed",exit_status="success",nano_service_name="billing",retry="first"} 300
-`), "event_processed_duration", "event_processed_duration_bucket", "event_processed_duration_count", "event_processed_duration_sum"))
+`), "event_processed_duration", "event_processed_duration_bucket", "event_processed_duration_count",
+			"event_processed_duration_sum"))
 	})
 }
 
@@ -343,7 +349,8 @@ func TestMetrics_TellsSeriesApart(t *testing.T) {
 		for _, i := range []int{0, 2, 6, 4, 5, 7, 3, 1} { // each differs from the one before in one of the three
 			of := func(bit int) string { return string(rune('a'+(i>>bit)&1)) + "bc" }
 			d := middleware.Delivery{
-				Origin: &envelope.Origin{Topic: of(0)}, Handler: of(1), Event: of(2), Attempt: middleware.Attempt{Tag: middleware.TagFirst},
+				Origin: &envelope.Origin{Topic: of(0)}, Handler: of(1), Event: of(2),
+				Attempt: middleware.Attempt{Tag: middleware.TagFirst},
 			}
 			for range i + 1 {
 				ctx := metrics.Started(t.Context(), middleware.Started{Delivery: &d})
@@ -403,7 +410,10 @@ func value(t *testing.T, g prometheus.Gatherer, name string, labels map[string]s
 
 // What is counted while somebody gathers is not lost, and a histogram of sizes is one at every moment.
 func TestMetrics_Sizes(t *testing.T) {
-	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{PayloadBuckets: []float64{0, 10, 100}, ServiceBus: "billing"})
+	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{
+		PayloadBuckets: []float64{0, 10, 100},
+		ServiceBus:     "billing",
+	})
 	require.NoError(t, err)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(metrics)
@@ -422,12 +432,16 @@ func TestMetrics_Sizes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	deliveries.Wait()
-	for name, labels := range map[string]string{"redrive_payload_bytes": `topic="orders"`, "rmq_consumer_payload_bytes": `event_name="orders",nano_service_name="billing"`} {
+	for name, labels := range map[string]string{
+		"redrive_payload_bytes":      `topic="orders"`,
+		"rmq_consumer_payload_bytes": `event_name="orders",nano_service_name="billing"`,
+	} {
 		help := map[string]string{
 			"redrive_payload_bytes":      "Size of the payload of each delivery that was run.",
 			"rmq_consumer_payload_bytes": "Service bus name: size of the payload of each delivery.",
 		}[name]
-		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(strings.NewReplacer("NAME", name, "HELP_", help, "LABELS", labels).Replace(`
+		require.NoError(t, testutil.GatherAndCompare(registry,
+			strings.NewReader(strings.NewReplacer("NAME", name, "HELP_", help, "LABELS", labels).Replace(`
 # HELP NAME HELP_
 # TYPE NAME histogram
 NAME_bucket{LABELS,le="0"} 668
@@ -442,7 +456,8 @@ NAME_count{LABELS} 4000
 
 func TestNew_Faults(t *testing.T) {
 	_, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: -1, NativeFactor: 1, DelayBuckets: []float64{2, 1}})
-	require.EqualError(t, err, "pipelinemetrics: invalid config: MaxValues is -1: it cannot be negative; 0 is the default of 100\n"+
+	require.EqualError(t, err, "pipelinemetrics: invalid config: MaxValues is -1: it cannot be negative; 0 is the "+
+		"default of 100\n"+
 		"NativeFactor is 1: it must be above 1, or negative for no native buckets\n"+
 		"DelayBuckets must rise from one to the next, and there must be one")
 }

@@ -46,7 +46,10 @@ func (m *Metrics) newSeries(l labels) *series {
 	for _, reason := range []envelope.Reason{envelope.ReasonExhausted, envelope.ReasonPermanent} {
 		m.deadLetters.WithLabelValues(l.topic, l.handler, l.event, string(reason))
 	}
-	for _, o := range []middleware.Outcome{middleware.OutcomeRetry, middleware.OutcomeDefer, middleware.OutcomeDeadLetter} {
+	for _, o := range []middleware.Outcome{
+		middleware.OutcomeRetry, middleware.OutcomeDefer,
+		middleware.OutcomeDeadLetter,
+	} {
 		m.publishFailed.WithLabelValues(l.topic, l.handler, o.String())
 	}
 	m.fallbacks.WithLabelValues(l.topic, l.handler)
@@ -67,7 +70,8 @@ func (s *series) outcome(tag int, o middleware.Outcome) prometheus.Counter {
 	if c := slot.Load(); c != nil {
 		return *c
 	}
-	c := s.metrics.deliveries.WithLabelValues(s.labels.topic, s.labels.handler, s.labels.event, string(tags[tag]), o.String())
+	c := s.metrics.deliveries.WithLabelValues(s.labels.topic, s.labels.handler, s.labels.event, string(tags[tag]),
+		o.String())
 	slot.Store(&c) // a second caller stores the same counter
 	return c
 }

@@ -25,7 +25,8 @@ var _ prometheus.Collector = (*sizes)(nil)
 
 func newSizes(opts prometheus.HistogramOpts, labels ...string) *sizes {
 	return &sizes{
-		desc: prometheus.NewDesc(opts.Name, opts.Help, labels, opts.ConstLabels), bounds: opts.Buckets, all: map[labelValues]*sizeSeries{},
+		desc: prometheus.NewDesc(opts.Name, opts.Help, labels, opts.ConstLabels), bounds: opts.Buckets,
+		all: map[labelValues]*sizeSeries{},
 	}
 }
 

@@ -3,7 +3,8 @@
 // without Prometheus.
 //
 //	client, err := statsd.New("127.0.0.1:8125")
-//	pipeline, err := middleware.New(middleware.Config{Observer: pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"}), ...})
+//	observer := pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"})
+//	pipeline, err := middleware.New(middleware.Config{Observer: observer, ...})
 //
 // Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the
 // first, for example. As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's

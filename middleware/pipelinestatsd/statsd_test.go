@@ -27,7 +27,8 @@ func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []
 	agent, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, agent.Close()) }()
-	client, err := statsd.New(agent.LocalAddr().String(), statsd.WithoutTelemetry(), statsd.WithoutClientSideAggregation(), statsd.WithoutOriginDetection(),
+	client, err := statsd.New(agent.LocalAddr().String(), statsd.WithoutTelemetry(), statsd.WithoutClientSideAggregation(),
+		statsd.WithoutOriginDetection(),
 		statsd.WithWorkersCount(1))
 	require.NoError(t, err)
 	cfg := pipelinestatsd.Config{Client: client, Service: "billing"}
@@ -116,7 +117,8 @@ func TestObserver_SamplePayloadFromTheEnvironment(t *testing.T) {
 // Acks that could not be sent are counted by the broker, and sent once each.
 func TestObserver_AcksFailed(t *testing.T) {
 	failed := uint64(0)
-	lines := sent(t, func(c *pipelinestatsd.Config) { c.AcksFailed = func() uint64 { failed++; return failed / 2 * 2 } }, 0, 0, 0)
+	lines := sent(t, func(c *pipelinestatsd.Config) { c.AcksFailed = func() uint64 { failed++; return failed / 2 * 2 } },
+		0, 0, 0)
 	n := 0
 	for _, line := range lines {
 		if strings.HasPrefix(line, pipelinestatsd.AckFailed) {

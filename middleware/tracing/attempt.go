@@ -25,14 +25,17 @@ func attemptSpan(ctx context.Context) trace.Span {
 }
 
 // process begins the span of an attempt.
-func (t *Tracer) process(ctx context.Context, m *message.Message, origin *envelope.Origin, more ...attribute.KeyValue) (context.Context, trace.Span) {
+func (t *Tracer) process(ctx context.Context, m *message.Message, origin *envelope.Origin,
+	more ...attribute.KeyValue,
+) (context.Context, trace.Span) {
 	created, previous := t.creation(m), before(m)
 	attributes := append(t.messageAttributes(m, origin.Broker, origin.Topic),
 		semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess)
 	attributes = append(append(attributes, originAttributes(origin)...), more...)
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	parent, around := trace.SpanContextFromContext(ctx), trace.SpanContext{}
-	within := t.propagator.Extract(ctx, propagation.MapCarrier(m.Metadata)) // with created as the parent, where there is one
+	// with created as the parent, where there is one
+	within := t.propagator.Extract(ctx, propagation.MapCarrier(m.Metadata))
 	switch {
 	case t.cfg.NewTraces:
 		opts, around, parent = append(opts, trace.WithNewRoot()), parent, trace.SpanContext{}
@@ -53,7 +56,8 @@ func (t *Tracer) Started(ctx context.Context, e middleware.Started) context.Cont
 func attemptAttributes(d *middleware.Delivery) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		semconv.MessagingMessageID(d.Attempt.MessageID), semconv.MessagingMessageBodySize(d.Payload),
-		attribute.String("redrive.handler", d.Handler), attribute.Int("redrive.attempt", d.Attempt.Number), attribute.Int("redrive.max_attempts", d.Attempt.Max),
+		attribute.String("redrive.handler", d.Handler), attribute.Int("redrive.attempt", d.Attempt.Number),
+		attribute.Int("redrive.max_attempts", d.Attempt.Max),
 	}
 	if d.Event != "" {
 		list = append(list, attribute.String("redrive.event", text(d.Event)))
@@ -82,17 +86,20 @@ func (t *Tracer) Finished(ctx context.Context, e middleware.Finished) {
 
 // RetryScheduled implements [middleware.Observer].
 func (t *Tracer) RetryScheduled(ctx context.Context, e middleware.RetryScheduled) {
-	event(ctx, e.Decision.Outcome.String()+" scheduled", attribute.Float64("redrive.delay_seconds", e.Decision.Delay.Seconds()))
+	event(ctx, e.Decision.Outcome.String()+" scheduled",
+		attribute.Float64("redrive.delay_seconds", e.Decision.Delay.Seconds()))
 }
 
 // DeadLettered implements [middleware.Observer].
 func (t *Tracer) DeadLettered(ctx context.Context, e middleware.DeadLettered) {
-	event(ctx, "dead letter", attribute.String("redrive.reason", string(e.DeadLetter.Reason)), attribute.Bool("redrive.fallback", e.Fallback))
+	event(ctx, "dead letter", attribute.String("redrive.reason", string(e.DeadLetter.Reason)),
+		attribute.Bool("redrive.fallback", e.Fallback))
 }
 
 // PublishFailed implements [middleware.Observer].
 func (t *Tracer) PublishFailed(ctx context.Context, e middleware.PublishFailed) {
-	event(ctx, "publish failed", attribute.String("redrive.outcome", e.Outcome.String()), attribute.Int("redrive.try", e.Try),
+	event(ctx, "publish failed", attribute.String("redrive.outcome", e.Outcome.String()),
+		attribute.Int("redrive.try", e.Try),
 		semconv.ExceptionMessage(text(e.Err.Error())))
 }
 

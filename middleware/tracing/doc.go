@@ -16,7 +16,8 @@
 // them in development), and redrive.* for what these have no word for.
 //
 //	send orders      producer   a publish; its context travels in traceparent and tracestate
-//	process orders   consumer   one attempt, with its outcome; events tell of the retry, the dead letter, and publishes that failed
+//	process orders   consumer   one attempt, with its outcome; events tell of the retry, the dead letter, and publishes
+//	                            that failed
 //	send orders      producer   a redrive (redrive.id names the dead letter)
 //
 // # One trace

@@ -45,7 +45,9 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 }
 
 // send begins the span of a publish. A message that was published before, and is passed on, links to that.
-func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic string,
+	more ...attribute.KeyValue,
+) (context.Context, trace.Span) {
 	parent, created := trace.SpanContextFromContext(ctx), t.creation(m)
 	if !parent.IsValid() && created.IsValid() {
 		ctx, parent = trace.ContextWithRemoteSpanContext(ctx, created), created
@@ -53,14 +55,18 @@ func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic str
 	return t.startSend(ctx, m, scheme, topic, links(parent, created), more...)
 }
 
-func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topic string, to []trace.Link, more ...attribute.KeyValue) (context.Context, trace.Span) {
-	attributes := append(t.messageAttributes(m, scheme, topic), semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend,
+func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topic string, to []trace.Link,
+	more ...attribute.KeyValue,
+) (context.Context, trace.Span) {
+	attributes := append(t.messageAttributes(m, scheme, topic), semconv.MessagingOperationName("send"),
+		semconv.MessagingOperationTypeSend,
 		semconv.MessagingMessageBodySize(len(m.Payload)))
 	if id := m.Metadata[envelope.KeyMessageID]; id != "" {
 		attributes = append(attributes, semconv.MessagingMessageID(text(id)))
 	}
 	opts := []trace.SpanStartOption{
-		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(append(attributes, more...)...), trace.WithLinks(to...),
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(append(attributes, more...)...),
+		trace.WithLinks(to...),
 	}
 	return t.tracer.Start(ctx, "send "+topic, opts...) //nolint:spancheck // the caller ends it
 }

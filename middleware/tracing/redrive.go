@@ -18,7 +18,9 @@ type redriver struct {
 }
 
 // Reschedule implements [middleware.Rescheduler].
-func (r *redriver) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (r *redriver) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	ctx, span := r.begin(ctx, &origin, m)
 	defer span.End()
 	err := r.next.Reschedule(ctx, origin, m, delay)
@@ -27,14 +29,18 @@ func (r *redriver) Reschedule(ctx context.Context, origin envelope.Origin, m *me
 }
 
 // begin begins the span and makes it the one that the next attempt links to.
-func (r *redriver) begin(ctx context.Context, origin *envelope.Origin, m *message.Message) (context.Context, trace.Span) {
+func (r *redriver) begin(ctx context.Context, origin *envelope.Origin, m *message.Message) (context.Context,
+	trace.Span,
+) {
 	parent, died := trace.SpanContextFromContext(ctx), before(m)
 	if !died.IsValid() {
 		died = r.tracer.creation(m)
 	}
 	more := originAttributes(origin)
 	for _, label := range [...]struct{ name, key string }{
-		{"redrive.id", envelope.KeyRedriveID}, {"redrive.count", envelope.KeyRedriveCount}, {"redrive.run", envelope.KeyRedriveRun},
+		{"redrive.id", envelope.KeyRedriveID},
+		{"redrive.count", envelope.KeyRedriveCount},
+		{"redrive.run", envelope.KeyRedriveRun},
 	} {
 		if value := m.Metadata[label.key]; value != "" {
 			more = append(more, attribute.String(label.name, text(value)))
@@ -54,7 +60,9 @@ type batchRedriver struct {
 }
 
 // RescheduleAll redrives many at once.
-func (r *batchRedriver) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
+func (r *batchRedriver) RescheduleAll(ctx context.Context, origins []envelope.Origin,
+	messages []*message.Message,
+) []error {
 	spans := make([]trace.Span, len(messages))
 	for i, m := range messages {
 		_, spans[i] = r.begin(ctx, &origins[i], m)

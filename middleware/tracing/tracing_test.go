@@ -54,7 +54,8 @@ func order(traceparent string) *message.Message {
 	if traceparent != "" {
 		m.Metadata[envelope.KeyTraceParent] = traceparent
 	}
-	m.SetContext(envelope.WithOrigin(context.Background(), &envelope.Origin{Broker: "amqp", Topic: "orders", Consumer: "billing", RoutingKey: "order.placed"}))
+	m.SetContext(envelope.WithOrigin(context.Background(),
+		&envelope.Origin{Broker: "amqp", Topic: "orders", Consumer: "billing", RoutingKey: "order.placed"}))
 	return m
 }
 
@@ -68,8 +69,11 @@ func TestMiddleware_Alone(t *testing.T) {
 	})(m)
 	require.NoError(t, err)
 	require.False(t, trace.SpanContextFromContext(m.Context()).IsValid(), "the message has its own context again")
-	require.Equal(t, "0af7651916cd43dd8448eb211c80319c", envelope.TraceID(produced[0].Metadata), "also where the publisher does not trace")
-	_, err = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(order(parent))
+	require.Equal(t, "0af7651916cd43dd8448eb211c80319c", envelope.TraceID(produced[0].Metadata),
+		"also where the publisher does not trace")
+	_, err = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errors.New("no")
+	})(order(parent))
 	require.Error(t, err)
 	require.Panics(t, func() {
 		_, _ = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) { panic("no") })(order(parent))
@@ -97,14 +101,17 @@ func TestTracer_UntracedAndUnstarted(t *testing.T) {
 	var retried *message.Message
 	pipeline, err := middleware.New(middleware.Config{
 		Observer: w.tracer, Logger: slog.New(slog.DiscardHandler),
-		Rescheduler: middleware.ReschedulerFunc(func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
-			retried = m
-			return nil
-		}),
+		Rescheduler: middleware.ReschedulerFunc(
+			func(_ context.Context, _ envelope.Origin, m *message.Message, _ time.Duration) error {
+				retried = m
+				return nil
+			}),
 		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return nil }),
 	})
 	require.NoError(t, err)
-	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(order(""))
+	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errors.New("no")
+	})(order(""))
 	require.NoError(t, err)
 	first := w.spans.GetSpans()[0]
 	require.Equal(t, first.SpanContext.TraceID().String(), envelope.TraceID(retried.Metadata))

@@ -102,7 +102,8 @@ func NewServer(cfg Config) *Server {
 	}
 	cfg.Capabilities.MaxDelay = max(cfg.Capabilities.MaxDelay, 0)
 	return &Server{
-		cfg: cfg, queues: map[string]*queue{}, sessions: map[*stream]bool{}, calls: map[string]int{}, released: make(chan struct{}),
+		cfg: cfg, queues: map[string]*queue{}, sessions: map[*stream]bool{}, calls: map[string]int{},
+		released: make(chan struct{}),
 	}
 }
 
@@ -212,6 +213,13 @@ func (s *Server) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]
+}
+
+// Sessions returns how many streams are open.
+func (s *Server) Sessions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sessions)
 }
 
 func (s *Server) called(method string) Hooks {

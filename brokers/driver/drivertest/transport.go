@@ -153,7 +153,7 @@ func (s *Server) store(o *driver.Outgoing) error {
 			return fmt.Errorf("topic %s: %w", o.To.Topic, brokers.ErrUnroutable)
 		}
 	case driver.ToConsumer:
-		if s.cfg.Strict && s.queues[key(o.To.Topic, o.To.Consumer)] == nil {
+		if (s.cfg.Strict || o.ExistingOnly) && s.queues[key(o.To.Topic, o.To.Consumer)] == nil {
 			return fmt.Errorf("consumer %s of %s: %w", o.To.Consumer, o.To.Topic, brokers.ErrUnroutable)
 		}
 		put(s.queueLocked(o.To.Topic, o.To.Consumer))

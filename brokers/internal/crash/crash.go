@@ -17,7 +17,8 @@ const DefaultLimit = 5
 
 // Letter makes the dead letter of m, which was delivered crashes times without an answer. m is not changed.
 func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at time.Time) *envelope.DeadLetter {
-	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to end the process (crash-limit %d)", crashes, limit)
+	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to end the process (crash-limit %d)",
+		crashes, limit)
 	fault := envelope.Error{Message: text, Code: "crash"}
 	dead := m
 	if c, err := envelope.ReadControl(m); err == nil {
@@ -35,7 +36,9 @@ func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at t
 
 // Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it fails:
 // somebody who looks for d finds it late, which beats a message that goes on ending processes.
-func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter, queue func(context.Context, *envelope.DeadLetter) error) error {
+func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
+	queue func(context.Context, *envelope.DeadLetter) error,
+) error {
 	if cfg.DeadLetters == nil {
 		return queue(ctx, d)
 	}
@@ -44,7 +47,8 @@ func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter, queue
 		return nil
 	}
 	cfg.Logger.ErrorContext(ctx, "Config.DeadLetters did not take a dead letter, which goes to the dead letter queue",
-		"broker", d.Origin.Broker, "topic", d.Origin.Topic, "consumer", d.Origin.Consumer, "message_id", d.Message.UUID, "error", err)
+		"broker", d.Origin.Broker, "topic", d.Origin.Topic, "consumer", d.Origin.Consumer, "message_id", d.Message.UUID,
+		"error", err)
 	return queue(ctx, d)
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 func letter() *envelope.DeadLetter {
-	return crash.Letter(message.NewMessage("m", []byte("payload")), envelope.Origin{Topic: "orders", Consumer: "billing"}, 6, 5, time.Unix(1, 0))
+	return crash.Letter(message.NewMessage("m", []byte("payload")), envelope.Origin{Topic: "orders", Consumer: "billing"},
+		6, 5, time.Unix(1, 0))
 }
 
 func TestLetter_SaysWhy(t *testing.T) {

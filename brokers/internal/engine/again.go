@@ -14,7 +14,9 @@ import (
 )
 
 // Reschedule implements brokers.Broker.
-func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	if !b.enter() {
 		return fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed)
 	}
@@ -29,7 +31,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 		err = b.sender.sendOne(ctx, &o)
 	}
 	if err != nil {
-		return b.failed("reschedule", &origin, err)
+		return b.failed("reschedule", &origin, unmade(&o, err))
 	}
 	if h := handOf(ctx, &origin, m); h != nil {
 		h.rescheduled.Add(1)
@@ -41,7 +43,8 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 // returns an error for each, nil for stored, in their order. Package dlq redrives whole batches through it.
 func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	if len(origins) != len(messages) {
-		return all(len(messages), fmt.Errorf("%s: reschedule: %d origins for %d messages", b.traits.Name, len(origins), len(messages)))
+		return all(len(messages), fmt.Errorf("%s: reschedule: %d origins for %d messages", b.traits.Name, len(origins),
+			len(messages)))
 	}
 	if !b.enter() {
 		return all(len(messages), fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed))
@@ -62,7 +65,7 @@ func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	}
 	for n, err := range b.sender.send(ctx, out) {
 		if i := indexes[n]; err != nil {
-			faults[i] = b.failed("reschedule", &origins[i], err)
+			faults[i] = b.failed("reschedule", &origins[i], unmade(&out[n], err))
 		}
 	}
 	return faults
@@ -72,12 +75,25 @@ func (b *Broker) failed(what string, origin *envelope.Origin, err error) error {
 	return fmt.Errorf("%s: %s for %q on %q: %w", b.traits.Name, what, origin.Consumer, origin.Topic, err)
 }
 
+// unmade says what to do about a destination that was missing and not made.
+func unmade(o *driver.Outgoing, err error) error {
+	if o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) {
+		return driver.MissingTarget(o.Origin, err)
+	}
+	return err
+}
+
 // again makes the publication that puts m in front of the consumer of origin.
-func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message, delay time.Duration) error {
+func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
 	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
 		return errors.New("the origin names no topic, so there is no consumer to give the message back to")
 	}
-	*o = driver.Outgoing{Message: m, To: b.to(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin}
+	*o = driver.Outgoing{
+		Message: m, To: b.to(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
+		ExistingOnly: envelope.ExistingOnly(ctx),
+	}
 	for _, key := range whereabouts { // where it was means nothing once it is back there; m is ours
 		delete(m.Metadata, key)
 	}
@@ -86,7 +102,7 @@ func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope
 	delete(m.Metadata, envelope.KeyStage)
 	if h := handOf(ctx, origin, m); h != nil {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
-	} else if !b.traits.StablePosition { // a redrive begins anew
+	} else { // a redrive begins anew, also where it keeps the position that the message had
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})
 	}
 	if err := b.delay(o, delay, time.Now()); err != nil {
@@ -107,9 +123,6 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	defer b.calls.Done()
 	if err := b.deadLetter(ctx, d); err != nil {
 		return b.failed("dead letter", &d.Origin, err)
-	}
-	if h := handOf(ctx, &d.Origin, d.Message); h != nil {
-		h.dead.Store(true)
 	}
 	return nil
 }
@@ -146,4 +159,22 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 		return err
 	}
 	return b.sender.sendOne(ctx, &o)
+}
+
+// Readers implements brokers.ReaderCounter.
+func (b *Broker) Readers(ctx context.Context, origin envelope.Origin) (n int, err error) {
+	counter, ok := b.transport.(driver.ReaderCounter)
+	if !ok {
+		return 0, fmt.Errorf("%s: readers: %w", b.traits.Name, errors.ErrUnsupported)
+	}
+	if !b.enter() {
+		return 0, fmt.Errorf("%s: readers: %w", b.traits.Name, brokers.ErrClosed)
+	}
+	defer b.calls.Done()
+	to := b.to(driver.ToConsumer, origin.Topic, b.consumerIn(&origin))
+	n, err = boundedOf(ctx, &b.traits, func(ctx context.Context) (int, error) { return counter.Readers(ctx, to) }, nil)
+	if err != nil {
+		return 0, b.failed("readers", &origin, err)
+	}
+	return n, nil
 }

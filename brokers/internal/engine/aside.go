@@ -14,7 +14,7 @@ import (
 func (s *subscription) admit(h *hand) bool {
 	if h.replayed() {
 		s.b.replays.Add(1)
-		h.moved = true
+		h.moved, h.skipped = true, true
 		h.settle(driver.Ack, 0)
 		return false
 	}
@@ -131,24 +131,30 @@ func (s *subscription) await(h *hand, answered <-chan struct{}) {
 }
 
 // nacked brings h back after a pause, which doubles with every delivery: a message that cannot be settled makes no hot
-// loop. A nack during the drain is for another process, and needs none.
-func (s *subscription) nacked(h *hand) {
-	select {
-	case <-s.stop:
+// loop. A nack during the drain is for another process, and needs none. With direct it returns what its worker is to
+// hand out again.
+func (s *subscription) nacked(h *hand) *hand {
+	if isClosed(s.stop) {
 		h.settle(driver.Release, 0)
-		return
-	default:
+		return nil
 	}
 	if s.b.traits.NackPause {
 		h.settle(driver.Nack, s.nacking.After(h.Earlier+1))
-		return
+		return nil
 	}
 	// The memory is for the next session: the message may be delivered anew before its pause is over.
 	_, pause := s.memory.nack(h.stageName(), func(times int) time.Duration {
 		return s.nacking.After(max(times, h.nacks+1, h.Earlier+1))
 	})
 	next := h.again()
-	s.aside.Go(func() { s.hold(next, pause) })
+	if !s.direct {
+		s.aside.Go(func() { s.hold(next, pause) })
+		return nil
+	}
+	if !s.rest(next, pause) {
+		return nil
+	}
+	return next
 }
 
 // hold keeps h in hand for d, and lets it run then. Others run meanwhile, also where the window is one message: the

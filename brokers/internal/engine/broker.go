@@ -208,16 +208,40 @@ func (b *Broker) begin() bool {
 // bounded calls f with ctx and returns when f has, or, for a transport that does not promise to heed its contexts, when
 // ctx has ended; then f is left behind.
 func bounded(ctx context.Context, traits *driver.Traits, f func(context.Context) error) error {
+	_, err := boundedOf(ctx, traits, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }, nil)
+	return err
+}
+
+// boundedOf is bounded for calls with a result. late, unless it is nil, gets one that comes when nothing waits for it
+// any more.
+func boundedOf[T any](ctx context.Context, traits *driver.Traits, f func(context.Context) (T, error), late func(T)) (
+	T, error,
+) {
 	if traits.Prompt || traits.Local {
 		return f(ctx)
 	}
-	answer := make(chan error, 1)
-	go func() { answer <- f(ctx) }()
+	type answer struct {
+		value T
+		err   error
+	}
+	answers, left := make(chan answer), make(chan struct{})
+	go func() {
+		value, err := f(ctx)
+		select {
+		case answers <- answer{value, err}:
+		case <-left:
+			if err == nil && late != nil {
+				late(value)
+			}
+		}
+	}()
 	select {
-	case err := <-answer:
-		return err
+	case a := <-answers:
+		return a.value, a.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		close(left)
+		var none T
+		return none, context.Cause(ctx)
 	}
 }
 

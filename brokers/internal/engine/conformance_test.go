@@ -36,14 +36,19 @@ var shapes = map[string]drivertest.Config{
 		Capabilities: brokers.Capabilities{
 			Groups: true, DeliveryCount: true, DelayTolerance: 100 * time.Millisecond, MaxMessageBytes: 1 << 20,
 		},
-		Steps: driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond, 2*time.Second, 10*time.Second, time.Minute, time.Hour),
+		Steps: driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond,
+			2*time.Second, 10*time.Second, time.Minute, time.Hour),
 		Limit: 1<<20 + driver.Headroom,
 	},
 	"takes batches": {
 		Traits: driver.Traits{
-			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50, SettleLinger: 5 * time.Millisecond,
+			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50,
+			SettleLinger: 5 * time.Millisecond,
 		},
-		Capabilities: brokers.Capabilities{Groups: true, Durable: true, DeliveryCount: true, DelayTolerance: 10 * time.Millisecond},
+		Capabilities: brokers.Capabilities{
+			Groups: true, Durable: true, DeliveryCount: true,
+			DelayTolerance: 10 * time.Millisecond,
+		},
 	},
 	"cannot delay and has another broker for it": {
 		Traits:       driver.Traits{Name: "cannot delay", Prompt: true},

@@ -30,8 +30,9 @@ func rabbit() drivertest.Config {
 	return drivertest.Config{
 		Traits:       driver.Traits{Prompt: true, Early: true},
 		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
-		Steps:        driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 400*time.Millisecond, 2*time.Second, 10*time.Second),
-		CountNacks:   true,
+		Steps: driver.NewSteps(20*time.Millisecond, 50*time.Millisecond, 400*time.Millisecond, 2*time.Second,
+			10*time.Second),
+		CountNacks: true,
 	}
 }
 
@@ -168,6 +169,34 @@ func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
 		s.With(func(h *drivertest.Hooks) { h.Receive = nil })
 		p.publish("later")
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Len(t, d.of("later"), 1)
+	})
+}
+
+// A stream that is opened after the subscription has given up is closed: a broker would send it messages.
+func TestSession_ThatIsOpenedTooLateIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Traits.Prompt = false
+		s := drivertest.NewServer(cfg)
+		p := open(t, s)
+		d := p.consume(ack)
+		synctest.Wait()
+		var received atomic.Int32
+		s.With(func(h *drivertest.Hooks) {
+			h.Receive = func(driver.Queue) error {
+				if received.Add(1) <= 2 {
+					time.Sleep(45 * time.Second) // virtual
+				}
+				return nil
+			}
+		})
+		s.Cut()
+		time.Sleep(3 * time.Minute) // virtual
+		synctest.Wait()
+		require.Equal(t, 1, s.Sessions())
+		p.publish("later")
 		synctest.Wait()
 		require.Len(t, d.of("later"), 1)
 	})
@@ -391,7 +420,8 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 	for name, cfg := range map[string]drivertest.Config{
 		"stamped by the publisher": rabbit(),
 		"by its position": {
-			Traits: driver.Traits{Prompt: true, NackPause: true, StablePosition: true}, Capabilities: brokers.Capabilities{Groups: true},
+			Traits:       driver.Traits{Prompt: true, NackPause: true, StablePosition: true},
+			Capabilities: brokers.Capabilities{Groups: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -524,7 +554,8 @@ func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 		p.publish("second")
 		origin := envelope.Origin{Topic: "orders", Consumer: "gone"}
 		require.NoError(t, p.Reschedule(t.Context(), origin, message.NewMessage("retry", nil), 0))
-		require.NoError(t, p.DeadLetter(t.Context(), &envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
+		require.NoError(t, p.DeadLetter(t.Context(),
+			&envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
 		require.Len(t, s.Messages("orders", "gone"), 1)
 		require.Len(t, s.Dead("orders.gone_dlq"), 1)
 		time.Sleep(time.Second)
@@ -610,7 +641,8 @@ func TestEvent_WithoutASubscriber(t *testing.T) {
 		require.NoError(t, open(t, s, bus).Publisher().Publish("order.paid", event), "on a bus it is no error")
 		strict := open(t, s, bus, func(c *brokers.Config) { c.RefuseUnrouted = true })
 		require.ErrorIs(t, strict.Publisher().Publish("order.paid", event), brokers.ErrUnroutable)
-		require.ErrorIs(t, open(t, s).Publisher().Publish("order.paid", event), brokers.ErrUnroutable, "without patterns the broker decides")
+		require.ErrorIs(t, open(t, s).Publisher().Publish("order.paid", event), brokers.ErrUnroutable,
+			"without patterns the broker decides")
 	})
 }
 
@@ -655,9 +687,17 @@ func TestSubscribe_WhoMayReadWhat(t *testing.T) {
 			`queue "shop.billing" is read for invoice.* already`,
 		},
 		"the same pattern twice": {brokers.ServiceBus("shop"), "billing", read{"invoice.*", nil}, read{"invoice.*", nil}, ""},
-		"two services":           {brokers.ServiceBus("shop"), "billing", read{"invoice.*", nil}, read{"user.#", group("mail")}, ""},
+		"two services": {
+			brokers.ServiceBus("shop"), "billing",
+			read{"invoice.*", nil},
+			read{"user.#", group("mail")},
+			"",
+		},
 		"two groups, a naming without them": {
-			brokers.Laravel(), "", read{"orders", group("billing")}, read{"orders", group("mail")}, "no {group} in the queue's name",
+			brokers.Laravel(), "",
+			read{"orders", group("billing")},
+			read{"orders", group("mail")},
+			"no {group} in the queue's name",
 		},
 		"two groups": {brokers.NameScheme{}, "", read{"orders", group("billing")}, read{"orders", group("mail")}, ""},
 		"no group twice": {
@@ -665,7 +705,11 @@ func TestSubscribe_WhoMayReadWhat(t *testing.T) {
 		},
 		"one group twice": {brokers.NameScheme{}, "", read{"orders", group("mail")}, read{"orders", group("mail")}, ""},
 		"two topics whose queues have one name": {
-			brokers.NameScheme{}, "", read{"orders", group("mail")}, read{"orders.mail", nil}, `queue "orders.mail" is read for orders already`,
+			brokers.NameScheme{},
+			"",
+			read{"orders", group("mail")},
+			read{"orders.mail", nil},
+			`queue "orders.mail" is read for orders already`,
 		},
 		"a pattern where there are none": {
 			brokers.NameScheme{}, "billing", read{"orders", nil}, read{"orders.*", group("mail")}, `"orders.*" is a pattern`,
@@ -714,7 +758,8 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 		origin := envelope.Origin{Topic: "orders", Consumer: "billing"}
 		refusing, err := engine.New(engine.Config{Config: resolved, Params: params(), Transport: s.Connect()})
 		require.NoError(t, err)
-		require.ErrorIs(t, refusing.Reschedule(t.Context(), origin, message.NewMessage("1", nil), time.Second), brokers.ErrUnsupported)
+		require.ErrorIs(t, refusing.Reschedule(t.Context(), origin, message.NewMessage("1", nil), time.Second),
+			brokers.ErrUnsupported)
 		require.NoError(t, refusing.Close())
 
 		delays, err := memory.New(brokers.Config{})
@@ -752,6 +797,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 			require.Equal(t, "60000", m.Metadata.Get(envelope.KeyOriginalDelay))
 			m.Ack()
 		}
+		synctest.Wait() // for the other broker's ack, which follows the publication
 		require.Equal(t, memory.Depth{}, delays.Depth(engine.DefaultDelaysTopic, "redrive"))
 	})
 }

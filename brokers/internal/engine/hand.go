@@ -43,7 +43,7 @@ type hand struct {
 	answered      chan struct{} // closed by the answer; nil unless another delivery may wait for it; of the memory
 
 	rescheduled atomic.Uint32 // publications that have followed it
-	dead        atomic.Bool
+	skipped     bool          // another copy of it has been dealt with
 	settlement  [1]driver.Settlement
 }
 
@@ -80,6 +80,7 @@ func newHand(s *session, d driver.Delivery) *hand {
 	if o.Consumer == "" {
 		o.Consumer = sub.consumer
 	}
+	o.RedriveTo = sub.redriveTo
 	h.identify()
 	h.keep()
 	sub.unsettled.Add(1)
@@ -164,7 +165,8 @@ func (h *hand) keep() {
 // changed.
 func (h *hand) again() *hand {
 	next := &hand{
-		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(), nacks: h.nacks + 1,
+		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(),
+		nacks:   h.nacks + 1,
 		ordered: h.ordered, suspect: h.suspect,
 	}
 	next.windowed.Store(h.windowed.Swap(false))
@@ -199,7 +201,7 @@ func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
 		h.remember()
 	}
 	h.settlement[0] = driver.Settlement{
-		Delivery: &h.Delivery, Outcome: outcome, Pause: pause, Rescheduled: h.rescheduled.Load() > 0, Dead: h.dead.Load(),
+		Delivery: &h.Delivery, Outcome: outcome, Pause: pause, Skipped: h.skipped,
 	}
 	if h.Order != "" {
 		h.sub.order.leave(h, outcome)
@@ -255,7 +257,23 @@ func (s *session) report(settled []driver.Settlement, hands ...*hand) {
 	if len(again) == 0 {
 		return
 	}
-	s.retrying.Go(func() { s.repeat(settledAgain, again) })
+	if s.retry(func() { s.repeat(settledAgain, again) }) {
+		return
+	}
+	for _, h := range again {
+		h.lose()
+	}
+}
+
+// retry runs f, which close waits for. It reports false when close waits already.
+func (s *session) retry(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settled {
+		return false
+	}
+	s.retrying.Go(f)
+	return true
 }
 
 func (s *session) try(settled []driver.Settlement) []error {
@@ -292,7 +310,9 @@ func (s *subscription) known(hands ...*hand) {
 }
 
 // sift takes out what is over, one way or the other, and returns what is to be tried again.
-func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []error) (again []*hand, settledAgain []driver.Settlement) {
+func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []error) (again []*hand,
+	settledAgain []driver.Settlement,
+) {
 	for i, h := range hands {
 		switch err := faults[i]; {
 		case err == nil:

@@ -23,7 +23,8 @@ import (
 func leasing() drivertest.Config {
 	return drivertest.Config{
 		Traits: driver.Traits{
-			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50, SettleLinger: 5 * time.Millisecond,
+			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50,
+			SettleLinger: 5 * time.Millisecond,
 		},
 		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
 		Begins:       true,

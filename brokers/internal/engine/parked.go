@@ -66,10 +66,12 @@ func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
 // park stores o until d has passed.
 func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) error {
 	p := parked{
-		Kind: o.To.Kind, Topic: o.To.Topic, Consumer: o.To.Consumer, First: o.First, Base: o.Message.Metadata[envelope.KeyOriginalDelay],
+		Kind: o.To.Kind, Topic: o.To.Topic, Consumer: o.To.Consumer, First: o.First,
+		Base: o.Message.Metadata[envelope.KeyOriginalDelay],
 	}
 	if o.Origin != nil {
-		p.Exchange, p.RoutingKey, p.Key, p.Partition = o.Origin.Exchange, o.Origin.RoutingKey, o.Origin.Key, o.Origin.Partition
+		p.Exchange, p.RoutingKey, p.Key, p.Partition = o.Origin.Exchange, o.Origin.RoutingKey, o.Origin.Key,
+			o.Origin.Partition
 	}
 	way, err := json.Marshal(p)
 	if err != nil {

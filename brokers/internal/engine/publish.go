@@ -92,7 +92,7 @@ func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []dr
 
 // first makes the first publication of m.
 func (b *Broker) first(o *driver.Outgoing, to *driver.Destination, m *message.Message) error {
-	*o = driver.Outgoing{Message: m, To: to, First: true}
+	*o = driver.Outgoing{Message: m, To: to, First: true, ExistingOnly: envelope.ExistingOnly(m.Context())}
 	if asksDelay(m) || carriesState(m) {
 		m = m.Copy() // the caller keeps its message
 		delay, _ := envelope.TakeDelay(m)
@@ -143,7 +143,10 @@ func carriesState(m *message.Message) bool {
 
 // asksDelay saves the copy of messages that ask for none.
 func asksDelay(m *message.Message) bool {
-	for _, key := range [...]string{envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil} {
+	for _, key := range [...]string{
+		envelope.KeyDelay, envelope.KeyWatermillDelayedFor,
+		envelope.KeyWatermillDelayedUntil,
+	} {
 		if _, ok := m.Metadata[key]; ok {
 			return true
 		}
@@ -155,7 +158,7 @@ func asksDelay(m *message.Message) bool {
 // count, for which a transport keeps driver.Headroom: what could be published can be retried.
 func (b *Broker) fits(o *driver.Outgoing) error {
 	limit := b.caps.MaxMessageBytes
-	if limit == 0 && b.caps.MaxHeaderBytes == 0 {
+	if limit == 0 && b.caps.MaxHeaderBytes == 0 || b.traits.OwnRoom && o.To.Kind != driver.ToTopic {
 		return nil
 	}
 	var headers int64

@@ -68,20 +68,22 @@ func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 // mend tries once more what failed for a reason that can be helped.
 func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error) []error {
 	s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
-		return s.mender != nil && errors.Is(err, brokers.ErrUnroutable) && (o.To.Kind != driver.ToTopic || !o.Due.IsZero())
+		return s.mender != nil && !o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) &&
+			(o.To.Kind != driver.ToTopic || !o.Due.IsZero())
 	}, s.mender)
 	busy := func(err error) bool { return errors.Is(err, driver.ErrBusy) }
 	for n := 1; slices.ContainsFunc(faults, busy) && wait.For(ctx, settling.After(n)) == nil; n++ {
 		s.again(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) }, nil)
 	}
-	for step := range shedding {
+	for step := range ShedSteps { // the message is the engine's unless it is a first publication
 		s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
-			return errors.Is(err, brokers.ErrTooLarge) && shed(o, step)
+			return errors.Is(err, brokers.ErrTooLarge) && !o.First && Shed(o.Message.Metadata, step)
 		}, nil)
 	}
 	for i := range out {
 		if o := &out[i]; o.To.Kind == driver.ToTopic && o.Due.IsZero() && s.b.cfg.Naming.Patterns &&
-			!s.b.cfg.RefuseUnrouted && errors.Is(faults[i], brokers.ErrUnroutable) && !errors.Is(faults[i], driver.ErrMissing) {
+			!o.ExistingOnly && !s.b.cfg.RefuseUnrouted && errors.Is(faults[i], brokers.ErrUnroutable) &&
+			!errors.Is(faults[i], driver.ErrMissing) {
 			faults[i] = nil // an event that no service has subscribed to
 		}
 	}
@@ -93,7 +95,8 @@ func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error
 
 // again publishes those once more whose error may choose.
 func (s *sender) again(
-	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool, mender driver.Mender,
+	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool,
+	mender driver.Mender,
 ) {
 	var todo []int
 	var some []driver.Outgoing
@@ -180,7 +183,10 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 				}
 			}
 		}
-		batch = &batcher[*request]{max: s.b.traits.PublishBatch, flush: s.flush, size: func(r *request) int { return len(r.out) }}
+		batch = &batcher[*request]{
+			max: s.b.traits.PublishBatch, flush: s.flush,
+			size: func(r *request) int { return len(r.out) },
+		}
 		s.batches[to] = batch
 	}
 	r := &request{ctx: ctx, out: out, ends: time.Now().Add(s.timeout), done: make(chan []error, 1)}

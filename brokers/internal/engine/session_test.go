@@ -197,7 +197,8 @@ func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 		cfg := rabbit()
 		cfg.Traits.Early, cfg.Steps, cfg.Capabilities.MaxDelay = false, nil, -1
 		s := drivertest.NewServer(cfg)
-		w := newCrashes(t, s, func(m *message.Message) bool { return string(m.Payload) == "kills" }, concurrency(4), param("prefetch", "20"))
+		w := newCrashes(t, s, func(m *message.Message) bool { return string(m.Payload) == "kills" }, concurrency(4),
+			param("prefetch", "20"))
 		w.start()
 		p := open(t, s)
 		synctest.Wait()
@@ -218,18 +219,20 @@ func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	})
 }
 
-// Acks wait for others for a moment, in places of the window that no handler needs, and not at all where there are
-// none.
+// Acks wait for others for a moment: in places of the window that no handler needs, or in a few of a large one, and not
+// at all in a small one that the handlers need.
 func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 	for _, c := range []struct {
 		prefetch    string
 		concurrency int
 		handle      time.Duration
-		most        int // calls for a hundred acks
+		more        time.Duration // for each message than for the one before it
+		most        int           // calls for a hundred acks
 		least       int
 	}{
-		{"101", 1, 100 * time.Microsecond, 10, 1},
-		{"8", 8, time.Millisecond, 100, 20},
+		{"101", 1, 100 * time.Microsecond, 0, 10, 1},
+		{"64", 64, time.Millisecond, 10 * time.Microsecond, 40, 20},
+		{"8", 8, time.Millisecond, 0, 100, 20},
 	} {
 		t.Run("prefetch "+c.prefetch, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -238,7 +241,8 @@ func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 				s := drivertest.NewServer(cfg)
 				p := open(t, s, concurrency(c.concurrency), param("prefetch", c.prefetch))
 				d := p.consume(func(m *message.Message) {
-					time.Sleep(c.handle)
+					i, _ := strconv.Atoi(m.UUID)
+					time.Sleep(c.handle + time.Duration(i)*c.more)
 					m.Ack()
 				})
 				for i := range 100 {

@@ -1,7 +1,8 @@
 package engine
 
 import (
-	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -19,16 +20,16 @@ var shedding = [...][]string{
 	},
 }
 
-// shed takes a step. It reports whether there was anything to shed. The message is the engine's unless it is a first
-// publication.
-func shed(o *driver.Outgoing, step int) bool {
-	if o.First {
-		return false
-	}
+// ShedSteps is how many steps there are.
+const ShedSteps = len(shedding)
+
+// Shed takes a step on the metadata of a retry or a dead letter, which is the caller's. It reports whether there was
+// anything to shed.
+func Shed(md message.Metadata, step int) bool {
 	found := false
 	for _, key := range shedding[step] {
-		if _, ok := o.Message.Metadata[key]; ok {
-			delete(o.Message.Metadata, key)
+		if _, ok := md[key]; ok {
+			delete(md, key)
 			found = true
 		}
 	}

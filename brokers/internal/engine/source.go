@@ -49,8 +49,9 @@ type session struct {
 	retrying sync.WaitGroup // settlements that are tried again
 	closing  sync.Once
 
-	mu    sync.Mutex
-	first *hand // in hand, the newest first
+	mu      sync.Mutex
+	first   *hand // in hand, the newest first
+	settled bool  // no settlement is tried again any more
 }
 
 // start declares the queue and opens the first session.
@@ -67,18 +68,22 @@ func (s *source) open(ctx context.Context) error {
 	if s.instants > 1 {
 		q.Window = 1
 	}
-	var stream driver.Stream
-	open := func(ctx context.Context) (err error) {
-		stream, err = b.transport.Receive(ctx, q)
-		return err
-	}
+	open := func(ctx context.Context) (driver.Stream, error) { return b.transport.Receive(ctx, q) }
 	ctx, cancel := b.within(ctx, declareTimeout)
 	defer cancel()
-	if err := bounded(ctx, &b.traits, open); err != nil {
+	stream, err := boundedOf(ctx, &b.traits, open, closeLate)
+	if err != nil {
 		return err
 	}
 	s.session = newSession(s.sub, stream)
 	return nil
+}
+
+// closeLate ends a stream that was opened after its subscription had given up, and would keep messages.
+func closeLate(stream driver.Stream) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = stream.Close(ctx)
 }
 
 // within bounds ctx, but for transports that wait for nothing.
@@ -183,7 +188,7 @@ func newSession(sub *subscription, stream driver.Stream) *session {
 		s.settles = &batcher[*hand]{max: most, linger: t.SettleLinger, flush: s.flush}
 		if t.SettleFrees {
 			s.settles.max, s.settles.patient = t.SettleBatch, true
-			s.settles.enough = min(t.SettleBatch, max(1, (sub.q.Window-sub.q.Concurrency)/4))
+			s.settles.enough = min(t.SettleBatch, max(1, sub.q.Window/16, (sub.q.Window-sub.q.Concurrency)/4))
 		}
 	}
 	return s
@@ -200,6 +205,9 @@ func (s *session) close() {
 			case <-ctx.Done():
 			}
 		}
+		s.mu.Lock()
+		s.settled = true
+		s.mu.Unlock()
 		retried := make(chan struct{})
 		go func() {
 			defer close(retried)

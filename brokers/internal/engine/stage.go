@@ -303,6 +303,9 @@ func (h *hand) stageName() string {
 		h.name = h.stage
 	case h.sub.b.traits.StablePosition && o.Position != "":
 		h.name = "p" + o.Broker + "\x00" + o.Topic + "\x00" + o.Position
+		if o.Incarnation != "" || h.sub.part { // positions begin anew when a topic is made again
+			h.name += "\x00" + o.Incarnation + "\x00" + strconv.FormatInt(o.Timestamp.UnixMilli(), 10)
+		}
 	default:
 		h.name = newStage() // foreign, and nothing tells its deliveries apart from other messages
 	}

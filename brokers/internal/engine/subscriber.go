@@ -30,6 +30,10 @@ var _ message.SubscribeInitializer = (*subscriber)(nil)
 // Subscriber implements brokers.Broker.
 func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber {
 	cfg, err := b.cfg.Subscriber(b.params, opts...)
+	if err == nil && cfg.Group == "" && b.traits.NeedsGroup {
+		err = fmt.Errorf("%s: a consumer needs a group: name it with group= in the URL, Config.Group or brokers.WithGroup",
+			b.traits.Name)
+	}
 	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
 }
 
@@ -76,12 +80,15 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	leave, err := b.readers.Join(readers.Reader{Queue: q.Names.Queue, Topic: topic, Patterns: s.cfg.Patterns, Group: q.Group})
+	leave, err := b.readers.Join(readers.Reader{
+		Queue: q.Names.Queue, Topic: topic, Patterns: s.cfg.Patterns,
+		Group: q.Group,
+	})
 	if err != nil {
 		return nil, err
 	}
-	sub := newSubscription(ctx, b, q)
-	if err := sub.source.start(ctx); err != nil {
+	sub := newSubscription(ctx, b, q, false)
+	if err := sub.open(ctx); err != nil {
 		leave()
 		sub.cancel()
 		return nil, err

@@ -18,14 +18,19 @@ type subscription struct {
 	b        *Broker
 	q        driver.Queue
 	consumer string // as envelope.Origin names it
-	memory   *memory
-	source   source
-	base     context.Context // parent of the handlers' contexts: the values of Subscribe's, and no end
-	out      chan *message.Message
+	// redriveTo is where a redrive to it goes, as envelope.Origin has it
+	redriveTo string
+	memory    *memory
+	source    source
+	base      context.Context // parent of the handlers' contexts: the values of Subscribe's, and no end
+	out       chan *message.Message
 
-	direct      bool // workers take deliveries from the source themselves, because nothing can be in hand that is not handed out
-	inPlace     bool // nacked deliveries are handed out again in place
-	keepsCopies bool // what was delivered is needed after the handler had it
+	// workers take deliveries from the source themselves, because nothing can be in hand that is not handed out
+	direct      bool
+	part        bool   // of what a driver.Sharer has joined: the channel is that of the whole
+	leave       func() // of the whole, nil for others
+	inPlace     bool   // nacked deliveries are handed out again in place
+	keepsCopies bool   // what was delivered is needed after the handler had it
 	nacking     wait.Backoff
 	suspects    suspects
 	order       order
@@ -49,10 +54,11 @@ type subscription struct {
 	closings  sync.WaitGroup // lost sessions that are being closed
 }
 
-func newSubscription(ctx context.Context, b *Broker, q driver.Queue) *subscription {
+func newSubscription(ctx context.Context, b *Broker, q driver.Queue, part bool) *subscription {
 	s := &subscription{
 		b:         b,
 		q:         q,
+		part:      part,
 		consumer:  b.consumerOf(&q),
 		memory:    b.consumers.of(&q),
 		base:      context.WithoutCancel(ctx),
@@ -61,11 +67,15 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue) *subscripti
 		expired:   make(chan struct{}),
 		abandoned: make(chan struct{}),
 	}
+	if a, ok := b.transport.(driver.Addresser); ok {
+		s.redriveTo = a.RedriveTo(b.to(driver.ToConsumer, q.Topic, s.consumer))
+	}
 	s.source.sub = s
 	s.stopping, s.cancel = context.WithCancel(s.base)
 	s.stop = s.stopping.Done()
 	t := &b.traits
-	s.direct = t.NackPause && !t.Early && !b.caps.DeliveryCount && q.Window <= q.Concurrency && !t.Ordered
+	s.direct = !t.Early && !b.caps.DeliveryCount && q.Window <= q.Concurrency &&
+		(t.NackPause && !t.Ordered || part && q.Concurrency == 1)
 	s.inPlace = !t.NackPause
 	s.keepsCopies = s.inPlace || b.caps.DeliveryCount
 	if s.direct {
@@ -87,8 +97,47 @@ func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
 	return wait.Backoff{First: first, Longest: 64 * first}
 }
 
+// open declares the queue, and opens its first session or joins those who share it.
+func (s *subscription) open(ctx context.Context) error {
+	sharer, shares := s.b.transport.(driver.Sharer)
+	if !shares {
+		return s.source.start(ctx)
+	}
+	err := s.b.declare(ctx, &s.q)
+	if err == nil {
+		s.leave, err = sharer.Join(ctx, s.q, s.begin)
+	}
+	return err
+}
+
+// begin hands the messages of a part out until end is called.
+func (s *subscription) begin(stream driver.Stream, window int) (end func(grace time.Duration)) {
+	q := s.q
+	q.Window = max(window, q.Concurrency)
+	p := newSubscription(s.base, s.b, q, true)
+	p.out = s.out
+	p.source.session = newSession(p, stream)
+	p.start()
+	return p.drain
+}
+
 // run hands messages out until ctx ends, or the subscriber or the broker closes, and then drains.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
+	if s.leave == nil {
+		s.start()
+	}
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	case <-s.b.closing:
+	}
+	if s.leave != nil {
+		s.leave()
+	}
+	s.drain(s.q.DrainTimeout) //nolint:contextcheck // it continues when ctx has ended
+}
+
+func (s *subscription) start() {
 	if s.direct {
 		for range s.q.Concurrency {
 			s.workers.Go(s.workDirectly)
@@ -99,22 +148,18 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 			s.workers.Go(s.work)
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-closing:
-	case <-s.b.closing:
-	}
-	s.drain() //nolint:contextcheck // it goes on when ctx has ended
 }
 
-// drain ends the subscription: no new messages, then the running handlers, at most for the drain timeout, then the
-// channel, then what the broker has to know.
-func (s *subscription) drain() {
+// drain ends the subscription: no new messages, then the running handlers, at most for grace, then the channel, then
+// what the broker has to know.
+func (s *subscription) drain(grace time.Duration) {
 	s.cancel()
-	deadline := time.AfterFunc(s.q.DrainTimeout, func() { close(s.expired) })
+	deadline := time.AfterFunc(grace, func() { close(s.expired) })
 	s.workers.Wait()
 	deadline.Stop()
-	close(s.out)
+	if !s.part {
+		close(s.out)
+	}
 
 	settled := make(chan struct{})
 	go func() {
@@ -129,7 +174,7 @@ func (s *subscription) drain() {
 		s.unsettled.Wait()
 		s.closings.Wait()
 	}()
-	timer := time.NewTimer(max(s.q.DrainTimeout, closeTimeout))
+	timer := time.NewTimer(max(grace, closeTimeout))
 	defer timer.Stop()
 	select {
 	case <-settled:
@@ -154,8 +199,11 @@ func (s *subscription) workDirectly() {
 		if h == nil {
 			return
 		}
-		if s.admit(h) {
-			s.deliver(h)
+		if !s.admit(h) {
+			continue
+		}
+		for h != nil {
+			h = s.deliver(h)
 		}
 	}
 }
@@ -197,7 +245,7 @@ func (s *subscription) work() {
 		}
 		select {
 		case h := <-s.ready:
-			s.deliver(h)
+			_ = s.deliver(h)
 		case <-s.stop:
 		}
 	}
@@ -232,20 +280,21 @@ func (s *subscription) dropLost() {
 	s.suspects.giveBack(func(h *hand) bool { return isClosed(h.session.lost) })
 }
 
-// deliver hands it out and settles it by what the handler answers.
-func (s *subscription) deliver(h *hand) {
+// deliver hands it out and settles it by what the handler answers. With direct it returns what is to be handed out
+// next, because it was nacked, or nil.
+func (s *subscription) deliver(h *hand) (again *hand) {
 	if isClosed(h.session.lost) {
 		h.settle(driver.Release, 0)
-		return
+		return nil
 	}
 	ctx, cancel := s.contextOf(h)
 	defer cancel()
 	if ctx.Err() != nil { // lost while it waited for its turn
 		h.settle(driver.Release, 0)
-		return
+		return nil
 	}
 	if !s.suspects.begin(h) {
-		return
+		return nil
 	}
 	m := h.Message
 	m.SetContext(ctx)
@@ -254,20 +303,20 @@ func (s *subscription) deliver(h *hand) {
 	case s.out <- m:
 	case <-s.stop:
 		h.settle(driver.Release, 0)
-		return
+		return nil
 	case <-h.Revoked:
 		h.settle(driver.Release, 0)
-		return
+		return nil
 	case <-h.session.lost: // it comes again
 		h.settle(driver.Release, 0)
-		return
+		return nil
 	}
 
 	select {
 	case <-m.Acked():
 		h.settle(driver.Ack, 0)
 	case <-m.Nacked():
-		s.nacked(h)
+		return s.nacked(h)
 	case <-s.expired:
 		select {
 		case <-m.Acked(): // both were ready
@@ -276,6 +325,7 @@ func (s *subscription) deliver(h *hand) {
 			h.settle(driver.Release, 0)
 		}
 	}
+	return nil
 }
 
 // contextOf makes the context that the handler gets.

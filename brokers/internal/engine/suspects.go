@@ -148,7 +148,10 @@ func (s *suspects) divertExact(h *hand, counted int) bool {
 
 // deadLetterKiller dead-letters h as a killer.
 func (s *suspects) deadLetterKiller(h *hand, counted int) {
-	s.sub.aside.Go(func() { s.sub.deadLetterUnhandled(h, crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now())) })
+	s.sub.aside.Go(func() {
+		s.sub.deadLetterUnhandled(h,
+			crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now()))
+	})
 }
 
 // send publishes h again with its mark, and acks it. While that fails it is tried in place, in its turn.

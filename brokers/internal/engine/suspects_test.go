@@ -32,9 +32,14 @@ type crashes struct {
 	over    chan struct{}
 }
 
-func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Message) bool, change ...func(*brokers.Config)) *crashes {
+func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Message) bool,
+	change ...func(*brokers.Config),
+) *crashes {
 	t.Helper()
-	c := &crashes{t: t, s: s, kills: kills, change: change, runs: map[string]int{}, handled: map[string]int{}, over: make(chan struct{})}
+	c := &crashes{
+		t: t, s: s, kills: kills, change: change, runs: map[string]int{}, handled: map[string]int{},
+		over: make(chan struct{}),
+	}
 	t.Cleanup(func() { close(c.over) }) // before the brokers close, which wait for their handlers
 	return c
 }
@@ -87,7 +92,10 @@ func (c *crashes) handle(p *process, m *message.Message) {
 // handled, and continues to be handled while the suspect has its turns.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	exact := drivertest.Config{
-		Traits:       driver.Traits{Prompt: true, NackPause: true, StablePosition: true, SettleBatch: 50, SettleLinger: 5 * time.Millisecond},
+		Traits: driver.Traits{
+			Prompt: true, NackPause: true, StablePosition: true, SettleBatch: 50,
+			SettleLinger: 5 * time.Millisecond,
+		},
 		Capabilities: brokers.Capabilities{Groups: true, DeliveryCount: true},
 		Begins:       true,
 	}
@@ -285,7 +293,10 @@ func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
 			m.Ack()
 		})
 		for _, payload := range []string{"first", "second"} {
-			foreign := driver.Outgoing{Message: message.NewMessage("same", []byte(payload)), To: &driver.Destination{Topic: "orders"}}
+			foreign := driver.Outgoing{
+				Message: message.NewMessage("same", []byte(payload)),
+				To:      &driver.Destination{Topic: "orders"},
+			}
 			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{foreign}))
 		}
 		time.Sleep(time.Minute)

@@ -76,11 +76,14 @@ func (have *reader) shares(next *Reader) error {
 			next.Queue, strings.Join(append([]string{have.Topic}, have.Patterns...), ", "))
 	case have.Group != next.Group:
 		return fmt.Errorf("queue %q is read by group %q already, and group %q would share its messages, because the naming "+
-			"scheme has no {group} in the queue's name: choose a scheme that has, such as default, or put {group} into its queue",
+			"scheme has no {group} in the queue's name: choose a scheme that has, such as default, or put {group} into its "+
+			"queue",
 			next.Queue, have.Group, next.Group)
 	case next.Group == "":
-		return fmt.Errorf("topic %s is read by a handler without a group already, and both would share its messages: give each "+
-			"handler a group (WithGroup) to let both see every message, the same group to share them, or raise the concurrency of one",
+		return fmt.Errorf("topic %s is read by a handler without a group already, and both would share its messages: give "+
+			"each "+
+			"handler a group (WithGroup) to let both see every message, the same group to share them, or raise the "+
+			"concurrency of one",
 			next.Topic)
 	}
 	return nil

@@ -1,6 +1,7 @@
 // Package amqp opens watermill-amqp as a broker: watermill+amqp:// and watermill+amqps:// URLs.
 //
-//	broker, err := brokers.Open(ctx, "watermill+amqp://guest:guest@localhost:5672/") // with import _ ".../brokers/watermill/amqp"
+//	// with import _ ".../brokers/watermill/amqp"
+//	broker, err := brokers.Open(ctx, "watermill+amqp://guest:guest@localhost:5672/")
 //
 // # URL
 //

@@ -78,7 +78,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 			_ = done()
 		}
 	}()
-	logger := watermill.NewSlogLogger(cfg.Broker.Logger)
+	logger := wbroker.Logger(cfg.Broker.Logger)
 	uri := strings.TrimPrefix(cfg.Broker.URL, "watermill+")
 	connection, err := wamqp.NewConnection(wamqp.ConnectionConfig{AmqpURI: uri}, logger)
 	if err != nil {
@@ -136,7 +136,8 @@ type client struct {
 
 // config is for a group's subscriber, and for the publisher with any.
 func (c *client) config(group string) wamqp.Config {
-	config := wamqp.NewDurablePubSubConfig(c.uri, func(topic string) string { return c.cfg.Broker.Naming.For(topic, group).Queue })
+	config := wamqp.NewDurablePubSubConfig(c.uri,
+		func(topic string) string { return c.cfg.Broker.Naming.For(topic, group).Queue })
 	config.Marshaler = tolerant{c.cfg.Marshaler, c.refused}
 	config.Publish.ConfirmDelivery = true
 	if c.cfg.Change != nil {

@@ -31,16 +31,21 @@ func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
 // watermill-amqp's marshaler fails on each of these, and the message came again forever, before any handler.
 func TestMarshaler_TakesEveryHeader(t *testing.T) {
 	headers := amqp091.Table{
-		"x-retry-count": int32(2), "x-death": []any{amqp091.Table{"count": int64(1)}}, "x-delivery-count": int64(3), "none": nil, "flag": true,
+		"x-retry-count": int32(2), "x-death": []any{amqp091.Table{"count": int64(1)}}, "x-delivery-count": int64(3),
+		"none": nil, "flag": true,
 		"at": time.Unix(0, 0), "bytes": []byte("b"),
 	}
 	_, err := wamqp.DefaultMarshaler{}.Unmarshal(amqp091.Delivery{Headers: headers})
 	require.Error(t, err)
-	m, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{Acknowledger: &amqp091.Channel{}, MessageId: "property", Headers: headers})
+	m, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{
+		Acknowledger: &amqp091.Channel{}, MessageId: "property",
+		Headers: headers,
+	})
 	require.NoError(t, err)
 	require.Equal(t, "property", m.UUID)
 	require.Equal(t, message.Metadata{
-		"x-retry-count": "2", "x-death": `[{"count":1}]`, "x-delivery-count": "3", "none": "", "flag": "true", "at": "1970-01-01T00:00:00Z", "bytes": "b",
+		"x-retry-count": "2", "x-death": `[{"count":1}]`, "x-delivery-count": "3", "none": "", "flag": "true",
+		"at": "1970-01-01T00:00:00Z", "bytes": "b",
 	}, m.Metadata)
 	p, err := amqp.Marshaler{}.Marshal(m)
 	require.NoError(t, err)
@@ -58,7 +63,10 @@ func TestMarshaler_RefusesGhosts(t *testing.T) {
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	refused := 0
 	m := amqp.Tolerant(wamqp.DefaultMarshaler{}, func(*amqp091.Delivery, error) { refused++ })
-	d := amqp091.Delivery{Acknowledger: &amqp091.Channel{}, Headers: amqp091.Table{"x-retry-count": int32(2)}, Body: []byte("x")}
+	d := amqp091.Delivery{
+		Acknowledger: &amqp091.Channel{}, Headers: amqp091.Table{"x-retry-count": int32(2)},
+		Body: []byte("x"),
+	}
 	_, err := wamqp.DefaultMarshaler{}.Unmarshal(d)
 	require.Error(t, err)
 	got, err := m.Unmarshal(d)

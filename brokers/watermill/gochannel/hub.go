@@ -6,12 +6,12 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
 // hub is what the brokers of one name share.
@@ -60,7 +60,7 @@ func enter(name string, cfg Config) (*hub, error) {
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if h.pubSub == nil {
 		h.owned = true
-		h.pubSub = gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NewSlogLogger(cfg.Broker.Logger))
+		h.pubSub = gochannel.NewGoChannel(gochannel.Config{Persistent: true}, wbroker.Logger(cfg.Broker.Logger))
 	}
 	if key != nil {
 		hubs.shared[key] = h

@@ -1,6 +1,7 @@
 // Package kafka opens watermill-kafka as a broker: watermill+kafka:// URLs.
 //
-//	broker, err := brokers.Open(ctx, "watermill+kafka://localhost:9092/?group=billing") // with import _ ".../brokers/watermill/kafka"
+//	// with import _ ".../brokers/watermill/kafka"
+//	broker, err := brokers.Open(ctx, "watermill+kafka://localhost:9092/?group=billing")
 //
 // # URL
 //
@@ -16,11 +17,12 @@
 //
 // # What is configured to avoid which fault of watermill-kafka v3.1.2
 //
-//	a marshaler with keys      the default one drops the key at each publish, and refuses a message with one of its headers
+//	a marshaler with keys      the default one drops the key at each publish, and refuses a message with one of its
+//	                           headers
 //	a marshaler without errors one record that it cannot read stops its partition, and its group rejoins forever
 //	acks of all replicas       by default a leader that dies loses what it had confirmed
 //	the oldest offset          by default a new group misses what was published before it joined
-//	acks before the close      an ack right before Close was lost each time; a close waits until it is noted
+//	acks before the close      an ack right before Close was lost each time; it counts until the claim has returned
 //	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never made the
 //	                           topic again; now the subscription ends, and the next one, paced, makes what is missing
 //	topics made first          a publish to a topic that is not there failed, or made it with the server's defaults

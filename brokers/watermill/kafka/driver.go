@@ -33,7 +33,10 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
-		brokers.Param{Name: "version", Default: sarama.DefaultVersion.String(), Doc: "Kafka version whose protocol is spoken."},
+		brokers.Param{
+			Name: "version", Default: sarama.DefaultVersion.String(),
+			Doc: "Kafka version whose protocol is spoken.",
+		},
 		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create topics that are missing"},
 		brokers.Param{
 			Name: "partitions", Kind: brokers.Int, Max: 1 << 20,
@@ -59,7 +62,10 @@ func (Driver) Params() []brokers.Param {
 			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second),
 			Doc: "how long a rebalance waits for running handlers",
 		},
-		brokers.Param{Name: "tls", Kind: brokers.Bool, Default: "false", Doc: "connect with TLS, and the system's certificates"},
+		brokers.Param{
+			Name: "tls", Kind: brokers.Bool, Default: "false",
+			Doc: "connect with TLS, and the system's certificates",
+		},
 	)
 }
 
@@ -99,7 +105,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}
-	c := &client{cfg: cfg, logger: watermill.NewSlogLogger(cfg.Broker.Logger)}
+	c := &client{cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger)}
 	if err := c.configure(); err != nil {
 		return nil, fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err)
 	}
@@ -118,7 +124,6 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 		Delays:          delays,
 		Initialize:      func(ctx context.Context, topic, _ string) error { return c.topics.ensure(ctx, topic) },
 		Ping:            c.ping,
-		AckGrace:        5 * time.Second,
 		Origin:          origin,
 		Durable:         true,
 		Ordered:         true, // the messages of one key

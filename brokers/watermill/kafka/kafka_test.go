@@ -58,7 +58,11 @@ func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 		"key": {&sarama.ConsumerMessage{Key: []byte("c-1"), Value: []byte("x")}, []byte("c-1"), message.Metadata{
 			envelope.KeyKafkaKey: "c-1",
 		}},
-		"empty key": {&sarama.ConsumerMessage{Key: []byte{}, Value: []byte{}}, []byte{}, message.Metadata{envelope.KeyKafkaKey: ""}},
+		"empty key": {
+			&sarama.ConsumerMessage{Key: []byte{}, Value: []byte{}},
+			[]byte{},
+			message.Metadata{envelope.KeyKafkaKey: ""},
+		},
 		"tombstone": {&sarama.ConsumerMessage{Key: []byte("c-1")}, []byte("c-1"), message.Metadata{
 			envelope.KeyKafkaKey: "c-1", "x-kafka-tombstone": "true",
 		}},
@@ -104,7 +108,8 @@ func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, errors.Join(b.Close(), delays.Close())) })
-	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", []byte("bad")), message.NewMessage("2", []byte("good"))))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", []byte("bad")),
+		message.NewMessage("2", []byte("good"))))
 	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	m := <-messages

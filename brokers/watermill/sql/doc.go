@@ -1,7 +1,8 @@
 // Package sql opens watermill-sql as a broker: watermill+postgres:// and watermill+mysql:// URLs. The program imports
 // the database/sql driver of its choice.
 //
-//	broker, err := brokers.Open(ctx, "watermill+postgres://app@localhost/shop") // with import _ ".../brokers/watermill/sql"
+//	// with import _ ".../brokers/watermill/sql"
+//	broker, err := brokers.Open(ctx, "watermill+postgres://app@localhost/shop")
 //
 // # URL
 //

@@ -40,7 +40,8 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
-		brokers.Param{Name: "driver", Doc: "name of the database/sql driver; the usual ones of the scheme are tried when it is empty"},
+		brokers.Param{Name: "driver", Doc: "name of the database/sql driver; the usual ones of the scheme are tried when " +
+			"it is empty"},
 		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create tables that are missing"},
 		brokers.Param{
 			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
@@ -114,7 +115,7 @@ func withoutDatabase(raw string) string {
 
 func open(ctx context.Context, cfg Config, params []brokers.Param) (brokers.Broker, error) {
 	c := &client{
-		cfg: cfg, logger: watermill.NewSlogLogger(cfg.Broker.Logger),
+		cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger),
 		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
 	}
 	if err := c.connect(ctx); err != nil {
@@ -131,7 +132,8 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (brokers.Brok
 		pub, err = wsql.NewPublisher(c.db, wsql.PublisherConfig{SchemaAdapter: c.schema}, c.logger)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL), c.hide(errors.Join(err, c.close())))
+		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL),
+			c.hide(errors.Join(err, c.close())))
 	}
 	b, err := wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
 		Publisher:       &publisher{client: c, inner: pub},

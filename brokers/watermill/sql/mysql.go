@@ -32,12 +32,16 @@ func newMySQL(batch int, json bool) (MySQLSchema, MySQLOffsets) {
 		payload = "JSON"
 	}
 	schema := MySQLSchema{wsql.DefaultMySQLSchema{
-		GenerateMessagesTableName: func(topic string) string { return "`" + tableName(messagesPrefix, topic, mysqlName) + "`" },
-		GeneratePayloadType:       func(string) string { return payload },
-		SubscribeBatchSize:        batch,
+		GenerateMessagesTableName: func(topic string) string {
+			return "`" + tableName(messagesPrefix, topic, mysqlName) + "`"
+		},
+		GeneratePayloadType: func(string) string { return payload },
+		SubscribeBatchSize:  batch,
 	}}
 	return schema, MySQLOffsets{wsql.DefaultMySQLOffsetsAdapter{
-		GenerateMessagesOffsetsTableName: func(topic string) string { return "`" + tableName(offsetsPrefix, topic, mysqlName) + "`" },
+		GenerateMessagesOffsetsTableName: func(topic string) string {
+			return "`" + tableName(offsetsPrefix, topic, mysqlName) + "`"
+		},
 	}}
 }
 
@@ -85,7 +89,8 @@ func (s MySQLSchema) SelectQuery(topic, group string, offsets wsql.OffsetsAdapte
 // has reports whether the group has its row.
 func (o MySQLOffsets) has(ctx context.Context, db *sql.DB, topic, group string) (bool, error) {
 	var n int
-	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+o.MessagesOffsetsTable(topic)+" WHERE consumer_group = ?", group).Scan(&n)
+	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+o.MessagesOffsetsTable(topic)+" WHERE consumer_group = ?",
+		group).Scan(&n)
 	return n > 0, err
 }
 
@@ -99,7 +104,8 @@ func (begun) BeforeSubscribingQueries(string, string) []wsql.Query { return nil 
 func (o MySQLOffsets) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	return []wsql.Query{{
 		Query: "INSERT INTO " + o.MessagesOffsetsTable(topic) +
-			" (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0) ON DUPLICATE KEY UPDATE consumer_group = consumer_group",
+			" (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0) ON DUPLICATE KEY UPDATE consumer_group = " +
+			"consumer_group",
 		Args: []any{group},
 	}}
 }

@@ -29,12 +29,16 @@ func newPostgres(batch int, json bool) (PostgresSchema, PostgresOffsets) {
 		payload = "JSON"
 	}
 	schema := PostgresSchema{wsql.DefaultPostgreSQLSchema{
-		GenerateMessagesTableName: func(topic string) string { return `"` + tableName(messagesPrefix, topic, postgresName) + `"` },
-		GeneratePayloadType:       func(string) string { return payload },
-		SubscribeBatchSize:        batch,
+		GenerateMessagesTableName: func(topic string) string {
+			return `"` + tableName(messagesPrefix, topic, postgresName) + `"`
+		},
+		GeneratePayloadType: func(string) string { return payload },
+		SubscribeBatchSize:  batch,
 	}}
 	return schema, PostgresOffsets{wsql.DefaultPostgreSQLOffsetsAdapter{
-		GenerateMessagesOffsetsTableName: func(topic string) string { return `"` + tableName(offsetsPrefix, topic, postgresName) + `"` },
+		GenerateMessagesOffsetsTableName: func(topic string) string {
+			return `"` + tableName(offsetsPrefix, topic, postgresName) + `"`
+		},
 	}}
 }
 

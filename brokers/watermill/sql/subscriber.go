@@ -51,8 +51,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	p := c.cfg.Broker.Params
 	deadline, busy := p.Duration("ack-deadline"), &atomic.Bool{}
 	cfg := wsql.SubscriberConfig{
-		ConsumerGroup: s.group, AckDeadline: &deadline, PollInterval: p.Duration("poll"), ResendInterval: 10 * time.Millisecond,
-		SchemaAdapter: noting{c.schema, busy}, OffsetsAdapter: offsets,
+		ConsumerGroup: s.group, AckDeadline: &deadline, PollInterval: p.Duration("poll"),
+		ResendInterval: 10 * time.Millisecond,
+		SchemaAdapter:  noting{c.schema, busy}, OffsetsAdapter: offsets,
 	}
 	if c.cfg.Change != nil {
 		c.cfg.Change(&cfg)

@@ -16,19 +16,23 @@ import (
 // hostile are values that no parameter is made for, each of which a store or its driver has choked on, or might.
 var hostile = []string{
 	"\x00", "a\x00b", "\xff\xfe", "\u202e", "\x1b[2J", "'", "\\", "%", "_", "-1", "0", "2147483648", "9223372036854775807",
-	"9223372036854775808", "-9223372036854775808", "1e309", "NaN", "null", "[]", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00",
-	"9999-12-31T23:59:59-14:00", "AW5__________wAAAAAAAAAB", "AW4AAAAAAAAAAf__________", strings.Repeat("x", 5000), "a=1,b", `a="\x00`, "😀",
+	"9223372036854775808", "-9223372036854775808", "1e309", "NaN", "null", "[]", "0001-01-01T00:00:00Z",
+	"0001-01-01T00:00:00+14:00",
+	"9999-12-31T23:59:59-14:00", "AW5__________wAAAAAAAAAB", "AW4AAAAAAAAAAf__________", strings.Repeat("x", 5000),
+	"a=1,b", `a="\x00`, "😀",
 }
 
 // operation is a route of the document.
 type operation struct {
 	ID         string `json:"operationId"`
-	Parameters []struct{ Name, In string }
+	Parameters []parameter
 	Body       *struct {
 		Content map[string]any
 	} `json:"requestBody"`
 	method, path, content string
 }
+
+type parameter struct{ Name, In, value string }
 
 // Hostile asks every operation of the document of the API at base, https://host/api/v1 for example, with every
 // hostile value for each of its parameters: no fault of the server's own, no words of a driver, and where a value is
@@ -47,31 +51,33 @@ func Hostile(t *testing.T, base string, header ...string) {
 					continue // no client sends it
 				}
 				tried++
-				try(t, base, &op, p.Name, p.In, value, header)
+				p.value = value
+				try(t, base, &op, p, header)
 			}
 		}
 	}
 	require.Greater(t, tried, 1000)
 }
 
-func try(t *testing.T, base string, op *operation, name, in, value string, header []string) {
+func try(t *testing.T, base string, op *operation, p parameter, header []string) {
 	t.Helper()
 	path, query, with := op.path, url.Values{}, append(slices.Clone(header), "Content-Type", op.content)
-	switch in {
+	switch p.In {
 	case "path":
-		path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(value))
+		path = strings.ReplaceAll(path, "{"+p.Name+"}", url.PathEscape(p.value))
 	case "query":
-		query.Set(name, value)
+		query.Set(p.Name, p.value)
 	default:
-		with = append(with, name, value)
+		with = append(with, p.Name, p.value)
 	}
 	path = strings.NewReplacer("{id}", "1", "{revision}", "0").Replace(path)
 	status, body := ask(t, op.method, base+path+"?"+query.Encode(), with)
-	what := op.method + " " + path + " " + name + " " + value
+	what := op.method + " " + path + " " + p.Name + " " + p.value
 	require.Less(t, status, http.StatusInternalServerError, "%s: %s", what, body)
 	require.NotRegexp(t, `(?i)sqlstate|sqlite|syntax|constraint|driver|strconv|pgx|mysql`, body, what)
-	if (status == http.StatusBadRequest || status == http.StatusUnprocessableEntity) && in != "header" && op.content == "" {
-		require.Contains(t, body, name, what)
+	if (status == http.StatusBadRequest || status == http.StatusUnprocessableEntity) && p.In != "header" &&
+		op.content == "" {
+		require.Contains(t, body, p.Name, what)
 	}
 }
 

@@ -40,8 +40,14 @@ type employee struct {
 }
 
 var (
-	first = []string{"Ana", "Bruno", "Camila", "Diego", "Eduarda", "Felipe", "Gabriela", "Henrique", "Isabela", "João", "Larissa", "Marcos", "Natália", "Otávio", "Patrícia", "Rafael", "Sofia", "Thiago", "Vitória", "Zélia"}
-	last  = []string{"Almeida", "Barbosa", "Cardoso", "Dias", "Esteves", "Ferreira", "Gonçalves", "Lima", "Magalhães", "Nogueira", "Oliveira", "Pereira", "Ramos", "Santos", "Teixeira", "Vasconcelos"}
+	first = []string{
+		"Ana", "Bruno", "Camila", "Diego", "Eduarda", "Felipe", "Gabriela", "Henrique", "Isabela", "João",
+		"Larissa", "Marcos", "Natália", "Otávio", "Patrícia", "Rafael", "Sofia", "Thiago", "Vitória", "Zélia",
+	}
+	last = []string{
+		"Almeida", "Barbosa", "Cardoso", "Dias", "Esteves", "Ferreira", "Gonçalves", "Lima", "Magalhães",
+		"Nogueira", "Oliveira", "Pereira", "Ramos", "Santos", "Teixeira", "Vasconcelos",
+	}
 	units = []string{"São Paulo", "São Paulo", "São Paulo", "Curitiba", "Recife", "Belo Horizonte", "Manaus"}
 )
 

@@ -62,5 +62,7 @@ func Check(urls ...string) error {
 		return nil
 	}
 	slices.Sort(needed)
-	return fmt.Errorf("no client for %s is compiled into this program: go run -tags %s ./examples/...", strings.Join(missing, " and "), strings.Join(needed, ",")) //nolint:revive,staticcheck // a pattern of packages ends so
+	const text = "no client for %s is compiled into this program: go run -tags %s ./examples/..."
+	//nolint:staticcheck // ST1005: a pattern of packages ends so
+	return fmt.Errorf(text, strings.Join(missing, " and "), strings.Join(needed, ","))
 }

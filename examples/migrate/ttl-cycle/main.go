@@ -45,7 +45,8 @@ func run(ctx context.Context, url string) error {
 		return err
 	}
 	router.AddMiddleware(pipeline.Middleware)
-	router.AddConsumerHandler("dre", "sgp.fechamento.reabertura.notificacao.dre", broker.Subscriber(), envelope.Handle(notify))
+	router.AddConsumerHandler("dre", "sgp.fechamento.reabertura.notificacao.dre", broker.Subscriber(),
+		envelope.Handle(notify))
 	return router.Run(ctx)
 }
 

@@ -57,10 +57,33 @@ type order struct {
 }
 
 var (
-	first    = []string{"Ana", "Bruno", "Camila", "Diego", "Eduarda", "Felipe", "Gabriela", "Henrique", "Isabela", "João", "Larissa", "Marcos", "Natália", "Otávio", "Patrícia", "Rafael", "Sofia", "Thiago", "Vitória", "Zélia"}
-	last     = []string{"Almeida", "Barbosa", "Cardoso", "Dias", "Esteves", "Ferreira", "Gonçalves", "Lima", "Magalhães", "Nogueira", "Oliveira", "Pereira", "Ramos", "Santos", "Teixeira", "Vasconcelos"}
-	catalog  = []item{{"CAF-250", "Café torrado 250 g", 0, 2890}, {"CAF-1K", "Café torrado 1 kg", 0, 9490}, {"FIL-103", "Filtro de papel 103", 0, 790}, {"PRE-600", "Prensa francesa 600 ml", 0, 12990}, {"MOE-MAN", "Moedor manual", 0, 18900}, {"CAN-DUO", "Caneca dupla", 0, 4550}, {"BAL-01", "Balança de precisão", 0, 8990}, {"CHA-VD", "Chá verde 50 g", 0, 2190}}
-	cities   = []delivery{{City: "São Paulo", State: "SP", Postcode: "01310-100"}, {City: "Rio de Janeiro", State: "RJ", Postcode: "20040-020"}, {City: "Belo Horizonte", State: "MG", Postcode: "30130-010"}, {City: "Curitiba", State: "PR", Postcode: "80020-310"}, {City: "Recife", State: "PE", Postcode: "50030-230"}, {City: "Porto Alegre", State: "RS", Postcode: "90010-150"}, {City: "Manaus", State: "AM", Postcode: "69010-060"}}
+	first = []string{
+		"Ana", "Bruno", "Camila", "Diego", "Eduarda", "Felipe", "Gabriela", "Henrique", "Isabela", "João",
+		"Larissa", "Marcos", "Natália", "Otávio", "Patrícia", "Rafael", "Sofia", "Thiago", "Vitória", "Zélia",
+	}
+	last = []string{
+		"Almeida", "Barbosa", "Cardoso", "Dias", "Esteves", "Ferreira", "Gonçalves", "Lima", "Magalhães",
+		"Nogueira", "Oliveira", "Pereira", "Ramos", "Santos", "Teixeira", "Vasconcelos",
+	}
+	catalog = []item{
+		{"CAF-250", "Café torrado 250 g", 0, 2890},
+		{"CAF-1K", "Café torrado 1 kg", 0, 9490},
+		{"FIL-103", "Filtro de papel 103", 0, 790},
+		{"PRE-600", "Prensa francesa 600 ml", 0, 12990},
+		{"MOE-MAN", "Moedor manual", 0, 18900},
+		{"CAN-DUO", "Caneca dupla", 0, 4550},
+		{"BAL-01", "Balança de precisão", 0, 8990},
+		{"CHA-VD", "Chá verde 50 g", 0, 2190},
+	}
+	cities = []delivery{
+		{City: "São Paulo", State: "SP", Postcode: "01310-100"},
+		{City: "Rio de Janeiro", State: "RJ", Postcode: "20040-020"},
+		{City: "Belo Horizonte", State: "MG", Postcode: "30130-010"},
+		{City: "Curitiba", State: "PR", Postcode: "80020-310"},
+		{City: "Recife", State: "PE", Postcode: "50030-230"},
+		{City: "Porto Alegre", State: "RS", Postcode: "90010-150"},
+		{City: "Manaus", State: "AM", Postcode: "69010-060"},
+	}
 	coupons  = []string{"CAFE10", "FRETE0", "VOLTA15"}
 	zone     = time.FixedZone("-03:00", -3*60*60)
 	dateOnly = time.DateOnly

@@ -133,7 +133,8 @@ func run(ctx context.Context, names, command []string) (status int, err error) {
 		name, value, _ := strings.Cut(variable, "=")
 		fmt.Printf("export %s='%s'\n", name, value)
 	}
-	fmt.Fprintf(os.Stderr, "# ready after %.1f s; Ctrl-C stops the servers and deletes their data\n", time.Since(begin).Seconds())
+	fmt.Fprintf(os.Stderr, "# ready after %.1f s; Ctrl-C stops the servers and deletes their data\n",
+		time.Since(begin).Seconds())
 	<-ctx.Done()
 	return 0, nil
 }

@@ -19,5 +19,6 @@ func purgeQuery(d Dialect) string {
 	if d == MySQL {
 		return "DELETE FROM redrive_processed WHERE " + oldest
 	}
-	return "DELETE FROM redrive_processed WHERE (consumer, message_id) IN (SELECT consumer, message_id FROM redrive_processed WHERE " + oldest + ")"
+	return "DELETE FROM redrive_processed WHERE (consumer, message_id) IN (SELECT consumer, message_id FROM " +
+		"redrive_processed WHERE " + oldest + ")"
 }

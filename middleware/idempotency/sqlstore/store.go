@@ -39,11 +39,14 @@ const where = " WHERE consumer = ? AND message_id = ?"
 func keyArgs(key idempotency.Key) []any { return []any{[]byte(key.Consumer), []byte(key.MessageID)} }
 
 // Claim implements idempotency.Store. A new message takes one statement.
-func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) (idempotency.Record, error) {
+func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) (idempotency.Record,
+	error,
+) {
 	claimed := idempotency.Record{State: idempotency.Claimed}
 	for range 3 {
-		n, err := s.exec(ctx, s.d.InsertIgnore("INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
-			s.d.Clock()+" + ?)", "redrive_processed.owner"), append(keyArgs(key), owner, lease.Microseconds())...)
+		n, err := s.exec(ctx, s.d.InsertIgnore(
+			"INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
+				s.d.Clock()+" + ?)", "redrive_processed.owner"), append(keyArgs(key), owner, lease.Microseconds())...)
 		if err != nil {
 			return idempotency.Record{}, fault("claim", err)
 		}
@@ -57,7 +60,8 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 		if !known || record.Remaining <= 0 {
 			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one
 			// changes the row.
-			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+" + ?"+where+
+			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
+				" + ?"+where+
 				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
 			if err != nil {
 				return idempotency.Record{}, fault("claim", err)
@@ -79,7 +83,8 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		done  bool
 		until int64
 	)
-	err = s.db.QueryRowContext(ctx, s.d.Bind("SELECT done = 1, outcome, until - "+s.d.Clock()+" FROM redrive_processed"+where),
+	err = s.db.QueryRowContext(ctx, s.d.Bind("SELECT done = 1, outcome, until - "+s.d.Clock()+" FROM redrive_processed"+
+		where),
 		keyArgs(key)...).Scan(&done, &record.Outcome, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record, false, nil
@@ -99,19 +104,25 @@ func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lea
 }
 
 // Complete implements idempotency.Store.
-func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte, retention time.Duration) error {
+func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte,
+	retention time.Duration,
+) error {
 	n, err := s.complete(ctx, s.db, key, owner, outcome, retention)
 	return owned("complete", n, err)
 }
 
-func (s *Store) complete(ctx context.Context, db execer, key idempotency.Key, owner int64, outcome []byte, retention time.Duration) (int64, error) {
-	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+" AND owner = ?"),
+func (s *Store) complete(ctx context.Context, db execer, key idempotency.Key, owner int64, outcome []byte,
+	retention time.Duration,
+) (int64, error) {
+	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
+		" AND owner = ?"),
 		append([]any{outcome, retention.Microseconds()}, append(keyArgs(key), owner)...)...)
 }
 
 // Release implements idempotency.Store.
 func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) error {
-	if _, err := s.exec(ctx, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0", append(keyArgs(key), owner)...); err != nil {
+	if _, err := s.exec(ctx, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0",
+		append(keyArgs(key), owner)...); err != nil {
 		return fault("release", err)
 	}
 	return nil

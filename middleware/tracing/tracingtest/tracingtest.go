@@ -56,23 +56,27 @@ func Run(t *testing.T, b Broker) {
 		MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond),
 		Rescheduler: b.Rescheduler, Observer: tracer,
 		Logger: slog.New(tracing.LogHandler(slog.NewJSONHandler(&logs, nil))),
-		DeadLetters: middleware.Sinks{b.DeadLetters, middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
-			letters <- d
-			return nil
-		})},
+		DeadLetters: middleware.Sinks{
+			b.DeadLetters,
+			middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+				letters <- d
+				return nil
+			}),
+		},
 	})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(pipeline.Middleware, tracer.Middleware)
 	publisher := tracer.Publisher(b.Publisher, b.Scheme)
-	router.AddHandler("charge", Topic, b.Subscriber, Results, publisher, func(m *message.Message) ([]*message.Message, error) {
-		slog.New(tracing.LogHandler(slog.NewJSONHandler(&logs, nil))).InfoContext(m.Context(), "in the handler")
-		if a, _ := middleware.AttemptFrom(m.Context()); a.RedriveID == "" {
-			return nil, errors.New("the bank is down")
-		}
-		return message.Messages{message.NewMessage(watermill.NewUUID(), m.Payload)}, nil
-	})
+	router.AddHandler("charge", Topic, b.Subscriber, Results, publisher,
+		func(m *message.Message) ([]*message.Message, error) {
+			slog.New(tracing.LogHandler(slog.NewJSONHandler(&logs, nil))).InfoContext(m.Context(), "in the handler")
+			if a, _ := middleware.AttemptFrom(m.Context()); a.RedriveID == "" {
+				return nil, errors.New("the bank is down")
+			}
+			return message.Messages{message.NewMessage(watermill.NewUUID(), m.Payload)}, nil
+		})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
@@ -169,19 +173,26 @@ func check(t *testing.T, b *Broker, spans tracetest.SpanStubs, id, operators tra
 	}
 	require.Empty(t, attempts[0].Links)
 	require.Equal(t, []string{"retry", "dead_letter", "success"},
-		[]string{attribute(&attempts[0], "redrive.outcome"), attribute(&attempts[1], "redrive.outcome"), attribute(&attempts[2], "redrive.outcome")})
-	require.Equal(t, []trace.SpanID{attempts[0].SpanContext.SpanID()}, linked(&attempts[1]), "the retry links to the attempt that failed")
-	require.Equal(t, []trace.SpanID{attempts[1].SpanContext.SpanID()}, linked(&redrive), "the redrive links to the attempt that died")
+		[]string{
+			attribute(&attempts[0], "redrive.outcome"), attribute(&attempts[1], "redrive.outcome"),
+			attribute(&attempts[2], "redrive.outcome"),
+		})
+	require.Equal(t, []trace.SpanID{attempts[0].SpanContext.SpanID()}, linked(&attempts[1]),
+		"the retry links to the attempt that failed")
+	require.Equal(t, []trace.SpanID{attempts[1].SpanContext.SpanID()}, linked(&redrive),
+		"the redrive links to the attempt that died")
 	require.Equal(t, operators, redrive.SpanContext.TraceID(), "the redrive is part of the operator's trace")
 	require.Equal(t, "7", attribute(&redrive, "redrive.id"))
-	require.Equal(t, []trace.SpanID{redrive.SpanContext.SpanID()}, linked(&attempts[2]), "what was redriven links to the redrive")
+	require.Equal(t, []trace.SpanID{redrive.SpanContext.SpanID()}, linked(&attempts[2]),
+		"what was redriven links to the redrive")
 	require.Equal(t, "the bank is down", attempts[0].Status.Description)
 	require.Equal(t, "*errors.errorString", attribute(&attempts[0], "error.type"))
 	require.Equal(t, "retry scheduled", attempts[0].Events[0].Name)
 	require.Equal(t, "dead letter", attempts[1].Events[0].Name)
 	for i := range spans {
 		if spans[i].Name == "send "+Results {
-			require.Equal(t, attempts[2].SpanContext.SpanID(), spans[i].Parent.SpanID(), "what the handler returns is part of the trace")
+			require.Equal(t, attempts[2].SpanContext.SpanID(), spans[i].Parent.SpanID(),
+				"what the handler returns is part of the trace")
 		}
 	}
 }

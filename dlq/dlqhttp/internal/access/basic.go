@@ -45,9 +45,11 @@ func Basic(users ...User) (Authenticator, error) {
 		case u.Role <= None:
 			errs = append(errs, fmt.Errorf("user %s needs a role", u.Name))
 		case err != nil:
-			errs = append(errs, fmt.Errorf("user %s: the password's hash is bcrypt's, as redrive config hash-password prints it", u.Name))
+			errs = append(errs, fmt.Errorf("user %s: the password's hash is bcrypt's, as redrive config hash-password prints it",
+				u.Name))
 		case cost < bcrypt.DefaultCost:
-			errs = append(errs, fmt.Errorf("user %s: the cost of the password's hash is %d: at least %d", u.Name, cost, bcrypt.DefaultCost))
+			errs = append(errs, fmt.Errorf("user %s: the cost of the password's hash is %d: at least %d", u.Name, cost,
+				bcrypt.DefaultCost))
 		}
 		b.users[u.Name] = u
 	}

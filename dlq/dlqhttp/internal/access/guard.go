@@ -108,7 +108,8 @@ func (g *Guard) Open(next http.Handler) http.Handler {
 		}
 		switch size := headerSize(r.Header); {
 		case size > maxHeaders:
-			problem.Write(w, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
+			problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
+				fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
 		case reason != "":
 			problem.Write(w, http.StatusForbidden, reason)
 		default:
@@ -136,7 +137,8 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 
 func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) {
 	if size := headerSize(r.Header); size > maxHeaders {
-		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
+		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
+			fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
 		return Principal{}, false
 	}
 	if reason := g.foreign(r); reason != "" {
@@ -145,8 +147,10 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) 
 		return Principal{}, false
 	}
 	if err := g.origins.Check(r); err != nil {
-		g.cfg.Logger.WarnContext(r.Context(), "request of another site refused", "remote", r.RemoteAddr, "origin", r.Header.Get("Origin"))
-		problem.Write(w, http.StatusForbidden, "a page of another site may not change anything here; list its origin (server.origins) if it may")
+		g.cfg.Logger.WarnContext(r.Context(), "request of another site refused", "remote", r.RemoteAddr, "origin",
+			r.Header.Get("Origin"))
+		problem.Write(w, http.StatusForbidden,
+			"a page of another site may not change anything here; list its origin (server.origins) if it may")
 		return Principal{}, false
 	}
 	who, err := g.authenticate(r)
@@ -209,7 +213,8 @@ func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 
 // note logs credentials that were refused.
 func (g *Guard) note(r *http.Request, account string, err error) {
-	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path", r.URL.Path, "error", err)
+	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
+		r.URL.Path, "error", err)
 }
 
 // accountOf is the user that a password is for, without what would write lines into a log.
@@ -294,7 +299,8 @@ func (g *Guard) foreign(r *http.Request) string {
 		name == "localhost" || strings.HasSuffix(name, ".localhost") || slices.Contains(g.cfg.Hosts, name) {
 		return ""
 	}
-	return fmt.Sprintf("the request is for host %.100q, which is not this machine (localhost, 127.0.0.1): list the name (server.hosts) if it is", name)
+	return fmt.Sprintf("the request is for host %.100q, which is not this machine (localhost, 127.0.0.1): list the name "+
+		"(server.hosts) if it is", name)
 }
 
 func host(hostport string) string {

@@ -60,7 +60,8 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 	var errs []error
 	public, err := url.Parse(cfg.PublicURL)
 	if err != nil || public.Host == "" || public.Scheme != "https" && public.Scheme != "http" {
-		errs = append(errs, fmt.Errorf("login: public URL %q: where people reach this server, such as https://redrive.example", cfg.PublicURL))
+		errs = append(errs, fmt.Errorf("login: public URL %q: where people reach this server, such as "+
+			"https://redrive.example", cfg.PublicURL))
 		public = &url.URL{}
 	}
 	if cfg.Issuer == "" || cfg.ClientID == "" {
@@ -131,9 +132,13 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	state, nonce, verifier := oauth2.GenerateVerifier(), oauth2.GenerateVerifier(), oauth2.GenerateVerifier()
-	kept := url.Values{"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)}}
+	kept := url.Values{
+		"state": {state}, "nonce": {nonce}, "verifier": {verifier},
+		"to": {local(r.URL.Query().Get("to"), l.prefix)},
+	}
 	l.set(w, l.flow(), kept.Encode(), attempt)
-	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)), http.StatusFound)
+	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)),
+		http.StatusFound)
 	return nil
 }
 
@@ -150,7 +155,8 @@ func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, t
 	l.set(w, l.flow(), "", -time.Second) // a login is used once
 	kept, err := url.ParseQuery(c.Value)
 	q := r.URL.Query()
-	if err != nil || kept.Get("state") == "" || subtle.ConstantTimeCompare([]byte(kept.Get("state")), []byte(q.Get("state"))) != 1 {
+	if err != nil || kept.Get("state") == "" ||
+		subtle.ConstantTimeCompare([]byte(kept.Get("state")), []byte(q.Get("state"))) != 1 {
 		return who, "", fmt.Errorf("%w: it was begun elsewhere", ErrLogin)
 	}
 	if q.Get("error") != "" || q.Get("code") == "" {
@@ -184,12 +190,15 @@ func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, t
 }
 
 // claims are those of the id token, and of the provider's page about the user where the token has not all.
-func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, tokens *oauth2.Token) (map[string]any, error) {
+func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, tokens *oauth2.Token) (map[string]any,
+	error,
+) {
 	claims := map[string]any{}
 	if err := id.Claims(&claims); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
 	}
-	if claims[l.cfg.NameClaim] != nil && (claims[l.cfg.GroupsClaim] != nil || len(l.cfg.Groups) == 0) || p.UserInfoEndpoint() == "" {
+	if claims[l.cfg.NameClaim] != nil && (claims[l.cfg.GroupsClaim] != nil || len(l.cfg.Groups) == 0) ||
+		p.UserInfoEndpoint() == "" {
 		return claims, nil
 	}
 	info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))

@@ -40,7 +40,8 @@ func Proxy(cfg ProxyConfig) (Authenticator, error) {
 	}
 	var errs []error
 	if len(cfg.From) == 0 {
-		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, else anybody could say who they are"))
+		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, else anybody "+
+			"could say who they are"))
 	}
 	for _, text := range cfg.From {
 		prefix, err := parsePrefix(text)

@@ -44,7 +44,8 @@ const (
 // NewSessions makes Sessions that last for a time from the login.
 func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Sessions {
 	return &Sessions{
-		store: store, secure: secure, life: life, lookups: NewLimiter(lookupRate, lookupBurst), known: map[string]knownSession{},
+		store: store, secure: secure, life: life, lookups: NewLimiter(lookupRate, lookupBurst),
+		known: map[string]knownSession{},
 	}
 }
 
@@ -63,7 +64,7 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {
 		return Principal{}, ErrNoCredentials
 	}
-	digest, now := HashToken(c.Value), time.Now()
+	digest, now := HashToken(c.Value), driver.Now(r.Context(), s.store)
 	known, ok := s.remembered(digest)
 	if ok && now.Before(known.until) {
 		return known.who, nil
@@ -121,7 +122,7 @@ func (s *Sessions) remember(digest string, who Principal, until time.Time) {
 
 // Begin logs somebody in.
 func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Principal) error {
-	secret, now := rand.Text(), time.Now()
+	secret, now := rand.Text(), driver.Now(ctx, s.store)
 	session := driver.Session{
 		Digest: HashToken(secret), Name: who.Name, Role: who.Role.String(), CreatedAt: now, ExpiresAt: now.Add(s.life),
 	}
@@ -157,7 +158,8 @@ func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 // set sets a cookie that scripts and other sites do not get.
 func (s *Sessions) set(w http.ResponseWriter, name, value string, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // G124: Secure is set behind TLS
-		Name: name, Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode,
+		Name: name, Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: s.secure,
+		SameSite: http.SameSiteLaxMode,
 	})
 }
 

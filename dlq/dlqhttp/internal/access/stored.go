@@ -37,7 +37,10 @@ func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	if !ok {
 		return nil, errors.New("this store keeps no tokens")
 	}
-	return &stored{store: people, logger: logger, lookups: NewLimiter(lookupRate, lookupBurst), known: map[string]*knownToken{}}, nil
+	return &stored{
+		store: people, logger: logger, lookups: NewLimiter(lookupRate, lookupBurst),
+		known: map[string]*knownToken{},
+	}, nil
 }
 
 // Authenticate leaves a token that is not in the store to others: it may be one of the configuration, or a user's
@@ -47,7 +50,7 @@ func (s *stored) Authenticate(r *http.Request) (Principal, error) {
 	if !ok || text == "" {
 		return Principal{}, ErrNoCredentials
 	}
-	digest, now := HashToken(text), time.Now()
+	digest, now := HashToken(text), driver.Now(r.Context(), s.store)
 	token, err := s.find(r, digest, now)
 	if err != nil {
 		return Principal{}, err

@@ -43,7 +43,8 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 		sum, err := hex.DecodeString(strings.TrimPrefix(t.SHA256, hashPrefix))
 		switch {
 		case err != nil || len(sum) != sha256.Size:
-			errs = append(errs, fmt.Errorf("token %d (%s): its digest is %s and 64 hex digits, as redrive config hash-token prints it", i+1, t.Name, hashPrefix))
+			errs = append(errs, fmt.Errorf("token %d (%s): its digest is %s and 64 hex digits, as redrive config hash-token "+
+				"prints it", i+1, t.Name, hashPrefix))
 			continue
 		case t.Name == "":
 			errs = append(errs, fmt.Errorf("token %d: whose is it? give a name", i+1))

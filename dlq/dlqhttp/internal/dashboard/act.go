@@ -10,13 +10,14 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // by is the caller, and the note from the form.
 func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 	by := dlq.By{Actor: access.From(r.Context()).Name, Note: strings.TrimSpace(r.PostForm.Get("note"))}
 	if text := r.PostForm.Get("version"); text != "" {
-		version, err := dlq.ParseID(text)
+		version, err := driver.ParseID(text)
 		if err != nil {
 			return by, fmt.Errorf("%w: version %q", dlq.ErrInvalid, text)
 		}
@@ -65,7 +66,7 @@ type confirmData struct {
 	Count   int64
 	Sample  []dlq.Entry
 	Back    string
-	Current dlq.Counts
+	Current driver.Counts
 }
 
 // chosen reads which entries are meant: those that are ticked, or all that the filter picks.
@@ -89,7 +90,7 @@ func chosen(q url.Values, now time.Time) (search, error) {
 // confirm counts before acting. A redrive of many is a run, which has a separate page.
 func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	s, err := chosen(q, time.Now())
+	s, err := chosen(q, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 			form[name] = values
 		}
 	}
-	s, err := parseSearch(form, time.Now())
+	s, err := parseSearch(form, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}

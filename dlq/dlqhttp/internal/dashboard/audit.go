@@ -21,18 +21,20 @@ type auditData struct {
 	Run     string
 	Next    template.URL
 	First   bool
-	Actions []dlq.Action
+	Actions []driver.Action
 }
 
 // auditActions are what the log can be asked for.
-var auditActions = []dlq.Action{
-	dlq.ActionRedrive, dlq.ActionSucceed, dlq.ActionDie, dlq.ActionRelease, dlq.ActionReleaseByHand,
-	dlq.ActionResolve, dlq.ActionDiscard, dlq.ActionPark, dlq.ActionRestore,
-	dlq.ActionEdit, dlq.ActionImport, dlq.ActionPurge, dlq.ActionUnarchive, redrive.ActionStart, redrive.ActionApprove, redrive.ActionReject,
-	redrive.ActionPause, redrive.ActionResume, redrive.ActionCancel, redrive.ActionStop, redrive.ActionComplete, redrive.ActionAdjust,
+var auditActions = []driver.Action{
+	driver.ActionRedrive, driver.ActionSucceed, driver.ActionDie, driver.ActionRelease, driver.ActionReleaseByHand,
+	driver.ActionResolve, driver.ActionDiscard, driver.ActionPark, driver.ActionRestore,
+	driver.ActionEdit, driver.ActionImport, driver.ActionPurge, driver.ActionUnarchive, redrive.ActionStart,
+	redrive.ActionApprove, redrive.ActionReject,
+	redrive.ActionPause, redrive.ActionResume, redrive.ActionCancel, redrive.ActionStop, redrive.ActionComplete,
+	redrive.ActionAdjust,
 	driver.ActionPauseIntake, driver.ActionResumeIntake, driver.ActionMute, driver.ActionUnmute, driver.ActionNote,
 	driver.ActionLogin, driver.ActionLogout, driver.ActionCreateToken, driver.ActionRevokeToken,
-	dlq.ActionRefused, dlq.ActionRead,
+	driver.ActionRefused, driver.ActionRead,
 }
 
 const auditSize = 50
@@ -46,16 +48,16 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	if err := d.cfg.Visible(r.Context()).Values(data.Actor, data.Run); err != nil {
 		return err
 	}
-	f := dlq.AuditFilter{Actor: data.Actor, Action: dlq.Action(data.Action), Run: data.Run}
+	f := dlq.AuditFilter{Actor: data.Actor, Action: driver.Action(data.Action), Run: data.Run}
 	if data.Entry != "" {
-		id, err := dlq.ParseID(data.Entry)
+		id, err := driver.ParseID(data.Entry)
 		if err != nil {
 			return err
 		}
 		f.EntryID = id
 	}
 	type answer struct {
-		records []dlq.AuditRecord
+		records []driver.AuditRecord
 		next    string
 	}
 	page := dlq.Page{Limit: auditSize, After: q.Get("after")}
@@ -68,7 +70,10 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	}
 	data.Records = d.auditRows(r, d.cfg.Visible(r.Context()).ShownAudit(a.records))
 	if a.next != "" {
-		next := url.Values{"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next}}
+		next := url.Values{
+			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run},
+			"after": {a.next},
+		}
 		data.Next = query(next)
 	}
 	return d.page(w, r, "audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})

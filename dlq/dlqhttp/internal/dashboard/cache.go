@@ -80,7 +80,9 @@ func (c *cache) keep(key string, generation int, k kept) {
 
 // cached returns what load returned less than an interval ago, or what it returns now, and when that was. Callers share
 // the value and must not change it.
-func cached[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, time.Time, error) {
+func cached[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, time.Time,
+	error,
+) {
 	k, generation, fresh := c.lookup(key)
 	if !fresh {
 		flight := fmt.Sprint(generation, " ", key)

@@ -101,6 +101,9 @@ func New(cfg Config) *access.Mux {
 			return []Component{store}
 		}
 	}
-	d := &dashboard{cfg: cfg, cache: newCache(cfg.Interval), runsCache: newCache(min(runInterval, cfg.Interval)), jobs: newJobs()}
+	d := &dashboard{
+		cfg: cfg, cache: newCache(cfg.Interval), runsCache: newCache(min(runInterval, cfg.Interval)),
+		jobs: newJobs(),
+	}
 	return d.routes()
 }

@@ -6,38 +6,41 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// curve is what came and what was closed, hour by hour without gaps, as uPlot takes it: x in seconds.
+// curve is what died, what of it had died before and what was closed, hour by hour without gaps, as uPlot takes it: x
+// in seconds.
 type curve struct {
 	Hours  []int64 `json:"x"`
 	In     []int64 `json:"in"`
+	Again  []int64 `json:"again"`
 	Out    []int64 `json:"out"`
 	Newest bool    `json:"-"`
 }
 
 // curveOf fills the gaps between the hours that a store returns: those of the last hours before now, the current hour
 // among them.
-func curveOf(hours []dlq.HourCount, now time.Time, last int) curve {
+func curveOf(hours []driver.HourCount, now time.Time, last int) curve {
 	first := now.UTC().Truncate(time.Hour).Add(-time.Duration(last-1) * time.Hour)
-	c := curve{Hours: make([]int64, last), In: make([]int64, last), Out: make([]int64, last)}
+	c := curve{Hours: make([]int64, last), In: make([]int64, last), Again: make([]int64, last), Out: make([]int64, last)}
 	for i := range last {
 		c.Hours[i] = first.Add(time.Duration(i) * time.Hour).Unix()
 	}
 	for _, h := range hours {
 		if i := int(h.Hour.Sub(first) / time.Hour); !h.Hour.Before(first) && i < last {
-			c.In[i], c.Out[i] = h.Count, h.Closed
+			c.In[i], c.Again[i], c.Out[i] = h.Deaths(), h.DiedAgain, h.Closed
 		}
 	}
 	return c
 }
 
 // recentOf is the curve of the spans of the last hour, which have no gaps.
-func recentOf(spans []dlq.SpanCount) curve {
+func recentOf(spans []driver.SpanCount) curve {
 	var c curve
 	for _, s := range spans {
-		c.Hours, c.In, c.Out = append(c.Hours, s.From.Unix()), append(c.In, s.Count), append(c.Out, s.Closed)
+		c.Hours, c.In = append(c.Hours, s.From.Unix()), append(c.In, s.Count)
+		c.Again, c.Out = append(c.Again, s.DiedAgain), append(c.Out, s.Closed)
 	}
 	return c
 }
@@ -52,13 +55,16 @@ func sum(numbers []int64) (total int64) {
 // Came and Went are how many in all, for those who cannot see the curve.
 func (c curve) Came() int64 { return sum(c.In) }
 
+// Returned is how many of them had died before.
+func (c curve) Returned() int64 { return sum(c.Again) }
+
 // Went is how many were closed.
 func (c curve) Went() int64 { return sum(c.Out) }
 
 // curveRow is a line of the table that stands where there is no script to draw the curve.
 type curveRow struct {
-	From    string
-	In, Out int64
+	From           string
+	In, Again, Out int64
 	// SoFar says that the time is not over.
 	SoFar bool
 }
@@ -76,6 +82,7 @@ func (c curve) Rows() []curveRow {
 			rows = append(rows, curveRow{From: from, SoFar: n == 0})
 		}
 		rows[len(rows)-1].In += c.In[i]
+		rows[len(rows)-1].Again += c.Again[i]
 		rows[len(rows)-1].Out += c.Out[i]
 	}
 	return rows
@@ -96,7 +103,7 @@ const (
 )
 
 // sparkPointsOf are the numbers of the last seven days.
-func sparkPointsOf(hours []dlq.HourCount, now time.Time) []int64 {
+func sparkPointsOf(hours []driver.HourCount, now time.Time) []int64 {
 	points := make([]int64, sparkPoints)
 	for i, n := range curveOf(hours, now, sparkHours).In {
 		points[i*sparkPoints/sparkHours] += n
@@ -105,7 +112,7 @@ func sparkPointsOf(hours []dlq.HourCount, now time.Time) []int64 {
 }
 
 // sparkOf draws the last seven days, on a scale that ends at top.
-func sparkOf(hours []dlq.HourCount, now time.Time, top int64) spark {
+func sparkOf(hours []driver.HourCount, now time.Time, top int64) spark {
 	points := sparkPointsOf(hours, now)
 	var line strings.Builder
 	for i, n := range points {
@@ -121,7 +128,7 @@ func sparkOf(hours []dlq.HourCount, now time.Time, top int64) spark {
 
 // perHour is how many an hour there are now: of the current hour and the share of the one before that is not an hour
 // ago yet.
-func perHour(hours []dlq.HourCount, now time.Time, of func(dlq.HourCount) int64) float64 {
+func perHour(hours []driver.HourCount, now time.Time, of func(driver.HourCount) int64) float64 {
 	current := now.UTC().Truncate(time.Hour)
 	passed := now.Sub(current).Hours()
 	rate := 0.0

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
@@ -46,7 +47,8 @@ func editable(sees visible.View, body *dlq.Body) string {
 	case !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0:
 		return "The payload is not text."
 	case bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\r")),
-		bytes.Contains(payload, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\n")):
+		bytes.Contains(payload, []byte("\r\n")) &&
+			bytes.Contains(bytes.ReplaceAll(payload, []byte("\r\n"), nil), []byte("\n")):
 		return "The payload mixes line ends, which a form would change."
 	case !bytes.Equal(sees.ShownBody(body).Payload, payload):
 		return "A part of the payload is hidden from you, and saving would put the mask in its place."
@@ -152,7 +154,7 @@ func (e *editData) read(form url.Values, full *dlq.Entry) dlq.Edit {
 
 // savedNotSent says of an edit that it is stored, and that its message could not be sent back.
 func savedNotSent(e *dlq.Entry, err error) error {
-	id := dlq.FormatID(e.ID)
+	id := driver.FormatID(e.ID)
 	f := *faultOf(err)
 	f.title = "Saved, but not sent"
 	saved := fmt.Sprintf("Revision %d of entry %s is saved.", e.Revision, id)
@@ -189,28 +191,18 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	if err := sees.Edit(&edit, full.Body); err != nil {
 		return err
 	}
-	again := func(problem string) error { //nolint:contextcheck // it is the request's
-		data.Problem = problem
-		after, err := d.cfg.Manager.ApplyEdit(r.Context(), edit, full.Body)
-		if err == nil {
-			diff := sees.Diff(full.Body, after)
-			data.Diff = &diff
-		} else if problem == "" {
-			data.Problem = err.Error()
-		}
-		return d.page(w, r, "edit", view{Title: fmt.Sprintf("Edit entry %d", full.ID), Nav: "entries", Data: data})
-	}
 	do := r.PostForm.Get("do")
-	if do == "preview" {
-		return again("")
+	switch do {
+	case "preview":
+		return d.editAgain(w, r, data, edit, full.Body)
+	case "save":
+	case "redrive":
+		err = d.cfg.Manager.MaySend(r.Context(), full.ID, by)
+	default:
+		err = fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
 	}
-	if do != "save" && do != "redrive" {
-		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
-	}
-	if do == "redrive" {
-		if err := d.cfg.Manager.MaySend(r.Context(), full.ID, by); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	revised, diff, err := d.cfg.Manager.Edit(r.Context(), full.ID, edit, by)
 	d.forget()
@@ -218,16 +210,32 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if diff.Empty() && do == "save" {
-		return again("Nothing is different: change something first.")
+		data.Problem = "Nothing is different: change something first."
+		return d.editAgain(w, r, data, edit, full.Body)
 	}
-	said := fmt.Sprintf("Entry %d: revision %d saved. The original is kept.", full.ID, revised.Revision)
+	said := fmt.Sprintf("Entry %d: revision %d saved. The original is kept.", revised.ID, revised.Revision)
 	if do == "redrive" {
 		by.Version = revised.Version
 		if _, err := d.cfg.Manager.Redrive(r.Context(), full.ID, by); err != nil {
 			return savedNotSent(revised, err)
 		}
-		said = fmt.Sprintf("Entry %d: revision %d sent back to its consumer; its outcome will show here.", full.ID, revised.Revision)
+		said = fmt.Sprintf("Entry %d: revision %d sent back to its consumer; its outcome will show here.", full.ID,
+			revised.Revision)
 	}
-	d.see(w, r, "/entries/"+dlq.FormatID(full.ID), said)
+	d.see(w, r, "/entries/"+driver.FormatID(full.ID), said)
 	return nil
+}
+
+// editAgain is the form with what the edit would change, and with a problem that is known or found.
+func (d *dashboard) editAgain(w http.ResponseWriter, r *http.Request, data *editData, edit dlq.Edit,
+	before *dlq.Body,
+) error {
+	after, err := d.cfg.Manager.ApplyEdit(r.Context(), edit, before)
+	if err == nil {
+		diff := d.cfg.Visible(r.Context()).Diff(before, after)
+		data.Diff = &diff
+	} else if data.Problem == "" {
+		data.Problem = err.Error()
+	}
+	return d.page(w, r, "edit", view{Title: fmt.Sprintf("Edit entry %d", data.Entry.ID), Nav: "entries", Data: data})
 }

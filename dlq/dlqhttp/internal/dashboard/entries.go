@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // entriesData is a page of a list.
@@ -39,9 +40,9 @@ type suggestions struct{ Handlers, Types, Classes []string }
 const maxSuggested = 100
 
 // suggest reads the names of the handlers and classes of the largest causes, and those of the event types.
-func (d *dashboard) suggest(ctx context.Context, stats *dlq.Stats) (suggestions, error) {
+func (d *dashboard) suggest(ctx context.Context, stats *driver.Stats) (suggestions, error) {
 	var s suggestions
-	groups, _, err := cached(ctx, d.cache, "suggestions", func(ctx context.Context) ([]dlq.Group, error) {
+	groups, _, err := cached(ctx, d.cache, "suggestions", func(ctx context.Context) ([]driver.Group, error) {
 		return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Limit: maxSuggested})
 	})
 	if err != nil {
@@ -71,7 +72,7 @@ const (
 
 // listing is a page of entries, and how many there are.
 type listing struct {
-	dlq.Listing
+	driver.Listing
 	count int64
 }
 
@@ -80,7 +81,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	if !q.Has("status") && len(q) == 0 {
 		q.Set("status", string(dlq.Pending)) // what needs somebody
 	}
-	s, err := parseSearch(q, time.Now())
+	s, err := parseSearch(q, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -91,8 +92,40 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
 		page.Limit = min(n, maxSize)
 	}
-	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
 	slow := s.Filter.ReadsBodies()
+	l, at, err := d.listing(r.Context(), &s, page)
+	if err != nil {
+		return err
+	}
+	stats, _, err := d.snapshot(r.Context())
+	if err != nil {
+		return err
+	}
+	data := entriesData{
+		Search: s, Entries: d.cfg.Visible(r.Context()).ShownEntries(l.Entries), Count: min(l.count, countLimit),
+		Counted: l.count <= countLimit,
+		Chips:   s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
+	}
+	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
+	names := d.cfg.Visible(r.Context()).ShownStats(&stats.Stats)
+	for i := range names.ByTopic {
+		data.Topics = append(data.Topics, names.ByTopic[i].Name)
+	}
+	data.In, data.Slow = s.values().Encode(), slow
+	if data.Suggest, err = d.suggest(r.Context(), &stats.Stats); err != nil {
+		return err
+	}
+	if l.Next != "" {
+		data.Next = s.pageAfter(l.Next, page.Limit)
+	}
+	if page.After != "" {
+		data.First = s.pageAfter("", page.Limit)
+	}
+	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: !slow, At: at, Data: &data})
+}
+
+// listing reads a page and how many there are, up to a bound, and returns when that was.
+func (d *dashboard) listing(ctx context.Context, s *search, page dlq.Page) (listing, time.Time, error) {
 	load := func(ctx context.Context) (l listing, err error) {
 		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
 			return l, err
@@ -104,53 +137,28 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		l.count, err = d.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
 		return l, err
 	}
-	var l listing
-	at := time.Now()
-	if slow { // it reads bodies: it ends when the browser stops it, and is not shared
-		l, err = load(r.Context())
-	} else {
-		l, at, err = cached(r.Context(), d.cache, key, load)
+	if s.Filter.ReadsBodies() { // it ends when the browser stops it, and is not shared
+		at := time.Now()
+		l, err := load(ctx)
+		return l, at, err
 	}
-	if err != nil {
-		return err
+	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
+	return cached(ctx, d.cache, key, load)
+}
+
+// pageAfter links a page of the listing.
+func (s *search) pageAfter(after string, limit int) template.URL {
+	next := s.values()
+	if len(s.Filter.Statuses) == 0 {
+		next.Set("status", "any")
 	}
-	stats, _, err := d.snapshot(r.Context())
-	if err != nil {
-		return err
+	if limit != pageSize {
+		next.Set("limit", strconv.Itoa(limit))
 	}
-	data := entriesData{
-		Search: s, Entries: d.cfg.Visible(r.Context()).ShownEntries(l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
-		Chips: s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
+	if after != "" {
+		next.Set("after", after)
 	}
-	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
-	names := d.cfg.Visible(r.Context()).ShownStats(&stats.Stats)
-	for i := range names.ByTopic {
-		data.Topics = append(data.Topics, names.ByTopic[i].Name)
-	}
-	data.In, data.Slow = s.values().Encode(), slow
-	if data.Suggest, err = d.suggest(r.Context(), &stats.Stats); err != nil {
-		return err
-	}
-	with := func(after string) template.URL {
-		next := s.values()
-		if len(s.Filter.Statuses) == 0 {
-			next.Set("status", "any")
-		}
-		if page.Limit != pageSize {
-			next.Set("limit", strconv.Itoa(page.Limit))
-		}
-		if after != "" {
-			next.Set("after", after)
-		}
-		return query(next)
-	}
-	if l.Next != "" {
-		data.Next = with(l.Next)
-	}
-	if page.After != "" {
-		data.First = with("")
-	}
-	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: !slow, At: at, Data: &data})
+	return query(next)
 }
 
 // Status is the query of the same list with another status, "any" for all.
@@ -168,11 +176,11 @@ func (e *entriesData) Flip() template.URL {
 		q.Set("status", "any")
 	}
 	q.Del("order")
-	if e.Search.Order != dlq.OldestFirst {
-		q.Set("order", string(dlq.OldestFirst))
+	if e.Search.Order != driver.OldestFirst {
+		q.Set("order", string(driver.OldestFirst))
 	}
 	return query(q)
 }
 
 // Oldest reports whether the list begins with the oldest.
-func (e *entriesData) Oldest() bool { return e.Search.Order == dlq.OldestFirst }
+func (e *entriesData) Oldest() bool { return e.Search.Order == driver.OldestFirst }

@@ -14,7 +14,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -33,8 +35,8 @@ type entryData struct {
 	// In is the list that the page was opened from; Newer and Older are the neighbours in it, 0 at its ends.
 	In           string
 	Newer, Older int64
-	// Fixable says that it can be edited now.
-	Fixable bool
+	// Fixable says that it can be edited now, and Out that the outcome of a redrive is waited for.
+	Fixable, Out bool
 }
 
 // headerView is a header, and whether it is one that this project or the broker wrote.
@@ -82,7 +84,7 @@ func viewPayload(payload []byte) payloadView {
 
 // readEntry reads an entry as the caller may see it, with the audit records.
 func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
-	id, err := dlq.ParseID(r.PathValue("id"))
+	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
 		return nil, newFault(http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err)
 	}
@@ -102,8 +104,12 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	sees := d.cfg.Visible(r.Context())
-	data := entryData{Entry: sees.ShownEntry(full), Revision: full.Revision, Actions: legal(full, time.Now())}
+	data := entryData{
+		Entry: sees.ShownEntry(full), Revision: full.Revision,
+		Actions: legal(full, d.cfg.Manager.Now(r.Context())),
+	}
 	data.Fixable = full.Status == dlq.Pending || full.Status == dlq.Parked
+	data.Out = full.Status == dlq.Retrying
 	if err := d.neighbours(r, full, &data); err != nil {
 		return err
 	}
@@ -148,7 +154,7 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 	if err != nil {
 		return invalid("in %.80q", data.In)
 	}
-	s, err := parseSearch(q, time.Now())
+	s, err := parseSearch(q, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -158,8 +164,8 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err
 	}
-	for order, to := range map[dlq.Order]*int64{dlq.NewestFirst: &data.Older, dlq.OldestFirst: &data.Newer} {
-		after := dlq.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
+	for order, to := range map[driver.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
+		after := driver.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
 		l, err := d.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
 		if err != nil {
 			return err
@@ -208,7 +214,7 @@ func legal(e *dlq.Entry, now time.Time) []string {
 // change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was
 // faster.
 func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
-	id, err := dlq.ParseID(r.PathValue("id"))
+	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -219,9 +225,18 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	m := d.cfg.Manager
+	m, do := d.cfg.Manager, r.PostForm.Get("do")
+	if p := access.From(r.Context()); do == "release" && !p.Role.Allows(access.Admin) {
+		return &fault{
+			status: http.StatusForbidden, title: "This is not for you",
+			detail: access.Refusal(p, access.Admin) + ". Ask an administrator.",
+		}
+	}
 	var said string
-	switch do := r.PostForm.Get("do"); do {
+	switch do {
+	case "release":
+		_, err = m.Release(r.Context(), id, by)
+		said = "released; the outcome of its redrive is no longer waited for"
 	case "redrive":
 		_, err = m.Redrive(r.Context(), id, by)
 		said = "sent back to its consumer; its outcome will show here"
@@ -244,7 +259,7 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	path := "/entries/" + dlq.FormatID(id)
+	path := "/entries/" + driver.FormatID(id)
 	if in := r.PostForm.Get("in"); in != "" {
 		path += "?in=" + url.QueryEscape(in) // the list goes with its entries
 	}

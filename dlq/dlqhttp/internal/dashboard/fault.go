@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -65,7 +66,8 @@ func faultOf(err error) *fault {
 		f.reason = brokersWords(err)
 		return f
 	case errors.Is(err, dlq.ErrNotFound):
-		return newFault(http.StatusNotFound, "It is not there", "It may have been purged. The audit log has what happened to it.", err)
+		return newFault(http.StatusNotFound, "It is not there",
+			"It may have been purged. The audit log has what happened to it.", err)
 	case errors.Is(err, dlq.ErrConflict):
 		return newFault(http.StatusConflict, "Somebody was faster",
 			"Nothing was changed: "+err.Error()+". Go back, look again, and decide anew.", err)
@@ -105,7 +107,8 @@ func (d *dashboard) explain(r *http.Request, f *fault) {
 	switch down := d.cfg.Manager.Ping(ctx); {
 	case down != nil && looks:
 		f.title = "The store does not answer"
-		f.detail = "This page is tried again automatically. Dead letters that arrive meanwhile are kept in the spool of their service."
+		f.detail = "This page is tried again automatically. Dead letters that arrive meanwhile are kept in the spool of " +
+			"their service."
 	case down != nil:
 		f.title, f.detail = "The store does not answer", unsure
 	case f.status == http.StatusGatewayTimeout && looks:
@@ -124,7 +127,7 @@ func wayBack(r *http.Request) (path, label string) {
 	case id == "":
 		return "", ""
 	case strings.Contains(r.Pattern, "/entries/{id}"):
-		if _, err := dlq.ParseID(id); err == nil {
+		if _, err := driver.ParseID(id); err == nil {
 			return "/entries/" + id, "Entry " + id
 		}
 	case strings.Contains(r.Pattern, "/runs/{id}"):
@@ -148,14 +151,15 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return // the client has gone
 	}
 	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
-		if id, err := dlq.ParseID(r.PathValue("id")); err == nil && strings.Contains(r.Pattern, "/entries/{id}") {
+		if id, err := driver.ParseID(r.PathValue("id")); err == nil && strings.Contains(r.Pattern, "/entries/{id}") {
 			refused.Entry = id
 		}
 		d.cfg.Refused(r.Context(), refused)
 	}
 	f := *faultOf(err)
 	if f.status >= http.StatusInternalServerError {
-		d.cfg.Logger.WarnContext(r.Context(), "dashboard: a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		d.cfg.Logger.WarnContext(r.Context(), "dashboard: a request failed", "method", r.Method, "path", r.URL.Path, "error",
+			err)
 	}
 	d.explain(r, &f)
 	looks := r.Method == http.MethodGet

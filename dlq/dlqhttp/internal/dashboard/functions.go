@@ -13,18 +13,19 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // functions are what the templates call.
 var functions = template.FuncMap{
-	"number": number, "short": short, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "age": age, "until": until,
+	"number": number, "short": short, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "age": age,
+	"until": until,
 	"stamp": stamp, "iso": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"lower": func(v any) string { return strings.ToLower(fmt.Sprint(v)) }, "percent": percent, "size": size,
 	"one": oneLine, "words": words, "path": url.PathEscape, "json": toJSON, "list": func(v ...any) []any { return v },
 	"add": func(a, b int64) int64 { return a + b }, "query": url.QueryEscape, "safeq": safeQuery, "plural": plural,
-	"statuses": dlq.Statuses, "itemstates": redrive.ItemStates, "rule": ruleText,
+	"statuses": driver.Statuses, "itemstates": redrive.ItemStates, "rule": ruleText,
 	"int64": func(n int) int64 { return int64(n) }, "bytes": func(n int) int64 { return int64(n) },
 	"op": func(op byte) string { return diffClasses[op] }, "sign": diffSign, "rate": rateText,
 	"progress":   func(r redrive.Run, now time.Time) redrive.Progress { return r.Progress(now) },

@@ -13,18 +13,19 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // cause is a group with its curve.
 type cause struct {
-	dlq.Group
+	driver.Group
 	Spark spark
 	Muted bool
 	// Most is the greatest count among those alongside it, for bars.
 	Most int64
 }
 
-func causesOf(groups []dlq.Group, now time.Time, sees visible.View) []cause {
+func causesOf(groups []driver.Group, now time.Time, sees visible.View) []cause {
 	causes := make([]cause, 0, len(groups))
 	var most int64 = 1
 	shown := sees.ShownGroups(groups)
@@ -64,7 +65,7 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 	if q.Has("status") {
 		query.Status = ""
 		if text := q.Get("status"); text != "" && text != "any" {
-			status, err := dlq.ParseStatus(text)
+			status, err := driver.ParseStatus(text)
 			if err != nil {
 				return err
 			}
@@ -74,16 +75,18 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 	if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &query); err != nil {
 		return err
 	}
-	groups, at, err := cached(r.Context(), d.cache, fmt.Sprintf("groups %+v", query), func(ctx context.Context) ([]dlq.Group, error) {
-		query := query
-		query.TrendSince = time.Now().Add(-weekHours * time.Hour)
-		return d.cfg.Manager.Groups(ctx, query)
-	})
+	groups, at, err := cached(r.Context(), d.cache, fmt.Sprintf("groups %+v", query),
+		func(ctx context.Context) ([]driver.Group, error) {
+			query := query
+			query.TrendSince = d.cfg.Manager.Now(ctx).Add(-weekHours * time.Hour)
+			return d.cfg.Manager.Groups(ctx, query)
+		})
 	if err != nil {
 		return err
 	}
 	data := groupsData{
-		Query: query, Causes: causesOf(groups, time.Now(), d.cfg.Visible(r.Context())), Full: len(groups) == maxGroups,
+		Query: query, Causes: causesOf(groups, d.cfg.Manager.Now(r.Context()), d.cfg.Visible(r.Context())),
+		Full:    len(groups) == maxGroups,
 		AllSeen: query.Status == "" && query.CauseText == "" && query.Handler == "" && query.ErrorClass == "",
 	}
 	data.Default = query == dlq.GroupQuery{Status: dlq.Pending, Limit: maxGroups}
@@ -147,7 +150,8 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 	case q.Get("do") == "redrive":
 		return &fault{
 			status: http.StatusUnprocessableEntity, title: "One cause at a time",
-			detail: "A run takes one cause, so that its canary says something about it. Tick one.", back: "/groups", backLabel: "Causes",
+			detail: "A run takes one cause, so that its canary says something about it. Tick one.", back: "/groups",
+			backLabel: "Causes",
 		}
 	}
 	data := causesAction{Picked: picked}
@@ -164,14 +168,14 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 		if err != nil {
 			return err
 		}
-		data.Causes = append(data.Causes, causesOf(groups, time.Now(), sees)...)
+		data.Causes = append(data.Causes, causesOf(groups, d.cfg.Manager.Now(r.Context()), sees)...)
 		n, err := d.cfg.Manager.Count(r.Context(), dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.From}, 0)
 		if err != nil {
 			return err
 		}
 		data.Count += n
 	}
-	data.To = time.Now().UTC().Truncate(time.Second).Add(time.Second)
+	data.To = d.cfg.Manager.Now(r.Context()).UTC().Truncate(time.Second).Add(time.Second)
 	return d.page(w, r, "causes", view{Title: data.Action.Verb, Nav: "groups", Data: &data})
 }
 
@@ -199,7 +203,8 @@ func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 		return invalid("the form says nothing of the causes")
 	}
 	for _, fingerprint := range picked {
-		if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(), &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
+		if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(),
+			&dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
 			return err
 		}
 	}
@@ -211,7 +216,8 @@ func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 	return d.inBackground(w, r, action.Verb+" causes", "/groups", func(ctx context.Context) (string, error) {
 		var changed int64
 		said := func() string {
-			return plural(changed, "entry", "entries") + " of " + plural(int64(len(picked)), "cause", "causes") + " " + action.Done + "."
+			return plural(changed, "entry", "entries") + " of " + plural(int64(len(picked)), "cause", "causes") + " " +
+				action.Done + "."
 		}
 		for _, fingerprint := range picked {
 			bulk, err := action.run(d.cfg.Manager, ctx, dlq.Filter{Fingerprint: fingerprint, Statuses: action.From, To: to}, by)
@@ -243,12 +249,12 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	type answer struct {
-		group   dlq.Group
+		group   driver.Group
 		entries []dlq.Entry
 	}
 	a, at, err := cached(r.Context(), d.cache, "group "+fingerprint, func(ctx context.Context) (a answer, err error) {
 		groups, err := d.cfg.Manager.Groups(ctx, dlq.GroupQuery{
-			Fingerprint: fingerprint, Limit: 1, TrendSince: time.Now().Add(-weekHours * time.Hour),
+			Fingerprint: fingerprint, Limit: 1, TrendSince: d.cfg.Manager.Now(ctx).Add(-weekHours * time.Hour),
 		})
 		if err != nil {
 			return a, err
@@ -262,9 +268,9 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	now, sees := time.Now(), d.cfg.Visible(r.Context())
+	now, sees := d.cfg.Manager.Now(r.Context()), d.cfg.Visible(r.Context())
 	data := groupData{
-		Cause: causesOf([]dlq.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
+		Cause: causesOf([]driver.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
 		Entries: sees.ShownEntries(a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
 	}
 	said, err := d.said(r.Context())
@@ -272,7 +278,10 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data.about(d, r, &said)
-	return d.page(w, r, "group", view{Title: oneLine(60, data.Cause.Cause), Nav: "groups", Live: true, At: at, Charts: true, Data: &data})
+	return d.page(w, r, "group", view{
+		Title: oneLine(60, data.Cause.Cause), Nav: "groups", Live: true, At: at,
+		Charts: true, Data: &data,
+	})
 }
 
 // Act is the confirmation page of an action on the whole group.

@@ -23,7 +23,8 @@ type dashboard struct {
 
 // policy allows our own files and nothing else; pico draws its arrows and ticks with images that are in the style sheet
 // itself.
-const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; " +
+	"frame-ancestors 'none'"
 
 // action is a handler that may fail.
 type action func(http.ResponseWriter, *http.Request) error
@@ -83,13 +84,17 @@ var anyBytes = []string{"payload", "header", "value", "new_header", "new_value",
 func readable(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			return newFault(http.StatusRequestEntityTooLarge, "The form is too large", "Nothing was changed. Send less at once.", err)
+			return newFault(http.StatusRequestEntityTooLarge, "The form is too large", "Nothing was changed. Send less at once.",
+				err)
 		}
 		return newFault(http.StatusBadRequest, "The form could not be read", "Go back and send it again.", err)
 	}
 	bad := func(text string) bool { return strings.ContainsRune(text, 0) || !utf8.ValidString(text) }
 	if bad(r.URL.Path) {
-		return &fault{status: http.StatusUnprocessableEntity, title: "That is not an address", detail: "It has characters in it that no name has."}
+		return &fault{
+			status: http.StatusUnprocessableEntity, title: "That is not an address",
+			detail: "It has characters in it that no name has.",
+		}
 	}
 	for name, values := range r.Form {
 		if slices.ContainsFunc(values, bad) && (!slices.Contains(anyBytes, name) || r.Method == http.MethodGet) {
@@ -115,9 +120,15 @@ func (d *dashboard) guard(least access.Role, changes bool, next action) http.Han
 		var err error
 		switch p := access.From(r.Context()); {
 		case !p.Role.Allows(least):
-			err = &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, least) + ". Ask the people who run this server."}
+			err = &fault{
+				status: http.StatusForbidden, title: "This is not for you",
+				detail: access.Refusal(p, least) + ". Ask the people who run this server.",
+			}
 		case changes && d.cfg.ReadOnly:
-			err = &fault{status: http.StatusForbidden, title: "This dashboard is read-only", detail: "Nothing was changed. Somebody has switched changes off in the server's configuration."}
+			err = &fault{
+				status: http.StatusForbidden, title: "This dashboard is read-only",
+				detail: "Nothing was changed. Somebody has switched changes off in the server's configuration.",
+			}
 		default:
 			ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Timeout)
 			defer cancel()

@@ -54,12 +54,14 @@ func newJobs() *jobs { return &jobs{all: map[string]*job{}} }
 // start runs work in the background. It does not end with the request.
 func (js *jobs) start(ctx context.Context, title, back string, work func(context.Context) (string, error)) *job {
 	j := &job{
-		ID: uuid.NewString(), Title: title, Who: access.From(ctx).Name, Back: back, Started: time.Now(), done: make(chan struct{}),
+		ID: uuid.NewString(), Title: title, Who: access.From(ctx).Name, Back: back, Started: time.Now(),
+		done: make(chan struct{}),
 	}
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if len(js.all) >= maxJobs {
-		oldest := slices.SortedFunc(mapKeys(js.all), func(a, b string) int { return cmp.Compare(js.all[a].Started.UnixNano(), js.all[b].Started.UnixNano()) })
+		oldest := slices.SortedFunc(mapKeys(js.all),
+			func(a, b string) int { return cmp.Compare(js.all[a].Started.UnixNano(), js.all[b].Started.UnixNano()) })
 		for _, id := range oldest {
 			if !js.all[id].Running() {
 				delete(js.all, id)
@@ -83,7 +85,9 @@ func (js *jobs) get(id string) *job {
 }
 
 // inBackground starts work and answers with its result, or with a page that watches it when it takes long.
-func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, back string, work func(context.Context) (string, error)) error {
+func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, back string,
+	work func(context.Context) (string, error),
+) error {
 	j := d.jobs.start(r.Context(), title, back, func(ctx context.Context) (string, error) {
 		said, err := work(ctx)
 		d.forget()

@@ -26,7 +26,8 @@ func TestPages_Links(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	groups := 0
-	for _, page := range append(append(screens(run.ID), forms...), "/groups/"+dlq.Fingerprint("charge", "*bank.Error", "", "bank: timeout after 1 ms")) {
+	for _, page := range append(append(screens(run.ID), forms...),
+		"/groups/"+dlq.Fingerprint("charge", "*bank.Error", "", "bank: timeout after 1 ms")) {
 		for _, m := range href.FindAllStringSubmatch(s.get(access.Admin, page).Body.String(), -1) {
 			link := html.UnescapeString(m[1])
 			if seen[link] {

@@ -88,7 +88,7 @@ type nowData struct {
 }
 
 func (d *dashboard) readLive(ctx context.Context) (*nowData, error) {
-	n := &nowData{at: time.Now()}
+	n := &nowData{at: d.cfg.Manager.Now(ctx)}
 	var err error
 	n.services, err = d.cfg.Manager.Services(ctx, n.at.Add(-reportedWithin))
 	if errors.Is(err, dlq.ErrNoServices) {
@@ -167,7 +167,8 @@ func liveOf(n *nowData) *liveData {
 		data.Queues = append(data.Queues, *q)
 	}
 	slices.SortFunc(data.Queues, func(a, b liveQueue) int {
-		return cmp.Or(cmp.Compare(b.busy(), a.busy()), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Consumer, b.Consumer))
+		return cmp.Or(cmp.Compare(b.busy(), a.busy()), strings.Compare(a.Topic, b.Topic),
+			strings.Compare(a.Consumer, b.Consumer))
 	})
 	return data
 }
@@ -258,7 +259,8 @@ func (d *dashboard) changeIntake(w http.ResponseWriter, r *http.Request) error {
 	d.forget()
 	said := "The intake of " + service + " is resumed. Its processes receive again after their next report."
 	if do == "pause" {
-		said = "The intake of " + service + " is paused. Its processes finish what they handle, and receive nothing after their next report."
+		said = "The intake of " + service + " is paused. Its processes finish what they handle, and receive nothing after " +
+			"their next report."
 	}
 	d.see(w, r, "/live", said)
 	return nil

@@ -17,7 +17,7 @@ import (
 // said is what people have said of causes: which are muted, and the newest notes.
 type said struct {
 	mutes []driver.Mute
-	notes []dlq.AuditRecord
+	notes []driver.AuditRecord
 	// canMute reports whether the store keeps mutes at all.
 	canMute bool
 }
@@ -55,7 +55,7 @@ func (g *groupData) about(d *dashboard, r *http.Request, s *said) {
 	if m, is := s.muted(fingerprint); is {
 		g.Mute = &sees.Mutes([]driver.Mute{m})[0]
 	}
-	var notes []dlq.AuditRecord
+	var notes []driver.AuditRecord
 	for i := range s.notes {
 		if s.notes[i].Detail[driver.DetailFingerprint] == fingerprint {
 			notes = append(notes, s.notes[i])
@@ -116,8 +116,8 @@ func (d *dashboard) note(ctx context.Context, fingerprint string, by dlq.By) err
 	if err != nil {
 		return err
 	}
-	return d.cfg.Manager.Record(ctx, dlq.AuditRecord{
-		At: time.Now().UTC(), Actor: by.Actor, Action: driver.ActionNote, Note: by.Note,
+	return d.cfg.Manager.Record(ctx, driver.AuditRecord{
+		At: d.cfg.Manager.Now(ctx).UTC(), Actor: by.Actor, Action: driver.ActionNote, Note: by.Note,
 		Detail: map[string]string{driver.DetailFingerprint: fingerprint},
 	})
 }
@@ -126,7 +126,7 @@ func (d *dashboard) note(ctx context.Context, fingerprint string, by dlq.By) err
 type aboutCause struct {
 	CanMute bool
 	Mute    *wire.Mute
-	Notes   []dlq.AuditRecord
+	Notes   []driver.AuditRecord
 }
 
 // Periods are for how long it can be muted.

@@ -62,9 +62,10 @@ func (d *dashboard) named(r *http.Request, runs []redrive.Run) []namedRun {
 
 func (d *dashboard) nameOf(r *http.Request, run *redrive.Run) string {
 	return takes(run, func(fingerprint string) string {
-		groups, _, err := cached(r.Context(), d.cache, "cause "+fingerprint, func(ctx context.Context) ([]dlq.Group, error) {
-			return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Fingerprint: fingerprint, Limit: 1})
-		})
+		groups, _, err := cached(r.Context(), d.cache, "cause "+fingerprint,
+			func(ctx context.Context) ([]driver.Group, error) {
+				return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Fingerprint: fingerprint, Limit: 1})
+			})
 		if err != nil || len(groups) == 0 { // it was purged, or the store is away: the name is the less telling one
 			return "cause " + fingerprint
 		}
@@ -74,7 +75,7 @@ func (d *dashboard) nameOf(r *http.Request, run *redrive.Run) string {
 
 // auditRow is a line of the log: a record, or many of one run that say the same of one entry each.
 type auditRow struct {
-	dlq.AuditRecord
+	driver.AuditRecord
 
 	// IDs are the entries of a folded row, Since the time of its oldest record.
 	IDs   []int64
@@ -84,7 +85,7 @@ type auditRow struct {
 }
 
 // folded makes one row of the records of a run that say the same.
-func folded(records []dlq.AuditRecord) []auditRow {
+func folded(records []driver.AuditRecord) []auditRow {
 	wires := make([]wire.AuditRecord, len(records))
 	for i := range records {
 		wires[i] = records[i].Wire()
@@ -102,7 +103,7 @@ func folded(records []dlq.AuditRecord) []auditRow {
 }
 
 // auditRows folds records, and names their runs.
-func (d *dashboard) auditRows(r *http.Request, records []dlq.AuditRecord) []auditRow {
+func (d *dashboard) auditRows(r *http.Request, records []driver.AuditRecord) []auditRow {
 	rows := folded(records)
 	sees := d.cfg.Visible(r.Context())
 	for i := range rows {

@@ -106,9 +106,9 @@ func sendLabel(p *redrive.Preview) string {
 func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) + "/s" }
 
 // filterOf is what the parameters of a run's form say of the entries.
-func filterOf(q url.Values) (search, error) {
-	s, err := parseSearch(q, time.Now())
-	return s.Frozen(time.Now()), err
+func filterOf(q url.Values, now time.Time) (search, error) {
+	s, err := parseSearch(q, now)
+	return s.Frozen(now), err
 }
 
 // newRun is the dry run: whatever is in the form is counted and shown, and nothing is sent.
@@ -119,8 +119,10 @@ func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
 	return d.previewRun(w, r, http.StatusOK, r.Form, "")
 }
 
-func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status int, form url.Values, problem string) error {
-	s, err := filterOf(form)
+func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status int, form url.Values,
+	problem string,
+) error {
+	s, err := filterOf(form, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -130,7 +132,10 @@ func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status in
 	if !form.Has("rate") && d.cfg.Rate > 0 {
 		form.Set("rate", strconv.FormatFloat(d.cfg.Rate, 'f', -1, 64))
 	}
-	data := newRunData{Form: form, Problem: problem, Targets: d.cfg.Runner.Targets(), RunID: cmp.Or(form.Get("run_id"), uuid.NewString())}
+	data := newRunData{
+		Form: form, Problem: problem, Targets: d.cfg.Runner.Targets(),
+		RunID: cmp.Or(form.Get("run_id"), uuid.NewString()),
+	}
 	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(form.Get("jq"))); err != nil {
 		return err
 	}
@@ -181,7 +186,7 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
-	s, err := filterOf(r.PostForm)
+	s, err := filterOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -203,17 +208,18 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it
 	// is.
-	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID), func(ctx context.Context) (string, error) {
-		run, err := d.cfg.Runner.StartRun(ctx, spec, by)
-		if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
-			run, err = d.cfg.Runner.Run(ctx, spec.ID)
-		}
-		if err != nil {
-			return "", err
-		}
-		if run.State == redrive.AwaitingApproval {
-			return "The run waits for somebody else's approval.", nil
-		}
-		return "The run has started with " + plural(run.Counts.Total(), "entry", "entries") + ".", nil
-	})
+	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID),
+		func(ctx context.Context) (string, error) {
+			run, err := d.cfg.Runner.StartRun(ctx, spec, by)
+			if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
+				run, err = d.cfg.Runner.Run(ctx, spec.ID)
+			}
+			if err != nil {
+				return "", err
+			}
+			if run.State == redrive.AwaitingApproval {
+				return "The run waits for somebody else's approval.", nil
+			}
+			return "The run has started with " + plural(run.Counts.Total(), "entry", "entries") + ".", nil
+		})
 }

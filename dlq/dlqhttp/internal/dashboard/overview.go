@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -21,8 +22,8 @@ const (
 
 // snapshot is what every viewer of an interval sees.
 type snapshot struct {
-	Stats  dlq.Stats
-	Causes []dlq.Group
+	Stats  driver.Stats
+	Causes []driver.Group
 	Active []redrive.Run
 	Health []Component
 	At     time.Time
@@ -31,14 +32,16 @@ type snapshot struct {
 // snapshot asks the store, for all who look.
 func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) {
 	return cached(ctx, d.cache, "overview", func(ctx context.Context) (*snapshot, error) {
-		now := time.Now().UTC()
+		now := d.cfg.Manager.Now(ctx).UTC()
 		since := now.Add(-weekHours * time.Hour)
 		s := &snapshot{At: now}
 		var err error
-		if s.Stats, err = d.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: since, Now: now, TopCauses: 1, Recent: true}); err != nil {
+		if s.Stats, err = d.cfg.Manager.Stats(ctx,
+			dlq.StatsQuery{Since: since, Now: now, TopCauses: 1, Recent: true}); err != nil {
 			return nil, err
 		}
-		if s.Causes, err = d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
+		if s.Causes, err = d.cfg.Manager.Groups(ctx,
+			dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
 			return nil, err
 		}
 		if s.Active, _, err = d.cfg.Runner.Runs(ctx, redrive.RunFilter{States: unfinished}, dlq.Page{Limit: 5}); err != nil {
@@ -50,7 +53,10 @@ func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) 
 }
 
 // unfinished are the states in which a run needs somebody, or goes on.
-var unfinished = []redrive.State{redrive.Preparing, redrive.AwaitingApproval, redrive.Running, redrive.Paused, redrive.Stopped}
+var unfinished = []redrive.State{
+	redrive.Preparing, redrive.AwaitingApproval, redrive.Running, redrive.Paused,
+	redrive.Stopped,
+}
 
 // healthTimeout is how long the components may take to answer.
 const healthTimeout = 3 * time.Second
@@ -63,7 +69,7 @@ func (d *dashboard) health(ctx context.Context) []Component {
 
 // overviewData is what the page shows of it.
 type overviewData struct {
-	Counts         dlq.Counts
+	Counts         driver.Counts
 	Oldest         time.Time
 	InRate, Out    float64
 	MeanResolution time.Duration
@@ -80,7 +86,7 @@ type overviewData struct {
 // topic is a topic and its share of what waits.
 type topic struct {
 	Name   string
-	Counts dlq.Counts
+	Counts driver.Counts
 	Most   int64
 }
 
@@ -92,9 +98,10 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 	sees := d.cfg.Visible(r.Context())
 	data := overviewData{
 		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution,
-		InRate: perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Count }),
-		Out:    perHour(s.Stats.Hourly, s.At, func(h dlq.HourCount) int64 { return h.Closed }),
-		Recent: recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.At, dayHours), Week: curveOf(s.Stats.Hourly, s.At, weekHours),
+		InRate: perHour(s.Stats.Hourly, s.At, driver.HourCount.Deaths),
+		Out:    perHour(s.Stats.Hourly, s.At, func(h driver.HourCount) int64 { return h.Closed }),
+		Recent: recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.At, dayHours),
+		Week:   curveOf(s.Stats.Hourly, s.At, weekHours),
 		Causes: causesOf(s.Causes, s.At, sees), Runs: d.named(r, sees.ShownRuns(s.Active)), Health: s.Health, //nolint:contextcheck // of the request
 	}
 	for _, c := range s.Health {
@@ -104,7 +111,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 	}
 	var most int64 = 1
 	shown := sees.ShownStats(&s.Stats)
-	byPending := slices.SortedStableFunc(slices.Values(shown.ByTopic), func(a, b dlq.NamedCounts) int {
+	byPending := slices.SortedStableFunc(slices.Values(shown.ByTopic), func(a, b driver.NamedCounts) int {
 		return cmp.Compare(b.Counts.Pending, a.Counts.Pending)
 	})
 	for i, n := range byPending {
@@ -118,5 +125,8 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 	for i := range data.Topics {
 		data.Topics[i].Most = most
 	}
-	return d.page(w, r, "overview", view{Title: "Overview", Nav: "overview", Live: true, At: at, Charts: true, Data: &data})
+	return d.page(w, r, "overview", view{
+		Title: "Overview", Nav: "overview", Live: true, At: at, Charts: true,
+		Data: &data,
+	})
 }

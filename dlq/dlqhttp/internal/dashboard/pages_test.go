@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
@@ -49,23 +50,23 @@ func (c *counted) ask() error {
 	return nil
 }
 
-func (c *counted) Stats(ctx context.Context, q dlq.StatsQuery) (dlq.Stats, error) {
+func (c *counted) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
 	if err := c.ask(); err != nil {
-		return dlq.Stats{}, err
+		return driver.Stats{}, err
 	}
 	return c.Store.Stats(ctx, q)
 }
 
-func (c *counted) Groups(ctx context.Context, q dlq.GroupQuery) ([]dlq.Group, error) {
+func (c *counted) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {
 	if err := c.ask(); err != nil {
 		return nil, err
 	}
 	return c.Store.Groups(ctx, q)
 }
 
-func (c *counted) List(ctx context.Context, f dlq.Filter, p dlq.Page) (dlq.Listing, error) {
+func (c *counted) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	if err := c.ask(); err != nil {
-		return dlq.Listing{}, err
+		return driver.Listing{}, err
 	}
 	return c.Store.List(ctx, f, p)
 }
@@ -84,7 +85,7 @@ func (c *counted) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]
 	return c.Store.Runs(ctx, f, p)
 }
 
-func (c *counted) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dlq.AuditRecord, string, error) {
+func (c *counted) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
 	if err := c.ask(); err != nil {
 		return nil, "", err
 	}
@@ -134,8 +135,10 @@ func (s *site) put(t *testing.T, n int, edits ...func(*envelope.DeadLetter)) int
 	m := message.NewMessage(fmt.Sprint("uuid-", n), fmt.Appendf(nil, `{"order":%d,"card":"visa-%d"}`, n, n))
 	m.Metadata = message.Metadata{envelope.KeyMessageID: fmt.Sprint("m-", n), "tenant": "acme"}
 	d := &envelope.DeadLetter{
-		Message: m, Reason: envelope.ReasonExhausted, Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %d ms", n)}, Class: "*bank.Error",
-		Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4, At: time.Now().Add(-time.Duration(n) * time.Minute),
+		Message: m, Reason: envelope.ReasonExhausted,
+		Err: envelope.Error{Message: fmt.Sprintf("bank: timeout after %d ms", n)}, Class: "*bank.Error",
+		Handler: "charge", Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"}, Attempts: 4,
+		At: time.Now().Add(-time.Duration(n) * time.Minute),
 	}
 	for _, edit := range edits {
 		edit(d)
@@ -166,14 +169,18 @@ func (s *site) send(role access.Role, r *http.Request) *httptest.ResponseRecorde
 // screens are all pages that can be looked at.
 func screens(run string) []string {
 	return []string{
-		"/", "/groups", "/report", "/report?since=24h", "/entries", "/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
+		"/", "/groups", "/report", "/report?since=24h", "/entries",
+		"/entries?status=any&q=bank&payload=order&topic=orders&since=7d", "/entries/1", "/runs", "/runs/" + run,
 		"/runs/" + run + "?items=failed", "/retention", "/retention?days=0&resolved=1", "/live", "/audit",
 		"/audit?actor=ana&action=redrive", "/system",
 	}
 }
 
 // forms are those that only operators see.
-var forms = []string{"/entries/1/edit", "/entries/act?do=discard&scope=all", "/runs/new", "/runs/new?canary=&jq=.card%3D0"}
+var forms = []string{
+	"/entries/1/edit", "/entries/act?do=discard&scope=all", "/runs/new",
+	"/runs/new?canary=&jq=.card%3D0",
+}
 
 // Fifty viewers of every page within an interval cost the store what one of them does.
 func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
@@ -222,6 +229,7 @@ func TestPages_Roles(t *testing.T) {
 		least access.Role
 	}{
 		{"/entries/1", url.Values{"do": {"discard"}}, access.Operator},
+		{"/entries/1", url.Values{"do": {"release"}, "note": {"no reader"}}, access.Admin},
 		{"/entries/1/edit", url.Values{"do": {"save"}, "payload": {"{}"}}, access.Operator},
 		{"/entries/act", url.Values{"do": {"discard"}}, access.Operator},
 		{"/runs/new", url.Values{"run_id": {"r"}}, access.Operator},
@@ -288,7 +296,10 @@ func TestPages_Headers(t *testing.T) {
 func TestPages_Static(t *testing.T) {
 	s := newSite(t)
 	page := s.get(access.Viewer, "/").Body.String()
-	for _, name := range []string{"app.css", "app.js", "icon.svg", "vendor/htmx.min.js", "vendor/pico.min.css", "vendor/uplot.min.js", "vendor/uplot.min.css"} {
+	for _, name := range []string{
+		"app.css", "app.js", "icon.svg", "vendor/htmx.min.js", "vendor/pico.min.css",
+		"vendor/uplot.min.js", "vendor/uplot.min.css",
+	} {
 		link := prefix + "/static/" + name + "?v=" + assets()[name].version
 		require.Contains(t, page, link)
 		r := httptest.NewRequest(http.MethodGet, link, http.NoBody)
@@ -307,27 +318,33 @@ func TestPages_Static(t *testing.T) {
 
 // What is hidden from somebody is nowhere on a page, and cannot be overwritten by the mask.
 func TestPages_Redaction(t *testing.T) {
-	rules, err := redact.New(redact.Config{Paths: []string{"$.card"}, Headers: []string{"tenant"}, Texts: []string{`timeout after \d+`}})
+	rules, err := redact.New(redact.Config{
+		Paths: []string{"$.card"}, Headers: []string{"tenant"},
+		Texts: []string{`timeout after \d+`},
+	})
 	require.NoError(t, err)
 	s := newSite(t, func(c *Config) {
 		c.Visible = func(context.Context) visible.View { return visible.New(rules, "admin", nil) }
 	})
 	s.put(t, 1)
-	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"visa-2"}`)}, dlq.By{Actor: "bob"})
+	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{Payload: []byte(`{"order":2,"card":"visa-2"}`)},
+		dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true, JQ: `.card = "visa-3"`, Filter: dlq.Filter{
 		ErrorText: "timeout after 1", CauseText: "timeout after 1", PayloadText: "visa-2",
-		PayloadFields: []dlq.PayloadField{{Path: []string{"card"}, Value: "visa-2"}},
+		PayloadFields: []driver.PayloadField{{Path: []string{"card"}, Value: "visa-2"}},
 	}}, dlq.By{Actor: "bob", Note: "timeout after 1"}) // bob sees payloads
 	require.NoError(t, err)
-	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0", "/report.md", "/report.json") {
+	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0",
+		"/report.md", "/report.json") {
 		body := s.get(access.Admin, page).Body.String()
 		for _, secret := range []string{"visa-", "acme", "timeout after 1"} {
 			require.NotContains(t, body, secret, page)
 		}
 	}
 	for _, probe := range []string{
-		"/entries?payload=visa-", "/entries/act?do=park&scope=all&payload=visa-", "/runs/new?jq=.order%3D.card", "/runs/new?payload=visa-",
+		"/entries?payload=visa-", "/entries/act?do=park&scope=all&payload=visa-", "/runs/new?jq=.order%3D.card",
+		"/runs/new?payload=visa-",
 		"/entries?field=card%3Dvisa-2", "/entries/act?do=park&scope=all&field=card%3Dvisa-2", "/runs/new?field=card%3Dvisa-2",
 	} {
 		w := s.get(access.Admin, probe)
@@ -338,8 +355,10 @@ func TestPages_Redaction(t *testing.T) {
 		form.Set("run_id", "probe")
 		require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/runs/new", form).Code)
 	}
-	require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/entries/act", url.Values{"do": {"park"}, "payload": {"visa-"}}).Code)
-	w := s.post(access.Admin, "/entries/1/edit", url.Values{"do": {"save"}, "payload": {`{"order":2,"card":"[redacted]"}`}})
+	require.Equal(t, http.StatusForbidden, s.post(access.Admin, "/entries/act",
+		url.Values{"do": {"park"}, "payload": {"visa-"}}).Code)
+	w := s.post(access.Admin, "/entries/1/edit",
+		url.Values{"do": {"save"}, "payload": {`{"order":2,"card":"[redacted]"}`}})
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Contains(t, w.Body.String(), "hidden from you")
 	e, err := s.manager.Get(t.Context(), 1)
@@ -443,7 +462,8 @@ func TestPages_Conflict(t *testing.T) {
 func TestNode(t *testing.T) {
 	n, err := nodeOf(map[string]any{
 		"queues": []any{map[string]any{"arguments": "x", "name": "orders"}, map[string]any{"name": "<b>"}},
-		"on":     true, "size": 10, "share": 0.5, "none": nil, "deep": map[string]any{"a": []any{"x", map[string]any{"y": []any{1}}}},
+		"on":     true, "size": 10, "share": 0.5, "none": nil,
+		"deep": map[string]any{"a": []any{"x", map[string]any{"y": []any{1}}}},
 	})
 	require.NoError(t, err)
 	last := n.Children[len(n.Children)-1]
@@ -472,4 +492,24 @@ func TestPages_Compressed(t *testing.T) {
 	zipped, err := io.ReadAll(w.Body)
 	require.NoError(t, err)
 	require.Less(t, len(zipped), len(s.get(access.Viewer, "/").Body.Bytes())/2)
+}
+
+// gone is a redriver whose consumer is.
+type gone struct{ dlq.Redriver }
+
+func (gone) Readers(context.Context, envelope.Origin) (int, error) { return 0, nil }
+
+// Before a person starts a run they see that no consumer would read it.
+func TestPages_NoReader(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	const warning = "no consumer reads orders of billing now"
+	require.NotContains(t, s.get(access.Operator, "/runs/new").Body.String(), warning, "not known")
+	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
+	runner, err := redrive.NewRunner(redrive.Config{Store: s.store, Redriver: gone{sent}})
+	require.NoError(t, err)
+	s.handler = New(Config{
+		Manager: s.manager, Runner: runner, Prefix: prefix, Logger: slog.New(slog.DiscardHandler), Interval: time.Hour,
+	})
+	require.Contains(t, s.get(access.Operator, "/runs/new").Body.String(), warning)
 }

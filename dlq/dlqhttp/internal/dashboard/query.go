@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -18,7 +19,7 @@ type search struct {
 	Filter dlq.Filter
 	// Since is how far back, as "24h" or "7d"; it moves with the clock, while from and to stay.
 	Since string
-	Order dlq.Order
+	Order driver.Order
 }
 
 // textFields are the parameters that are compared as they are.
@@ -51,7 +52,7 @@ func textFields(f *dlq.Filter) []struct {
 
 // parseSearch reads the parameters of a list. Without a status it is open for all of them.
 func parseSearch(q url.Values, now time.Time) (search, error) {
-	s := search{Order: dlq.Order(q.Get("order")), Since: q.Get("since")}
+	s := search{Order: driver.Order(q.Get("order")), Since: q.Get("since")}
 	f := &s.Filter
 	for _, field := range textFields(f) {
 		*field.Value = strings.TrimSpace(q.Get(field.Name))
@@ -61,7 +62,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		if text == "" || text == "any" {
 			continue
 		}
-		status, err := dlq.ParseStatus(text)
+		status, err := driver.ParseStatus(text)
 		if err != nil {
 			return s, err
 		}
@@ -70,7 +71,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		}
 	}
 	for _, text := range q["id"] {
-		id, err := dlq.ParseID(text)
+		id, err := driver.ParseID(text)
 		if err != nil {
 			return s, err
 		}
@@ -80,7 +81,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		field, err := dlq.ParsePayloadField(text)
+		field, err := driver.ParsePayloadField(text)
 		if err != nil {
 			return s, err
 		}
@@ -132,7 +133,7 @@ func (s *search) values() url.Values {
 		q.Add("field", field.String())
 	}
 	for _, id := range f.IDs {
-		q.Add("id", dlq.FormatID(id))
+		q.Add("id", driver.FormatID(id))
 	}
 	if f.Redrives != nil {
 		set("redrives", strconv.Itoa(*f.Redrives))
@@ -211,10 +212,10 @@ func (s *search) Chips(without ...string) []chip {
 	}
 	add("reason", "reason", string(f.Reason))
 	if s.Since == "" && !f.From.IsZero() {
-		add("from", "from", f.From.UTC().Format(time.DateTime))
+		add("from", "from", f.From.UTC().Format(time.DateTime)+"Z")
 	}
 	if !f.To.IsZero() {
-		add("to", "until", f.To.UTC().Format(time.DateTime))
+		add("to", "until", f.To.UTC().Format(time.DateTime)+"Z")
 	}
 	if f.Redrives != nil {
 		add("redrives", "redriven", strconv.Itoa(*f.Redrives)+" times")
@@ -229,7 +230,10 @@ func (s *search) Chips(without ...string) []chip {
 func (s *search) Has(status dlq.Status) bool { return slices.Contains(s.Filter.Statuses, status) }
 
 // timeForms are how a time may be written; without a zone it is UTC.
-var timeForms = []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly}
+var timeForms = []string{
+	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04",
+	time.DateOnly,
+}
 
 func parseTime(text string) (time.Time, error) {
 	text = strings.TrimSpace(text)

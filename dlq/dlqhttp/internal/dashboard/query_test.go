@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 34, 56, 0, time.UTC)
@@ -18,13 +19,20 @@ var noon = time.Date(2026, 11, 21, 12, 34, 56, 0, time.UTC)
 // A list is a link: what it says is read back as the same list.
 func TestSearch_RoundTrip(t *testing.T) {
 	two := 2
-	s := search{Order: dlq.OldestFirst, Filter: dlq.Filter{
-		IDs: []int64{3, 5}, Statuses: []dlq.Status{dlq.Pending, dlq.Parked}, Topic: "orders & more", Consumer: "billing", EventType: "order.placed",
-		Handler: "charge", Reason: "permanent", ErrorClass: "*bank.Error", ErrorCode: "504", Fingerprint: "df200c5f5f239a94", EventID: "m-1",
-		SourceTable: "orders", SourceID: "17", CorrelationID: "c", ErrorText: `"><script>`, PayloadText: "a=b&c", CauseText: "bank",
-		TraceID:       "4bf92f3577b34da6a3ce929d0e0e4736",
-		PayloadFields: []dlq.PayloadField{{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"a.b"}, Value: `"x & y"`}},
-		From:          noon.Add(-time.Hour), To: noon, Redrives: &two, Run: "r-1",
+	s := search{Order: driver.OldestFirst, Filter: dlq.Filter{
+		IDs: []int64{3, 5}, Statuses: []dlq.Status{dlq.Pending, dlq.Parked}, Topic: "orders & more", Consumer: "billing",
+		EventType: "order.placed",
+		Handler:   "charge", Reason: "permanent", ErrorClass: "*bank.Error", ErrorCode: "504",
+		Fingerprint: "df200c5f5f239a94",
+		EventID:     "m-1",
+		SourceTable: "orders", SourceID: "17", CorrelationID: "c", ErrorText: `"><script>`, PayloadText: "a=b&c",
+		CauseText: "bank",
+		TraceID:   "4bf92f3577b34da6a3ce929d0e0e4736",
+		PayloadFields: []driver.PayloadField{
+			{Path: []string{"customer", "id"}, Value: "42"},
+			{Path: []string{"a.b"}, Value: `"x & y"`},
+		},
+		From: noon.Add(-time.Hour), To: noon, Redrives: &two, Run: "r-1",
 	}}
 	q, err := url.ParseQuery(string(s.Query()))
 	require.NoError(t, err)
@@ -44,7 +52,10 @@ func TestSearch_RoundTrip(t *testing.T) {
 }
 
 func TestSearch_Nonsense(t *testing.T) {
-	for _, query := range []string{"status=NEW", "id=x", "id=-1", "from=yesterday", "to=2026-13-01", "since=soon", "since=-3h", "redrives=some", "redrives=-1", "field=customer", "field==1", "from=2026-02-02&to=2026-02-01"} {
+	for _, query := range []string{
+		"status=NEW", "id=x", "id=-1", "from=yesterday", "to=2026-13-01", "since=soon",
+		"since=-3h", "redrives=some", "redrives=-1", "field=customer", "field==1", "from=2026-02-02&to=2026-02-01",
+	} {
 		q, err := url.ParseQuery(query)
 		require.NoError(t, err)
 		_, err = parseSearch(q, noon)
@@ -100,14 +111,18 @@ func TestTyped(t *testing.T) {
 
 func TestCurve(t *testing.T) {
 	hour := noon.Truncate(time.Hour)
-	hours := []dlq.HourCount{{Hour: hour.Add(-200 * time.Hour), Count: 9}, {Hour: hour.Add(-time.Hour), Count: 60, Closed: 6}, {Hour: hour, Count: 10}}
+	hours := []driver.HourCount{{Hour: hour.Add(-200 * time.Hour), Count: 9}, {
+		Hour:  hour.Add(-time.Hour),
+		Count: 60, Closed: 6,
+	}, {Hour: hour, Count: 8, DiedAgain: 2}}
 	c := curveOf(hours, noon, 24)
 	require.Len(t, c.Hours, 24)
 	require.Equal(t, hour.Unix(), c.Hours[23])
 	require.Equal(t, []int64{60, 10}, c.In[22:])
 	require.Equal(t, int64(70), c.Came())
 	require.Equal(t, int64(6), c.Went())
-	rate := perHour(hours, noon, func(h dlq.HourCount) int64 { return h.Count })
+	require.Equal(t, int64(2), c.Returned())
+	rate := perHour(hours, noon, driver.HourCount.Deaths)
 	require.InDelta(t, 10+60*(1-34.0/60-56.0/3600), rate, 0.01)
 	s := sparkOf(hours, noon, 3)
 	require.Equal(t, int64(70), s.Total)
@@ -120,7 +135,8 @@ func TestWords(t *testing.T) {
 	require.Equal(t, "-1,000", number(-1000))
 	require.Equal(t, "1 entry", plural(1, "entry", "entries"))
 	for d, text := range map[time.Duration]string{
-		-time.Hour: "0 s", 59 * time.Second: "59 s", 90 * time.Second: "1 min", 65 * time.Minute: "1 h 5 min", 30 * time.Hour: "30 h", 80 * time.Hour: "3 d",
+		-time.Hour: "0 s", 59 * time.Second: "59 s", 90 * time.Second: "1 min", 65 * time.Minute: "1 h 5 min",
+		30 * time.Hour: "30 h", 80 * time.Hour: "3 d",
 	} {
 		require.Equal(t, text, age(d))
 	}

@@ -54,7 +54,8 @@ func (v *view) Asset(name string) string { return v.dashboard.assetPath(name) }
 
 // pages are the parsed templates, by name: each is the layout, the pieces that pages share, and the page.
 var pages = sync.OnceValue(func() map[string]*template.Template {
-	shared := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templates, "templates/layout.html", "templates/parts.html"))
+	shared := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templates, "templates/layout.html",
+		"templates/parts.html"))
 	files, err := templates.ReadDir("templates")
 	if err != nil {
 		panic(err) // it is embedded
@@ -77,11 +78,13 @@ const minZip = 1400
 func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) error {
 	p := access.From(r.Context())
 	writes := !d.cfg.ReadOnly
-	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly, time.Now().UTC()
+	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly,
+		d.cfg.Manager.Now(r.Context()).UTC()
 	v.Self, v.Hides = r.URL.RequestURI(), d.cfg.Visible(r.Context()).Hides()
 	v.May = may{
 		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
-		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) && d.cfg.Manager.CanRedrive(),
+		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) &&
+			d.cfg.Manager.CanRedrive(),
 	}
 	v.Session = d.cfg.Session != nil && d.cfg.Session(r)
 	if v.Every == 0 {

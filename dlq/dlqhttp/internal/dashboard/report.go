@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // period is a choice of how long a report looks back.
@@ -58,9 +59,10 @@ func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since s
 	if length < time.Hour || length%time.Hour != 0 || length > maxPeriod {
 		return nil, since, at, fmt.Errorf("%w: a report over %s: whole hours, from 1h to 366d", dlq.ErrInvalid, since)
 	}
-	report, at, err = cached(r.Context(), d.cache, "report "+length.String(), func(ctx context.Context) (*dlq.Recurrence, error) {
-		return d.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: length})
-	})
+	report, at, err = cached(r.Context(), d.cache, "report "+length.String(),
+		func(ctx context.Context) (*dlq.Recurrence, error) {
+			return d.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: length})
+		})
 	if err != nil {
 		return nil, since, at, err
 	}
@@ -74,12 +76,19 @@ func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data := reportData{
-		Recurrence: report, Since: since, Periods: periods, Earlier: report.From.Add(-report.To.Sub(report.From)), Most: dlq.MaxPage,
+		Recurrence: report, Since: since, Periods: periods, Earlier: report.From.Add(-report.To.Sub(report.From)),
+		Most: driver.MaxPage,
 		Parts: []reportPart{
 			{"New", "Never seen before this period.", "No cause is new: whatever came had been seen before.", report.New},
 			{"Growing", "At least half as often again as before, and five times more.", "No cause grows.", report.Growing},
-			{"Returning", "Seen earlier, not in the period before, and here again.", "No cause has come back.", report.Returning},
-			{"Fixed", "They came in the period before, and no more. What still waits of them can be redriven.", "No cause has ended.", report.Fixed},
+			{
+				"Returning", "Seen earlier, not in the period before, and here again.", "No cause has come back.",
+				report.Returning,
+			},
+			{
+				"Fixed", "They came in the period before, and no more. What still waits of them can be redriven.",
+				"No cause has ended.", report.Fixed,
+			},
 			{"Steady", "They come about as often as before, or less.", "No cause has merely gone on.", report.Steady},
 		},
 	}

@@ -64,7 +64,8 @@ func TestPages_Report(t *testing.T) {
 	w := s.get(access.Viewer, "/report.json?since=7d")
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Equal(t, "application/json", w.Header().Get("Content-Type"))
-	require.Regexp(t, `^attachment; filename="dead-letters-\d{4}-\d\d-\d\d-to-\d{4}-\d\d-\d\d\.json"$`, w.Header().Get("Content-Disposition"))
+	require.Regexp(t, `^attachment; filename="dead-letters-\d{4}-\d\d-\d\d-to-\d{4}-\d\d-\d\d\.json"$`,
+		w.Header().Get("Content-Disposition"))
 	var report dlq.Recurrence
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &report))
 	require.Equal(t, []int64{16, 9}, []int64{report.Now, report.Before})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // retentionData is what a purge would remove.
@@ -23,7 +24,7 @@ type retentionData struct {
 	Before  time.Time
 	Sample  []dlq.Entry
 	Kept    dlq.Retention
-	Current dlq.Counts
+	Current driver.Counts
 }
 
 // defaultDays is how long resolved entries are kept by default.
@@ -35,7 +36,10 @@ func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 	if err != nil || days < 0 || days > 36500 {
 		return dlq.Purge{}, fmt.Errorf("%w: days %q: a number from 0", dlq.ErrInvalid, q.Get("days"))
 	}
-	p := dlq.Purge{ClosedBefore: now.UTC().Truncate(time.Second).Add(-time.Duration(days) * 24 * time.Hour), SkipArchive: q.Get("archive") == ""}
+	p := dlq.Purge{
+		ClosedBefore: now.UTC().Truncate(time.Second).Add(-time.Duration(days) * 24 * time.Hour),
+		SkipArchive:  q.Get("archive") == "",
+	}
 	if q.Get("resolved") != "" {
 		p.Statuses = append(p.Statuses, dlq.Resolved)
 	}
@@ -57,7 +61,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 	}
 	data.Current = s.Stats.Counts
 	if q.Has("days") {
-		p, err := purgeOf(q, time.Now())
+		p, err := purgeOf(q, d.cfg.Manager.Now(r.Context()))
 		if err != nil {
 			return err
 		}
@@ -67,7 +71,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 		if data.Count, err = d.cfg.Manager.Count(r.Context(), filter, 0); err != nil {
 			return err
 		}
-		l, err := d.cfg.Manager.List(r.Context(), filter, dlq.Page{Limit: 5, Order: dlq.OldestFirst})
+		l, err := d.cfg.Manager.List(r.Context(), filter, dlq.Page{Limit: 5, Order: driver.OldestFirst})
 		if err != nil {
 			return err
 		}
@@ -81,7 +85,7 @@ func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
-	p, err := purgeOf(r.PostForm, time.Now())
+	p, err := purgeOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,8 @@ func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := runsData{Runs: d.named(r, d.cfg.Visible(r.Context()).ShownRuns(a.runs)), State: state, Next: a.next, States: redrive.States()} //nolint:contextcheck // of the request
+	shown := d.named(r, d.cfg.Visible(r.Context()).ShownRuns(a.runs)) //nolint:contextcheck // of the request
+	data := runsData{Runs: shown, State: state, Next: a.next, States: redrive.States()}
 	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
 }
 
@@ -64,7 +65,7 @@ type runData struct {
 	Show    redrive.ItemState
 	Next    int64
 	Audit   []auditRow
-	records []dlq.AuditRecord
+	records []driver.AuditRecord
 	Actions []string
 	// Own says that who looks asked for the run, and so cannot approve it.
 	Own   bool
@@ -95,9 +96,10 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	if show != "" && !slices.Contains(redrive.ItemStates(), show) {
 		return fmt.Errorf("%w: items %q", dlq.ErrInvalid, show)
 	}
-	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after), func(ctx context.Context) (*runData, error) {
-		return d.readRun(ctx, id, show, after)
-	})
+	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after),
+		func(ctx context.Context) (*runData, error) {
+			return d.readRun(ctx, id, show, after)
+		})
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	seen.Run = sees.ShownRun(data.Run)
 	used := search{Filter: seen.Run.Spec.Filter}
 	seen.Chips = used.Chips()
-	seen.Progress = seen.Run.Progress(time.Now())
+	seen.Progress = seen.Run.Progress(d.cfg.Manager.Now(r.Context()))
 	seen.Own = driver.Person(data.Run.CreatedBy) == driver.Person(access.From(r.Context()).Name)
 	if seen.Review, err = d.review(r.Context(), data.Run); err != nil {
 		return err
@@ -133,7 +135,8 @@ func (d *dashboard) readRun(ctx context.Context, id string, show redrive.ItemSta
 		if run.Counts.Of(state) == 0 || len(data.Items) >= itemsPage {
 			continue
 		}
-		items, err := d.cfg.Runner.RunItems(ctx, id, redrive.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
+		items, err := d.cfg.Runner.RunItems(ctx, id,
+			redrive.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
 		if err != nil {
 			return nil, err
 		}
@@ -194,7 +197,10 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	id, m, do := r.PathValue("id"), d.cfg.Runner, r.PostForm.Get("do")
 	if p := access.From(r.Context()); (do == "approve" || do == "reject") && !p.Role.Allows(access.Approver) {
-		return &fault{status: http.StatusForbidden, title: "This is not for you", detail: access.Refusal(p, access.Approver) + ". Ask the people who approve runs."}
+		return &fault{
+			status: http.StatusForbidden, title: "This is not for you",
+			detail: access.Refusal(p, access.Approver) + ". Ask the people who approve runs.",
+		}
 	}
 	changes := map[string]func(context.Context, string, dlq.By) (*redrive.Run, error){
 		"approve": m.ApproveRun, "reject": m.RejectRun, "pause": m.PauseRun, "resume": m.ResumeRun, "cancel": m.CancelRun,

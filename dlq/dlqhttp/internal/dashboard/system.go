@@ -136,7 +136,10 @@ func (d *dashboard) system(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	m := d.cfg.Manager
-	data := systemData{Health: s.Health, Rules: d.cfg.Rules, Retention: d.cfg.Retention, Targets: d.cfg.Runner.Targets(), CanSend: m.CanRedrive()}
+	data := systemData{
+		Health: s.Health, Rules: d.cfg.Rules, Retention: d.cfg.Retention, Targets: d.cfg.Runner.Targets(),
+		CanSend: m.CanRedrive(),
+	}
 	if d.cfg.Topology == nil {
 		data.NoPlan = "This server has no brokers, or its program does not report them."
 	} else {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // moment is something that happened to a message.
@@ -21,7 +22,7 @@ type moment struct {
 }
 
 // timeline is the life of a message: its attempts before it died, every redrive and how it ended, and what people did.
-func timeline(e *dlq.Entry, audit []dlq.AuditRecord) []moment {
+func timeline(e *dlq.Entry, audit []driver.AuditRecord) []moment {
 	var all []moment
 	if t := e.Origin.Timestamp; !t.IsZero() {
 		all = append(all, moment{At: t, Kind: "note", Title: "Published to " + e.Origin.Topic})
@@ -32,7 +33,7 @@ func timeline(e *dlq.Entry, audit []dlq.AuditRecord) []moment {
 	// The first error is the entry's, unless it has died again since: then the records have it.
 	firstError := e.ErrorMessage
 	for _, r := range audit {
-		if r.Action == dlq.ActionDie && r.Detail["previous_error"] != "" {
+		if r.Action == driver.ActionDie && r.Detail["previous_error"] != "" {
 			firstError = r.Detail["previous_error"]
 			break
 		}
@@ -46,39 +47,42 @@ func timeline(e *dlq.Entry, audit []dlq.AuditRecord) []moment {
 		all = append(all, momentOf(r))
 	}
 	if e.SeenCount > 1 {
-		all = append(all, moment{At: e.LastSeenAt, Kind: "note", Title: fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount)})
+		all = append(all, moment{
+			At: e.LastSeenAt, Kind: "note",
+			Title: fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount),
+		})
 	}
 	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
 	return all
 }
 
-func momentOf(r dlq.AuditRecord) moment {
+func momentOf(r driver.AuditRecord) moment {
 	m := moment{At: r.At, Kind: "note", Who: r.Actor, Note: r.Note, Run: r.Run}
 	switch r.Action {
-	case dlq.ActionRedrive:
+	case driver.ActionRedrive:
 		m.Kind, m.Title = "move", "Redriven"
-	case dlq.ActionDie:
+	case driver.ActionDie:
 		m.Kind, m.Title, m.Detail = "bad", "Died again", r.Detail["error"]
 		if r.To == dlq.Parked {
 			m.Title = "Died again, and its redrives are used up: parked"
 		}
-	case dlq.ActionSucceed:
+	case driver.ActionSucceed:
 		m.Kind, m.Title = "good", "The consumer handled it"
-	case dlq.ActionRelease:
+	case driver.ActionRelease:
 		m.Kind, m.Title = "bad", "Not published: returned"
-	case dlq.ActionReleaseByHand:
+	case driver.ActionReleaseByHand:
 		m.Kind, m.Title = "bad", "Released: its outcome is not waited for"
-	case dlq.ActionResolve:
+	case driver.ActionResolve:
 		m.Kind, m.Title = "good", "Resolved"
-	case dlq.ActionDiscard:
+	case driver.ActionDiscard:
 		m.Title = "Discarded"
-	case dlq.ActionPark:
+	case driver.ActionPark:
 		m.Title = "Parked for a person"
-	case dlq.ActionRestore:
+	case driver.ActionRestore:
 		m.Title = "Restored to pending"
-	case dlq.ActionEdit:
+	case driver.ActionEdit:
 		m.Kind, m.Title = "move", "Edited: revision "+r.Detail["revision"]
-	case dlq.ActionImport:
+	case driver.ActionImport:
 		m.Title = "Imported"
 	default:
 		m.Title = words(r.Action)

@@ -23,7 +23,8 @@ func Mux(mux Router) http.Handler {
 		if asked.status == http.StatusMethodNotAllowed {
 			allow := asked.header.Get("Allow")
 			w.Header().Set("Allow", allow)
-			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": "+strings.ReplaceAll(allow, ",", " or")+" is")
+			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": "+strings.ReplaceAll(allow, ",", " or")+
+				" is")
 			return
 		}
 		Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)

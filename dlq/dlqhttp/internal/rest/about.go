@@ -18,14 +18,19 @@ func (a *API) aboutRoutes() {
 	}
 	handle(a, about("get-me", "/me", "Show who you are and what you may do", access.Viewer), a.me)
 	handle(a, about("get-health", "/health", "Show the state of each component", access.Viewer), a.health)
-	handle(a, about("list-rules", "/rules", "List the rules by which the server redrives automatically", access.Viewer), a.rules)
-	handle(a, about("get-topology", "/topology", "Show what the brokers have and what is planned", access.Viewer), a.topology)
+	handle(a, about("list-rules", "/rules", "List the rules by which the server redrives automatically", access.Viewer),
+		a.rules)
+	handle(a, about("get-topology", "/topology", "Show what the brokers have and what is planned", access.Viewer),
+		a.topology)
 	handle(a, about("get-settings", "/settings", "Show the configuration, without secrets", access.Admin), a.settings)
 }
 
 func (a *API) me(ctx context.Context, _ *none) (*output[wire.Me], error) {
 	who := access.From(ctx)
-	return &output[wire.Me]{wire.Me{Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly, Redacted: a.visible(ctx).Hides()}}, nil
+	return &output[wire.Me]{wire.Me{
+		Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly,
+		Redacted: a.visible(ctx).Hides(),
+	}}, nil
 }
 
 func (a *API) health(ctx context.Context, _ *none) (*output[wire.Health], error) {
@@ -38,8 +43,9 @@ func (a *API) rules(context.Context, *none) (*output[wire.RuleList], error) {
 		r := &a.cfg.Rules[i]
 		list.Rules = append(list.Rules, wire.Rule{
 			Name: r.Name, Reason: string(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
-			Handler: r.Handler, Topic: r.Topic, Cause: r.CauseText, AfterSeconds: r.After.Seconds(), MaxAfterSeconds: r.MaxAfter.Seconds(),
-			Redrives: r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
+			Handler: r.Handler, Topic: r.Topic, Cause: r.CauseText, AfterSeconds: r.After.Seconds(),
+			MaxAfterSeconds: r.MaxAfter.Seconds(),
+			Redrives:        r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
 		})
 	}
 	return &output[wire.RuleList]{list}, nil

@@ -102,16 +102,23 @@ func New(mux *access.Mux, cfg Config) *API {
 				Schemas: schemas,
 				Responses: map[string]*huma.Response{"Problem": {
 					Description: "What went wrong, and what to do about it",
-					Content:     map[string]*huma.MediaType{problemType: {Schema: schemas.Schema(reflect.TypeFor[Problem](), true, "")}},
+					Content: map[string]*huma.MediaType{problemType: {Schema: schemas.Schema(reflect.TypeFor[Problem](), true,
+						"")}},
 				}},
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"token":    {Type: "http", Scheme: "bearer", Description: "A token that the server's configuration has the SHA-256 of."},
+					"token": {
+						Type: "http", Scheme: "bearer",
+						Description: "A token that the server's configuration has the SHA-256 of.",
+					},
 					"password": {Type: "http", Scheme: "basic"},
 				},
 			},
 			Security: []map[string][]string{{"token": {}}, {"password": {}}, {}},
 		},
-		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{
+			"application/json": huma.DefaultJSONFormat,
+			"json":             huma.DefaultJSONFormat,
+		},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true, Transformers: []huma.Transformer{explain},
 	})
 	a.huma.UseMiddleware(a.allowed, a.bounded)
@@ -177,8 +184,10 @@ type route struct {
 // operation makes the document's part of a route.
 func (a *API) operation(r route) huma.Operation {
 	op := huma.Operation{
-		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description, Tags: []string{r.tag},
-		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: BodyTimeout, // huma refuses at the bound, not above it
+		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description,
+		Tags: []string{r.tag},
+		// huma refuses at the bound, not above it
+		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: BodyTimeout,
 		Extensions: map[string]any{ExtRole: r.role.String()},
 		Metadata:   map[string]any{"role": r.role, "changes": r.changes, "slow": r.slow},
 	}
@@ -214,7 +223,8 @@ func (a *API) finish(r route) {
 	if r.changes && r.method == http.MethodPost && r.id != "import-entries" && r.id != "start-run" {
 		op.Parameters = append(op.Parameters, &huma.Param{
 			Name: KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxKey)},
-			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first answer again.",
+			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first " +
+				"answer again.",
 		})
 	}
 }
@@ -242,10 +252,13 @@ func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
 	changes, _ := op.Metadata["changes"].(bool)
 	switch {
 	case !who.Role.Allows(least):
-		a.cfg.Logger.WarnContext(ctx.Context(), "request refused", "actor", who.Name, "role", who.Role.String(), "route", op.OperationID)
+		a.cfg.Logger.WarnContext(ctx.Context(), "request refused", "actor", who.Name, "role", who.Role.String(), "route",
+			op.OperationID)
 		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden, access.Refusal(who, least)) // reports itself
 	case changes && a.cfg.ReadOnly:
-		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden, "this server is read-only (server.read_only): nothing is changed") // reports itself
+		// reports itself
+		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden,
+			"this server is read-only (server.read_only): nothing is changed")
 	case changes && op.RequestBody == nil && a.tooLarge(ctx):
 		_ = huma.WriteErr(a.huma, ctx, http.StatusRequestEntityTooLarge, "this request has no body") // reports itself
 	default:

@@ -38,7 +38,10 @@ func (a *API) changeRoutes() {
 		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, access.Operator, m.Discard},
 		{"restore", "Take resolve, discard or park back", http.StatusOK, access.Operator, m.Restore},
 		{"park", "Put a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},
-		{"release", "End the wait for the outcome of a redrive; the note is required", http.StatusOK, access.Admin, m.Release},
+		{
+			"release", "End the wait for the outcome of a redrive; the note is required", http.StatusOK, access.Admin,
+			m.Release,
+		},
 	} {
 		handle(a, route{
 			id: c.verb + "-entry", method: http.MethodPost, path: "/entries/{id}/" + c.verb, tag: "entries", summary: c.summary,
@@ -48,7 +51,8 @@ func (a *API) changeRoutes() {
 	handle(a, route{
 		id: "change-entries", method: http.MethodPost, path: "/entries/bulk", tag: "entries", slow: true,
 		summary: "Resolve, discard, restore or park everything that a filter picks", role: access.Operator, changes: true,
-		description: "To send back what a filter picks, start a run. On an error what was done stays: to repeat the request is safe.",
+		description: "To send back what a filter picks, start a run. On an error what was done stays: to repeat the " +
+			"request is safe.",
 	}, a.bulk)
 }
 

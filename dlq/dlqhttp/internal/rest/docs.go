@@ -58,7 +58,8 @@ code { font-family: ui-monospace, monospace; background: var(--soft); padding: .
 
 var docsPolicy = func() string {
 	sum := sha256.Sum256([]byte(docsStyle))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }()
 
 var docsPage = template.Must(template.New("docs").Parse(`<!doctype html>
@@ -92,7 +93,8 @@ func (a *API) docsRoutes(mux *access.Mux) {
 		document := a.huma.OpenAPI()
 		var out bytes.Buffer
 		err := docsPage.Execute(&out, map[string]any{
-			"Title": document.Info.Title, "Version": document.Info.Version, "Description": document.Info.Description, "Base": a.cfg.Path,
+			"Title": document.Info.Title, "Version": document.Info.Version, "Description": document.Info.Description,
+			"Base":      a.cfg.Path,
 			"Dashboard": strings.TrimSuffix(a.cfg.Path, Base) + "/",
 			"Style":     template.CSS(docsStyle), "Tags": docsTags(document), //nolint:gosec // G203: a constant of ours
 		})
@@ -116,7 +118,8 @@ func docsTags(document *huma.OpenAPI) []docsTag {
 	routes := map[string][]docsRoute{}
 	for path, item := range document.Paths {
 		for method, op := range map[string]*huma.Operation{
-			http.MethodGet: item.Get, http.MethodPost: item.Post, http.MethodPut: item.Put, http.MethodPatch: item.Patch, http.MethodDelete: item.Delete,
+			http.MethodGet: item.Get, http.MethodPost: item.Post, http.MethodPut: item.Put, http.MethodPatch: item.Patch,
+			http.MethodDelete: item.Delete,
 		} {
 			if op == nil {
 				continue

@@ -32,11 +32,13 @@ type editedOutput struct {
 
 func (a *API) editRoutes() {
 	handle(a, route{
-		id: "preview-edit", method: http.MethodPost, path: "/entries/{id}/edit/preview", tag: "entries", role: access.Operator,
+		id: "preview-edit", method: http.MethodPost, path: "/entries/{id}/edit/preview", tag: "entries",
+		role:    access.Operator,
 		summary: "Show what an edit would change, and change nothing",
 	}, a.previewEdit)
 	handle(a, route{
-		id: "edit-entry", method: http.MethodPost, path: "/entries/{id}/edit", tag: "entries", role: access.Operator, changes: true,
+		id: "edit-entry", method: http.MethodPost, path: "/entries/{id}/edit", tag: "entries", role: access.Operator,
+		changes:     true,
 		summary:     "Change a dead letter's payload or headers before it is sent back",
 		description: "The original is kept as revision 0. An edit that changes nothing makes no revision.",
 	}, a.edit)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -21,7 +22,7 @@ type Page struct {
 }
 
 func (p *Page) page() dlq.Page {
-	return dlq.Page{Limit: p.Limit, Order: dlq.Order(p.Order), After: p.Cursor}
+	return dlq.Page{Limit: p.Limit, Order: driver.Order(p.Order), After: p.Cursor}
 }
 
 // ID is an entry's id in a path.
@@ -44,12 +45,15 @@ func (s *Self) Resolve(ctx huma.Context) []error {
 }
 
 // next is the address of the next page, as a Link header.
-func (s *Self) next(cursor string) Link {
-	if cursor == "" {
+func (s *Self) next(cursor string) Link { return s.from("cursor", cursor) }
+
+// from is next for a list whose parameter has another name.
+func (s *Self) from(parameter, value string) Link {
+	if value == "" {
 		return Link{}
 	}
 	query := s.url.Query()
-	query.Set("cursor", cursor)
+	query.Set(parameter, value)
 	return Link{Link: "<" + s.url.EscapedPath() + "?" + query.Encode() + `>; rel="next"`}
 }
 
@@ -108,7 +112,8 @@ func (a *API) entryRoutes() {
 	}}
 	register(a, op, a.payload)
 	a.finish(raw)
-	handle(a, get("get-revision", "/entries/{id}/revisions/{revision}", "Get one revision of a dead letter's message"), a.revision)
+	handle(a, get("get-revision", "/entries/{id}/revisions/{revision}", "Get one revision of a dead letter's message"),
+		a.revision)
 	handle(a, get("diff-revisions", "/entries/{id}/diff", "Compare two revisions of a dead letter's message"), a.diff)
 	handle(a, get("get-entry-audit", "/entries/{id}/audit", "Get what was done to a dead letter, oldest first"), a.audit)
 }

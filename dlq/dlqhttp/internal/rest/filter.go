@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/mirror"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -41,19 +42,15 @@ type Query struct {
 	Run            string        `query:"run" doc:"The redrive run that took the entry last."`
 }
 
+var queries = mirror.New[wire.Filter, Query](map[string]string{"Redrives": ""})
+
 // filter is the filter that the parameters say.
 func (q *Query) filter() *wire.Filter {
-	f := &wire.Filter{
-		IDs: q.IDs, Statuses: q.Statuses, Topic: q.Topic, Consumer: q.Consumer, EventType: q.EventType, Handler: q.Handler, Reason: q.Reason,
-		ErrorClass: q.ErrorClass, ErrorCode: q.ErrorCode, Fingerprint: q.Fingerprint, EventID: q.EventID, SourceTable: q.SourceTable,
-		SourceID: q.SourceID, CorrelationID: q.CorrelationID, TraceID: q.TraceID, Error: q.Error, Payload: q.Payload,
-		PayloadFields: q.PayloadFields, Cause: q.Cause,
-		From: q.From, To: q.To, ResolvedBefore: q.ResolvedBefore, DiedBefore: q.DiedBefore, Run: q.Run,
-	}
+	f := queries.From(q)
 	if q.Redrives.set {
 		f.Redrives = &q.Redrives.Value
 	}
-	return f
+	return &f
 }
 
 // filtered reads a filter and checks that the caller may filter so.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -62,11 +63,13 @@ func (a *API) groupRoutes() {
 		summary: "List the causes of which nobody is notified",
 	}, a.mutes)
 	handle(a, route{
-		id: "mute-group", method: http.MethodPost, path: "/groups/{fingerprint}/mute", tag: "groups", role: access.Operator, changes: true,
+		id: "mute-group", method: http.MethodPost, path: "/groups/{fingerprint}/mute", tag: "groups", role: access.Operator,
+		changes: true,
 		summary: "Notify nobody of a cause, for a time or for good",
 	}, a.mute)
 	handle(a, route{
-		id: "unmute-group", method: http.MethodPost, path: "/groups/{fingerprint}/unmute", tag: "groups", role: access.Operator, changes: true,
+		id: "unmute-group", method: http.MethodPost, path: "/groups/{fingerprint}/unmute", tag: "groups",
+		role: access.Operator, changes: true,
 		summary: "Notify of a cause again; the answer is what is still muted",
 	}, a.unmute)
 }
@@ -102,7 +105,8 @@ func (a *API) mute(ctx context.Context, in *muteInput) (*output[wire.Mute], erro
 	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	mute, err := a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)), by(ctx, body.Note.Note))
+	mute, err := a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)),
+		by(ctx, body.Note.Note))
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -131,11 +135,11 @@ func (a *API) groups(ctx context.Context, in *groupsInput) (*output[wire.GroupLi
 	if err := a.visible(ctx).SearchGroups(ctx, &query); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	groups, err := a.cfg.Manager.Groups(ctx, query)
+	groups, more, err := a.cfg.Manager.ListGroups(ctx, query)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &output[wire.GroupList]{wire.GroupList{Groups: a.visible(ctx).Groups(groups)}}, nil
+	return &output[wire.GroupList]{wire.GroupList{Groups: a.visible(ctx).Groups(groups), Incomplete: more}}, nil
 }
 
 func (a *API) stats(ctx context.Context, in *statsInput) (*output[wire.Stats], error) {
@@ -151,7 +155,7 @@ func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error
 		return nil, a.fail(ctx, err, 0)
 	}
 	records, next, err := a.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{
-		EntryID: in.EntryID, Run: in.Run, Actor: in.Actor, Action: dlq.Action(in.Action), From: in.From, To: in.To,
+		EntryID: in.EntryID, Run: in.Run, Actor: in.Actor, Action: driver.Action(in.Action), From: in.From, To: in.To,
 	}, in.page())
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -89,13 +90,14 @@ func (a *API) status(ctx context.Context, err error) int {
 }
 
 func conflictOf(err error) *wire.Conflict {
-	if c, ok := errors.AsType[*dlq.ConflictError](err); ok {
+	if c, ok := errors.AsType[*driver.ConflictError](err); ok {
 		conflict := c.Wire()
 		return &conflict
 	}
 	if c, ok := errors.AsType[*redrive.ConflictError](err); ok {
 		return &wire.Conflict{
-			Run: strings.TrimPrefix(c.ID, "run "), Action: string(c.Action), Status: string(c.State), Version: c.Version, By: c.By, At: c.At,
+			Run: strings.TrimPrefix(c.ID, "run "), Action: string(c.Action), Status: string(c.State), Version: c.Version,
+			By: c.By, At: c.At,
 		}
 	}
 	return nil

@@ -20,11 +20,13 @@ func (a *API) purgeRoutes() {
 		summary: "Count what a purge would remove, and remove nothing",
 	}, a.previewPurge)
 	handle(a, route{
-		id: "purge-entries", method: http.MethodPost, path: "/purge", tag: "maintenance", role: access.Admin, changes: true, slow: true,
+		id: "purge-entries", method: http.MethodPost, path: "/purge", tag: "maintenance", role: access.Admin, changes: true,
+		slow:    true,
 		summary: "Remove closed dead letters that are old, after a copy to the archive",
 	}, a.purge)
 	handle(a, route{
-		id: "restore-archived", method: http.MethodPost, path: "/archive/restore", tag: "maintenance", role: access.Admin, changes: true,
+		id: "restore-archived", method: http.MethodPost, path: "/archive/restore", tag: "maintenance", role: access.Admin,
+		changes: true,
 		summary: "Bring purged dead letters back from the archive",
 	}, a.unarchive)
 	handle(a, route{
@@ -63,7 +65,8 @@ func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (
 	}
 	who := by(ctx, in.Body.Note.Note)
 	n, err := a.cfg.Manager.Purge(ctx, dlq.Purge{
-		Statuses: statusesOf(in.Body.Statuses), ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive, Actor: who.Actor, Note: who.Note,
+		Statuses: statusesOf(in.Body.Statuses), ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive,
+		Actor: who.Actor, Note: who.Note,
 	})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -71,7 +74,9 @@ func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (
 	return &output[wire.Purged]{wire.Purged{Purged: n}}, nil
 }
 
-func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveRequest }) (*output[wire.ArchiveResult], error) {
+func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveRequest }) (*output[wire.ArchiveResult],
+	error,
+) {
 	ids, err := a.cfg.Manager.Unarchive(ctx, by(ctx, in.Body.Note.Note), in.Body.IDs...)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -85,7 +90,8 @@ func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveReques
 func (a *API) retention(ctx context.Context, _ *none) (*output[wire.Retention], error) {
 	r := a.cfg.Retention
 	shown := wire.Retention{
-		ResolvedSeconds: int64(r.Resolved.Seconds()), DiscardedSeconds: int64(r.Discarded.Seconds()), SkipArchive: r.SkipArchive,
+		ResolvedSeconds: int64(r.Resolved.Seconds()), DiscardedSeconds: int64(r.Discarded.Seconds()),
+		SkipArchive: r.SkipArchive,
 	}
 	for _, due := range []struct {
 		status dlq.Status
@@ -95,7 +101,8 @@ func (a *API) retention(ctx context.Context, _ *none) (*output[wire.Retention], 
 		if due.keep == 0 {
 			continue
 		}
-		n, err := a.cfg.Manager.Count(ctx, dlq.Filter{Statuses: []dlq.Status{due.status}, ResolvedBefore: time.Now().Add(-due.keep)}, 0)
+		before := a.cfg.Manager.Now(ctx).Add(-due.keep)
+		n, err := a.cfg.Manager.Count(ctx, dlq.Filter{Statuses: []dlq.Status{due.status}, ResolvedBefore: before}, 0)
 		if err != nil {
 			return nil, a.fail(ctx, err, 0)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -56,6 +57,12 @@ type itemsInput struct {
 	State string `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
 	After int64  `query:"after" minimum:"0" doc:"Go on behind this entry."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+	Self
+}
+
+type itemsOutput struct {
+	Link
+	Body wire.ItemList
 }
 
 type steerInput struct {
@@ -73,10 +80,12 @@ type adjustInput struct {
 func (a *API) runRoutes() {
 	m := a.cfg.Runner
 	handle(a, route{
-		id: "list-runs", method: http.MethodGet, path: "/runs", tag: "runs", role: access.Viewer, summary: "List redrive runs",
+		id: "list-runs", method: http.MethodGet, path: "/runs", tag: "runs", role: access.Viewer,
+		summary: "List redrive runs",
 	}, a.runs)
 	handle(a, route{
-		id: "start-run", method: http.MethodPost, path: "/runs", tag: "runs", role: access.Operator, changes: true, slow: true,
+		id: "start-run", method: http.MethodPost, path: "/runs", tag: "runs", role: access.Operator, changes: true,
+		slow:        true,
 		summary:     "Start a redrive run",
 		description: "What the filter picks now is frozen; what dies later is not taken. Look first: /runs/preview.",
 		status:      http.StatusAccepted,
@@ -86,12 +95,14 @@ func (a *API) runRoutes() {
 		summary: "Show what a run would do, and do nothing",
 	}, a.previewRun)
 	handle(a, route{
-		id: "get-run", method: http.MethodGet, path: "/runs/{id}", tag: "runs", role: access.Viewer, summary: "Get a run and how far it is",
+		id: "get-run", method: http.MethodGet, path: "/runs/{id}", tag: "runs", role: access.Viewer,
+		summary: "Get a run and how far it is",
 	}, a.run)
 	handle(a, route{
 		id: "review-run", method: http.MethodGet, path: "/runs/{id}/review", tag: "runs", role: access.Viewer,
-		summary:     "Show what a run would send, for who approves it",
-		description: "Its entries by topic and by cause, and the first of them with the difference between what died and what would be sent.",
+		summary: "Show what a run would send, for who approves it",
+		description: "Its entries by topic and by cause, and the first of them with the difference between what died and " +
+			"what would be sent.",
 	}, a.reviewRun)
 	handle(a, route{
 		id: "list-run-items", method: http.MethodGet, path: "/runs/{id}/items", tag: "runs", role: access.Viewer,
@@ -177,7 +188,10 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	return &startOutput{Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
+	return &startOutput{
+		Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
+		Body: a.visible(ctx).Run(run),
+	}, nil
 }
 
 // startedBefore is the run that an earlier request with the same key has started, if it asked for the same.
@@ -196,7 +210,9 @@ func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Ru
 	return run, nil
 }
 
-func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*output[wire.RunPreview], error) {
+func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*output[wire.RunPreview],
+	error,
+) {
 	spec, err := a.runnable(ctx, &in.Body.RunSpec)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
@@ -243,26 +259,33 @@ func sampled(samples []redrive.Sample) []int64 {
 	return ids
 }
 
-func (a *API) runItems(ctx context.Context, in *itemsInput) (*output[wire.ItemList], error) {
+func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error) {
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	items, err := a.cfg.Runner.RunItems(ctx, in.ID, redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit})
+	filter := redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit}
+	if filter.Limit < driver.MaxPage {
+		filter.Limit++ // one more reports that there are more
+	}
+	items, err := a.cfg.Runner.RunItems(ctx, in.ID, filter)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
-	list := wire.ItemList{Items: make([]wire.RunItem, 0, len(items))}
+	list, next := wire.ItemList{Items: make([]wire.RunItem, 0, len(items))}, ""
+	if len(items) > in.Limit || len(items) == driver.MaxPage {
+		items = items[:in.Limit]
+		list.Next = items[len(items)-1].EntryID
+		next = driver.FormatID(list.Next)
+	}
 	for i := range items {
 		list.Items = append(list.Items, a.visible(ctx).Item(&items[i]))
 	}
-	if len(items) == in.Limit {
-		list.Next = items[len(items)-1].EntryID
-	}
-	return &output[wire.ItemList]{list}, nil
+	return &itemsOutput{Link: in.from("after", next), Body: list}, nil
 }
 
 func (a *API) steer(
-	ctx context.Context, id string, match *Match, note string, do func(context.Context, string, dlq.By) (*redrive.Run, error),
+	ctx context.Context, id string, match *Match, note string,
+	do func(context.Context, string, dlq.By) (*redrive.Run, error),
 ) (*runOutput, error) {
 	version, err := match.version()
 	if err != nil {
@@ -286,7 +309,8 @@ func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*runOutput, error
 	if change == (redrive.Adjustment{}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give rate, max_out or stop")
 	}
-	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note, func(ctx context.Context, id string, who dlq.By) (*redrive.Run, error) {
-		return a.cfg.Runner.AdjustRun(ctx, id, change, who)
-	})
+	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note,
+		func(ctx context.Context, id string, who dlq.By) (*redrive.Run, error) {
+			return a.cfg.Runner.AdjustRun(ctx, id, change, who)
+		})
 }

@@ -29,7 +29,10 @@ func (textSchema) Schema(r huma.Registry) *huma.Schema {
 	one := 1
 	return named(r, "Text", &huma.Schema{Description: "Text, or bytes that are not text.", OneOf: []*huma.Schema{
 		{Type: huma.TypeString},
-		{Type: huma.TypeArray, MinItems: &one, MaxItems: &one, Items: &huma.Schema{Type: huma.TypeString, ContentEncoding: "base64"}},
+		{
+			Type: huma.TypeArray, MinItems: &one, MaxItems: &one,
+			Items: &huma.Schema{Type: huma.TypeString, ContentEncoding: "base64"},
+		},
 	}})
 }
 
@@ -38,8 +41,11 @@ type headersSchema struct{}
 // Schema is that of wire.Headers.
 func (headersSchema) Schema(r huma.Registry) *huma.Schema {
 	two, text := 2, textSchema{}.Schema(r)
-	return named(r, "Headers", &huma.Schema{Description: "Headers; where a name is not text, pairs of a name and a value.", OneOf: []*huma.Schema{
-		{Type: huma.TypeObject, AdditionalProperties: text},
-		{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two, Items: text}},
-	}})
+	return named(r, "Headers", &huma.Schema{
+		Description: "Headers; where a name is not text, pairs of a name and a value.",
+		OneOf: []*huma.Schema{
+			{Type: huma.TypeObject, AdditionalProperties: text},
+			{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two, Items: text}},
+		},
+	})
 }

@@ -26,12 +26,13 @@ func (a *API) streamRoutes() {
 	r := route{
 		id: "watch-run", method: http.MethodGet, path: "/runs/{id}/events", tag: "runs", role: access.Viewer, slow: true,
 		summary: "Watch a run: a server-sent event now and whenever something has changed",
-		description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends with an event named end " +
-			"when nothing more will come, and without one when the server shuts down: connect again.",
+		description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
+			"with an event named end when nothing more will come, and without one when the server shuts down: connect again.",
 	}
 	op := a.operation(r)
 	op.Responses = map[string]*huma.Response{"200": {
-		Description: "Events", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
+		Description: "Events",
+		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
 	}}
 	register(a, op, a.watch)
 	a.finish(r)

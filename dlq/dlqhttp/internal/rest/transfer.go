@@ -11,8 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -37,10 +37,11 @@ func (i *importInput) Resolve(ctx huma.Context) []error {
 
 func (a *API) transferRoutes() {
 	lines := route{
-		id: "export-entries", method: http.MethodGet, path: "/entries/export", tag: "maintenance", role: access.Operator, slow: true,
+		id: "export-entries", method: http.MethodGet, path: "/entries/export", tag: "maintenance", role: access.Operator,
+		slow:    true,
 		summary: "Export dead letters as JSON lines, oldest first, byte for byte",
-		description: "Where something is hidden from who asks, the lines say so and cannot be imported. A connection that ends early is an export " +
-			"that is not complete.",
+		description: "Where something is hidden from the caller, the lines say so and cannot be imported. A connection " +
+			"that ends early is an export that is not complete.",
 	}
 	export := a.operation(lines)
 	export.Responses = map[string]*huma.Response{"200": {
@@ -50,7 +51,8 @@ func (a *API) transferRoutes() {
 	a.finish(lines)
 
 	r := route{
-		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin, changes: true, slow: true,
+		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin,
+		changes: true, slow: true,
 		summary:     "Import what an export has written; what is there already stays",
 		description: "To repeat an import is safe, and finishes one that broke: an entry is known by its key.",
 	}
@@ -125,16 +127,19 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 	switch kind, _, _ := mime.ParseMediaType(in.contentType); kind {
 	case linesType, "application/x-ndjson", "application/jsonlines":
 	default:
-		return nil, huma.NewError(http.StatusUnsupportedMediaType, "an import is "+linesType+": the lines that an export has written")
+		return nil, huma.NewError(http.StatusUnsupportedMediaType,
+			"an import is "+linesType+": the lines that an export has written")
 	}
 	limited := &limitedReader{from: in.body, left: a.cfg.Import, extend: in.extend}
 	imported, err := a.cfg.Manager.Import(ctx, limited, by(ctx, in.Note))
 	switch {
 	case limited.over:
 		return nil, huma.NewError(http.StatusRequestEntityTooLarge,
-			"an import of this server has at most "+dlq.FormatID(a.cfg.Import)+" bytes: send it in parts; the lines before may have been stored")
+			"an import of this server has at most "+driver.FormatID(a.cfg.Import)+
+				" bytes: send it in parts; the lines before may have been stored")
 	case limited.late:
-		return nil, huma.NewError(http.StatusRequestTimeout, "no more of the import came: send it again; the lines before may have been stored")
+		return nil, huma.NewError(http.StatusRequestTimeout,
+			"no more of the import came: send it again; the lines before may have been stored")
 	case err != nil:
 		return nil, a.fail(ctx, err, 0)
 	}

@@ -42,19 +42,24 @@ func (a *API) validationRoutes() {
 		summary: "List dead letters in a status, the newest first",
 	}, a.validationList)
 	handle(a, route{
-		id: "validation-retry", method: http.MethodPost, path: "/validation/dlq/{id}/retry", tag: "validation", role: access.Operator,
+		id: "validation-retry", method: http.MethodPost, path: "/validation/dlq/{id}/retry", tag: "validation",
+		role:    access.Operator,
 		changes: true, status: http.StatusAccepted, summary: "Send a dead letter back to its consumer",
 	}, func(ctx context.Context, in *ID) (*output[wire.ValidationEvent], error) {
 		return a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Redrive)
 	})
 	handle(a, route{
-		id: "validation-resolve", method: http.MethodPut, path: "/validation/dlq/{id}/resolve", tag: "validation", role: access.Operator,
+		id: "validation-resolve", method: http.MethodPut, path: "/validation/dlq/{id}/resolve", tag: "validation",
+		role:    access.Operator,
 		changes: true, summary: "Say that a dead letter is taken care of",
-		description: "Who is authenticated stands behind resolvedBy in the audit log, where they are not the same.",
+		description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
+			" and the record has both names.",
 	}, a.validationResolve)
 	handle(a, route{
-		id: "validation-discard", method: http.MethodDelete, path: "/validation/dlq/{id}", tag: "validation", role: access.Operator,
-		changes: true, status: http.StatusNoContent, summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
+		id: "validation-discard", method: http.MethodDelete, path: "/validation/dlq/{id}", tag: "validation",
+		role:    access.Operator,
+		changes: true, status: http.StatusNoContent,
+		summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
 	}, func(ctx context.Context, in *ID) (*none, error) {
 		_, err := a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Discard)
 		return nil, err
@@ -62,7 +67,8 @@ func (a *API) validationRoutes() {
 }
 
 func (a *API) validationList(ctx context.Context, in *validationInput) (*validationOutput, error) {
-	listing, err := a.cfg.Manager.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Status(in.Status)}}, dlq.Page{Limit: in.Limit, After: in.Cursor})
+	listing, err := a.cfg.Manager.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Status(in.Status)}},
+		dlq.Page{Limit: in.Limit, After: in.Cursor})
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)
 	}
@@ -75,22 +81,21 @@ func (a *API) validationList(ctx context.Context, in *validationInput) (*validat
 
 func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[wire.ValidationEvent], error) {
 	who := by(ctx, "")
-	if strings.ContainsFunc(in.ResolvedBy, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }) {
+	if strings.ContainsFunc(in.ResolvedBy, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
+	}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "validation failed",
 			&huma.ErrorDetail{Location: "query.resolvedBy", Message: "expected a name without control characters"})
 	}
-	if in.ResolvedBy != "" && in.ResolvedBy != who.Actor {
-		switch {
-		case access.From(ctx).Unproven: // no caller is authenticated here, so this is as good
-			who.Actor = in.ResolvedBy
-		default:
-			who.Actor = in.ResolvedBy + " (as told by " + who.Actor + ")"
-		}
+	if who.ResolvedBy = in.ResolvedBy; in.ResolvedBy != "" && access.From(ctx).Unproven {
+		who.Actor = in.ResolvedBy // no caller is authenticated here, so this is as good
 	}
 	return a.validationChange(ctx, in.ID.ID, who, a.cfg.Manager.Resolve)
 }
 
-func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[wire.ValidationEvent], error) {
+func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[wire.ValidationEvent],
+	error,
+) {
 	e, err := do(ctx, id, who)
 	if err != nil {
 		return nil, a.fail(ctx, err, 0)

@@ -39,12 +39,14 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 		}
 	case v.rules.HidesText() && (f.ErrorText != "" || f.CauseText != ""):
 		return &RefusedError{
-			Field:  "error",
-			Detail: "a search in the texts of errors would find what is hidden from you in them: use the other fields, or " + v.ask(),
+			Field: "error",
+			Detail: "a search in the texts of errors would find what is hidden from you in them: use the other fields, or " +
+				v.ask(),
 		}
 	}
 	if err := v.Values(
-		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID, f.CorrelationID, f.TraceID,
+		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID,
+		f.CorrelationID, f.TraceID,
 	); err != nil {
 		return err
 	}

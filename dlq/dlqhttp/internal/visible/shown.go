@@ -2,7 +2,9 @@ package visible
 
 import (
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // The pages are made of the manager's own types. What may be shown of one is its JSON form, read back.
@@ -36,18 +38,13 @@ func (v View) ShownBody(b *dlq.Body) *dlq.Body {
 }
 
 // ShownGroups are copies of groups.
-func (v View) ShownGroups(groups []dlq.Group) []dlq.Group {
-	wires := v.Groups(groups)
-	shown := make([]dlq.Group, len(wires))
-	for i := range wires {
-		shown[i].SetWire(&wires[i])
-	}
-	return shown
+func (v View) ShownGroups(groups []driver.Group) []driver.Group {
+	return readBack(v.Groups(groups), (*driver.Group).SetWire)
 }
 
 // ShownStats is a copy of statistics.
-func (v View) ShownStats(s *dlq.Stats) dlq.Stats {
-	var shown dlq.Stats
+func (v View) ShownStats(s *driver.Stats) driver.Stats {
+	var shown driver.Stats
 	w := v.Stats(s)
 	shown.SetWire(&w)
 	return shown
@@ -72,22 +69,16 @@ func (v View) ShownRuns(runs []redrive.Run) []redrive.Run {
 
 // ShownItems are copies of a run's entries.
 func (v View) ShownItems(items []redrive.Item) []redrive.Item {
-	shown := make([]redrive.Item, len(items))
+	wires := make([]wire.RunItem, len(items))
 	for i := range items {
-		w := v.Item(&items[i])
-		shown[i].SetWire(&w)
+		wires[i] = v.Item(&items[i])
 	}
-	return shown
+	return readBack(wires, (*redrive.Item).SetWire)
 }
 
 // ShownAudit are copies of audit records.
-func (v View) ShownAudit(records []dlq.AuditRecord) []dlq.AuditRecord {
-	wires := v.Audit(records)
-	shown := make([]dlq.AuditRecord, len(wires))
-	for i := range wires {
-		shown[i].SetWire(&wires[i])
-	}
-	return shown
+func (v View) ShownAudit(records []driver.AuditRecord) []driver.AuditRecord {
+	return readBack(v.Audit(records), (*driver.AuditRecord).SetWire)
 }
 
 // ShownRecurrence is a copy of a report.
@@ -96,4 +87,13 @@ func (v View) ShownRecurrence(r *dlq.Recurrence) *dlq.Recurrence {
 	w := v.Recurrence(r)
 	shown.SetWire(&w)
 	return shown
+}
+
+// readBack makes a list of JSON forms what they say.
+func readBack[T, W any](wires []W, set func(*T, *W)) []T {
+	list := make([]T, len(wires))
+	for i := range wires {
+		set(&list[i], &wires[i])
+	}
+	return list
 }

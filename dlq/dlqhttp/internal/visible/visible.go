@@ -23,12 +23,12 @@ type View struct {
 	// from is the name of the least role that sees everything.
 	from string
 	// groups looks groups up; nil knows none.
-	groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)
+	groups func(context.Context, dlq.GroupQuery) ([]driver.Group, error)
 }
 
 // New makes the view of a caller from whom the rules hide something, nil hides nothing; from is the name of the role
 // that sees everything, and groups looks groups up.
-func New(rules *redact.Rules, from string, groups func(context.Context, dlq.GroupQuery) ([]dlq.Group, error)) View {
+func New(rules *redact.Rules, from string, groups func(context.Context, dlq.GroupQuery) ([]driver.Group, error)) View {
 	if rules.Empty() {
 		rules = nil
 	}
@@ -69,7 +69,7 @@ func (v View) Diff(before, after *dlq.Body) payload.Diff {
 }
 
 // Groups are what may be shown of groups, never nil.
-func (v View) Groups(groups []dlq.Group) []wire.Group {
+func (v View) Groups(groups []driver.Group) []wire.Group {
 	wires := make([]wire.Group, len(groups))
 	for i := range groups {
 		wires[i] = groups[i].Wire()
@@ -92,7 +92,7 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 }
 
 // Stats are what may be shown of statistics.
-func (v View) Stats(s *dlq.Stats) wire.Stats {
+func (v View) Stats(s *driver.Stats) wire.Stats {
 	shown := s.Wire()
 	shown.TopCauses = v.Groups(s.TopCauses)
 	if v.Hides() {
@@ -116,6 +116,11 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 	shown.Spec = v.rules.Spec(shown.Spec)
 	for i := range shown.Topics {
 		shown.Topics[i].Topic = v.Text(shown.Topics[i].Topic)
+	}
+	for i := range shown.Destinations {
+		d := &shown.Destinations[i]
+		d.Broker, d.Topic, d.Consumer, d.RedriveTo = v.Text(d.Broker), v.Text(d.Topic), v.Text(d.Consumer),
+			v.Text(d.RedriveTo)
 	}
 	for i := range shown.Sample {
 		v.sample(&shown.Sample[i], &p.Sample[i])
@@ -151,9 +156,14 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 	}
 	var causes []wire.CauseCount
 	for _, c := range shown.Causes {
-		g := v.rules.Group(wire.Group{Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass})
+		g := v.rules.Group(wire.Group{
+			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler,
+			ErrorClass: c.ErrorClass,
+		})
 		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
-		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool { return other.Fingerprint == c.Fingerprint }); at >= 0 {
+		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool {
+			return other.Fingerprint == c.Fingerprint
+		}); at >= 0 {
 			causes[at].Count += c.Count // they differ in what is hidden
 			continue
 		}
@@ -183,7 +193,7 @@ func (v View) Mutes(mutes []driver.Mute) []wire.Mute {
 }
 
 // Audit is what may be shown of audit records, never nil.
-func (v View) Audit(records []dlq.AuditRecord) []wire.AuditRecord {
+func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
 	shown := make([]wire.AuditRecord, 0, len(records))
 	for i := range records {
 		shown = append(shown, v.rules.Audit(records[i].Wire()))

@@ -34,7 +34,10 @@ func TestDiff(t *testing.T) {
 // Whether an edit changes something would confirm a guess: what is hidden is not for editing, there or not.
 func TestEdit(t *testing.T) {
 	t.Parallel()
-	rules, err := redact.New(redact.Config{Paths: []string{"$.cpf"}, Headers: []string{"auth"}, Texts: []string{`\d{4}-\d{4}`}})
+	rules, err := redact.New(redact.Config{
+		Paths: []string{"$.cpf"}, Headers: []string{"auth"},
+		Texts: []string{`\d{4}-\d{4}`},
+	})
 	require.NoError(t, err)
 	v := visible.New(rules, "admin", nil)
 	body := &dlq.Body{Payload: []byte(`{"cpf":"111"}`), Headers: map[string]string{"card": "1234-5678", "tenant": "a"}}

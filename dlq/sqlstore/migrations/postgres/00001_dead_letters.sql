@@ -169,8 +169,8 @@ FROM dlq_entries e
 LEFT JOIN dlq_keys k ON k.entry_id = e.id
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
--- C35's archive: the same columns, as they were when the entry was purged.
-CREATE SCHEMA IF NOT EXISTS archive;
+-- C35's archive: the same columns, as they were when the entry was purged. The store has made the schema, and writes its name here when it
+-- is another one.
 CREATE TABLE archive.dlq_events_archive (
     id BIGINT, event_id TEXT, event_type TEXT, source_table TEXT, source_id TEXT, event_payload JSONB,
     error_message TEXT, stack_trace TEXT, retry_count INTEGER, max_retries INTEGER, status VARCHAR(20), created_at TIMESTAMPTZ,

@@ -55,7 +55,7 @@
     const last = c.x.length - 1, step = c.x[1] - c.x[0];
     const bars = box.dataset.kind === "bars";
     const over = (list) => list.map((n, i) => i < last ? n : null), sofar = (list) => list.map((n, i) => i < last - (bars ? 0 : 1) ? null : n);
-    const data = bars ? [c.x, over(c.in), c.out, sofar(c.in)] : [c.x, over(c.in), over(c.out), sofar(c.in), sofar(c.out)];
+    const data = bars ? [c.x, over(c.in), c.out, sofar(c.in), c.again] : [c.x, over(c.in), over(c.out), sofar(c.in), sofar(c.out), c.again];
     if (plot && !again) {
       plot.text = text;
       plot.u.setData(data);
@@ -78,7 +78,7 @@
       cursor: { y: false, points: { size: 7 } },
       scales: { x: { time: true, range: (_, min, max) => bars ? [min - step / 2, max + step / 2] : [min, max] }, y: { range: (_, min, max) => [0, Math.max(5, max * 1.1)] } },
       axes: [{ ...axis, grid: { show: false }, space: 60, size: 28, ...(bars ? { splits: round } : {}), incrs: bars ? [300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200].filter((n) => n >= step) : [86400, 172800, 345600], values: [[86400, "{DD} {MMM}", null, null, null, null, null, null, 1], [300, "{HH}:{mm}", null, null, null, null, null, null, 1]] }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] }],
-      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined), ...(bars ? [series("so far", color("--in"), color("--in-fill"))] : [dashed("so far", color("--in")), dashed("closed so far", color("--out"))])],
+      series: [{}, series("died", color("--in"), bars ? color("--in") : color("--in-fill")), bars ? { ...series("closed", color("--out")), width: 2, paths: undefined } : series("closed", color("--out"), undefined), ...(bars ? [series("so far", color("--in"), color("--in-fill"))] : [dashed("so far", color("--in")), dashed("closed so far", color("--out"))]), { ...series("died again", color("--hold")), width: bars ? 2 : 1.5, paths: undefined }],
       hooks: {
         setCursor: [(u) => {
           const i = u.cursor.idx;
@@ -86,7 +86,7 @@
           if (tip.hidden) return;
           const now = JSON.parse(box.dataset.chart); // newer numbers than those that it was made with
           const at = new Date(now.x[i] * 1000);
-          tip.textContent = `${local() ? format(at).slice(0, 16) : at.toISOString().slice(0, 16).replace("T", " ") + "Z"}  ${now.in[i]} died, ${now.out[i]} closed${i === now.x.length - 1 ? " so far" : ""}`;
+          tip.textContent = `${local() ? format(at).slice(0, 16) : at.toISOString().slice(0, 16).replace("T", " ") + "Z"}  ${now.in[i]} died, ${now.again[i]} of them again, ${now.out[i]} closed${i === now.x.length - 1 ? " so far" : ""}`;
         }],
       },
     }, data, box);

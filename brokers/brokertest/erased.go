@@ -1,0 +1,270 @@
+package brokertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// An operator deletes what a subscription reads while it asks for nothing: its window is full. The broker tells that to
+// readers that ask, and settlements of what is gone may be answered by nothing. What is published from then on is
+// handled, and only what was handled is acked.
+
+// alone prepares a place that no other case uses, whose topics an operator may erase.
+func (w *world) alone() {
+	w.Helper()
+	if w.h.Alone != nil {
+		w.backend = w.h.Alone(w.T)
+	}
+	if w.backend.Erase == nil {
+		w.Skip("what is stored of a topic cannot be erased")
+	}
+}
+
+func (w *world) erase(topic string) {
+	w.Helper()
+	w.backend.Erase(w.T, topic, brokers.NameScheme{}.For(topic, defaultGroup))
+}
+
+// publishUntil publishes each message until it is stored: meanwhile there may be no queue.
+func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*message.Message) {
+	w.Helper()
+	p := b.Publisher()
+	deadline := w.deadline()
+	for _, m := range messages {
+		for err := p.Publish(topic, m); err != nil; err = p.Publish(topic, m) {
+			select {
+			case <-deadline:
+				w.Fatalf("cannot publish to %s: %v", topic, err)
+			case <-time.After(20 * time.Millisecond): // the pace of the attempts
+			}
+		}
+	}
+	require.NoError(w, p.Close())
+}
+
+// waitFor returns when handlers of these consumers have run for every message.
+func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
+	w.Helper()
+	deadline := w.deadline()
+	for {
+		var seen []string
+		for _, c := range consumers {
+			seen = append(seen, runIDs(c.seen())...)
+		}
+		missing := slices.DeleteFunc(ids(messages), func(id string) bool { return slices.Contains(seen, id) })
+		if len(missing) == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			w.Fatalf("%d of %d messages were not handled: %v", len(missing), len(messages), missing)
+		case <-time.After(20 * time.Millisecond): // several consumers have no common signal
+		}
+	}
+}
+
+// filled fills the windows of consumers whose handlers wait, with more messages than they may have in hand.
+const filled = 200
+
+// erasedWhileHandlersRun: the handlers answer when the queue is gone, some of them later.
+func erasedWhileHandlersRun(w *world) { w.erasedWhileRunning(1, 4) }
+
+// erasedWithOneAtATime is the same with several subscriptions that have one message each.
+func erasedWithOneAtATime(w *world) { w.erasedWhileRunning(3, 1) }
+
+func (w *world) erasedWhileRunning(subscriptions, handlers int) {
+	w.Helper()
+	w.alone()
+	topic := w.topic("orders")
+	last, openLast := newGate()
+	w.Cleanup(openLast)
+	first, openFirst := newGate()
+	w.Cleanup(openFirst)
+	var started atomic.Int32
+	var consumers []*consumer
+	var b brokers.Broker
+	for range subscriptions {
+		b, handlers = w.openFor(handlers)
+		consumers = append(consumers, w.consume(b, topic, middleware.Config{}, func(run) error {
+			if started.Add(1)%2 == 0 {
+				<-first
+			} else {
+				<-last
+			}
+			return nil
+		}))
+	}
+	w.publish(b, topic, w.batch(filled)...)
+	for _, c := range consumers {
+		c.waitRuns(handlers)
+	}
+	w.erase(topic)
+	openFirst()
+	fresh := w.batch(filled)
+	w.publishUntil(b, topic, fresh...)
+	w.pass(w.h.Quiet) // some answer while others still have what may have had the same places
+	openLast()
+	w.waitFor(fresh, consumers...)
+}
+
+// reluctant is a Rescheduler that does something before it reschedules, or fails.
+type reluctant struct {
+	brokers.Broker
+	before func() error
+}
+
+// Reschedule implements brokers.Broker.
+func (r *reluctant) Reschedule(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+	if err := r.before(); err != nil {
+		return err
+	}
+	return r.Broker.Reschedule(ctx, o, m, d)
+}
+
+// erasedWhileMessagesArePaced: the window is full of messages whose retry cannot be published, between their attempts.
+func erasedWhileMessagesArePaced(w *world) {
+	w.alone()
+	b, _ := w.openFor(4)
+	topic := w.topic("orders")
+	var refused atomic.Int32
+	healed := make(chan struct{})
+	heal := sync.OnceFunc(func() { close(healed) })
+	w.Cleanup(heal)
+	retries := &reluctant{Broker: b, before: func() error {
+		select {
+		case <-healed:
+			return nil
+		default:
+			refused.Add(1)
+			return errFails
+		}
+	}}
+	var fails sync.Map
+	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(0)},
+		func(r run) error {
+			if _, failed := fails.LoadOrStore(r.id(), true); !failed && string(r.Message.Payload) == "fails" {
+				return errFails
+			}
+			return nil
+		})
+	old := w.batch(filled)
+	for _, m := range old {
+		m.Payload = []byte("fails")
+	}
+	w.publish(b, topic, old...)
+	c.wait("retries that are refused", func([]run) bool { return refused.Load() >= 4 })
+	w.erase(topic)
+	heal()
+	fresh := w.batch(20)
+	w.publishUntil(b, topic, fresh...)
+	w.waitFor(fresh, c)
+}
+
+// erasedWhileRetriesArePublished: the queue is deleted when the handlers have failed, before their retries are stored.
+func erasedWhileRetriesArePublished(w *world) {
+	w.alone()
+	b, handlers := w.openFor(4)
+	topic := w.topic("orders")
+	erase := sync.OnceFunc(func() { w.erase(topic) })
+	var reached atomic.Int32
+	together, all := newGate()
+	w.Cleanup(all)
+	retries := &reluctant{Broker: b, before: func() error {
+		if int(reached.Add(1)) >= handlers {
+			erase()
+			all()
+		}
+		<-together
+		return nil
+	}}
+	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(time.Second)},
+		func(r run) error {
+			if r.Attempt == 1 && string(r.Message.Payload) == "fails" {
+				return errFails
+			}
+			return nil
+		})
+	old := w.batch(filled)
+	for _, m := range old {
+		m.Payload = []byte("fails")
+	}
+	w.publish(b, topic, old...)
+	<-together
+	fresh := w.batch(20)
+	w.publishUntil(b, topic, fresh...)
+	w.waitFor(fresh, c)
+}
+
+// erasedAndMadeAgain: another process makes the queue again before ours has noticed, and has new messages in hand when
+// our handlers answer for the old ones, which may have had the same places. The other process ends without an answer:
+// every message that was not handled comes again.
+func erasedAndMadeAgain(w *world) {
+	const n = 8
+	w.alone()
+	topic := w.topic("orders")
+	b, atOnce := w.openFor(n)
+	gate, open := newGate()
+	w.Cleanup(open)
+	ours := w.consume(b, topic, middleware.Config{}, func(run) error {
+		<-gate
+		return nil
+	})
+	w.publish(b, topic, w.batch(filled)...)
+	ours.waitRuns(atOnce)
+	w.erase(topic)
+
+	other, otherAtOnce := w.openFor(n, func(c *brokers.Config) { c.DrainTimeout = 100 * time.Millisecond })
+	held, release := newGate()
+	w.Cleanup(release)
+	theirs := w.consume(other, topic, middleware.Config{}, func(run) error {
+		<-held
+		return nil
+	})
+	fresh := w.batch(filled)
+	w.publishUntil(other, topic, fresh...)
+	theirs.waitRuns(otherAtOnce)
+	open()
+	w.pass(w.h.Quiet) // for the answers to reach the server
+	require.NoError(w, other.Close())
+	release()
+	w.waitFor(fresh, ours)
+}
+
+// erasedAndPositionsBeginAnew: what takes the place of a message that was retried is another message, and its retry
+// another retry.
+func erasedAndPositionsBeginAnew(w *world) {
+	const n = 8
+	w.alone()
+	topic := w.topic("orders")
+	b, _ := w.openFor(n)
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(r run) error {
+		if r.Attempt == 1 {
+			return errFails
+		}
+		return nil
+	})
+	for range 2 {
+		batch := w.batch(n)
+		w.publishUntil(b, topic, batch...)
+		c.wait("second attempts", func(runs []run) bool {
+			retried := 0
+			for _, m := range batch {
+				if slices.ContainsFunc(runs, func(r run) bool { return r.id() == m.UUID && r.Attempt == 2 }) {
+					retried++
+				}
+			}
+			return retried == n
+		})
+		w.erase(topic)
+	}
+}

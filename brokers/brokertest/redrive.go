@@ -1,0 +1,146 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// batchRedriver is what brokers have that redrive many messages in one call.
+type batchRedriver interface {
+	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
+}
+
+// A redrive to a consumer that never was would make a queue that no consumer reads, and wait there as if it had worked.
+func redriveToAMissingConsumer(w *world) {
+	operator := w.open(group("operator"))
+	topic := w.topic("orders")
+	origin := envelope.Origin{
+		Broker: operator.Capabilities().Scheme, Topic: topic, Consumer: topic + ".billing",
+		RedriveTo: topic + ".billing.again",
+	}
+	ctx := envelope.WithExistingOnly(w.Context())
+	for _, recorded := range []string{"", origin.RedriveTo} {
+		origin.RedriveTo = recorded
+		for range 2 { // the first must not have made what the second finds
+			err := operator.Reschedule(ctx, origin, newMessage("lost"), 0)
+			require.ErrorIs(w, err, brokers.ErrUnroutable)
+			require.ErrorContains(w, err, topic)
+			require.ErrorContains(w, err, "start the consumer")
+		}
+		if all, ok := operator.(batchRedriver); ok {
+			for _, err := range all.RescheduleAll(ctx, []envelope.Origin{origin, origin},
+				[]*message.Message{newMessage("a"), newMessage("b")}) {
+				require.ErrorIs(w, err, brokers.ErrUnroutable)
+				require.ErrorContains(w, err, "start the consumer")
+			}
+		}
+	}
+
+	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(operator, topic, newMessage("first"))
+	runs := c.waitRuns(1)
+	require.NoError(w, operator.Reschedule(ctx, runs[0].Origin, newMessage("again"), 0), "the consumer is there now")
+	runs = c.waitRuns(2)
+	c.quiet()
+	require.Len(w, c.seen(), 2, "nothing of what was refused was kept")
+	require.Equal(w, "again", string(runs[1].Message.Payload))
+}
+
+// A redrive of a foreign consumer's message goes to its topic.
+func publishToAMissingTopic(w *world) {
+	b := w.open()
+	topic := w.topic("orders")
+	for range 2 {
+		m := newMessage("lost")
+		m.SetContext(envelope.WithExistingOnly(w.Context()))
+		require.ErrorIs(w, b.Publisher().Publish(topic, m), brokers.ErrUnroutable)
+	}
+	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	m := newMessage("kept")
+	m.SetContext(envelope.WithExistingOnly(w.Context()))
+	require.NoError(w, b.Publisher().Publish(topic, m))
+	runs := c.waitRuns(1)
+	c.quiet()
+	require.Len(w, c.seen(), 1)
+	require.Equal(w, "kept", string(runs[0].Message.Payload))
+}
+
+// The server of an operator has its own naming scheme, or none: where a redrive goes is what the broker of the consumer
+// has recorded.
+func redriveByAnotherNaming(w *world) {
+	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again[.{delay}]", Dead: "{queue}-dead"}))
+	operator := w.open(group("operator"))
+	topic := w.topic("orders")
+	dead := make(chan *envelope.DeadLetter, 1)
+	var fixed atomic.Bool
+	c := w.consume(service, topic, middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(dead)}, func(run) error {
+		if fixed.Load() {
+			return nil
+		}
+		return errFails
+	})
+	w.publish(service, topic, newMessage("order"))
+	var letter *envelope.DeadLetter
+	select {
+	case letter = <-dead:
+	case <-w.deadline():
+		w.Fatal("no dead letter")
+	}
+	fixed.Store(true)
+	again := letter.Message.Copy()
+	delete(again.Metadata, envelope.KeyRetryCount)
+	require.NoError(w, operator.Reschedule(envelope.WithExistingOnly(w.Context()), letter.Origin, again, 0))
+	require.Equal(w, "order", string(c.waitRuns(2)[1].Message.Payload))
+	c.quiet()
+	require.Len(w, c.seen(), 2)
+}
+
+// Before a redrive a person wants to know whether a consumer would read it.
+func redriveReaders(w *world) {
+	operator := w.open(group("operator"))
+	counter, ok := operator.(brokers.ReaderCounter)
+	if !ok {
+		w.Skip("the broker counts no readers")
+	}
+	topic := w.topic("orders")
+	_, err := counter.Readers(w.Context(), envelope.Origin{Topic: topic, Consumer: topic + ".billing"})
+	if errors.Is(err, errors.ErrUnsupported) {
+		w.Skip("the broker does not know its readers")
+	}
+	require.NoError(w, err)
+	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, func(run) error { return nil })
+	w.publish(operator, topic, newMessage("order"))
+	origin := c.waitRuns(1)[0].Origin
+	readers := func(want bool) bool {
+		n, err := counter.Readers(w.Context(), origin)
+		return err == nil && n > 0 == want
+	}
+	w.becomes(func() bool { return readers(true) }, "a consumer is there")
+	n, err := counter.Readers(w.Context(), envelope.Origin{Topic: topic, Consumer: origin.Consumer + "-gone"})
+	require.NoError(w, err)
+	require.Zero(w, n, "of another consumer")
+	c.stop()
+	w.becomes(func() bool { return readers(false) }, "the consumer has stopped")
+}
+
+// becomes waits until something is true.
+func (w *world) becomes(is func() bool, what string) {
+	w.Helper()
+	deadline := w.deadline()
+	for !is() {
+		select {
+		case <-deadline:
+			w.Fatalf("never: %s", what)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// gatherWait bounds how long a record waits for others.
+const gatherWait = time.Millisecond
+
+// gatherer puts single records of many callers into few requests. The client may have five requests in flight and sends
+// what it has at once, so that 64 callers, each with one record, would get requests of a few records, and a request costs
+// the broker as much as a hundred records do. So a record waits while another one of its topic has no answer yet, at
+// most gatherWait: a slow partition does not hold the others up, and a caller that is alone never waits.
+type gatherer struct {
+	release func(t *gathering) // called in a goroutine that may block
+
+	mu     sync.Mutex
+	topics map[string]*gathering // those with unanswered records
+}
+
+// gathering is what a topic has unanswered and waiting.
+type gathering struct {
+	unanswered int
+	waiting    []sending
+	overdue    *time.Timer // runs while records wait
+}
+
+// sending is a record on its way to the client.
+type sending struct {
+	ctx    context.Context // bounds the wait for room in the client
+	record *kgo.Record
+	call   *call
+	index  int // of the record in its call
+}
+
+// add reports whether s is to be sent at once. If it is not, release follows.
+func (g *gatherer) add(s sending) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.topics[s.record.Topic]
+	if t == nil {
+		g.topics[s.record.Topic] = &gathering{unanswered: 1}
+		return true
+	}
+	if t.waiting = append(t.waiting, s); len(t.waiting) == 1 {
+		t.overdue = time.AfterFunc(gatherWait, func() { g.release(t) })
+	}
+	return false
+}
+
+// answered is called once for each record that was sent.
+func (g *gatherer) answered(topic string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.topics[topic]
+	if t.unanswered--; t.unanswered > 0 {
+		return
+	}
+	if len(t.waiting) == 0 {
+		delete(g.topics, topic)
+		return
+	}
+	go func() {
+		runtime.Gosched() // the callers of the records that were just answered come first, with their next ones
+		g.release(t)
+	}()
+}
+
+// take returns what waits, which is to be sent now.
+func (g *gatherer) take(t *gathering) []sending {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	taken := t.waiting
+	if len(taken) > 0 {
+		t.overdue.Stop()
+		t.unanswered += len(taken)
+		t.waiting = make([]sending, 0, len(taken)) // the next ones will be about as many
+	}
+	return taken
+}
+
+// takeAll returns what waits on all topics, which is to be sent now.
+func (g *gatherer) takeAll() (taken []sending) {
+	g.mu.Lock()
+	topics := make([]*gathering, 0, len(g.topics))
+	for _, t := range g.topics {
+		topics = append(topics, t)
+	}
+	g.mu.Unlock()
+	for _, t := range topics {
+		taken = append(taken, g.take(t)...)
+	}
+	return taken
+}

@@ -1,0 +1,98 @@
+package kafka
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// gathered is a gatherer whose released batches are counted. Timers release in separate goroutines, which nothing
+// orders behind what the test read before: hence the lock.
+func gathered() (g *gatherer, batches func() []int) {
+	var mu sync.Mutex
+	var sizes []int
+	g = &gatherer{topics: map[string]*gathering{}}
+	g.release = func(t *gathering) {
+		if n := len(g.take(t)); n > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, n)
+		}
+	}
+	return g, func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(sizes)
+	}
+}
+
+func of(topic string) sending { return sending{record: &kgo.Record{Topic: topic}} }
+
+func TestGatherer_OneCallerNeverWaits(t *testing.T) {
+	g, batches := gathered()
+	for range 3 {
+		require.True(t, g.add(of("orders")))
+		g.answered("orders")
+	}
+	require.Empty(t, batches())
+	require.Empty(t, g.topics, "a topic without records in flight is forgotten")
+}
+
+func TestGatherer_WaitsForTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, batches := gathered()
+		require.True(t, g.add(of("orders")))
+		for range 63 {
+			require.False(t, g.add(of("orders")))
+		}
+		require.True(t, g.add(of("payments")), "another topic does not wait")
+		g.answered("orders")
+		synctest.Wait()
+		require.Equal(t, []int{63}, batches(), "all in one, at once")
+		for range 63 {
+			g.answered("orders")
+		}
+		time.Sleep(gatherWait) // virtual
+		synctest.Wait()
+		require.Equal(t, []int{63}, batches())
+		g.answered("payments")
+		require.Empty(t, g.topics)
+	})
+}
+
+func TestGatherer_WaitsNoLongerThanItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, batches := gathered()
+		require.True(t, g.add(of("orders")), "of a partition that does not answer")
+		require.False(t, g.add(of("orders")))
+		require.False(t, g.add(of("orders")))
+		time.Sleep(gatherWait - 1) // virtual
+		synctest.Wait()
+		require.Empty(t, batches())
+		time.Sleep(time.Nanosecond) // virtual
+		synctest.Wait()
+		require.Equal(t, []int{2}, batches())
+		require.False(t, g.add(of("orders")))
+		time.Sleep(gatherWait) // virtual
+		synctest.Wait()
+		require.Equal(t, []int{2, 1}, batches())
+	})
+}
+
+func TestGatherer_TakesAllAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, batches := gathered()
+		for _, topic := range []string{"orders", "orders", "payments", "payments", "payments"} {
+			g.add(of(topic))
+		}
+		require.Len(t, g.takeAll(), 3)
+		time.Sleep(gatherWait) // virtual
+		synctest.Wait()
+		require.Empty(t, batches(), "nothing is sent twice")
+	})
+}

@@ -1,0 +1,106 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/depths"
+)
+
+var _ brokers.DepthReporter = (*transport)(nil)
+
+// maxCounted bounds the topics that are counted, whose names may come from messages.
+const maxCounted = 1000
+
+// counts notes a topic whose messages Depths counts.
+func (t *transport) counts(topic string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.counted) < maxCounted {
+		t.counted[topic] = struct{}{}
+	}
+}
+
+// Depths implements brokers.DepthReporter, over the topics that this broker has come to know: by subscribing,
+// rescheduling or publishing with a delay. Of each it counts what is delayed, and what is in retry and ready for every
+// group, other processes' too, and what lies in the dead letter queue.
+func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	t.mu.Lock()
+	topics := slices.Collect(maps.Keys(t.counted))
+	t.mu.Unlock()
+	var found []brokers.Depth
+	for _, topic := range topics {
+		of, err := t.depths(ctx, topic)
+		if err != nil && !errors.Is(missing(err), brokers.ErrUnroutable) { // a stream that is gone has none
+			return nil, fmt.Errorf("nats: depths of %s: %w", topic, err)
+		}
+		found = append(found, of...)
+	}
+	return depths.DeadLetters(found, t.cfg.Naming), nil
+}
+
+func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, error) {
+	p := placeOf(topic)
+	name, err := t.js.StreamNameBySubject(ctx, p.subject)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.js.Stream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var found []brokers.Depth
+	add := func(group string, kind brokers.DepthKind, messages uint64) {
+		found = append(found, brokers.Depth{Topic: topic, Group: group, Kind: kind, Messages: int64(messages)}) //nolint:gosec // G115: a count
+	}
+	delayed, err := count(ctx, s, p.wait("first", "*"))
+	if err != nil {
+		return nil, err
+	}
+	add("", brokers.DepthDelayed, delayed)
+	groups := s.ListConsumers(ctx)
+	for info := range groups.Info() {
+		if info.Config.Durable == "" || !slices.Contains(info.Config.FilterSubjects, p.subject) {
+			continue // not a group of this topic
+		}
+		group := nameOf(info.Config.Durable)
+		retries, err := count(ctx, s, p.wait(again(group), "*"))
+		if err != nil {
+			return nil, err
+		}
+		add(group, brokers.DepthRetry, retries)
+		add(group, brokers.DepthReady, info.NumPending)
+	}
+	if err := groups.Err(); err != nil {
+		return nil, err
+	}
+	if len(found) == 1 { // no group reads it yet
+		stored, err := count(ctx, s, p.subject)
+		if err != nil {
+			return nil, err
+		}
+		add("", brokers.DepthReady, stored)
+	}
+	return found, nil
+}
+
+// count returns how many messages a stream has of a subject. The server counts for a consumer without listing subjects,
+// of which each schedule has its own.
+func count(ctx context.Context, s jetstream.Stream, subject string) (uint64, error) {
+	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		FilterSubject: subject, AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 10 * time.Second, MemoryStorage: true,
+		Replicas: 1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	info := c.CachedInfo()
+	return info.NumPending, s.DeleteConsumer(ctx, info.Name)
+}

@@ -1,0 +1,63 @@
+package dlqtest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// What people type finds the error as it was written: without its accents, with others, in any letter case. Everything
+// else in a text stands for itself.
+func testAccents(t *testing.T, db Database) {
+	t.Helper()
+	s := db.open(t)
+	failed := func(n int, text string) int64 {
+		return put(t, s, letter(n, func(d *envelope.DeadLetter) { d.Err.Message = text }))[0].ID
+	}
+	cpf := failed(1, "Falha na validação: CPF inválido")
+	plain := failed(2, "Falha na validacao: CPF invalido")
+	loud := failed(3, "FALHA NA VALIDAÇÃO: CPF INVÁLIDO")
+	other := failed(4, "Falha na validação: CNPJ ausente")
+	signs := failed(5, `a.c (x|y)* [z]? ^$ {2} +\d "q" l'été`)
+	failed(6, `abc xy z 22 5`)
+	greek := failed(7, "ΣΦΑΛΜΑ πληρωμής")
+
+	for _, tt := range []struct {
+		text string
+		want []int64
+	}{
+		{"CPF invalido", []int64{cpf, plain, loud}},
+		{"CPF inválido", []int64{cpf, plain, loud}},
+		{"cpf INVÀLÍDO", []int64{cpf, plain, loud}},
+		{"cpf inva\u0301lido", []int64{cpf, plain, loud}}, // as some keyboards write it
+		{"validaçao: CP", []int64{cpf, plain, loud}},
+		{"validacao", []int64{cpf, plain, loud, other}},
+		{"invalidou", nil},
+		{"a.c (X|Y)* [Z]? ^$ {2} +", []int64{signs}},
+		{`\d "q" l'ete`, []int64{signs}},
+		{"(x|y)*", []int64{signs}},
+		{"a_c", nil},
+		{"%", nil},
+		{".*", nil},
+		{"[a-z]", nil},
+		{"ΠΛΗΡΩΜ", []int64{greek}},
+		{strings.Repeat("é", 3000), nil},
+	} {
+		for field, f := range map[string]dlq.Filter{"error": {ErrorText: tt.text}, "cause": {CauseText: tt.text}} {
+			if field == "cause" && strings.ContainsAny(tt.text, `{"`) {
+				continue // a cause has neither numbers nor what is quoted
+			}
+			require.ElementsMatch(t, tt.want, ids(all(t, s, f)), "%s: %.40s", field, tt.text)
+			n, err := s.Count(t.Context(), f, 0)
+			require.NoError(t, err)
+			require.EqualValues(t, len(tt.want), n, "%s: %.40s", field, tt.text)
+		}
+	}
+	groups, err := s.Groups(t.Context(), dlq.GroupQuery{CauseText: "cpf invalido"})
+	require.NoError(t, err)
+	require.Len(t, groups, 3)
+}

@@ -1,0 +1,137 @@
+package redrive
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// ReaderCounter is a [dlq.Redriver] that can tell whether a consumer reads what it publishes to. It is optional: a
+// preview and a run ask their Redriver for it by a type assertion.
+type ReaderCounter interface {
+	// Readers returns how many consumers read now what a redrive to origin is published to. It fails where that is not
+	// known. The context is that of the message; see driver.CollectedFrom. Calls may be concurrent.
+	Readers(ctx context.Context, origin envelope.Origin) (int, error)
+}
+
+// Destination is where messages of a run go.
+type Destination struct {
+	// Broker is the name that its collector gave it, else the scheme of envelope.Origin. Topic and Consumer are as
+	// there. RedriveTo is empty where they are the whole address.
+	Broker, Topic, Consumer, RedriveTo string
+	// Readers is how many consumers read it now, -1 where that is not known. Without one, what is redriven waits there,
+	// and its entry until the outcome timeout.
+	Readers int
+}
+
+// Warning says that no consumer reads the destination; it is empty when one does, or when that is not known.
+func (d *Destination) Warning() string {
+	if d.Readers != 0 {
+		return ""
+	}
+	return fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
+		cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer"))
+}
+
+const (
+	// readersTime is how long a preview and the start of a run wait for the answers of all brokers: one that is slow or
+	// frozen makes it unknown who reads there, and holds nothing.
+	readersTime = 2 * time.Second
+	// maxDestinations bounds how many destinations are asked about, and readersAtOnce how many at the same time.
+	maxDestinations = 100
+	readersAtOnce   = 8
+)
+
+// question is a destination as a ReaderCounter is asked about it.
+type question struct {
+	origin    envelope.Origin
+	collected envelope.Collected
+}
+
+// destinations are where entries go, each once, with their bodies for where they were collected.
+func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Entry) []Destination {
+	var found []Destination
+	var asked []question
+	known := map[Destination]bool{}
+	for _, e := range entries {
+		q := question{origin: rn.address(run, e)}
+		if e.Body != nil {
+			q.collected = e.Body.WhereCollected()
+		}
+		to := &q.origin
+		d := Destination{
+			Broker: cmp.Or(q.collected.Broker, to.Broker), Topic: to.Topic, Consumer: to.Consumer, RedriveTo: to.RedriveTo,
+			Readers: -1,
+		}
+		if known[d] {
+			continue
+		}
+		if len(found) == maxDestinations {
+			break
+		}
+		known[d] = true
+		found, asked = append(found, d), append(asked, q)
+	}
+	if counter, ok := rn.redriver.(ReaderCounter); ok {
+		countReaders(ctx, counter, asked, found)
+	}
+	return found
+}
+
+// countReaders fills Readers of each destination that is answered for in time. What a counter answers later is dropped.
+func countReaders(ctx context.Context, counter ReaderCounter, asked []question, found []Destination) {
+	ctx, cancel := context.WithTimeout(ctx, readersTime)
+	defer cancel()
+	type answer struct{ i, readers int }
+	next, answers := make(chan int, len(asked)), make(chan answer, len(asked))
+	for i := range asked {
+		next <- i
+	}
+	close(next)
+	for range min(readersAtOnce, len(asked)) {
+		go func() {
+			for i := range next {
+				a := answer{i, -1}
+				_ = guard(func() error { // an error means unknown
+					n, err := counter.Readers(driver.WithCollected(ctx, asked[i].collected), asked[i].origin)
+					if err == nil {
+						a.readers = n
+					}
+					return err
+				})
+				answers <- a
+			}
+		}()
+	}
+	for range asked {
+		select {
+		case a := <-answers:
+			found[a.i].Readers = a.readers
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// warn logs which destinations of a run no consumer reads, by its first entries.
+func (rn *Runner) warn(ctx context.Context, run *Run, read []readItem) {
+	entries := make([]*dlq.Entry, 0, len(read))
+	for i := range read {
+		if read[i].Entry != nil {
+			entries = append(entries, read[i].Entry)
+		}
+	}
+	for _, d := range rn.destinations(ctx, run, entries) {
+		if text := d.Warning(); text != "" {
+			rn.logger.WarnContext(ctx, "redrive run: a destination has no reader", slog.String("warning", text),
+				slog.String("run", run.ID), slog.String("broker", d.Broker), slog.String("topic", d.Topic),
+				slog.String("consumer", d.Consumer))
+		}
+	}
+}

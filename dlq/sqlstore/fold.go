@@ -1,0 +1,105 @@
+package sqlstore
+
+import (
+	"strings"
+	"unicode"
+)
+
+// A search for "CPF invalido" finds "CPF inválido", and the other way round. PostgreSQL's unaccent is an extension that
+// not every server has, and neither its ILIKE nor SQLite's LIKE knows accents: the text becomes a pattern with a class
+// of letters in the place of each letter. That needs no column and no index of its own, works on rows of any age, takes
+// a regular expression as long as ILIKE takes, and an index of trigrams serves it. MySQL's collation does it alone.
+
+// accents are the letters that are searched as another one, in lower case.
+var accents = map[rune]string{
+	'a': "àáâãäåāăąǎạảấầẩẫậắằẳẵặ", 'c': "çćĉċč", 'd': "ď", 'e': "èéêëēĕėęěẹẻẽếềểễệ", 'g': "ĝğġģ", 'h': "ĥ",
+	'i': "ìíîïĩīĭįǐỉị",
+	'j': "ĵ", 'k': "ķ", 'l': "ĺļľ", 'n': "ñńņň", 'o': "òóôõöōŏőǒọỏốồổỗộơớờởỡợ", 'r': "ŕŗř", 's': "śŝşšș", 't': "ţťț",
+	'u': "ùúûüũūŭůűųǔụủưứừửữự", 'w': "ŵ", 'y': "ýÿŷỳỵỷỹ", 'z': "źżž",
+}
+
+// plainLetters are the letters of accents by those that are searched as them.
+var plainLetters = func() map[rune]rune {
+	letters := map[rune]rune{}
+	for plain, accented := range accents {
+		for _, r := range accented {
+			letters[r] = plain
+		}
+	}
+	return letters
+}()
+
+// maxFolded is how many characters of a text are searched without regard to accents: what is behind them only narrows
+// the search, and patterns have a limit.
+const maxFolded = 100
+
+// pattern writes a text with a class in the place of each letter. special writes a character that may mean something
+// else in a pattern.
+func pattern(text string, special func(b *strings.Builder, r rune)) string {
+	var b strings.Builder
+	n := 0
+	for _, r := range withoutMarks(text) {
+		n++
+		letters := sameLetters(r, n <= maxFolded)
+		if letters == "" {
+			special(&b, r)
+			continue
+		}
+		b.WriteString("[" + letters + "]")
+	}
+	return b.String()
+}
+
+// sameLetters are those that a letter is searched as, itself included; none for what has no other form.
+func sameLetters(r rune, folded bool) string {
+	lower := unicode.ToLower(r)
+	if plain, ok := plainLetters[lower]; ok && folded {
+		lower = plain
+	}
+	if accented := accents[lower]; accented != "" && folded {
+		return string(lower) + accented + strings.ToUpper(string(lower)+accented)
+	}
+	if !unicode.IsLetter(r) || unicode.SimpleFold(r) == r {
+		return ""
+	}
+	letters := []rune{r}
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		letters = append(letters, other)
+	}
+	return string(letters)
+}
+
+// withoutMarks leaves out accents that are characters of their own, as some keyboards and file systems write them.
+func withoutMarks(text string) string {
+	plain := strings.Map(func(r rune) rune {
+		if r >= 0x300 && r <= 0x36f {
+			return -1
+		}
+		return r
+	}, text)
+	if plain == "" {
+		return text
+	}
+	return plain
+}
+
+// regularExpression matches a column of PostgreSQL that holds the text.
+func regularExpression(text string) string {
+	return pattern(text, func(b *strings.Builder, r rune) {
+		if r < unicode.MaxASCII && unicode.In(r, unicode.Punct, unicode.Symbol) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	})
+}
+
+// globPattern matches a column of SQLite that holds the text.
+func globPattern(text string) string {
+	return "*" + pattern(text, func(b *strings.Builder, r rune) {
+		if strings.ContainsRune("*?[", r) {
+			b.WriteString("[" + string(r) + "]")
+			return
+		}
+		b.WriteRune(r)
+	}) + "*"
+}

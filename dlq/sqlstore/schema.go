@@ -1,0 +1,128 @@
+package sqlstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"regexp"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// On PostgreSQL a store is in the first schema of its connections' search_path, and its archive in another one, so that
+// several stores live in one database.
+
+// defaultArchive is the schema of the archive of a store that does not name its schema.
+const defaultArchive = "archive"
+
+// archiveSuffix is behind the name of a store's schema in that of its archive.
+const archiveSuffix = "_archive"
+
+// schemaName is what PostgreSQL takes for a name without quotes.
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// readSchema reads the name of a schema. It stands in a search_path and in statements of people, where another name
+// would need quotes.
+func readSchema(to *string) sqldb.Param {
+	return func(value string) error {
+		if err := checkSchema(value); err != nil {
+			return err
+		}
+		*to = value
+		return nil
+	}
+}
+
+func checkSchema(name string) error {
+	if !schemaName.MatchString(name) {
+		return errors.New("must be the name of a schema: at most 63 lower-case letters, digits and _, and no digit first")
+	}
+	return nil
+}
+
+// archiveSchema is the schema of the archive.
+func (d postgres) archiveSchema() string {
+	if d.archiveIn == "" && d.schema != "" {
+		return d.schema[:min(len(d.schema), 63-len(archiveSuffix))] + archiveSuffix
+	}
+	return cmp.Or(d.archiveIn, defaultArchive)
+}
+
+// inArchive is the name of a table of the archive.
+func (d postgres) inArchive(table string) string {
+	if d.archiveSchema() == defaultArchive {
+		return defaultArchive + "." + table
+	}
+	return quoteName(d.archiveSchema()) + "." + table
+}
+
+// makeSchemas makes the schemas that are not there. A role that may make none uses those that are.
+func (d postgres) makeSchemas(ctx context.Context, db *sql.DB) error {
+	for _, name := range []string{d.schema, d.archiveSchema()} {
+		if name == "" {
+			continue
+		}
+		var there bool
+		err := db.QueryRowContext(ctx, "SELECT to_regnamespace($1) IS NOT NULL", quoteName(name)).Scan(&there)
+		if err == nil && !there {
+			_, err = db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+quoteName(name))
+		}
+		if err != nil && !sqldb.IsCode(err, "23505", "42P06") { // another process was faster
+			return fmt.Errorf("schema %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// checkPath refuses connections whose statements would mean the tables of another store.
+func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
+	for _, db := range pools {
+		var first sql.NullString
+		if err := db.QueryRowContext(ctx, "SELECT current_schema()").Scan(&first); err != nil {
+			return err
+		}
+		if d.schema != "" && first.String != d.schema {
+			return fmt.Errorf("schema %s is not there, or not the first of the connections' search_path, where %q is:"+
+				" a pool of the application's needs search_path=%s, and a pooler has to pass it on", d.schema, first.String,
+				d.schema)
+		}
+	}
+	return nil
+}
+
+// archivedFiles are migrations whose archive is in another schema.
+type archivedFiles struct {
+	fs.FS
+	dialect postgres
+}
+
+// Open returns a migration with the name of the schema in it.
+func (f archivedFiles) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	if err != nil || f.dialect.archiveSchema() == defaultArchive || name == "." {
+		return file, err
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	text = bytes.ReplaceAll(text, []byte(defaultArchive+".dlq_"), []byte(f.dialect.inArchive("dlq_")))
+	return &migrationFile{File: file, text: bytes.NewReader(text)}, nil
+}
+
+// Glob finds migrations by their names.
+func (f archivedFiles) Glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
+
+// migrationFile is a file with another text.
+type migrationFile struct {
+	fs.File
+	text io.Reader
+}
+
+// Read reads the text.
+func (f *migrationFile) Read(p []byte) (int, error) { return f.text.Read(p) }

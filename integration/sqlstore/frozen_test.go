@@ -1,0 +1,127 @@
+package sqlstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/sqldb"
+)
+
+// A process that hangs in the middle of a transaction, with rows locked, keeps others from them for half a minute and
+// not for as long as its connection stays open.
+func TestChange_FrozenInATransaction(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"PostgreSQL", "MariaDB", "MySQL"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := servers[name](t)
+			proxy := services.NewProxy(t, address)
+			frozen, other, db := openStore(t, proxy.URL(t, address)), openStore(t, address), openDB(t, address)
+			receipts, err := other.Put(t.Context(), letter(1, time.Now()), letter(2, time.Now()))
+			require.NoError(t, err)
+			resolve := func(ctx context.Context, s *sqlstore.Store, actor string, ids ...int64) ([]driver.Result, error) {
+				return s.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: ids, Actor: actor, At: time.Now()})
+			}
+			first, second := receipts[0].ID, receipts[1].ID
+			lock := "SELECT id FROM dlq_entries WHERE id = %d FOR UPDATE"
+
+			// The transaction has the first row and waits for the second when the process freezes.
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), fmt.Sprintf(lock, second))
+			require.NoError(t, err)
+			ctx, stop := context.WithCancel(t.Context())
+			hung := make(chan error, 1)
+			go func() { _, err := resolve(ctx, frozen, "frozen", first, second); hung <- err }()
+			await.True(t, func() bool {
+				_, err := db.ExecContext(t.Context(), fmt.Sprintf(lock+" NOWAIT", first))
+				return err != nil
+			}, "the first row is locked")
+			require.NoError(t, proxy.Freeze())
+			require.NoError(t, tx.Rollback())
+
+			patient, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			began := time.Now()
+			results, err := resolve(patient, other, "other", first)
+			require.NoError(t, err)
+			require.NoError(t, results[0].Err)
+			require.Equal(t, "other", results[0].Entry.ResolvedBy)
+			t.Logf("it waited %s", time.Since(began).Round(time.Millisecond))
+			stop()
+			require.Error(t, <-hung)
+			require.NoError(t, proxy.Cut())
+			_ = frozen.Close() // its connections are broken
+			require.NoError(t, other.Close())
+		})
+	}
+}
+
+// The bound is set where there is no other choice, and stays out of sessions that a pooler gives to other clients.
+func TestPool_IdleTx(t *testing.T) {
+	t.Parallel()
+	server := services.SharedPostgres(t)
+	postgres, maria := server.Database(t), services.SharedMariaDB(t).Database(t)
+	const name = "idle_in_transaction_session_timeout"
+	for _, tt := range []struct{ address, query, want string }{
+		{postgres, "SHOW " + name, "7s"},
+		{with(postgres, name+"=300000"), "SHOW " + name, "5min"},
+		{with(postgres, name+"=0"), "SHOW " + name, "0"},
+		{services.PgBouncer(t, server).Through(postgres), "SHOW " + name, "0"},
+		{maria, "SELECT @@idle_transaction_timeout", "7"},
+		{services.SharedMySQL(t).Database(t), "SELECT @@wait_timeout", "7"},
+	} {
+		u, err := url.Parse(tt.address)
+		require.NoError(t, err)
+		source, err := sqldb.ReadURL(u, u.Query())
+		require.NoError(t, err)
+		db, err := source.Connect(t.Context(), sqldb.Pool{Max: 1, IdleTx: 7 * time.Second})
+		require.NoError(t, err)
+		var got string
+		require.NoError(t, db.QueryRowContext(t.Context(), tt.query).Scan(&got))
+		require.Equal(t, tt.want, got, "%s", tt.query)
+		require.NoError(t, db.Close())
+	}
+}
+
+// The connection that holds a lock does nothing while others migrate, and outlasts the bound of the others.
+func TestPool_LockOutlastsIdleTx(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, address string) {
+		t.Helper()
+		u, err := url.Parse(address)
+		require.NoError(t, err)
+		source, err := sqldb.ReadURL(u, u.Query())
+		require.NoError(t, err)
+		db, err := source.Connect(t.Context(), sqldb.Pool{Max: 2, IdleTx: time.Second})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		self, there := "SELECT connection_id()", "SELECT count(*) FROM information_schema.processlist WHERE id = %d"
+		if source.Dialect == sqldb.PostgreSQL {
+			self, there = "SELECT pg_backend_pid()", "SELECT count(*) FROM pg_stat_activity WHERE pid = %d"
+		}
+		watch := openDB(t, address)
+		require.NoError(t, source.Dialect.WithLock(t.Context(), db, "outlasts", func() error {
+			// Another connection, which does nothing from now on, has to end first.
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback() }()
+			var id int64
+			require.NoError(t, tx.QueryRowContext(t.Context(), self).Scan(&id))
+			await.None(t, func() (left int) {
+				require.NoError(t, watch.QueryRowContext(t.Context(), fmt.Sprintf(there, id)).Scan(&left))
+				return left
+			}, "the server bounds an idle transaction")
+			return nil
+		}))
+	})
+}

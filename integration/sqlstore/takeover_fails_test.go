@@ -1,0 +1,164 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
+)
+
+// What a consumer that has not moved yet sends.
+const theirInsert = "INSERT INTO dlq_events (event_id, event_type, event_payload, error_message)" +
+	" VALUES ('late', 'EmployeeHired', '{}', 'late')"
+
+var (
+	theirRows = map[string]int64{"PENDING": 400, "RESOLVED": 50, "DISCARDED": 50}
+	lateRows  = map[string]int64{"PENDING": 401, "RESOLVED": 50, "DISCARDED": 50}
+)
+
+func theirDatabase(t *testing.T) (url string, db *sql.DB) {
+	t.Helper()
+	url = servers["PostgreSQL"](t)
+	db = openDB(t, url)
+	_, err := db.ExecContext(t.Context(), theirTables)
+	require.NoError(t, err)
+	return url, db
+}
+
+// Wherever a takeover stops, what inserts into the table still can, nothing of it is gone, and the next call completes
+// it.
+func TestTakeOver_Fails(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ obstacle, gone string }{
+		"before anything is renamed": {
+			"CREATE TABLE dlq_events_before_redrive (a INTEGER)", "DROP TABLE dlq_events_before_redrive",
+		},
+		"at the first table": {"CREATE TABLE dlq_bodies (a INTEGER)", "DROP TABLE dlq_bodies"},
+		"at the archive's": {
+			"CREATE TABLE archive.dlq_bodies_archive (a INTEGER); CREATE INDEX idx_dlq_audit_at ON archive.dlq_bodies_archive " +
+				"(a);CREATE VIEW dlq_groups AS SELECT 1",
+			"DROP VIEW dlq_groups",
+		},
+		"when the view is there": {"CREATE TABLE dlq_runs (a INTEGER)", "DROP TABLE dlq_runs"},
+		"at the last": {"CREATE FUNCTION dlq_count_later(BIGINT, TEXT, TEXT, TEXT," +
+			" TIMESTAMPTZ, TIMESTAMPTZ, TEXT, TIMESTAMPTZ, TEXT, TIMESTAMPTZ)" +
+			" RETURNS TEXT LANGUAGE sql AS 'SELECT 1::text'", "DROP FUNCTION dlq_count_later"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, db := theirDatabase(t)
+			run(t, db, tt.obstacle)
+			for range 2 {
+				_, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+				require.Error(t, err)
+			}
+			run(t, db, theirInsert)
+			run(t, db, tt.gone)
+			done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+			require.NoError(t, err)
+			require.Equal(t, lateRows, done.Before)
+			require.Equal(t, lateRows, done.After)
+		})
+	}
+}
+
+// Calls at the same time, and processes that open the store meanwhile, take every row over once.
+func TestTakeOver_AtTheSameTime(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	var working sync.WaitGroup
+	stored := make([]int64, 3)
+	faults := make([]error, 3)
+	for i := range stored {
+		working.Go(func() {
+			done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+			if faults[i] = err; err == nil {
+				stored[i] = done.Stored
+			}
+		})
+	}
+	for range 3 {
+		working.Go(func() {
+			if s, err := sqlstore.Open(t.Context(), url); err == nil { // it may find the table in the way
+				_ = s.Close()
+			}
+		})
+	}
+	working.Wait()
+	total := int64(0)
+	for i := range stored {
+		require.NoError(t, faults[i])
+		total += stored[i]
+	}
+	require.EqualValues(t, 500, total)
+	require.Equal(t, [][]any{{int64(500)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_events"))
+	s := openStore(t, url)
+	defer s.Close()
+	requireCounted(t, s)
+
+	// A server runs on the store, consumers insert, and the command is repeated.
+	run(t, db, theirInsert)
+	done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	require.Equal(t, lateRows, done.After)
+	n, err := s.Count(t.Context(), dlq.Filter{}, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 501, n)
+}
+
+// A store in another schema leaves the table, its indexes and its archive as they are.
+func TestTakeOver_IntoAnotherSchema(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	names := "SELECT relname FROM pg_class WHERE relnamespace IN ('public'::regnamespace, 'archive'::regnamespace) " +
+		"ORDER BY 1"
+	before := rowsOf(t, db, names)
+	for _, table := range []string{"dlq_events", "public.dlq_events"} {
+		done, err := sqlstore.TakeOver(t.Context(), with(url, "schema=redrive"), table, dlq.By{Actor: "ana"})
+		require.NoError(t, err)
+		require.Equal(t, "public.dlq_events", done.Kept)
+		require.Equal(t, theirRows, done.Before)
+		require.Equal(t, theirRows, done.After)
+	}
+	require.Equal(t, before, rowsOf(t, db, names))
+	run(t, db, theirInsert)
+	done, err := sqlstore.TakeOver(t.Context(), with(url, "schema=redrive"), "dlq_events", dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 500}, []int64{done.Stored, done.Seen})
+	require.Equal(t, lateRows, done.After)
+	_, err = sqlstore.TakeOver(t.Context(), with(url, "schema=redrive"), "other.dlq_events", dlq.By{Actor: "ana"})
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+}
+
+// Whoever could read and change the table can do so with the view.
+func TestTakeOver_KeepsGrants(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	_, err := sqlstore.Open(t.Context(), url)
+	require.ErrorContains(t, err, "--from-table dlq_events", "the error says what to do")
+	database, _, _ := strings.Cut(url[strings.LastIndex(url, "/")+1:], "?")
+	role := "consumer_" + database
+	run(t, db, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON dlq_events TO "+role+
+		"; GRANT USAGE ON SEQUENCE dlq_events_id_seq TO "+role+"; GRANT USAGE ON SCHEMA archive TO "+role+
+		"; GRANT INSERT ON archive.dlq_events_archive TO "+role)
+	t.Cleanup(func() {
+		_, err := db.ExecContext(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		require.NoError(t, err)
+	})
+	_, err = sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	consumer := openDB(t, with(url, "user="+role))
+	require.EqualValues(t, 1, run(t, consumer, theirInsert))
+	require.EqualValues(t, 1, run(t, consumer,
+		"UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW() - INTERVAL '91 days',"+
+			" resolved_by = 'maria' WHERE event_id = 'e-2'"))
+	require.EqualValues(t, 1, run(t, consumer, statementArchive))
+	require.EqualValues(t, 1, run(t, consumer, statementPurge))
+	require.Len(t, rowsOf(t, consumer, "SELECT 1 FROM dlq_events"), 499)
+}
