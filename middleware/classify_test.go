@@ -238,21 +238,21 @@ func TestClassifier_Marks(t *testing.T) {
 }
 
 func TestClassifier_RulesInOrder(t *testing.T) {
-	errCPF := errors.New("invalid CPF")
+	errIBAN := errors.New("invalid IBAN")
 	c := classifier(t,
 		middleware.MatchFunc(func(error) bool { panic("broken rule") }, middleware.KindSkip, "broken"),
-		middleware.MatchError(errCPF, middleware.KindPermanent, "CPF"),
+		middleware.MatchError(errIBAN, middleware.KindPermanent, "IBAN"),
 		middleware.MatchType[*os.PathError](middleware.KindRetryable, "files"),
 		middleware.Rule{
 			Name: "slow down", Kind: middleware.KindRetryable, After: s,
 			Match: func(err error) bool { return err.Error() == "slow" },
 		},
-		middleware.MatchError(errCPF, middleware.KindSkip, "never reached"),
+		middleware.MatchError(errIBAN, middleware.KindSkip, "never reached"),
 		middleware.MatchError(sql.ErrNoRows, middleware.KindRetryable, "events overtake rows"),
 	)
-	v := c.Classify(fmt.Errorf("x: %w", errCPF))
+	v := c.Classify(fmt.Errorf("x: %w", errIBAN))
 	require.Equal(t, middleware.KindPermanent, v.Kind)
-	require.Equal(t, "CPF", v.Rule)
+	require.Equal(t, "IBAN", v.Rule)
 	require.Equal(t, `rule "broken": broken rule`, v.RulePanic, "a rule that panics decides nothing and is reported")
 
 	require.Equal(t, "files", c.Classify(&os.PathError{Op: "open", Err: syscall.ENOENT}).Rule)

@@ -106,9 +106,9 @@ func ExampleNew() {
 
 func ExamplePermanent() {
 	run(middleware.Config{}, func(*message.Message) error {
-		return middleware.Permanent(errors.New("invalid CPF"))
+		return middleware.Permanent(errors.New("invalid IBAN"))
 	})
-	// Output: dead letter: permanent after 1 attempts: invalid CPF
+	// Output: dead letter: permanent after 1 attempts: invalid IBAN
 }
 
 func ExampleHTTPStatus() {

@@ -63,7 +63,7 @@ func TestPresets_Timelines(t *testing.T) {
 			envelope.ReasonExhausted,
 		},
 		"C16 validation is never retried": {
-			middleware.StoreOnly(), 0, middleware.Permanent(errors.New("invalid CPF")),
+			middleware.StoreOnly(), 0, middleware.Permanent(errors.New("invalid IBAN")),
 			[]time.Duration{0},
 			"1", envelope.ReasonPermanent,
 		},

@@ -92,7 +92,7 @@ func TestPipeline_Fallback(t *testing.T) {
 			params = append(params, p)
 			return nil
 		}
-		h := newHarness(t, cfg, failing(errors.New("invalid CPF")))
+		h := newHarness(t, cfg, failing(errors.New("invalid IBAN")))
 		h.sinks.n = -1
 		h.send(order(t), time.Minute)
 		require.Len(t, spooled, 1)
@@ -107,7 +107,7 @@ func TestPipeline_FallbackFailsToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.StoreOnly()
 		cfg.Fallback = middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { panic("disk full") })
-		h := newHarness(t, cfg, failing(errors.New("invalid CPF")))
+		h := newHarness(t, cfg, failing(errors.New("invalid IBAN")))
 		h.sinks.n = -1
 		ctx, stop := context.WithCancel(t.Context())
 		h.ctx = ctx

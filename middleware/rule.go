@@ -9,7 +9,7 @@ import (
 // Rule is what errors of one sort mean. The rules of [Config.Rules] are consulted in their order, after the marks that
 // the handler itself has set and before the built-in rules; the first that matches decides.
 type Rule struct {
-	// Name is kept on the decision, the log line and the dead letter, so that an operator sees why: "CPF invalid".
+	// Name is kept on the decision, the log line and the dead letter, so that an operator sees why: "card number invalid".
 	// Required.
 	Name string
 	// Match reports whether the rule is about err. It must be safe for concurrent use. A Match that panics is logged

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,9 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
   redrive dlq groups --store dead-letters.db
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
 		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		// what cannot be printed is refused before anything is done
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.Flags().Bool("version", false, "print version, commit, its date and Go version")
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
@@ -87,6 +90,16 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	return root
 }
 
+// group is a command that has commands below it, and shows its help.
+func group(use, short, long string, below ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: knownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(below...)
+	return cmd
+}
+
 // knownCommand is for commands that have commands below them: a word that is none of those may be a slip.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -105,6 +118,13 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 func flagError(cmd *cobra.Command, err error) error {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		cause := errors.Unwrap(invalid)
+		if number, ok := errors.AsType[*strconv.NumError](cause); ok {
+			return usagef("--%s: %q is not a number: %v", invalid.GetFlag().Name, number.Num, number.Err)
+		}
+		return usagef("--%s: %v", invalid.GetFlag().Name, cause)
+	}
 	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
 		return usagef("%v", err)

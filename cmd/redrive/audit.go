@@ -13,19 +13,14 @@ import (
 )
 
 func (a *app) auditCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "audit", Short: "Look at who changed what, when and why", Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.auditListCommand())
-	return cmd
+	return group("audit", "Look at who changed what, when and why", "", a.auditListCommand())
 }
 
 func (a *app) auditListCommand() *cobra.Command {
 	var (
 		f           dlq.AuditFilter
 		entry       string
-		since       time.Duration
+		since       age
 		limit       int
 		all, single bool
 	)
@@ -43,7 +38,7 @@ func (a *app) auditListCommand() *cobra.Command {
 				f.EntryID = id
 			}
 			if since > 0 {
-				f.From = time.Now().Add(-since)
+				f.From = since.before(time.Now())
 			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
@@ -71,7 +66,7 @@ func (a *app) auditListCommand() *cobra.Command {
 		"what was done: redrive, resolve, edit, run start, login, mute, ...")
 	flags.StringVar(&entry, "entry", "", "id of an entry")
 	flags.StringVar(&f.Run, "run", "", "id of a redrive run")
-	flags.DurationVar(&since, "since", 0, "not before so long ago")
+	flags.Var(&since, "since", "not before so long ago: 90m, 24h, 30d")
 	flags.IntVar(&limit, "limit", 50, "at most so many records, up to 1000")
 	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
 	flags.BoolVar(&single, "single", false, "a row for each entry of a run")

@@ -255,26 +255,18 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 }
 
 func (a *app) purgeCommand() *cobra.Command {
-	var (
-		olderThan string
-		discarded bool
-		noArchive bool
-		dryRun    bool
-	)
+	var discarded, noArchive, dryRun bool
+	olderThan := age(90 * day)
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Remove closed dead letters that are old, after a copy to the archive", Args: cobra.NoArgs,
 		Long: `Remove RESOLVED dead letters that were closed long ago, after a copy to the archive. What waits for a person is never removed.`,
 		Example: `  redrive dlq purge --older-than 90d --dry-run
   redrive dlq purge --older-than 90d --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			age, err := parseAge(olderThan)
-			if err != nil {
-				return usagef("--older-than: %v", err)
-			}
 			now := time.Now()
 			p := dlq.Purge{
-				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: now.Add(-age), SkipArchive: noArchive, Actor: a.by().Actor,
-				Note: a.flags.note, At: now,
+				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: olderThan.before(now), SkipArchive: noArchive,
+				Actor: a.by().Actor, Note: a.flags.note, At: now,
 			}
 			if discarded {
 				p.Statuses = append(p.Statuses, dlq.Discarded)
@@ -306,7 +298,7 @@ func (a *app) purgeCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&olderThan, "older-than", "90d", "closed longer ago than this: 24h, 90d")
+	cmd.Flags().Var(&olderThan, "older-than", "closed longer ago than this: 24h, 90d")
 	cmd.Flags().BoolVar(&discarded, "discarded", false, "remove DISCARDED ones too")
 	cmd.Flags().BoolVar(&noArchive, "no-archive", false, "remove without a copy")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, and change nothing")

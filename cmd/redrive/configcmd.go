@@ -18,11 +18,7 @@ import (
 )
 
 func (a *app) configCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "config", Short: "Check, show and describe the configuration file", Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(
+	cmd := group("config", "Check, show and describe the configuration file", "",
 		&cobra.Command{
 			Use: "validate [FILE]", Short: "Check a configuration without opening anything", Args: cobra.MaximumNArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
@@ -52,7 +48,7 @@ func (a *app) configCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if a.flags.output == "table" && a.flags.jq == "" {
+				if a.forPerson() {
 					_, err = a.out.Write(text)
 					return err
 				}

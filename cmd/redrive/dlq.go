@@ -12,13 +12,9 @@ import (
 
 // dlqCommand is what is done with entries.
 func (a *app) dlqCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "dlq", Short: "List, look at, group, redrive and close dead letters", Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(),
-		a.tailCommand(), a.redriveCommand(),
-		a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand(),
+	cmd := group("dlq", "List, look at, group, redrive and close dead letters", "",
+		a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(),
+		a.redriveCommand(), a.editCommand(), a.exportCommand(), a.importCommand(), a.purgeCommand(), a.releaseCommand(),
 		a.muteCommand(), a.unmuteCommand(), a.mutesCommand())
 	cmd.AddCommand(a.verbCommands()...)
 	return cmd

@@ -31,6 +31,9 @@ message's own id, its retries and the like cannot be changed.`,
   redrive dlq edit 42 --payload @order.json --redrive --config redrive.yaml`,
 		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.checkOne(); err != nil {
+				return err
+			}
 			id, err := driver.ParseID(args[0])
 			if err != nil {
 				return usagef("%v", err)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -22,6 +24,7 @@ type filterFlags struct {
 	fields               []string
 	filter               dlq.Filter
 	defaultStatus        []dlq.Status
+	names                []string // of the flags that pick
 }
 
 // add declares the flags. statuses are the ones picked without --status.
@@ -62,6 +65,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
 	flags.StringVar(&f.from, "from", "", "created at or after: 2025-11-20 or 2025-11-20T07:30:00Z")
 	flags.StringVar(&f.to, "to", "", "created before")
+	flags.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	complete := func(name string, values func(*cobra.Command) []string) {
 		must(cmd.RegisterFlagCompletionFunc(name,
 			func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -84,16 +88,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 
 // given reports whether a flag picks anything.
 func (f *filterFlags) given(cmd *cobra.Command) bool {
-	for _, name := range []string{
-		"topic", "consumer", "event", "handler", "reason", "class", "code", "fingerprint", "message-id", "correlation-id",
-		"source-table",
-		"source-id", "error", "payload", "field", "run", "older-than", "newer-than", "from", "to", "status",
-	} {
-		if cmd.Flags().Changed(name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.names, cmd.Flags().Changed)
 }
 
 // read makes the filter, at a time.
@@ -154,11 +149,40 @@ func ago(now time.Time) func(string) (time.Time, error) {
 	}
 }
 
+const day = 24 * time.Hour
+
+// age is the value of a flag: a time span, which may be in days.
+type age time.Duration
+
+// Set reads it.
+func (d *age) Set(text string) error {
+	span, err := parseAge(text)
+	*d = age(span)
+	return err
+}
+
+// String is what the help shows as the default.
+func (d *age) String() string {
+	switch span := time.Duration(*d); {
+	case span == 0:
+		return ""
+	case span%day == 0:
+		return fmt.Sprintf("%dd", span/day)
+	default:
+		return span.String()
+	}
+}
+
+// Type is what the help calls its values.
+func (d *age) Type() string { return "duration" }
+
+func (d *age) before(now time.Time) time.Time { return now.Add(-time.Duration(*d)) }
+
 // parseAge reads a Go duration, or days as 30d.
 func parseAge(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return time.Duration(n) * 24 * time.Hour, nil
+			return time.Duration(n) * day, nil
 		}
 	}
 	d, err := time.ParseDuration(text)

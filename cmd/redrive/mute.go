@@ -9,19 +9,16 @@ import (
 )
 
 func (a *app) muteCommand() *cobra.Command {
-	var period time.Duration
+	var period age
 	cmd := &cobra.Command{
 		Use: "mute GROUP", Short: "Notify nobody of a cause", Args: cobra.ExactArgs(1),
 		Example: `  redrive dlq mute 1f0c9f7a1b2c3d4e --for 24h --note 'the bank knows'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if period < 0 {
-				return usagef("--for %s: must not be negative", period)
-			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
 			}
-			mute, err := manager.Mute(cmd.Context(), args[0], period, a.by())
+			mute, err := manager.Mute(cmd.Context(), args[0], time.Duration(period), a.by())
 			if err != nil {
 				return err
 			}
@@ -33,7 +30,7 @@ func (a *app) muteCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&period, "for", 0, "for how long; for good if not given")
+	cmd.Flags().Var(&period, "for", "for how long: 90m, 24h, 30d; for good if not given")
 	return cmd
 }
 

@@ -151,11 +151,12 @@ func (a *app) printOne(value any, human func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkOne(); err != nil {
+		return err
+	}
 	switch format {
 	case "table", "wide":
 		return human(a.out)
-	case "csv":
-		return usagef("-o csv is for lists: use json or yaml")
 	case "jsonl":
 		return a.printJSON(value, false)
 	default:
@@ -238,6 +239,30 @@ func (a *app) printJQ(value any) error {
 			return err
 		}
 	}
+}
+
+// forPerson reports whether what is printed is text, not data.
+func (a *app) forPerson() bool {
+	return a.flags.jq == "" && (a.flags.output == "table" || a.flags.output == "wide")
+}
+
+// checkOutput finds what is wrong with -o and --jq, before a command changes anything.
+func (a *app) checkOutput() error {
+	if _, err := a.format(); err != nil {
+		return err
+	}
+	if _, err := gojq.Parse(a.flags.jq); a.flags.jq != "" && err != nil {
+		return usagef("--jq: %v", err)
+	}
+	return nil
+}
+
+// checkOne is checkOutput for a command that prints one thing.
+func (a *app) checkOne() error {
+	if a.flags.output == "csv" {
+		return usagef("-o csv is for lists: use json or yaml")
+	}
+	return nil
 }
 
 // format is the output format; --jq wants JSON.

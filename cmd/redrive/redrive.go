@@ -42,7 +42,7 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 		Example: `  redrive dlq redrive 7 9 --config redrive.yaml
   redrive dlq redrive --topic orders --dry-run
   redrive dlq redrive --topic orders --rate 50 --canary 1,10,100 --config redrive.yaml
-  redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --transform '.currency //= "BRL"' --yes --config redrive.yaml`,
+  redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --transform '.currency //= "EUR"' --yes --config redrive.yaml`,
 		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.rateGiven = cmd.Flags().Changed("rate")
@@ -51,6 +51,9 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 			}
 			if len(args) > 0 {
 				return a.redriveIDs(cmd.Context(), args, &f)
+			}
+			if err := a.checkOne(); err != nil {
+				return err
 			}
 			return a.redriveRun(cmd.Context(), &f)
 		},

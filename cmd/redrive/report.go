@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) reportCommand() *cobra.Command {
-	var since string
+	since := age(7 * day)
 	cmd := &cobra.Command{
 		Use: "report", Short: "Report which causes are new, grow, return or are gone, as Markdown or JSON",
 		Args: cobra.NoArgs,
@@ -19,12 +19,9 @@ back, which come no more. The report is Markdown; -o json is for programs. Run i
 		Example: `  redrive dlq report
   redrive dlq report --since 24h -o json --jq '.new[].cause'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			period, err := parseAge(since)
-			if err != nil {
-				return usagef("--since: %v", err)
-			}
+			period := time.Duration(since)
 			if period < time.Hour || period%time.Hour != 0 {
-				return usagef("--since %s: whole hours, one at least", since)
+				return usagef("--since %s: whole hours, one at least", &since)
 			}
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
@@ -40,6 +37,6 @@ back, which come no more. The report is Markdown; -o json is for programs. Run i
 			})
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "7d", "how far back, and once more to compare: 24h, 7d, 30d")
+	cmd.Flags().Var(&since, "since", "how far back, and once more to compare: 24h, 7d, 30d")
 	return cmd
 }

@@ -17,11 +17,7 @@ import (
 )
 
 func (a *app) runsCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "runs", Short: "Watch and steer redrive runs", Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(
+	return group("runs", "Watch and steer redrive runs", "",
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends or needs somebody", nil, (*app).watchRun),
@@ -37,7 +33,6 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
 			[]redrive.State{redrive.AwaitingApproval}, steer(operator.RejectRun)),
 	)
-	return cmd
 }
 
 // runCommand is a command for one run.
@@ -47,7 +42,12 @@ func (a *app) runCommand(use, short string, states []redrive.State,
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeRuns(states...),
-		RunE:              func(cmd *cobra.Command, args []string) error { return do(a, cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.checkOne(); err != nil {
+				return err
+			}
+			return do(a, cmd.Context(), args[0])
+		},
 	}
 }
 
@@ -154,7 +154,7 @@ func (a *app) showRun(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.printRun(run); err != nil || a.flags.output != "table" || a.flags.jq != "" {
+	if err := a.printRun(run); err != nil || !a.forPerson() {
 		return err
 	}
 	var troubled []redrive.Item
@@ -172,7 +172,7 @@ func (a *app) showRun(ctx context.Context, id string) error {
 		{title: "Entry", right: true, value: func(i redrive.Item) string { return driver.FormatID(i.EntryID) }},
 		{title: "State", value: func(i redrive.Item) string { return string(i.State) }},
 		{title: "Why", value: func(i redrive.Item) string { return oneLine(i.Detail, 100) }},
-	}, false, width(a.out))))
+	}, false, a.columns(a.flags.output))))
 	if all := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped; int64(len(troubled)) < all {
 		a.hint("there are more: these are %d of %d; GET /api/v1/runs/%s/items of a server lists all", len(troubled), all, id)
 	}

@@ -55,16 +55,12 @@ func namedViews(named []driver.NamedCounts) []namedView {
 }
 
 func (a *app) statsCommand() *cobra.Command {
-	var since string
+	since := age(7 * day)
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count dead letters by status, topic, type, cause and hour", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := dlq.StatsQuery{Now: time.Now()}
-			age, err := parseAge(since)
-			if err != nil {
-				return usagef("--since: %v", err)
-			}
-			query.Since = query.Now.Add(-age)
+			query.Since = since.before(query.Now)
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
 				return err
@@ -77,7 +73,7 @@ func (a *app) statsCommand() *cobra.Command {
 			return a.printOne(v, func(w io.Writer) error { return a.writeStats(w, &v) })
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "7d", "how far back the hourly curve goes: 24h, 7d")
+	cmd.Flags().Var(&since, "since", "how far back the hourly curve goes: 24h, 7d")
 	return cmd
 }
 

@@ -40,8 +40,8 @@ func (a *app) tailCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.flags.output != "table" && a.flags.output != "jsonl" {
-				return usagef("tail prints lines: -o jsonl or nothing")
+			if a.flags.output != "table" && a.flags.output != "jsonl" || a.flags.jq != "" {
+				return usagef("tail prints lines: -o jsonl or nothing, and no --jq")
 			}
 			if every <= 0 {
 				return usagef("--every %s: must be positive", every)

@@ -7,29 +7,21 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // tokenCommand manages the tokens that a store keeps. Who may write to the store may do so: it is not done over HTTP.
 func (a *app) tokenCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "token", Short: "Create, list and revoke the tokens of redrive serve that are kept in the store",
-		Args: cobra.NoArgs,
-		Long: `Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
+	return group("token", "Create, list and revoke the tokens of redrive serve that are kept in the store",
+		`Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
 server.auth.stored: true. A token that is revoked is refused after five seconds.`,
-	}
-	cmd.AddCommand(a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
-	return cmd
+		a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 }
 
 // people is the part of the store that keeps tokens.
 func (a *app) people(cmd *cobra.Command) (driver.PeopleStore, error) {
-	if _, err := a.configuration(); err != nil {
-		return nil, err
-	}
-	letters, err := a.open(cmd.Context())
+	letters, err := a.openExisting(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -42,17 +34,14 @@ func (a *app) people(cmd *cobra.Command) (driver.PeopleStore, error) {
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var role string
-	var expires time.Duration
+	var expires age
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it, once", Args: cobra.ExactArgs(1),
-		Example: `  redrive token create ci --role operator --expires 2160h`,
+		Example: `  redrive token create ci --role operator --expires 90d`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			parsed, err := dlqhttp.ParseRole(role)
 			if err != nil {
 				return usagef("%v", err)
-			}
-			if expires < 0 {
-				return usagef("--expires %s: must not be negative", expires)
 			}
 			people, err := a.people(cmd)
 			if err != nil {
@@ -63,7 +52,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 				Name: args[0], Role: parsed.String(), Digest: dlqhttp.HashToken(text), CreatedAt: now, CreatedBy: a.by().Actor,
 			}
 			if expires > 0 {
-				token.ExpiresAt = now.Add(expires)
+				token.ExpiresAt = now.Add(time.Duration(expires))
 			}
 			if err := people.PutToken(cmd.Context(), token); err != nil {
 				return err
@@ -73,13 +62,13 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&role, "role", "viewer", "what its owner may do: viewer, operator, approver, admin")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it is valid; for good if not given")
+	cmd.Flags().Var(&expires, "expires", "how long it is valid: 24h, 90d; for good if not given")
 	return cmd
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the tokens with their expiry and last use", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the tokens with their expiry and last use", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			people, err := a.people(cmd)
 			if err != nil {
@@ -89,29 +78,55 @@ func (a *app) tokenListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			views := make([]tokenView, 0, len(tokens))
 			for i := range tokens {
-				t := &tokens[i]
-				state := "valid"
-				switch {
-				case !t.RevokedAt.IsZero():
-					state = "revoked by " + t.RevokedBy
-				case !t.Valid(time.Now()):
-					state = "expired"
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%s\texpires %s\tused %s\n", t.Name, t.Role, state, day(t.ExpiresAt),
-					day(t.UsedAt))
+				views = append(views, tokenOf(&tokens[i], time.Now()))
 			}
-			return nil
+			if len(views) == 0 {
+				a.hint("no tokens")
+			}
+			return printList(a, views, tokenColumns())
 		},
 	}
 }
 
-// day is a time in a list; never if absent.
-func day(t time.Time) string {
-	if t.IsZero() {
-		return "never"
+// tokenView is a token as programs see it.
+type tokenView struct {
+	Name      string    `json:"name"`
+	Role      string    `json:"role"`
+	State     string    `json:"state"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	UsedAt    time.Time `json:"used_at,omitzero"`
+	RevokedBy string    `json:"revoked_by,omitempty"`
+}
+
+func tokenOf(t *driver.Token, now time.Time) tokenView {
+	v := tokenView{
+		Name: t.Name, Role: t.Role, State: "valid", CreatedAt: t.CreatedAt, CreatedBy: t.CreatedBy, ExpiresAt: t.ExpiresAt,
+		UsedAt: t.UsedAt, RevokedBy: t.RevokedBy,
 	}
-	return t.UTC().Format(time.RFC3339)
+	switch {
+	case !t.RevokedAt.IsZero():
+		v.State = "revoked"
+	case !t.Valid(now):
+		v.State = "expired"
+	}
+	return v
+}
+
+func tokenColumns() []column[tokenView] {
+	return []column[tokenView]{
+		{title: "Name", value: func(v tokenView) string { return oneLine(v.Name, 40) }},
+		{title: "Role", value: func(v tokenView) string { return v.Role }},
+		{title: "State", value: func(v tokenView) string { return v.State }},
+		{title: "Expires", value: func(v tokenView) string { return firstOf(stampOf(v.ExpiresAt), "never") }},
+		{title: "Used", value: func(v tokenView) string { return firstOf(stampOf(v.UsedAt), "never") }},
+		{title: "Created", wide: true, value: func(v tokenView) string { return stampOf(v.CreatedAt) }},
+		{title: "By", wide: true, value: func(v tokenView) string { return oneLine(v.CreatedBy, 30) }},
+		{title: "Revoked by", wide: true, value: func(v tokenView) string { return oneLine(v.RevokedBy, 30) }},
+	}
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
@@ -122,7 +137,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return people.RevokeToken(cmd.Context(), args[0], dlq.By{Actor: a.by().Actor}, time.Now())
+			return people.RevokeToken(cmd.Context(), args[0], a.by(), time.Now())
 		},
 	}
 }

@@ -14,10 +14,6 @@ import (
 )
 
 func (a *app) topologyCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "topology", Short: "Plan, check and make the queues and topics that consumers need", Args: knownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
 	sub := func(use, short string, do func(context.Context, string, []string) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " BROKER TOPIC...", Short: short, Args: cobra.MinimumNArgs(2),
@@ -27,12 +23,11 @@ func (a *app) topologyCommand() *cobra.Command {
 			},
 		}
 	}
-	cmd.AddCommand(
+	return group("topology", "Plan, check and make the queues and topics that consumers need", "",
 		sub("plan", "Show what the consumers of topics need, without a connection", a.topologyPlan),
 		sub("check", "Compare the plan with the broker and change nothing", a.topologyCheck),
 		sub("apply", "Make what is missing; nothing is ever changed or deleted", a.topologyApply),
 	)
-	return cmd
 }
 
 func (a *app) topologyPlan(_ context.Context, name string, topics []string) error {

@@ -35,7 +35,7 @@ type Filter struct {
 	// every entry that the other fields leave.
 	TraceID string `json:"trace_id,omitzero"`
 	// ErrorText must occur in the error message, PayloadText in the payload. Letter case and the accents of Latin
-	// letters count in the payload, and do not in the error, as in CauseText: "CPF invalido" finds "CPF inválido".
+	// letters count in the payload, and do not in the error, as in CauseText: "Zurich" finds "Zürich".
 	// PayloadText reads every payload that the other fields leave: give it company.
 	ErrorText   string `json:"error_text,omitzero"`
 	PayloadText string `json:"payload_text,omitzero"`

@@ -3,7 +3,7 @@
 // is shown.
 //
 //	rules, err := redact.New(redact.Config{
-//		Paths:   []string{"$.card.number", "$..cpf", "$.items[*].secret"},
+//		Paths:   []string{"$.card.number", "$..iban", "$.items[*].secret"},
 //		Headers: []string{"authorization", "x-api-*"},
 //		Texts:   []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},
 //	})

@@ -28,7 +28,7 @@ type element struct {
 func parsePath(text string) (location, error) {
 	rest, ok := strings.CutPrefix(text, "$")
 	if !ok {
-		return nil, errors.New("it begins with $, such as $.card.number or $..cpf")
+		return nil, errors.New("it begins with $, such as $.card.number or $..iban")
 	}
 	var steps location
 	for rest != "" {

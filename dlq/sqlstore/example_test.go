@@ -29,7 +29,9 @@ func ExampleOpen() {
 	}
 	defer store.Close()
 	at := time.Date(2026, time.February, 28, 22, 53, 42, 0, time.UTC)
-	if _, err := store.Put(ctx, entry(1, at), entry(2, at.Add(time.Minute))); err != nil {
+	first, second := entry(1, at), entry(2, at.Add(time.Minute))
+	first.ErrorMessage, second.ErrorMessage = "bank: no such card", "bank: no such card"
+	if _, err := store.Put(ctx, first, second); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -50,7 +52,7 @@ func ExampleOpen() {
 	}
 	fmt.Println(occurrences, message)
 	// Output:
-	// 2 Falha na validação: CPF inválido
+	// 2 bank: no such card
 }
 
 // The dead letter and the application's own row are one transaction.

@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// A search for "CPF invalido" finds "CPF inválido", and the other way round. PostgreSQL's unaccent is an extension that
+// A search for "Zurich" finds "Zürich", and the other way round. PostgreSQL's unaccent is an extension that
 // not every server has, and neither its ILIKE nor SQLite's LIKE knows accents: the text becomes a pattern with a class
 // of letters in the place of each letter. That needs no column and no index of its own, works on rows of any age, takes
 // a regular expression as long as ILIKE takes, and an index of trigrams serves it. MySQL's collation does it alone.

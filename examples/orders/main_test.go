@@ -51,7 +51,7 @@ func TestOrders_LedgerBalances(t *testing.T) {
 	require.Regexp(t, `charge\s+2400\s+2240\s+148\s+12\s+0\s+balanced`, r.stdout)
 	require.Regexp(t, `loyalty\s+2240\s+2231\s+9\s+0\s+0\s+balanced`, r.stdout)
 	for _, cause := range []string{
-		`permanent +validation: customer's CPF is invalid`,
+		`permanent +validation: customer's tax number is invalid`,
 		`permanent +validation: customer is younger than`,
 		`permanent +validation: delivery date is before`,
 		`permanent +envelope: data is not a main.Order`,

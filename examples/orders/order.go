@@ -14,7 +14,7 @@ type Order struct {
 	PlacedAt time.Time `json:"placed_at"`
 	Customer struct {
 		Name      string `json:"name"`
-		CPF       string `json:"cpf"`
+		TaxNumber string `json:"cpf"`
 		Email     string `json:"email"`
 		BirthDate string `json:"birth_date"`
 	} `json:"customer"`
@@ -36,18 +36,18 @@ type Order struct {
 
 // Errors that no retry mends: the order itself is wrong.
 var (
-	errCPF      = errors.New("validation: customer's CPF is invalid")
-	errMinor    = errors.New("validation: customer is younger than 16")
-	errDelivery = errors.New("validation: delivery date is before the order was placed")
-	errTotal    = errors.New("validation: total is not the sum of the items")
+	errTaxNumber = errors.New("validation: customer's tax number is invalid")
+	errMinor     = errors.New("validation: customer is younger than 16")
+	errDelivery  = errors.New("validation: delivery date is before the order was placed")
+	errTotal     = errors.New("validation: total is not the sum of the items")
 )
 
 const minimumAge = 16
 
 // validate finds what makes an order impossible to fulfil.
 func (o *Order) validate() error {
-	if !cpf.Valid(o.Customer.CPF) {
-		return fmt.Errorf("%w: order %s", errCPF, o.ID)
+	if !cpf.Valid(o.Customer.TaxNumber) {
+		return fmt.Errorf("%w: order %s", errTaxNumber, o.ID)
 	}
 	born, err := time.Parse(time.DateOnly, o.Customer.BirthDate)
 	if err != nil {

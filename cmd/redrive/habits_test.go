@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// What cannot be printed is refused before anything is changed, not after.
+func TestOutput_CheckedFirst(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	t.Setenv("REDRIVE_STORE", "dead.db")
+	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
+	look := func() string {
+		code, stdout, stderr := command(t, "dlq", "list", "--status", "any", "-o", "json")
+		require.Equal(t, exitOK, code, stderr)
+		return stdout
+	}
+	before := look()
+	for _, args := range [][]string{
+		{"dlq", "discard", "--status", "pending", "--yes", "-o", "xml"},
+		{"dlq", "discard", "--status", "pending", "--yes", "--jq", ".["},
+		{"dlq", "redrive", "--status", "pending", "--yes", "-o", "csv"},
+		{"dlq", "edit", "1", "--set", "a=b", "-o", "csv"},
+		{"dlq", "tail", "--follow=false", "--jq", ".id"},
+	} {
+		code, stdout, stderr := command(t, args...)
+		require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		require.Empty(t, stdout, "%q", args)
+	}
+	require.Equal(t, before, look())
+	code, stdout, stderr := command(t, "runs", "list", "--jq", "length")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "0\n", stdout)
+}
+
+// Tokens are listed in every format, and a store that is not there is not made for them.
+func TestToken_List(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	code, _, stderr := command(t, "token", "list", "--store", "mistyped.db")
+	require.Equal(t, exitNotFound, code, stderr)
+	require.NoFileExists(t, "mistyped.db")
+	seed(t, "dead.db")
+	t.Setenv("REDRIVE_STORE", "dead.db")
+	for _, args := range [][]string{
+		{"token", "create", "ci", "--role", "operator", "--expires", "90d"}, {"token", "create", "phone"},
+		{"token", "revoke", "phone", "--actor", "ana", "--note", "lost"},
+	} {
+		code, _, stderr := command(t, args...)
+		require.Equal(t, exitOK, code, stderr)
+	}
+	code, stdout, stderr := command(t, "token", "ls", "-o", "json")
+	require.Equal(t, exitOK, code, stderr)
+	var tokens []tokenView
+	require.NoError(t, json.Unmarshal([]byte(stdout), &tokens))
+	require.Len(t, tokens, 2)
+	ci, phone := tokens[0], tokens[1]
+	require.Equal(t, []string{"ci", "operator", "valid"}, []string{ci.Name, ci.Role, ci.State})
+	require.Equal(t, 90*day, ci.ExpiresAt.Sub(ci.CreatedAt))
+	require.Equal(t, []string{"phone", "viewer", "revoked", "ana"},
+		[]string{phone.Name, phone.Role, phone.State, phone.RevokedBy})
+	code, stdout, stderr = command(t, "audit", "list", "--action", "token revoke", "--since", "1d", "--jq", ".[].note")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "lost\n", stdout)
+}
+
+// Every flag that picks entries is enough to pick them.
+func TestFilter_EachFlagPicks(t *testing.T) {
+	var names []string
+	choosing().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	require.Contains(t, names, "trace-id")
+	for _, name := range append(names, "status") {
+		var f filterFlags
+		cmd := &cobra.Command{}
+		f.add(&app{}, cmd)
+		require.False(t, f.given(cmd))
+		require.NoError(t, cmd.Flags().Set(name, "x"), name)
+		require.True(t, f.given(cmd), name)
+	}
+}
+
+// A time span is typed in the same way everywhere, and in days, too.
+func TestAge(t *testing.T) {
+	for text, want := range map[string]time.Duration{"7d": 7 * day, "90m": 90 * time.Minute, "0s": 0} {
+		var d age
+		require.NoError(t, d.Set(text))
+		require.Equal(t, want, time.Duration(d))
+	}
+	d := age(90 * day)
+	require.Equal(t, "90d", d.String())
+	for _, bad := range []string{"", "-1h", "soon", "7w"} {
+		require.ErrorContains(t, d.Set(bad), "is not a time span such as 90m, 24h or 30d")
+	}
+}
+
+// The help of a command that has others below it shows them, and a slip is answered, below each of them.
+func TestGroups_AnswerSlips(t *testing.T) {
+	hermetic(t)
+	groups := 0
+	for _, cmd := range (&app{}).root().Commands() {
+		if !cmd.HasSubCommands() || cmd.Name() == "completion" {
+			continue
+		}
+		groups++
+		code, stdout, stderr := command(t, cmd.Name())
+		require.Equal(t, exitOK, code, stderr)
+		require.Contains(t, stdout, "Available Commands", cmd.Name())
+		below := cmd.Commands()[0].Name()
+		code, _, stderr = command(t, cmd.Name(), below+"x")
+		require.Equal(t, exitUsage, code, cmd.Name())
+		require.Contains(t, stderr, "did you mean redrive "+cmd.Name()+" "+below+"?")
+	}
+	require.Equal(t, 6, groups)
+}
