@@ -128,8 +128,8 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
 	}
 	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a separate context
-	if l.putTx(ctx, entry) {
-		return nil
+	if stored, err := l.putTx(ctx, entry); stored || err != nil {
+		return err
 	}
 	attrs := []slog.Attr{
 		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),

@@ -3,6 +3,7 @@ package dlq_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -60,6 +61,28 @@ func TestContextWithTx_Over(t *testing.T) {
 	require.NoError(t, tx.Rollback())
 	require.NoError(t, l.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(1)))
 	require.Equal(t, int64(1), countAll(t, l))
+}
+
+// The end of a context ends its transaction, which cannot be committed any more: the message is delivered again, and
+// has its letter then. Stored alone, the letter would be that of a delivery without effect.
+func TestContextWithTx_ContextOver(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	l, err := dlq.Open(t.Context(), "sqlite:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	lost := errors.New("the lease was lost")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	tx, err := db.BeginTx(ctx, nil)
+	require.NoError(t, err)
+	cancel(lost)
+	offered := context.WithoutCancel(dlq.ContextWithTx(ctx, tx)) // as pipelines do
+	require.ErrorIs(t, l.DeadLetter(offered, death(1)), lost)
+	require.Zero(t, countAll(t, l))
+	require.Zero(t, l.Stats().Appended, "it is in the spool")
 }
 
 func countAll(t *testing.T, l *dlq.Letters) int64 {

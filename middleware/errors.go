@@ -15,8 +15,9 @@ var (
 	ErrExpired = errors.New("message expired")
 	// ErrCircuitOpen is matched by the error of a message that met an open circuit breaker.
 	ErrCircuitOpen = errors.New("circuit open")
-	// ErrGivenBack is matched by the error that a pipeline returns when it gives a message back to the broker because
-	// the consumer is shutting down. It matches context.Canceled too, which keeps Watermill's router from logging it.
+	// ErrGivenBack is matched by the error that a pipeline returns when it returns a message to the broker because the
+	// consumer is shutting down, or has lost the message. It matches context.Canceled too, which keeps Watermill's
+	// router from logging it.
 	ErrGivenBack = errors.New("message returned")
 	// ErrNotSettled is matched by the error that a pipeline returns when neither the retry nor the dead letter could
 	// be published: the message is nacked, after a pause, because losing it is worse than running it twice.

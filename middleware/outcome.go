@@ -21,7 +21,7 @@ const (
 	OutcomeSkip
 	// OutcomeDefer reschedules the message without counting.
 	OutcomeDefer
-	// OutcomeGiveBack nacks the message without counting, because this consumer is shutting down.
+	// OutcomeGiveBack nacks the message without counting, because this consumer is shutting down or has lost it.
 	OutcomeGiveBack
 	// OutcomeNotSettled nacks the message after a pause, because neither retry nor dead letter could be published.
 	OutcomeNotSettled

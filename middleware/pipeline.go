@@ -390,7 +390,12 @@ func isShutdown(parent context.Context) bool {
 
 //go:noinline
 func (p *Pipeline) giveBack(parent context.Context, err error) error {
-	p.log(parent, slog.LevelInfo, "message returned: this consumer is shutting down",
+	cause := context.Cause(parent)
+	why := "this consumer is shutting down"
+	if cause != nil && !errorIs(cause, context.Canceled) {
+		why = logText(errorText(cause)) // what the subscriber cancelled it with, such as a lease that was lost
+	}
+	p.log(parent, slog.LevelInfo, "message returned: "+why,
 		slog.String("handler", p.handlerName(parent)), slog.String("error", logText(errorText(err))))
 	return fmt.Errorf("middleware: %w: %w", ErrGivenBack, context.Canceled)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +98,31 @@ func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
 	})(m)
 	require.ErrorIs(t, err, middleware.ErrGivenBack)
 	require.ErrorIs(t, err, context.Canceled, "keeps Watermill's router from logging it")
+}
+
+// Somebody reads the log to find out why a message came again: only a shutdown is called one.
+func TestPipeline_SaysWhyAMessageIsReturned(t *testing.T) {
+	for _, tt := range []struct {
+		cause error
+		want  string
+	}{
+		{nil, `msg="message returned: this consumer is shutting down"`},
+		{errors.New("the lease was lost"), `msg="message returned: the lease was lost"`},
+		{&hostileError{in: "Error"}, `msg="message returned: `},
+	} {
+		var lines strings.Builder
+		p, err := middleware.New(middleware.Config{
+			Rescheduler: middleware.HoldInMemory, DeadLetters: keep, Logger: slog.New(slog.NewTextHandler(&lines, nil)),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(tt.cause)
+		m := order(t)
+		m.SetContext(ctx)
+		_, err = p.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(m)
+		require.ErrorIs(t, err, middleware.ErrGivenBack)
+		require.Contains(t, lines.String(), tt.want)
+	}
 }
 
 // A deadline that the subscriber has set is not a shutdown: treated as one, the message would loop forever.
