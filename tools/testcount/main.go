@@ -1,10 +1,15 @@
 // Command testcount adds up what `go test -json` reported, and prints one line: N passed, N failed, N skipped.
 //
-//	testcount [-failed N] file.json...
+//	testcount [-failed N] [-again FILE] file.json...
+//	testcount -candidates file.json
 //
 // Subtests count. A package that failed without a failing test (it did not compile, or it panicked or timed out outside
 // of one) counts as one failure, and so do the N failures of other checks. It exits with 1 if anything failed or no
 // test ran.
+//
+// A test that failed and passed each time in FILE, with what it did when it was run again, is unstable: it counts as
+// passed and is named. With -candidates it prints which tests may be run again, a package and a test a line, and exits
+// with 1 if that is none: there are more than two, a package failed without a test, or there was a data race.
 package main
 
 import (
@@ -12,38 +17,106 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 )
 
+// mostCandidates is how many tests may be run again: more at once are not a coincidence.
+const mostCandidates = 2
+
 type event struct {
-	Action, Package, Test string
+	Action, Package, Test, Output string
 }
 
-type counts struct {
-	passed, failed, skipped int
+// test is one that is not a subtest, so that it can be run alone.
+type test struct{ pkg, name string }
+
+func (e event) root() test {
+	name, _, _ := strings.Cut(e.Test, "/")
+	return test{e.Package, name}
+}
+
+// results are those of one file.
+type results struct {
+	passed, skipped int
+	whole           map[test]bool // that passed
+	failed          map[test]int  // with subtests
+	packages        int           // that failed without a failing test
+	races           bool
 }
 
 func main() {
-	var total counts
-	flag.IntVar(&total.failed, "failed", 0, "failures of other checks to add")
+	failed := flag.Int("failed", 0, "failures of other checks to add")
+	again := flag.String("again", "", "results of tests that were run again")
+	candidates := flag.Bool("candidates", false, "print which tests may be run again")
 	flag.Parse()
-	for _, name := range flag.Args() {
-		if err := total.add(name); err != nil {
-			fmt.Fprintln(os.Stderr, "testcount:", err)
-			total.failed++
+	if *candidates {
+		if !printCandidates(flag.Arg(0)) {
+			os.Exit(1)
 		}
+		return
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", total.passed, total.failed, total.skipped)
-	if total.failed > 0 || total.passed == 0 {
+	if !count(*failed, *again, flag.Args()) {
 		os.Exit(1)
 	}
 }
 
-// add counts the events of one file.
-func (c *counts) add(name string) error {
+func printCandidates(name string) bool {
+	r, err := read(name)
+	if err != nil || r.packages > 0 || r.races || len(r.failed) == 0 || len(r.failed) > mostCandidates {
+		return false
+	}
+	for t := range r.failed {
+		fmt.Println(t.pkg, t.name)
+	}
+	return true
+}
+
+func count(failed int, again string, names []string) bool {
+	second := &results{}
+	unstable := map[test]bool{}
+	if again != "" {
+		var err error
+		if second, err = read(again); err != nil {
+			fmt.Fprintln(os.Stderr, "testcount:", err)
+			failed++
+		}
+		failed += second.packages
+	}
+	var passed, skipped int
+	for _, name := range names {
+		r, err := read(name)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "testcount:", err)
+			failed++
+			continue
+		}
+		passed, skipped, failed = passed+r.passed, skipped+r.skipped, failed+r.packages
+		for t, n := range r.failed {
+			if second.failed[t] > 0 || !second.whole[t] || r.races || second.races {
+				failed += n
+				continue
+			}
+			passed += n
+			unstable[t] = true
+		}
+	}
+	for _, t := range slices.SortedFunc(maps.Keys(unstable), func(a, b test) int {
+		return strings.Compare(a.pkg+a.name, b.pkg+b.name)
+	}) {
+		fmt.Printf("UNSTABLE: %s of %s failed and then passed each time\n", t.name, t.pkg)
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	return failed == 0 && passed > 0
+}
+
+func read(name string) (*results, error) {
+	r := &results{whole: map[test]bool{}, failed: map[test]int{}}
 	f, err := os.Open(name)
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer f.Close()
 
@@ -57,15 +130,20 @@ func (c *counts) add(name string) error {
 		}
 		switch {
 		case e.Test != "" && e.Action == "pass":
-			c.passed++
+			r.passed++
+			if e.Test == e.root().name {
+				r.whole[e.root()] = true
+			}
 		case e.Test != "" && e.Action == "skip":
-			c.skipped++
+			r.skipped++
 		case e.Test != "" && e.Action == "fail":
-			c.failed++
+			r.failed[e.root()]++
 			failedIn[e.Package] = true
 		case e.Action == "fail" && !failedIn[e.Package]:
-			c.failed++
+			r.packages++
+		case strings.Contains(e.Output, "WARNING: DATA RACE"):
+			r.races = true
 		}
 	}
-	return lines.Err()
+	return r, lines.Err()
 }
