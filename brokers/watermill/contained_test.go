@@ -157,6 +157,43 @@ func TestContained_AChannelThatEndsIsOpenedAgain(t *testing.T) {
 }
 
 // Handlers see what the subscriber has put into its messages' contexts: a transaction, a partition.
+// slow publishes when it is released, and must not be closed before that.
+type slow struct {
+	publishes, release, closed chan struct{}
+}
+
+func (s *slow) Publish(string, ...*message.Message) error {
+	s.publishes <- struct{}{}
+	<-s.release
+	return nil
+}
+
+func (s *slow) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// watermill-kafka panicked when a broker was closed behind a publication that had taken too long.
+func TestContained_APublisherIsNotClosedUnderACallLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{publishes: make(chan struct{}, 1), release: make(chan struct{}), closed: make(chan struct{})}
+		b, err := watermill.New(watermill.Config{
+			Publisher: s, Subscriber: newRude(), Broker: brokers.Config{Logger: quiet},
+		})
+		require.NoError(t, err)
+		require.ErrorIs(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)), context.DeadlineExceeded)
+		<-s.publishes
+		require.NoError(t, b.Close())
+		select {
+		case <-s.closed:
+			require.Fail(t, "closed while it publishes")
+		default:
+		}
+		close(s.release)
+		<-s.closed
+	})
+}
+
 func TestContexts_CarryTheSubscribersValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := openRude(t, newRude(message.NewMessage("1", nil)))

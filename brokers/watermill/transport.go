@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,6 +20,10 @@ type transport struct {
 	cfg     Config
 	broker  brokers.Config // resolved
 	parking *parking       // nil: nothing can be delayed
+
+	mu         sync.Mutex
+	closed     bool
+	publishing sync.WaitGroup // calls of the Publisher
 }
 
 // Publish implements driver.Transport. Neighbours with one destination are one call of the publisher.
@@ -61,6 +66,14 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 		messages[i] = rendered(&out[i])
 		messages[i].SetContext(ctx)
 	}
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return brokers.ErrClosed
+	}
+	t.publishing.Add(1)
+	t.mu.Unlock()
+	defer t.publishing.Done()
 	return t.cfg.Publisher.Publish(topicOf(o.To), messages...)
 }
 
@@ -187,14 +200,20 @@ func (t *transport) Ping(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close implements driver.Transport.
+// Close implements driver.Transport. The engine leaves a call of the Publisher behind whose time is over. A Publisher
+// that is closed under it may panic: watermill-kafka v3.1.2 then sends on a channel that sarama has closed. So it
+// is closed when the call has returned, if need be after the engine has left Close behind, too.
 func (t *transport) Close(context.Context) error {
 	if t.parking != nil {
 		t.parking.stop()
 	}
-	err := t.cfg.Publisher.Close()
+	var err error
 	if t.cfg.Subscriber != nil {
-		err = errors.Join(err, t.cfg.Subscriber.Close())
+		err = t.cfg.Subscriber.Close()
 	}
-	return err
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.publishing.Wait()
+	return errors.Join(err, t.cfg.Publisher.Close())
 }

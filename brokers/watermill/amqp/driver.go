@@ -97,7 +97,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 		Initialize:    c.initialize,
 		Ping:          c.ping,
 		Competing:     true,
-		AckGrace:      time.Second,
+		AckGrace:      5 * time.Second,
 		Durable:       true,
 		// All headers must fit into one frame, of 128 KiB by default: a server closes the connection over a larger one.
 		MaxHeaderBytes: 100 << 10,

@@ -127,6 +127,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 		Origin:          origin,
 		Durable:         true,
 		Ordered:         true, // the messages of one key
+		AckGrace:        5 * time.Second,
 		MaxMessageBytes: p.Bytes("max-message-bytes") - driver.Headroom - recordOverhead,
 		MaxConcurrency:  p.Int("partitions"),
 		Broker:          cfg.Broker,

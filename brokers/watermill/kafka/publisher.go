@@ -44,7 +44,15 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 	if err := p.client.topics.ensure(ctx, topic); err != nil {
 		return err
 	}
-	return p.inner.Publish(topic, messages...)
+	for _, m := range messages { // as watermill-kafka does, which does not stop when the time is over
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.inner.Publish(topic, m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close implements message.Publisher.
