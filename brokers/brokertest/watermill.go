@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"log/slog"
+	"path"
 	"testing"
 	"time"
 
@@ -20,7 +21,9 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 	backend := h.Backend(t)
 	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		t.Helper()
-		b, err := backend.Open(brokers.Config{Group: group, DrainTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+		b, err := backend.Open(brokers.Config{
+			Group: group, DrainTimeout: time.Second, PublishTimeout: h.Wait, Logger: slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
 		return b.Publisher(), b.Subscriber()
@@ -28,7 +31,9 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 	tests.TestPubSub(t, *h.Watermill,
 		func(t *testing.T) (message.Publisher, message.Subscriber) {
 			t.Helper()
-			return construct(t, "watermill")
+			// One group for each test: the members of a group on Kafka are rebalanced together, whatever their topics, and
+			// each rebalance waits for what another test has not acked.
+			return construct(t, "watermill-"+path.Base(t.Name()))
 		},
 		construct)
 }

@@ -76,7 +76,9 @@ func (w *world) logger() *slog.Logger {
 // open opens a broker on the case's backend and closes it at the end of the case.
 func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
-	cfg := brokers.Config{Group: defaultGroup, DrainTimeout: 5 * time.Second, Logger: w.logger()}
+	cfg := brokers.Config{
+		Group: defaultGroup, DrainTimeout: 5 * time.Second, PublishTimeout: w.h.Wait, Logger: w.logger(),
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
