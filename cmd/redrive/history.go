@@ -48,7 +48,7 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 		at := now.Add(-time.Duration(hour) * time.Hour)
 		for range hour % 3 {
 			n++
-			o := order{Number: -n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100}
+			o := order{Number: n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100}
 			if err := put(n, at, o, fmt.Sprintf("order %d: %s has no card", o.Number, o.Customer),
 				envelope.ReasonPermanent); err != nil {
 				return err
@@ -57,7 +57,7 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 	}
 	for range outage {
 		n++
-		o := order{Number: -n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100, Card: "4111"}
+		o := order{Number: n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100, Card: "4111"}
 		at := now.Add(-26*time.Hour + time.Duration(n%40)*time.Minute)
 		if err := put(n, at, o, fmt.Sprintf("order %d: %v", o.Number, errBank), envelope.ReasonExhausted); err != nil {
 			return err

@@ -192,7 +192,7 @@ func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run,
 		if err != nil {
 			return err
 		}
-		if run.State == redrive.Running { // approved: nothing here sends it
+		if _, served := manager.(*remote); run.State == redrive.Running && !served { // approved: nothing here sends it
 			a.hint("a running redrive serve continues it; without one, redrive runs resume %s does", id)
 		}
 		return a.printRun(run)

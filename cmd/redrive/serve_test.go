@@ -225,6 +225,8 @@ func TestDemo(t *testing.T) {
 		require.Equal(t, exitOK, code, "%s\n%s", command, &faults)
 	}
 	require.Equal(t, 7, pasted)
+	require.NotContains(t, out.String(), "order -?", "the orders of the history die of the same causes as those that come")
+	require.NotContains(t, faults.String(), "without one, redrive runs resume", "the server continues what it approved")
 	state := func(id, want string) {
 		require.Eventually(t, func() bool {
 			var shown bytes.Buffer

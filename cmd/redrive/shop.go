@@ -97,9 +97,15 @@ func (s *shop) run(ctx context.Context, speed float64) error {
 	}
 }
 
+// liveOrders is below the numbers of the orders that come while the demo runs; those of its history are smaller.
+const liveOrders = 1000
+
 // take publishes an order; some are wrong in ways that no retry mends.
 func (s *shop) take(number int) error {
-	o := order{Number: number, Customer: fmt.Sprintf("customer-%d", number%97), Total: 500 + number%90*100, Card: "4111"}
+	o := order{
+		Number: liveOrders + number, Customer: fmt.Sprintf("customer-%d", number%97), Total: 500 + number%90*100,
+		Card: "4111",
+	}
 	switch {
 	case number%37 == 0:
 		o.Card = ""
