@@ -267,8 +267,8 @@ func reference(d *envelope.DeadLetter) *envelope.DeadLetter {
 		}
 	}
 	short.Metadata[headerTombstone] = "true"
-	short.Metadata[headerReference] = fmt.Sprintf("kept in the fallback store; %d bytes, sha256 %s", len(d.Message.Payload),
-		hex.EncodeToString(sum[:]))
+	short.Metadata[headerReference] = fmt.Sprintf("kept in the fallback store; %d bytes, sha256 %s",
+		len(d.Message.Payload), hex.EncodeToString(sum[:]))
 	letter := *d
 	letter.Message = short
 	return &letter

@@ -117,7 +117,8 @@ func protocol(version string, bounds map[kmsg.Key]int16) (kgo.Opt, error) {
 func authentication(name string, user *url.Userinfo) (sasl.Mechanism, error) {
 	if user == nil {
 		if name != "" {
-			return nil, fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and Config.Password", name)
+			return nil, fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and "+
+				"Config.Password", name)
 		}
 		return nil, nil //nolint:nilnil // no credentials are no error
 	}
@@ -187,8 +188,8 @@ func tlsConfig(p brokers.Params) (*tls.Config, error) {
 	return c, nil
 }
 
-// Cooperative assignors let a member keep its partitions, and continue with them, while others come and go. The eager ones
-// are for groups whose other members cannot do that.
+// Cooperative assignors let a member keep its partitions, and continue with them, while others come and go. The eager
+// ones are for groups whose other members cannot do that.
 var assignors = map[string]func() kgo.GroupBalancer{
 	"cooperative-sticky": kgo.CooperativeStickyBalancer,
 	"sticky":             kgo.StickyBalancer,

@@ -145,9 +145,9 @@ func (d *delivery) stage() string {
 // sleep waits and reports true, or reports false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
-// flights knows what happened to the messages that handlers have in hand, which an ack alone does not tell: a subscription
-// that keeps the order of a key must know whether the message waits for a retry or is dead. The zero value is ready to
-// use. It is safe for concurrent use.
+// flights records what happened to the messages that handlers have in hand, which an ack alone does not tell: a
+// subscription that keeps the order of a key must know whether the message waits for a retry or is dead. The zero value
+// is ready to use. It is safe for concurrent use.
 type flights struct {
 	mu  sync.Mutex
 	now map[flight]*fate

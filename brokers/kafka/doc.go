@@ -44,10 +44,10 @@
 //
 // concurrency=N runs N handlers per partition, not per subscription: those of one key one after the other, in the order
 // of the partition, and with N = 1 all of them so. Offsets are committed up to the first message that is not settled.
-// What is settled behind it is kept in the note that Kafka stores with an offset, so that the member that takes over skips
-// it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or the
-// drain. A process that dies repeats what it handled since the last commit, which is at most commit-interval and one
-// request ago, and a handler that was running.
+// What is settled behind it is kept in the note that Kafka stores with an offset, so that the member that takes over
+// skips it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or
+// the drain. A process that dies repeats what it handled since the last commit, which is at most commit-interval and
+// one request ago, and a handler that was running.
 //
 // When a partition is revoked nothing more is handed out, waits are broken off, running handlers finish, and their
 // offsets are committed, before the group gives the partition away. Cooperative rebalances leave all other partitions
@@ -59,23 +59,23 @@
 // Every record reaches a handler: tombstones, empty and binary ones, headers twice or null. None stops a partition.
 //
 // A nacked message comes back in place after nack-pause, and holds its key meanwhile, with concurrency=1 its partition;
-// the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the message on its topic, in retries too, and
-// envelope.StableID of it is the id of messages that have none.
+// the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the message on its topic, in retries
+// too, and envelope.StableID of it is the id of messages that have none.
 //
 // order=none keeps the order of a key among messages that do not fail; one that fails comes back behind others. With
 // order=key the later messages of the key are moved to a topic of their own, {queue}_retry.parked, and handled when the
-// retry has ended; other keys continue. When it ends as a dead letter the key continues, or, with order-dead=block, stops
-// until the dead letter has been redriven with success or [Broker.Release] is called; for that the broker has to be one
-// of the pipeline's dead letter sinks, next to a store for instance. Messages without a key have no order.
+// retry has ended; other keys continue. When it ends as a dead letter the key continues, or, with order-dead=block,
+// stops until the dead letter has been redriven with success or [Broker.Release] is called; for that the broker has to
+// be one of the pipeline's dead letter sinks, next to a store for instance. Messages without a key have no order.
 //
 // # How delay works
 //
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
-// holds the first record of each until it is due, and hands it to its handlers; no other member sees it. Long waits cost no
-// requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main topic,
-// nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been read to
-// their ends.
+// holds the first record of each until it is due, and hands it to its handlers; no other member sees it. Long waits
+// cost no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main
+// topic, nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been
+// read to their ends.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
 // Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry

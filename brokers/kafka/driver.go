@@ -32,7 +32,10 @@ const defaultMaxMessage = "1MiB"
 // Params declares the parameters that the package comment describes.
 func (Driver) Params() []brokers.Param {
 	return append([]brokers.Param{
-		{Name: "version", Doc: "Newest Kafka version whose protocol is spoken, at least 2.4.0; what the cluster speaks if not given."},
+		{
+			Name: "version",
+			Doc:  "Newest Kafka version whose protocol is spoken, at least 2.4.0; what the cluster speaks if not given.",
+		},
 		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
 		{
 			Name: "partitions", Kind: brokers.Int,
@@ -63,6 +66,12 @@ func (Driver) Params() []brokers.Param {
 			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
 			Doc: "Pause before a nacked message comes back; doubles up to 64 times.",
 		},
+	}, append(clusterParams(), accessParams()...)...)
+}
+
+// clusterParams are those of the client, and of topics and groups.
+func clusterParams() []brokers.Param {
+	return []brokers.Param{
 		{
 			Name: "max-message-bytes", Kind: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30,
 			Doc: "Largest record, headers included.",
@@ -91,7 +100,7 @@ func (Driver) Params() []brokers.Param {
 			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "How long a rebalance waits for running handlers.",
 		},
-	}, accessParams()...)
+	}
 }
 
 // accessParams are those of encryption and credentials.

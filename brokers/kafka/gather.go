@@ -13,9 +13,9 @@ import (
 const gatherWait = time.Millisecond
 
 // gatherer puts single records of many callers into few requests. The client may have five requests in flight and sends
-// what it has at once, so that 64 callers, each with one record, would get requests of a few records, and a request costs
-// the broker as much as a hundred records do. So a record waits while another one of its topic has no answer yet, at
-// most gatherWait: a slow partition does not hold the others up, and a caller that is alone never waits.
+// what it has at once, so that 64 callers, each with one record, would get requests of a few records, and a request
+// costs the broker as much as a hundred records do. So a record waits while another one of its topic has no answer yet,
+// at most gatherWait: a slow partition does not hold the others up, and a caller that is alone never waits.
 type gatherer struct {
 	release func(t *gathering) // called in a goroutine that may block
 

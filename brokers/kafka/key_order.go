@@ -108,7 +108,8 @@ func (o *keyOrder) attempt(d *delivery) bool {
 	for _, stage := range became.next {
 		state.retrying[stage] = d.origin.Position
 	}
-	freed := state.lock != nil && !became.skipped && !rescheduled && !became.dead && state.lock.position == d.origin.Position
+	freed := state.lock != nil && !became.skipped && !rescheduled && !became.dead &&
+		state.lock.position == d.origin.Position
 	block := became.dead && !rescheduled && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
 	o.mu.Unlock()

@@ -61,9 +61,11 @@ func raw(name string, value []byte) sarama.RecordHeader {
 	return sarama.RecordHeader{Key: []byte(name), Value: value}
 }
 
-// Whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the
-// offset goes on.
-func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) { //nolint:tparallel // the cases read from one subscription, in turn
+// Whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the offset
+// moves on. The cases read from one subscription, in turn.
+//
+//nolint:tparallel // see above
+func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)

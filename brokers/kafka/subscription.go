@@ -310,7 +310,8 @@ func (s *subscription) begin(ctx context.Context,
 			at = position{offset: end, fresh: true} // else a member that dies now would begin at a newer one
 			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
 		case had && at.offset < 0:
-			s.log.Warn("the topic was deleted and made again: the group's position is of the one before, and all records are handled", "partition", partition)
+			s.log.Warn("the topic was deleted and made again: the group's position is of the one before, and all records are "+
+				"handled", "partition", partition)
 			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
 		}
 		s.mu.Lock()

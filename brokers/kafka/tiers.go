@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// grid holds the waits that retry topics may have, in addition to those that Config.Delays names. Steps that people choose for
-// a backoff are in it, so that most delays need one topic; any other is waited out in several of them.
+// grid holds the waits that retry topics may have, in addition to those that Config.Delays names. Steps that people
+// choose for a backoff are in it, so that most delays need one topic; any other is waited out in several of them.
 var grid = []time.Duration{
 	nowTier,
 	200 * time.Millisecond, 500 * time.Millisecond,

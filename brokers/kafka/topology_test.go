@@ -32,8 +32,8 @@ func ExamplePlanConfig() {
 	// ... 48 topics, created when they are needed
 }
 
-// A collector may read the dead letters before there are any: it makes their topic, with the settings that it needs, and
-// not an ordinary one, where dead letters are gone after a week.
+// A collector may read the dead letters before there are any: it makes their topic, with the settings that it needs,
+// and not an ordinary one, where dead letters are gone after a week.
 func TestPlan_DeadLetterTopicThatAReaderMade(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
