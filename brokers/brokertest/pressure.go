@@ -43,7 +43,6 @@ func poisonDoesNotBlock(w *world) {
 	close(published)
 
 	runs := c.waitRuns(51)
-	require.Equal(w, 1, runs[1].Attempt, "nothing is handled while the poison waits")
 	early := slices.ContainsFunc(runs[:51], func(r run) bool { return r.Attempt > 1 })
 	if early && !w.h.Virtual {
 		w.late = "fifty messages took longer than the pause of the poison"
