@@ -68,7 +68,7 @@ func consume(ctx context.Context, brokerURL, databaseURL string) error {
 		return err
 	}
 	guard, err := idempotency.New(idempotency.Config{
-		Store: store, Consumer: "billing", Lease: time.Second, Logger: quiet,
+		Store: store, Consumer: "billing", Lease: 3 * time.Second, Logger: quiet,
 		Busy: func(err error, _ time.Duration) error { return middleware.Defer(err, 50*time.Millisecond) },
 	})
 	if err != nil {
@@ -116,22 +116,22 @@ func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 		"PostgreSQL": func(t *testing.T) (database, string) {
 			t.Helper()
 			d := openDatabase(t, postgres(t))
-			return d, with(d.url, "x-lease=1s")
+			return d, with(d.url, "x-lease=3s")
 		},
 		"MariaDB": func(t *testing.T) (database, string) {
 			t.Helper()
 			d := openDatabase(t, mariaDB(t))
-			return d, with(d.url, "x-lease=1s")
+			return d, with(d.url, "x-lease=3s")
 		},
 		"MySQL": func(t *testing.T) (database, string) {
 			t.Helper()
 			d := openDatabase(t, mySQL(t))
-			return d, with(d.url, "x-lease=1s")
+			return d, with(d.url, "x-lease=3s")
 		},
 		"SQLite": func(t *testing.T) (database, string) {
 			t.Helper()
 			d := openDatabase(t, sqliteFile(t))
-			return d, with(d.url, "x-lease=1s&x-poll=10ms")
+			return d, with(d.url, "x-lease=3s&x-poll=10ms")
 		},
 		"RabbitMQ": func(t *testing.T) (database, string) {
 			t.Helper()

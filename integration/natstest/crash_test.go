@@ -23,8 +23,8 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
 			server := natsserver.Start(t)
-			url := with(server.URL(), "ack-wait=1s", "concurrency=4", "prefetch=8")
-			require.NoError(t, open(t, server.URL()).Publisher().Publish(topicOrders, numbers(0, n)...))
+			url := with(server.URL(), "ack-wait=3s", "concurrency=4", "prefetch=8")
+			require.NoError(t, open(t, server.URL(), "publish-timeout=2m").Publisher().Publish(topicOrders, numbers(0, n)...))
 			l := newLedger()
 			for range 2 {
 				died := startConsumer(t, url, place, l)
@@ -45,8 +45,8 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
-	params := []string{"ack-wait=1s", "concurrency=2", "prefetch=4", "crash-limit=4"}
-	b := open(t, server.URL())
+	params := []string{"ack-wait=3s", "concurrency=2", "prefetch=4", "crash-limit=4"}
+	b := open(t, server.URL(), "publish-timeout=2m")
 	letters := deadLetters(t, b)
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 10)...))
 	require.NoError(t, b.Publisher().Publish(topicOrders, message.NewMessage(killer, []byte("poison"))))
@@ -93,7 +93,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
-	b := open(t, server.URL())
+	b := open(t, server.URL(), "publish-timeout=2m")
 	letters := deadLetters(t, b)
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 5)...))
 	for range 8 {
@@ -102,7 +102,7 @@ func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 			begun <- struct{}{}
 			<-m.Context().Done()
 			return m.Context().Err()
-		}, "ack-wait=1s", "crash-limit=3", "drain=10ms", "prefetch=5")
+		}, "ack-wait=3s", "crash-limit=3", "drain=10ms", "prefetch=5")
 		select {
 		case <-begun:
 		case <-time.After(await.Patience):
@@ -111,7 +111,7 @@ func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 		stop()
 	}
 	l := newLedger()
-	serve(t, server.URL(), recording(l), "ack-wait=1s", "crash-limit=3")
+	serve(t, server.URL(), recording(l), "ack-wait=3s", "crash-limit=3")
 	l.wait(t, 5)
 	select {
 	case m := <-letters:

@@ -111,14 +111,14 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 		runs.Add(1)
 		<-done
 		return nil
-	}, "ack-wait=1s")
+	}, "ack-wait=3s")
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
 	await.Count(t, 1, func() int { return int(runs.Load()) })
 	l := newLedger()
-	serve(t, server.URL(), recording(l), "ack-wait=1s")
-	later := func(n int) { // a clock: a message that another consumer handles four times ack-wait later
+	serve(t, server.URL(), recording(l), "ack-wait=3s")
+	later := func(n int) { // a clock: a message that another consumer handles three times ack-wait later
 		m := numbers(n, n+1)[0]
-		envelope.SetDelay(m, 4*time.Second)
+		envelope.SetDelay(m, 9*time.Second)
 		require.NoError(t, b.Publisher().Publish(topicOrders, m))
 	}
 	later(10)

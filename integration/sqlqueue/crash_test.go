@@ -302,7 +302,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
-		url = with(url, "x-lease=2s&x-poll=10ms") // long enough for a machine that is busy with other tests
+		url = with(url, "x-lease=5s&x-poll=10ms") // long enough for a machine that is busy with other tests
 		first, second := openQueue(t, url), openQueue(t, url)
 		require.NoError(t, first.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 		mine, err := first.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
@@ -317,7 +317,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		select {
 		case other := <-others:
 			require.Failf(t, "a second worker got the message", "delivery of %s", other.UUID)
-		case <-time.After(6 * time.Second): // three leases: the time is what is tested
+		case <-time.After(12 * time.Second): // two leases and more: the time is what is tested
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()

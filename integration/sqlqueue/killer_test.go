@@ -71,7 +71,8 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	const limit = 4
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
-		url = with(url, "x-lease=1s&x-poll=10ms&x-crash-limit="+strconv.Itoa(limit))
+		// A lease that a busy machine lets end would count as a crash.
+		url = with(url, "x-lease=3s&x-poll=10ms&x-crash-limit="+strconv.Itoa(limit))
 		queue := openQueue(t, url)
 		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 		var list []*message.Message
