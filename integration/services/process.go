@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 // process is a child that we started. It dies with us: when the test process is killed, the kernel signals the child.
@@ -80,7 +79,7 @@ func (p *process) kill() error {
 		return err
 	}
 	<-p.done
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	return poll(ctx, func() error {
 		for _, pid := range children {

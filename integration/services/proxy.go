@@ -69,7 +69,7 @@ func (p *Proxy) Cut() error {
 // Heal takes connections again after a Cut and removes what Delay, Freeze and LoseAnswers have set.
 func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
-	ctx, cancel := context.WithTimeout(context.Background(), healTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening
 	// socket.
@@ -85,9 +85,6 @@ func (p *Proxy) Heal() error {
 	}
 	return nil
 }
-
-// healTimeout bounds the wait for the proxy's own port.
-const healTimeout = 10 * time.Second
 
 // Flap closes every connection and takes new ones at once.
 func (p *Proxy) Flap() error {
