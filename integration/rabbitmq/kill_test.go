@@ -18,11 +18,11 @@ import (
 // deliveries, in queues of a named delay and on the grid: all come back, none early.
 func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	t.Parallel()
-	const n, named, odd = 10_000, 12 * time.Second, 12_345 * time.Millisecond
+	const n, named, odd = 10_000, 30 * time.Second, 30_345 * time.Millisecond
 	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
 	b := openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) {
 		c.Concurrency = 128
-		c.PublishTimeout = time.Minute
+		c.PublishTimeout = patience
 	})
 
 	delayOf := func(i int) time.Duration {

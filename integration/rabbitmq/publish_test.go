@@ -100,7 +100,7 @@ func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
-	b := openBroker(t, url, naming(brokers.Laravel()))
+	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = patience })
 	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
 	require.NoError(t, err)
 
