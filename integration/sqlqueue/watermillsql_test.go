@@ -184,7 +184,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	close(release)
 
 	// The same with what replaced it: no transaction, and each handler once.
-	ours := openQueue(t, with(url, "x-lease=300ms&x-max-connections=4"))
+	ours := openQueue(t, with(url, "x-lease=3s&x-max-connections=4"))
 	messages, err := ours.Subscriber(concurrently(workers)).Subscribe(t.Context(), "ours")
 	require.NoError(t, err)
 	require.NoError(t, ours.Publisher().Publish("ours", batch(workers)...))
@@ -195,7 +195,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Failf(t, "a handler was started again", "%s", m.UUID)
-	case <-time.After(900 * time.Millisecond): // three leases
+	case <-time.After(7 * time.Second): // two leases and more: the time is what is tested
 	}
 	for _, m := range running {
 		require.NoError(t, m.Context().Err())
