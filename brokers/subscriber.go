@@ -16,7 +16,7 @@ type SubscriberConfig struct {
 	Group string
 	// Concurrency is how many messages are handed out before the first is acked.
 	Concurrency int
-	// DrainTimeout bounds the wait for running handlers at Close.
+	// DrainTimeout bounds the wait for running handlers at Close. It is the Config's.
 	DrainTimeout time.Duration
 	// Patterns are bound to the subscriber's queue alongside the topic given to Subscribe, on brokers with
 	// Capabilities.Patterns and a naming scheme with Patterns.
@@ -37,11 +37,6 @@ func WithGroup(name string) SubscriberOption {
 // WithConcurrency lets n handlers run at once. Anything above 1 gives up the order of messages.
 func WithConcurrency(n int) SubscriberOption {
 	return func(c *SubscriberConfig) { c.Concurrency = n }
-}
-
-// WithDrainTimeout bounds how long Close waits for running handlers. It must be shorter than the router's CloseTimeout.
-func WithDrainTimeout(d time.Duration) SubscriberOption {
-	return func(c *SubscriberConfig) { c.DrainTimeout = d }
 }
 
 // WithPatterns binds more event patterns, such as invoice.* or user.#, to the queue that Subscribe reads.
@@ -74,9 +69,6 @@ func (c Config) Subscriber(params []Param, opts ...SubscriberOption) (Subscriber
 	var faults []error
 	if s.Concurrency < 1 {
 		faults = append(faults, fmt.Errorf("concurrency %d: must be at least 1", s.Concurrency))
-	}
-	if s.DrainTimeout < 0 {
-		faults = append(faults, fmt.Errorf("drain timeout %s: must not be negative", s.DrainTimeout))
 	}
 	faults = append(faults, s.Params.resolve(params, "WithParam"))
 	if (s.Group == "" || s.Group == DefaultGroup) && template(c.Naming.Queue).requires("group") {

@@ -21,12 +21,11 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 	require.Equal(t, 50, s.Params.Int("prefetch"))
 
 	s, err = c.Subscriber(params, brokers.WithGroup("mail"), brokers.WithConcurrency(8),
-		brokers.WithDrainTimeout(time.Second),
 		brokers.WithPatterns("invoice.*"), brokers.WithPatterns("user.#"), brokers.WithParam("prefetch", "7"))
 	require.NoError(t, err)
 	require.Equal(t, "mail", s.Group)
 	require.Equal(t, 8, s.Concurrency)
-	require.Equal(t, time.Second, s.DrainTimeout)
+	require.Equal(t, 2*time.Second, s.DrainTimeout)
 	require.Equal(t, []string{"invoice.*", "user.#"}, s.Patterns)
 	require.Equal(t, 7, s.Params.Int("prefetch"))
 	require.Equal(t, 50, c.Params.Int("prefetch"), "one subscriber's parameter leaves the others alone")
@@ -35,9 +34,9 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 func TestSubscriber_ReportsAllFaults(t *testing.T) {
 	c, err := brokers.Config{URL: "amqp://h/"}.Resolve(params)
 	require.NoError(t, err)
-	_, err = c.Subscriber(params, brokers.WithConcurrency(0), brokers.WithDrainTimeout(-1),
+	_, err = c.Subscriber(params, brokers.WithConcurrency(0),
 		brokers.WithParam("prefetch", "0"), brokers.WithParam("nope", ""))
-	for _, want := range []string{"concurrency 0", "drain timeout -1ns", `prefetch="0"`, `unknown parameter "nope"`} {
+	for _, want := range []string{"concurrency 0", `prefetch="0"`, `unknown parameter "nope"`} {
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -16,9 +16,6 @@ const (
 	FullJitter Jitter = iota + 1
 	// EqualJitter draws from half the delay to the delay: never a retry at once.
 	EqualJitter
-	// DecorrelatedJitter draws from the first delay to three times the delay before: it may exceed the backoff's own
-	// delay, so put it inside [WithCap].
-	DecorrelatedJitter
 )
 
 // String returns the name of j.
@@ -28,8 +25,6 @@ func (j Jitter) String() string {
 		return "full jitter"
 	case EqualJitter:
 		return "equal jitter"
-	case DecorrelatedJitter:
-		return "decorrelated jitter"
 	default:
 		return fmt.Sprintf("Jitter(%d)", int(j))
 	}
@@ -89,16 +84,6 @@ func (j jittered) Delay(retry int, original time.Duration) time.Duration {
 		return between(0, d, j.draw(retry))
 	case EqualJitter:
 		return between(d/2, d, j.draw(retry))
-	case DecorrelatedJitter:
-		// The published algorithm remembers the delay that was drawn last. A message that may come back to another
-		// process has no memory, so the delay before is the backoff's own one.
-		first := max(0, j.backoff.Delay(1, original))
-		before := max(0, j.backoff.Delay(retry-1, original))
-		limit := longest
-		if before <= longest/3 {
-			limit = 3 * before
-		}
-		return between(first, max(first, limit), j.draw(retry))
 	default:
 		return d
 	}
@@ -117,8 +102,8 @@ func (j jittered) String() string { return fmt.Sprintf("%v, %v", j.backoff, j.ki
 
 func (j jittered) validate() error {
 	var errs []error
-	if j.kind < FullJitter || j.kind > DecorrelatedJitter {
-		errs = append(errs, fmt.Errorf("unknown jitter %d: use FullJitter, EqualJitter or DecorrelatedJitter", int(j.kind)))
+	if j.kind != FullJitter && j.kind != EqualJitter {
+		errs = append(errs, fmt.Errorf("unknown jitter %d: use FullJitter or EqualJitter", int(j.kind)))
 	}
 	return errors.Join(append(errs, validateBackoff(j.backoff))...)
 }

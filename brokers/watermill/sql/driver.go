@@ -18,16 +18,16 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Schemes of the URLs that open this broker. SchemeSQLite only explains why it cannot.
+// Schemes of the URLs that open this broker. schemeSQLite only explains why it cannot.
 const (
-	SchemePostgres = "watermill+postgres"
-	SchemeMySQL    = "watermill+mysql"
-	SchemeMariaDB  = "watermill+mariadb"
-	SchemeSQLite   = "watermill+sqlite"
+	schemePostgres = "watermill+postgres"
+	schemeMySQL    = "watermill+mysql"
+	schemeMariaDB  = "watermill+mariadb"
+	schemeSQLite   = "watermill+sqlite"
 )
 
 func init() {
-	for _, scheme := range []string{SchemePostgres, "watermill+postgresql", SchemeMySQL, SchemeMariaDB, SchemeSQLite} {
+	for _, scheme := range []string{schemePostgres, "watermill+postgresql", schemeMySQL, schemeMariaDB, schemeSQLite} {
 		brokers.Register(scheme, Driver{})
 	}
 }
