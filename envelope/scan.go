@@ -63,12 +63,9 @@ func skipValue(b []byte, i, outer int) int {
 				i++
 				break
 			}
-			isObject := uint64(c>>5) & 1
-			nest.push(isObject)
-			if isObject == 1 {
-				if i = skipKey(b, i); i < 0 {
-					return -1
-				}
+			nest.push(uint64(c>>5) & 1)
+			if i = nest.skipKey(b, i); i < 0 {
+				return -1
 			}
 			continue
 		case 't':
@@ -87,19 +84,14 @@ func skipValue(b []byte, i, outer int) int {
 			if nest.depth == 0 {
 				return i
 			}
-			if i < len(b) && b[i] <= ' ' {
-				i = skipSpace(b, i)
-			}
-			if i >= len(b) {
+			if i = skipSpace(b, i); i >= len(b) {
 				return -1
 			}
 			c := b[i]
 			i++
 			if c == ',' {
-				if nest.top&1 == 1 {
-					if i = skipKey(b, i); i < 0 {
-						return -1
-					}
+				if i = nest.skipKey(b, i); i < 0 {
+					return -1
 				}
 				break
 			}
@@ -109,6 +101,14 @@ func skipValue(b []byte, i, outer int) int {
 			nest.pop()
 		}
 	}
+}
+
+// skipKey is the function skipKey within an object, and passes nothing within an array.
+func (n *nesting) skipKey(b []byte, i int) int {
+	if n.top&1 == 0 {
+		return i
+	}
+	return skipKey(b, i)
 }
 
 // skipKey passes a member's key and colon, and white space before them.

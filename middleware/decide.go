@@ -16,11 +16,11 @@ const minDefer = 100 * time.Millisecond
 func (p *Pipeline) Decide(m *message.Message, err error) Decision {
 	policy := p.policyOf(m.Context())
 	control, malformed := envelope.ReadControl(m)
-	a := (&attemptContext{control: control, limit: limitOf(&control, policy)}).attempt()
+	a := &attemptContext{control: control, limit: limitOf(&control, policy)}
 	if malformed != nil {
-		return decideMalformed(a, malformed)
+		return decideMalformed(a.attempt(), malformed)
 	}
-	return p.decide(m, policy, &control, a, err, time.Now())
+	return p.decide(m, policy, a, err, time.Now())
 }
 
 func decideMalformed(a Attempt, err error) Decision {
@@ -33,10 +33,8 @@ func decideMalformed(a Attempt, err error) Decision {
 	}
 }
 
-func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Control, a Attempt, err error,
-	now time.Time,
-) Decision {
-	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a, Err: err}
+func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext, err error, now time.Time) Decision {
+	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
 	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
 		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them
@@ -61,7 +59,7 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, c *envelope.Contro
 	case OutcomeDeadLetter:
 		d.Reason = reasonOf(err, envelope.ReasonPermanent)
 	case OutcomeRetry:
-		p.decideRetry(&d, m, policy, c, now)
+		p.decideRetry(&d, m, policy, &a.control, now)
 	case OutcomeDefer:
 		p.decideDefer(&d, m, now)
 	default:

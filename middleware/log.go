@@ -29,10 +29,8 @@ func logText(s string) string {
 }
 
 // logDecision writes one line for one failed delivery. Nothing is built when the level is off.
-func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text string, d *delivery, dec *Decision,
-	more ...slog.Attr,
-) {
-	if !p.logs(ctx, level) {
+func (p *Pipeline) logDecision(level slog.Level, text string, d *delivery, dec *Decision, more ...slog.Attr) {
+	if !p.logs(d.parent, level) {
 		return
 	}
 	attrs := append(p.deliveryAttrs(d), slog.String("outcome", dec.Outcome.String()))
@@ -58,7 +56,7 @@ func (p *Pipeline) logDecision(ctx context.Context, level slog.Level, text strin
 		attrs = append(attrs, slog.Any("headers", logHeaders(d.message.Metadata)),
 			slog.String("content", logText(string(d.message.Payload[:min(len(d.message.Payload), maxLogged)]))))
 	}
-	p.log(ctx, level, text, append(attrs, more...)...)
+	p.log(d.parent, level, text, append(attrs, more...)...)
 }
 
 // logUnreadable reports control headers that no well-behaved producer writes and what is done instead, with the first

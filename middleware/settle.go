@@ -94,7 +94,7 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	if f.start != untimed {
 		d.duration = now.Sub(p.made) - f.start
 	}
-	dec := p.decide(f.message, f.policy, &f.context.control, d.attempt, f.err, now)
+	dec := p.decide(f.message, f.policy, f.context, f.err, now)
 	if f.circuit != nil {
 		f.circuit.ended(&dec)
 	}
@@ -164,7 +164,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 }
 
 func (p *Pipeline) skip(d *delivery, dec *Decision) {
-	p.logDecision(d.parent, slog.LevelWarn, "message skipped", d, dec)
+	p.logDecision(slog.LevelWarn, "message skipped", d, dec)
 	if d.control.RedriveID != "" && p.redrives != nil {
 		p.redriven(d.parent, d.attempt, d.message) // it is done with, which is what the dead letter's entry waits for
 	}
@@ -200,7 +200,7 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	case err == nil:
 		p.rescheduled(d, dec, "scheduled")
 	case dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge):
-		p.logDecision(d.parent, slog.LevelWarn, "retry has no room in the broker, dead-lettering the message", d, dec)
+		p.logDecision(slog.LevelWarn, "retry has no room in the broker, dead-lettering the message", d, dec)
 	default:
 		err = p.notSettled(d, dec, err)
 	}
@@ -228,7 +228,7 @@ func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed, Decision: *dec})
 	}
 	if dec.Outcome == OutcomeDefer {
-		p.logDecision(d.parent, slog.LevelInfo, "message deferred, "+how, d, dec)
+		p.logDecision(slog.LevelInfo, "message deferred, "+how, d, dec)
 		if hook := p.cfg.Hooks.OnDefer; hook != nil {
 			p.hook(d, "OnDefer", func(ctx context.Context) error {
 				return hook(ctx, DeferParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
@@ -236,7 +236,7 @@ func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 		}
 		return
 	}
-	p.logDecision(d.parent, p.cfg.RetryLevel.Level(), "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
+	p.logDecision(p.cfg.RetryLevel.Level(), "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnRetry; hook != nil {
 		p.hook(d, "OnRetry", func(ctx context.Context) error {
 			return hook(ctx, RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
@@ -256,7 +256,7 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	if p.cfg.Fallback != nil {
 		err = p.try(d.parent, d, OutcomeDeadLetter, publish)
 		if err != nil {
-			p.logDecision(d.parent, LevelCritical, "dead letter sink failed, using the fallback", d, dec,
+			p.logDecision(LevelCritical, "dead letter sink failed, using the fallback", d, dec,
 				slog.String("sink_error", logText(errorText(err))))
 			fallback = true
 			err = p.persist(d, dec, func(ctx context.Context) error { return p.cfg.Fallback.DeadLetter(ctx, letter) })
@@ -273,7 +273,7 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 			Fallback: fallback,
 		})
 	}
-	p.logDecision(d.parent, LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
+	p.logDecision(LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
 		p.hook(d, "OnDeadLetter", func(ctx context.Context) error {
 			return hook(ctx, DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
@@ -334,7 +334,7 @@ func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, err
 
 // notSettled is the error that nacks the message.
 func (p *Pipeline) notSettled(d *delivery, dec *Decision, err error) error {
-	p.logDecision(d.parent, LevelCritical, "message could not be settled and is nacked", d, dec,
+	p.logDecision(LevelCritical, "message could not be settled and is nacked", d, dec,
 		slog.String("publish_error", logText(errorText(err))))
 	return fmt.Errorf("middleware: %w: %s: %w", ErrNotSettled, dec.Outcome, err)
 }

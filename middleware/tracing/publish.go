@@ -52,13 +52,16 @@ func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic str
 	if !parent.IsValid() && created.IsValid() {
 		ctx, parent = trace.ContextWithRemoteSpanContext(ctx, created), created
 	}
-	return t.startSend(ctx, m, scheme, topic, links(parent, created), more...)
+	return t.startSend(ctx, m, target{scheme, topic}, links(parent, created), more...)
 }
 
-func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topic string, to []trace.Link,
+// target is where a message is published.
+type target struct{ scheme, topic string }
+
+func (t *Tracer) startSend(ctx context.Context, m *message.Message, at target, to []trace.Link,
 	more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
-	attributes := append(t.messageAttributes(m, scheme, topic), semconv.MessagingOperationName("send"),
+	attributes := append(t.messageAttributes(m, at.scheme, at.topic), semconv.MessagingOperationName("send"),
 		semconv.MessagingOperationTypeSend,
 		semconv.MessagingMessageBodySize(len(m.Payload)))
 	if id := m.Metadata[envelope.KeyMessageID]; id != "" {
@@ -68,7 +71,7 @@ func (t *Tracer) startSend(ctx context.Context, m *message.Message, scheme, topi
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(append(attributes, more...)...),
 		trace.WithLinks(to...),
 	}
-	return t.tracer.Start(ctx, "send "+topic, opts...) //nolint:spancheck // the caller ends it
+	return t.tracer.Start(ctx, "send "+at.topic, opts...) //nolint:spancheck // the caller ends it
 }
 
 // Redriver traces the redrives that go through next: a broker, or whatever else is the dlq.Redriver of a Manager. Each

@@ -107,16 +107,14 @@ func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lea
 func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte,
 	retention time.Duration,
 ) error {
-	n, err := s.complete(ctx, s.db, key, owner, outcome, retention)
+	n, err := s.complete(ctx, s.db, &idempotency.Claim{Key: key, Owner: owner, Retention: retention}, outcome)
 	return owned("complete", n, err)
 }
 
-func (s *Store) complete(ctx context.Context, db execer, key idempotency.Key, owner int64, outcome []byte,
-	retention time.Duration,
-) (int64, error) {
+func (s *Store) complete(ctx context.Context, db execer, claim *idempotency.Claim, outcome []byte) (int64, error) {
 	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
 		" AND owner = ?"),
-		append([]any{outcome, retention.Microseconds()}, append(keyArgs(key), owner)...)...)
+		append([]any{outcome, claim.Retention.Microseconds()}, append(keyArgs(claim.Key), claim.Owner)...)...)
 }
 
 // Release implements idempotency.Store.
@@ -143,7 +141,7 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 	if err != nil {
 		return err
 	}
-	n, err := s.complete(ctx, tx, claim.Key, claim.Owner, outcome, claim.Retention)
+	n, err := s.complete(ctx, tx, claim, outcome)
 	if err := owned("complete", n, err); err != nil {
 		return err
 	}
