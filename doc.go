@@ -23,14 +23,15 @@
 //
 //   - delivery: a message as one consumer got it, once; the same message may be delivered again
 //   - attempt: one run of the handler, counted from 1; a retry is a later attempt, counted from 1
-//   - consumer: who shares one queue's messages: a group on a topic
+//   - consumer: the processes that share one queue's messages: a group on a topic
 //   - in hand: delivered and not settled yet
 //   - settle: answer a delivery, once: ack, nack, or release, which is a nack that counts nothing
 //   - kind: what an error means: retryable, permanent, malformed, or unknown
 //   - rule: decides the kind of an error (middleware.Rule), or what redrive serve redrives (redrive.Rule)
-//   - decision: what the pipeline does with a failed attempt: retry, dead-letter, skip, defer, give back
+//   - decision: what the pipeline does with a failed attempt: retry, dead-letter, skip, defer, return
 //   - outcome: how a delivery ended, for metrics and logs
-//   - reschedule: put a message in front of its own consumer after a delay; defer is the same with no attempt consumed
+//   - reschedule: deliver a message again to the same consumer after a delay; defer is the same with no attempt
+//     consumed
 //   - park: keep a message aside until it is due, or an entry until a person looks at it
 //   - dead letter: a message that is not retried any more, with the reason; an entry is one in a store
 //   - sink: takes dead letters: a store, a queue, the spool

@@ -50,6 +50,6 @@ type Param struct {
 	// here. The Name "*" stands for every parameter; then ours need their x-, so that neither hides the other.
 	//
 	// Without Native, the Name "*" stands for the parameters of other drivers: those of a [Config] are left out instead
-	// of refused. That is for a driver that stands in for others in tests.
+	// of refused. That is for a driver that replaces others in tests.
 	Native bool
 }

@@ -37,7 +37,7 @@ func ExampleOpen() {
 	// a book
 }
 
-// What is wrong is said all at once, with what to do about it.
+// All faults are reported at once, each with its remedy.
 func ExampleOpen_faults() {
 	_, err := brokers.Open(context.Background(), "mem://?gruop=billing&concurrency=none&x-naming=symfony")
 	fmt.Println(err)

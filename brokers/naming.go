@@ -117,8 +117,8 @@ func (s NameScheme) names(topic, group, queue string) Names {
 	}
 }
 
-// PerDelay reports whether every delay has a retry queue with its number in the name: whether {delay} stands in Retry
-// outside of square brackets.
+// PerDelay reports whether every delay has a retry queue with its number in the name, that is, whether Retry has
+// {delay} outside of square brackets.
 func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires("delay") }
 
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.

@@ -250,7 +250,7 @@ func (s *body) plain(at span) string {
 	return strings.ToValidUTF8(string(at.of(s.raw)), string(utf8.RuneError))
 }
 
-// payload returns the data: JSON text as it stands in the body, or the decoded bytes of data_base64.
+// payload returns the data: JSON text as it is in the body, or the decoded bytes of data_base64.
 func (s *body) payload() ([]byte, error) {
 	if !s.data64.ok() {
 		return s.data.of(s.raw), nil

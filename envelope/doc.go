@@ -1,6 +1,6 @@
-// Package envelope is the message layout that everything else rests on: one immutable value for every message, whoever
-// produced it and in whichever of two lossless modes it travels, and the fast paths that a pipeline uses to read and
-// record its state.
+// Package envelope is the message layout that everything else builds on: one immutable value for every message, from
+// any producer and in either of two lossless modes, and the fast paths that a pipeline uses to read and record its
+// state.
 //
 // Start with [New] to create a message, [FromMessage] to read one, and [Handle] to write a handler that takes decoded
 // data. A pipeline needs [ReadControl] before the handler and [RecordFailure] after it; neither decodes the payload.

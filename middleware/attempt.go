@@ -88,7 +88,7 @@ func AttemptFrom(ctx context.Context) (Attempt, bool) {
 
 // attemptContext is a context with a deadline that costs one allocation. Most handlers finish without asking for Done,
 // and the timer, the channel and the registration with the parent that context.WithTimeout sets up are most of what a
-// chain of middlewares costs. They are made when somebody asks.
+// chain of middlewares costs. They are made at the first call of Done.
 type attemptContext struct {
 	parent   context.Context
 	deadline time.Time // zero for none
@@ -105,7 +105,7 @@ type liveContext struct {
 	cancel context.CancelFunc
 }
 
-// ended stands in for the live context of attempts that were over before anyone asked for one.
+// ended replaces the live context of attempts that were over before Done was called.
 var ended = func() *liveContext {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

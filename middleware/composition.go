@@ -17,7 +17,7 @@ import (
 )
 
 // unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names
-// of their functions. What the others do to a failing message stands in docs/composition.md.
+// of their functions. What the others do to a failing message is listed in docs/composition.md.
 var unfit = [...]*neighbour{
 	{
 		name: "Deduplicator", function: "(*Deduplicator).Middleware",

@@ -17,7 +17,7 @@
 //	dead letter  permanent, malformed, expired or exhausted: kept with the reason, ack
 //	skip         logged, counted, ack
 //	defer        not now: it comes back later, no attempt consumed, ack
-//	give back    this consumer is shutting down: nack, no attempt consumed
+//	return       this consumer is shutting down: nack, no attempt consumed
 //
 // A retry or dead letter is confirmed before the message is acked, on a context that outlives the message's own. A
 // crash in between delivers twice, never zero times. What is retried and kept is the message as it was received,
@@ -44,7 +44,7 @@
 //	sql.ErrNoRows                        permanent (not found)
 //	driver.ErrBadConn and the like       retryable
 //	failsafe-go                          open circuit, full bulkhead, rate limit defer; timeout, retries retryable
-//	context.DeadlineExceeded, Canceled   retryable; of the message's own context: give back
+//	context.DeadlineExceeded, Canceled   retryable; of the message's own context: return
 //	connections, network, DNS, disk      retryable
 //	Timeout() bool, Temporary() bool     retryable if true
 //

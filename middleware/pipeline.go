@@ -157,7 +157,7 @@ const settled time.Duration = -1
 
 // deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of
 // a failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
-// small: what few messages need stands in functions that are not inlined, and what every message needs in a pooled run.
+// small: what few messages need is in functions that are not inlined, and what every message needs in a pooled run.
 func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message,
 	wait time.Duration, err error,
 ) {

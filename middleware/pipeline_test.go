@@ -148,7 +148,7 @@ func TestPipeline_Timeout(t *testing.T) {
 		})
 		ignores.sendNow(order(t))
 		require.Equal(t, 1, ignores.acked, "a handler that ignores its deadline and succeeds has succeeded")
-		require.Len(t, ignores.runs, 1, "and was not run a second time beside itself")
+		require.Len(t, ignores.runs, 1, "and was not run a second time concurrently")
 	})
 }
 

@@ -25,7 +25,7 @@ func TestPipeline_PublishingHealsWithinAFewTries(t *testing.T) {
 				h.send(order(t), time.Minute)
 				require.Zero(t, h.nacked)
 				require.Len(t, h.letters, 1)
-				require.NotContains(t, h.letter().Message.Metadata, "spoiled", "each try gets a message of its own")
+				require.NotContains(t, h.letter().Message.Metadata, "spoiled", "each try gets a separate message")
 				for _, r := range h.rescheduled {
 					require.NotContains(t, r.message.Metadata, "spoiled")
 				}

@@ -100,7 +100,7 @@ func stockMiddleware(b testing.TB) message.HandlerMiddleware {
 // for each message. What an observer gets is larger, but leaves it 200 bytes.
 func TestPipeline_FramesAreSmall(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector's instrumentation has frames of its own")
+		t.Skip("the race detector's instrumentation adds frames")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -26,7 +26,7 @@ func TestConfig_HandlerConfigIsAPartOfIt(t *testing.T) {
 		require.Equal(t, field.Type, in.Type, field.Name)
 	}
 	for field := range general.Fields() {
-		require.False(t, field.Anonymous, "a policy needs no struct literal of its own")
+		require.False(t, field.Anonymous, "a policy needs no separate struct literal")
 	}
 }
 

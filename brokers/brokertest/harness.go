@@ -156,7 +156,7 @@ type testCase struct {
 	run  func(w *world)
 }
 
-// cases are run in this order. Each stands in the file of its subject.
+// cases are run in this order. Each is in the file of its subject.
 var cases = []testCase{
 	// timelines.go
 	{"TimelineA_FiveRunsThenDead", timelineA},

@@ -280,8 +280,8 @@ type Traits struct {
 	StablePosition bool
 	// NeedsGroup transports have no consumer without a group: Subscribe without one fails.
 	NeedsGroup bool
-	// OwnRoom transports have places of their own for retries and dead letters, which take more than
-	// Capabilities.MaxMessageBytes: they refuse what is too large there themselves.
+	// OwnRoom transports keep retries and dead letters in separate places, which take more than
+	// Capabilities.MaxMessageBytes, and refuse what is too large there themselves.
 	OwnRoom bool
 	// HoldLimit is the longest Rest that is waited out in hand, because publishing again would take longer. Defaults to
 	// 20 ms.

@@ -21,8 +21,8 @@
 // one that does. Messages are delivered in the order published when concurrency is 1 and none is nacked, delayed or
 // retried. Publish copies, and every delivery is a fresh copy.
 //
-// A nacked message comes back to its group after nack-pause, behind which the others go on. What a closing subscriber
-// returns keeps its place at the front and waits for the next subscriber.
+// A nacked message comes back to its group after nack-pause; meanwhile the others are delivered. What a closing
+// subscriber returns keeps its place at the front and waits for the next subscriber.
 //
 // With the service-bus names, topics are event names and Subscribe takes patterns of them (invoice.*, user.#). Each
 // pattern that a group subscribes to is a separate queue.

@@ -31,7 +31,7 @@ func (Driver) Params() []brokers.Param {
 			Name: "max-message", Kind: brokers.Size, Default: "0",
 			Doc: "largest message in bytes, payload and headers together; 0 means no limit",
 		},
-		{Name: "*", Doc: "under params in a configuration, parameters of other drivers are left out: mem:// stands in for " +
+		{Name: "*", Doc: "under params in a configuration, parameters of other drivers are left out: mem:// replaces " +
 			"them in tests"},
 	}
 }

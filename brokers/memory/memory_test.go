@@ -175,7 +175,7 @@ func TestSubscribe_PatternsOfOneConsumerShareAQueue(t *testing.T) {
 		origin, _ := envelope.OriginFrom(again.Context())
 		require.Equal(t, "invoice.paid", origin.RoutingKey)
 		again.Ack()
-		require.Equal(t, 1, b.Depth("order.paid", "audit").Ready, "kept for whoever subscribes to it")
+		require.Equal(t, 1, b.Depth("order.paid", "audit").Ready, "kept for a later subscriber")
 	})
 }
 
@@ -210,7 +210,7 @@ func TestWaiting_CostsLessThanAKibibyte(t *testing.T) {
 	}
 	each := (int64(heap()) - int64(before)) / n
 	t.Logf("%d bytes each, with ten headers and a small payload", each)
-	require.Less(t, each, int64(1024+10*48), "1 KiB beside the texts of the headers")
+	require.Less(t, each, int64(1024+10*48), "1 KiB besides the texts of the headers")
 	require.Equal(t, n, b.Depth("orders", "billing").Waiting)
 }
 

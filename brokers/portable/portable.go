@@ -21,8 +21,8 @@ type Config struct {
 	// Delays keeps messages until they are due when the transport cannot. Optional. It stays the caller's, who closes
 	// it after the broker.
 	Delays brokers.Broker
-	// DelaysTopic is the topic of Delays in which they wait. Brokers that share Delays and are not the same need topics
-	// of their own. Defaults to "redrive.delayed".
+	// DelaysTopic is the topic of Delays in which they wait. Brokers that share Delays and are not the same need separate
+	// topics. Defaults to "redrive.delayed".
 	DelaysTopic string
 }
 

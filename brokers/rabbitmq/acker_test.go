@@ -27,7 +27,7 @@ func (c *strictChannel) Ack(tag uint64, multiple bool) error {
 	defer c.mu.Unlock()
 	c.frames++
 	if !c.underWay[tag] {
-		c.t.Errorf("ack of %d, which is not under way", tag)
+		c.t.Errorf("ack of %d, which is not in flight", tag)
 	}
 	for other := range c.underWay {
 		if other == tag || multiple && other < tag {

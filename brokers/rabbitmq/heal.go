@@ -260,7 +260,7 @@ func (t *transport) tendTo(ctx context.Context, r *reading) error {
 		return err
 	})
 	if isNotFound(err) {
-		return nil // its consumer is told
+		return nil // its consumer learns of it from RabbitMQ
 	}
 	if err == nil && consumers == 0 {
 		r.revive()

@@ -152,7 +152,7 @@ func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
 	require.Len(t, l.take([]*delivery{running}), 1)
 	lapsed := hold()
 	lapsed.expires = time.Now().Add(time.Hour)
-	require.Empty(t, l.take([]*delivery{lapsed}), "its handler goes on")
+	require.Empty(t, l.take([]*delivery{lapsed}), "its handler still runs")
 	ends, ours := running.lease()
 	require.True(t, ours)
 	require.Equal(t, lapsed.expires, ends)

@@ -76,7 +76,7 @@ func (l *listener) listen(ctx context.Context) (err error) {
 	if _, err := conn.ExecContext(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
-	// driver.ErrBadConn makes database/sql throw the connection away: in the pool it would go on listening.
+	// driver.ErrBadConn makes database/sql throw the connection away: in the pool it would keep listening.
 	var failure error
 	err = conn.Raw(func(raw any) error {
 		failure = l.receive(ctx, raw)

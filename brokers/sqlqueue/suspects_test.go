@@ -94,7 +94,7 @@ func TestCrashLimit_SuspectsAreRunApart(t *testing.T) {
 		}
 		require.Subset(w, first, []string{"other 1", "other 2"})
 		none(w.T, messages)
-		require.NotNil(w, suspect, "no suspect runs beside the others")
+		require.NotNil(w, suspect, "no suspect runs alongside the others")
 		suspect.Ack()
 		now(w.T, messages).Nack()
 		now(w.T, messages).Ack()

@@ -20,9 +20,9 @@ func URLParams(more ...brokers.Param) []brokers.Param {
 	return append(params, more...)
 }
 
-// OpenDelays opens the broker whose URL stands in the environment variable that x-delays-env names. given, which stays
+// OpenDelays opens the broker whose URL is in the environment variable that x-delays-env names. given, which stays
 // the caller's, wins over it. done closes what was opened; call it after the broker that uses it was closed. Without
-// both there is not a Delays, and done does nothing.
+// both, delays is nil and done does nothing.
 func OpenDelays(ctx context.Context, cfg brokers.Config, given brokers.Broker) (delays brokers.Broker,
 	done func() error, err error,
 ) {

@@ -125,7 +125,7 @@ type Redrive struct {
 
 // Rule is a redrive.Rule: at least one of Reason to Cause selects the dead letters.
 type Rule struct {
-	Name           string        `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Name           string        `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
 	Reason         string        `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
 	ErrorClass     string        `yaml:"error_class"`
 	ErrorCode      string        `yaml:"error_code"`

@@ -13,7 +13,7 @@ type OIDC struct {
 	ClientID     string            `yaml:"client_id" jsonschema:"required,description=What this server is to the provider."`
 	ClientSecret string            `yaml:"client_secret" jsonschema:"description=Its secret; none for a public client."`
 	Scopes       []string          `yaml:"scopes" jsonschema:"description=The requested scopes; openid profile email groups if not given."`
-	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that stands in the audit log; email if not given."`
+	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that appears in the audit log; email if not given."`
 	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
 	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; the most counts."`

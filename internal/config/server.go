@@ -55,14 +55,14 @@ type Auth struct {
 
 // Token is a bearer token.
 type Token struct {
-	Name string `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
 	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
 }
 
 // User is somebody with a password.
 type User struct {
-	Name string `yaml:"name" jsonschema:"required,description=Stands in the audit log."`
+	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
 	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=bcrypt hash of the password; never the password itself."`
 }

@@ -117,9 +117,9 @@ func pausesOf(set *token.FileSet, file *ast.File) (found []pause) {
 	return found
 }
 
-// unawaitedIn returns where the first goroutine of a bubble sleeps, and goes on without synctest.Wait. When it wakes, a
-// timer of another goroutine that is due at the same moment or before may still be at work: the race detector has found
-// reads of a test's results that way, once in some hundred runs.
+// unawaitedIn returns where the first goroutine of a bubble sleeps, and continues without synctest.Wait. When it wakes,
+// a timer of another goroutine that is due at the same moment or before may still be at work: the race detector has
+// found reads of a test's results that way, once in some hundred runs.
 func unawaitedIn(file *ast.File) map[token.Pos]bool {
 	found := map[token.Pos]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {

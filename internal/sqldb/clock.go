@@ -13,8 +13,8 @@ const (
 	clockTries   = 3
 	// clockSlow is an answer that is too old to set a clock by: the process or the network hung meanwhile.
 	clockSlow = 250 * time.Millisecond
-	// clockStep is how far the process's wall clock may be from its monotonic one before the database is asked: the
-	// monotonic clock stands still while a machine sleeps.
+	// clockStep is how far the process's wall clock may be from its monotonic one before the database is
+	// queried: the monotonic clock stops while a machine sleeps.
 	clockStep = time.Second
 )
 

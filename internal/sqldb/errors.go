@@ -76,7 +76,8 @@ var conflicts = map[Dialect][]string{
 	MySQL:      {"1213", "1020", "4031"},
 }
 
-// Conflict reports whether a transaction failed only because of others or of its own pause, and is to be repeated.
+// Conflict reports whether a transaction failed only because of other transactions or because it paused, and should be
+// repeated.
 func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
 
 // locked are the codes of a statement that met a lock, and may not wait for it, or not any longer.

@@ -15,9 +15,10 @@ const execMode = "default_query_exec_mode"
 // does in its transaction mode, loses names, or finds those of another client.
 const poolerMode = "cache_describe"
 
-// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and looks whether a pooler
-// stands in front of it. If one does, and the URL does not say how statements are run, they are run as a pooler can
-// take them, by this pool and by those that are opened later. What else fails is left to the first use of the pool.
+// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and finds out whether
+// there is a pooler in front of it. If there is one, and the URL does not set how statements are run, this pool and
+// those that are opened later run them in the mode that a pooler supports. Other failures are left to the first use of
+// the pool.
 func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	db, err := s.Open(p)
 	if err != nil || s.Dialect != PostgreSQL {

@@ -125,7 +125,7 @@ func (s *Source) sqlite(u *url.URL, native url.Values) error {
 // InMemory reports whether it is a database in memory.
 func (s *Source) InMemory() bool { return s.Path == memory }
 
-// keepSecrets notes what no error may show, also in the form in which it stands in a URL.
+// keepSecrets notes what no error may show, also in the form that it has in a URL.
 func (s *Source) keepSecrets(secrets ...string) {
 	for _, secret := range secrets {
 		if secret != "" {

@@ -22,7 +22,7 @@
 // # Names of a service bus
 //
 // With [Config.ServiceBus] the metrics are exported under the names and labels of the PHP service bus as well
-// (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards and alerts go on.
+// (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards and alerts keep working.
 //
 // # Cost
 //

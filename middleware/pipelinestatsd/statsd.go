@@ -1,6 +1,6 @@
 // Package pipelinestatsd sends what a retry pipeline does to a DogStatsD agent, under the names and tags of the PHP
-// service bus (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards go on
-// without Prometheus.
+// service bus (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards
+// keep working without Prometheus.
 //
 //	client, err := statsd.New("127.0.0.1:8125")
 //	observer := pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"})
@@ -60,8 +60,8 @@ type Config struct {
 // EnvSamplePayload is the environment variable with the share of payload sizes that is sent, from 0 to 1.
 const EnvSamplePayload = "STATSD_SAMPLE_PAYLOAD"
 
-// Observer sends. It is safe for concurrent use. A client that cannot send is not waited for, and nothing is said of
-// it.
+// Observer sends. It is safe for concurrent use. It does not wait for a client that cannot send, and drops what
+// that client did not take.
 type Observer struct {
 	middleware.NopObserver
 

@@ -69,7 +69,7 @@ type Server struct {
 	hooks    Hooks
 	queues   map[string]*queue
 	sessions map[*stream]bool
-	paused   chan struct{} // closed when publishing may go on; nil when it may now
+	paused   chan struct{} // closed when publishing may continue; nil when it may now
 	released chan struct{}
 	position int64
 	calls    map[string]int

@@ -35,7 +35,7 @@ func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at t
 }
 
 // Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it fails:
-// somebody who looks for d finds it late, which beats a message that goes on ending processes.
+// an operator finds d there late, which is better than a message that keeps ending processes.
 func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	queue func(context.Context, *envelope.DeadLetter) error,
 ) error {

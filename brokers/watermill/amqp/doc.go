@@ -5,9 +5,8 @@
 //
 // # URL
 //
-// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL stands in the environment
-// variable that x-delays-env names (REDRIVE_DELAYS_URL), because a URL with a password does not belong into another
-// one.
+// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL is in the environment
+// variable that x-delays-env names (REDRIVE_DELAYS_URL): a URL with a password does not belong in another one.
 //
 // # Topology
 //

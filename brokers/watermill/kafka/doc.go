@@ -7,7 +7,7 @@
 //
 // host:port of one or more brokers behind watermill+kafka://, separated by commas. Params lists the parameters. A user
 // name and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. What must wait is kept by
-// a second broker, whose URL stands in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
+// a second broker, whose URL is in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
 //
 // # Headers
 //

@@ -7,7 +7,7 @@
 // # URL
 //
 // The database's own URL behind watermill+; our parameters have an x- before their names, the rest is the database
-// driver's. What must wait is kept by a second broker, whose URL stands in the environment variable that x-delays-env
+// driver's. What must wait is kept by a second broker, whose URL is in the environment variable that x-delays-env
 // names (REDRIVE_DELAYS_URL): the native queue in the same database (postgres://...) fits.
 //
 // watermill-sql v3 has no adapter for SQLite, and its subscriber keeps a transaction open while a handler runs, which
