@@ -25,7 +25,7 @@ const (
 	mostWide        = 12  // functions of more than five parameters
 	mostBooleans    = 75  // parameters that are booleans
 	mostGlobals     = 147 // package variables, without errors, patterns and assertions of an interface
-	mostExpressions = 362 // see bent
+	mostExpressions = 400 // see bent
 )
 
 // bent are expressions that read like a translation, shared by sources, pages and screens.
