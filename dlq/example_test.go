@@ -166,7 +166,8 @@ func ExampleManager_Groups() {
 }
 
 func ExampleNormalize() {
-	fmt.Println(dlq.Normalize(`order 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e of "Ana": timeout after 250ms at 2026-02-28T22:53:42Z`))
+	fmt.Println(dlq.Normalize(`order 6f1c2ab0-9c1d-4f0e-8a55-0c2f6b1f1d2e of "Ana": timeout after 250ms at ` +
+		`2026-02-28T22:53:42Z`))
 	fmt.Println(dlq.Fingerprint("charge", "*pay.Error", "504", "order 17: timeout") ==
 		dlq.Fingerprint("charge", "*pay.Error", "504", "order 18: timeout"))
 	// Output:

@@ -167,7 +167,8 @@ func TestManager_ImportTableRows(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	const full = `{"id":17,"event_id":"e-1","event_type":"EmployeeHired","source_table":"employees","source_id":"42",` +
-		`"event_payload":{"cpf": "123", "n": 1.10},"error_message":"CPF inválido","stack_trace":"at X","retry_count":2,"max_retries":3,` +
+		`"event_payload":{"cpf": "123", "n": 1.10},"error_message":"CPF inválido","stack_trace":"at ` +
+		`X","retry_count":2,"max_retries":3,` +
 		`"status":"RESOLVED","created_at":"2025-11-20T07:30:00.123456","last_retry_at":"2025-11-20T08:00:00",` +
 		`"resolved_at":"2025-11-21T00:00:00","resolved_by":"ana","kafka_offset":1042,"kafka_partition":3,"kafka_topic":"employees",` +
 		`"correlation_id":"0195b7a8-3c1e-7000-8000-000000000001"}`

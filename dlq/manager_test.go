@@ -106,7 +106,8 @@ func TestManager_RedriveStructured(t *testing.T) {
 	d := death(1)
 	d.Message = message.NewMessage("u", []byte(
 		`{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"shop",`+
-			`"queue":"orders","data":{"n": 9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
+			`"queue":"orders","data":{"n": `+
+			`9007199254740993},"metadata":{},"error":{"message":"x","code":"500","trace":""},"retry_count":4}`))
 	id := stored(t, store, d)
 	_, err := m.Redrive(t.Context(), id, ana)
 	require.NoError(t, err)

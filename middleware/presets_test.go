@@ -165,7 +165,8 @@ func TestPresets_LaravelRewritesTheBody(t *testing.T) {
 		h.send(message.NewMessage("3f2a", []byte(before)), time.Minute)
 		//nolint:testifylint // the bytes count, not only what they mean
 		require.Equal(t, `{"message_id":"3f2a","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"api","queue":"orders",`+
-			`"data":{"order_id": 9007199254740993},"metadata":{},"error":{"message":"http status 500","code":"500","trace":""},"retry_count":2}`,
+			`"data":{"order_id": 9007199254740993},"metadata":{},"error":{"message":"http status `+
+			`500","code":"500","trace":""},"retry_count":2}`,
 			string(h.letter().Message.Payload))
 	})
 }

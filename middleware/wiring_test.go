@@ -91,7 +91,8 @@ func (w *wired) run(ctx context.Context) {
 func TestPlugin_RefusesUnknownHandlers(t *testing.T) {
 	w := newWired(t, "bilings", true, "billing", "mail")
 	require.EqualError(t, unwrapAll(w.router.Run(t.Context())),
-		`middleware: pipeline does not fit the router: Config.Handlers overrides "bilings", but the handlers are "billing", "mail"`)
+		`middleware: pipeline does not fit the router: Config.Handlers overrides "bilings", but the handlers are `+
+			`"billing", "mail"`)
 }
 
 // unwrapAll drops what the router puts in front.
@@ -108,7 +109,8 @@ func unwrapAll(err error) error {
 // Without the plugin the pipeline learns the handlers' names from their messages. It refuses once an override cannot be
 // about any of them, and no earlier: two handlers, of which one has had no message, prove nothing.
 func TestPipeline_RefusesUnknownHandlersAtFirstUse(t *testing.T) {
-	const refusal = `middleware: pipeline does not fit the router: Config.Handlers overrides "bilings", but the handlers are "billing", "mail"`
+	const refusal = `middleware: pipeline does not fit the router: Config.Handlers overrides "bilings", but the ` +
+		`handlers are "billing", "mail"`
 	synctest.Test(t, func(t *testing.T) {
 		w := newWired(t, "bilings", false, "billing", "mail")
 		ctx, stop := context.WithCancel(t.Context())

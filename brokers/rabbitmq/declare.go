@@ -41,7 +41,8 @@ func (e *ArgumentError) Error() string {
 //	inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
 //	received the value '5000' of type 'long' but current is none
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exchange) '(.*)' in vhost '.*': ` +
-	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: of type '([^']*)')?$`)
+	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: ` +
+	`of type '([^']*)')?$`)
 
 // explain makes an ArgumentError of RabbitMQ's refusal of a declaration.
 func explain(err error) error {

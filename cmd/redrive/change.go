@@ -259,7 +259,8 @@ func (a *app) purgeCommand() *cobra.Command {
 	olderThan := age(90 * day)
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Remove closed dead letters that are old, after a copy to the archive", Args: cobra.NoArgs,
-		Long: `Remove RESOLVED dead letters that were closed long ago, after a copy to the archive. What waits for a person is never removed.`,
+		Long: `Remove RESOLVED dead letters that were closed long ago, after a copy to the archive. What waits for a ` +
+			`person is never removed.`,
 		Example: `  redrive dlq purge --older-than 90d --dry-run
   redrive dlq purge --older-than 90d --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -90,7 +90,8 @@ func TestRemote_Credentials(t *testing.T) {
 	seed(t, "dead.db")
 	seedQueue(t, "queue.db")
 	const token, viewer = "rdr_this-is-the-token-of-ana", "rdr_this-is-the-token-of-vic"
-	server := serveSeed(t, fmt.Sprintf(`, auth: {tokens: [{name: ana, role: operator, hash: %q}, {name: vic, role: viewer, hash: %q}]}`,
+	server := serveSeed(t, fmt.Sprintf(`, auth: {tokens: [{name: ana, role: operator, hash: %q}, {name: vic, role: `+
+		`viewer, hash: %q}]}`,
 		dlqhttp.HashToken(token), dlqhttp.HashToken(viewer)))
 
 	code, _, stderr := command(t, "dlq", "list", "--server", server)

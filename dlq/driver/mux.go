@@ -115,7 +115,8 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		var escape url.EscapeError
 		if errors.As(err, &escape) || strings.Contains(err.Error(), "port") {
 			// Both quote a part of the URL, which is the password when that holds a % or a : that is not escaped.
-			err = errors.New(`a character in the user name or password is not percent-encoded (% as %25, @ as %40, : as %3A, / as %2F)`)
+			err = errors.New(`a character in the user name or password is not percent-encoded (% as %25, @ as %40, : as %3A, ` +
+				`/ as %2F)`)
 		}
 		return nil, fmt.Errorf("dlq: open: not a URL: %w", err)
 	}

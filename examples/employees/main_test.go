@@ -71,7 +71,8 @@ func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 
 // The bad line to Manaus costs two retries an event and no event.
 func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
-	const hire = `{"topic":"employee-create","key":"E1","payload":"{\"id\":\"E1\",\"version\":1,\"name\":\"Ana Lima\",\"cpf\":\"529.982.247-25\",\"birth_date\":\"1990-01-02\",\"hired_on\":\"2020-03-04\",\"unit\":\"Manaus\"}"}`
+	const hire = `{"topic":"employee-create","key":"E1","payload":"{\"id\":\"E1\",\"version\":1,\"name\":\"Ana ` +
+		`Lima\",\"cpf\":\"529.982.247-25\",\"birth_date\":\"1990-01-02\",\"hired_on\":\"2020-03-04\",\"unit\":\"Manaus\"}"}`
 	r, file := employees(t, hire, "-speed", "1000", "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	require.Contains(t, r.stdout, ", 2 retries:")

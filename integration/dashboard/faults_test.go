@@ -60,7 +60,8 @@ func TestRefresh_ServerAway(t *testing.T) {
 		`parseFloat(getComputedStyle(document.querySelector("[data-away]")).fontSize)`), 16.0)
 	require.Contains(t, eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`), "grayscale")
 	s.away.Store(false)
-	b.wait(`!document.querySelector("#away").checkVisibility() && getComputedStyle(document.querySelector("#live")).filter === "none"`)
+	b.wait(`!document.querySelector("#away").checkVisibility() && ` +
+		`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
 // A fault states what is true: whether it was saved, whether it was sent, what the broker said, and the way back.

@@ -72,7 +72,8 @@ func TestTools(t *testing.T) {
 	b.click(`[data-do=zone]`)
 	b.wait(`!document.querySelector("time").innerText.endsWith("Z")`)
 	require.Equal(t, utc, eval[string](b, `document.querySelector("time").title`))
-	offset := eval[int](b, `(new Date(document.querySelector("time").innerText) - new Date(document.querySelector("time").dateTime)) / 1000 | 0`)
+	offset := eval[int](b, `(new Date(document.querySelector("time").innerText) - new `+
+		`Date(document.querySelector("time").dateTime)) / 1000 | 0`)
 	require.Zero(t, offset, "the same moment, as this machine's clock shows it")
 
 	// While it is paused nothing is requested; then the page catches up.

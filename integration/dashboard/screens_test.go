@@ -166,7 +166,8 @@ func TestScreens_Accessible(t *testing.T) {
 		require.Empty(t, nameless, path)
 		require.Equal(t, 1, eval[int](b, `document.querySelectorAll("h1").length`), path)
 		require.Equal(t, "en", eval[string](b, `document.documentElement.lang`))
-		twice := eval[[]string](b, `[...document.querySelectorAll("[id]")].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)`)
+		twice := eval[[]string](b, `[...document.querySelectorAll("[id]")].map((e) => e.id).filter((id, i, all) => `+
+			`all.indexOf(id) !== i)`)
 		require.Empty(t, twice, path)
 	}
 }

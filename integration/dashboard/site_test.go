@@ -265,7 +265,8 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 	}
 	c := causes[(n*n+n/3)%len(causes)]
 	m := message.NewMessage(fmt.Sprintf("5f0c9c1e-0000-4000-8000-%012d", n), fmt.Appendf(nil,
-		`{"order":%d,"customer":{"id":"c-%d","name":"Ana Silva","vip":%t},"items":[{"sku":"A-%d","quantity":%d}],"total":%d.50,"currency":null}`,
+		`{"order":%d,"customer":{"id":"c-%d","name":"Ana `+
+			`Silva","vip":%t},"items":[{"sku":"A-%d","quantity":%d}],"total":%d.50,"currency":null}`,
 		n, n%97, n%5 == 0, n%13, n%4+1, 20+n%80))
 	m.Metadata = message.Metadata{
 		envelope.KeyMessageID: fmt.Sprintf("order-%06d", n), envelope.KeyCorrelationID: fmt.Sprintf("checkout-%d", n/3),

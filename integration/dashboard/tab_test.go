@@ -180,7 +180,8 @@ func (b *tab) wait(expression string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	look := fmt.Sprintf(`new Promise((done) => { const look = () => { let is = false; try { is = Boolean(%s) } catch {} is ? done(true) : setTimeout(look, 15) }; look() })`, expression)
+	look := fmt.Sprintf(`new Promise((done) => { const look = () => { let is = false; try { is = Boolean(%s) } catch `+
+		`{} is ? done(true) : setTimeout(look, 15) }; look() })`, expression)
 	var last error
 	for {
 		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look,

@@ -52,9 +52,11 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 	s.put(t, 20, cause(strings.Repeat("bank: a very long error that goes on and on ", 20)))
 	b := s.open(t, "ana:operator")
 	b.visit("/entries?status=any")
-	heights := eval[[]float64](b, `[...document.querySelectorAll("table.entries tbody tr")].map((r) => r.getBoundingClientRect().height)`)
+	heights := eval[[]float64](b, `[...document.querySelectorAll("table.entries tbody tr")].map((r) => `+
+		`r.getBoundingClientRect().height)`)
 	require.Len(t, heights, 20)
-	cut := eval[int](b, `[...document.querySelectorAll('td[data-label="Entry"]')].filter((c) => c.scrollWidth > c.clientWidth).length`)
+	cut := eval[int](b, `[...document.querySelectorAll('td[data-label="Entry"]')].filter((c) => c.scrollWidth > `+
+		`c.clientWidth).length`)
 	require.Zero(t, cut, "id and status are whole")
 	for _, h := range heights {
 		require.Less(t, h, 34.0, "one line")

@@ -55,7 +55,8 @@ var causes = []func(n int) (class, text string){
 // letter is the n-th dead letter of the tests. It died at the given time.
 func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	m := message.NewMessage(fmt.Sprintf("uuid-%d", n), fmt.Appendf(nil,
-		`{"employee":{"cpf":"%011d","name":"Ana Maria da Silva","admission":"2026-01-02","salary":"1234.56"},"seq":%d,"tenant":"acme"}`, n, n))
+		`{"employee":{"cpf":"%011d","name":"Ana Maria da `+
+			`Silva","admission":"2026-01-02","salary":"1234.56"},"seq":%d,"tenant":"acme"}`, n, n))
 	m.Metadata[envelope.KeyMessageID] = fmt.Sprintf("event-%d", n)
 	m.Metadata[envelope.KeyCorrelationID] = correlation(n)
 	m.Metadata["source_id"] = fmt.Sprintf("E-%d", n)
@@ -140,7 +141,8 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 			"FROM dlq_entries GROUP BY 1, 2",
 		`INSERT INTO dlq_hours (hour, fingerprint, closed) SELECT date_trunc('hour', resolved_at), fingerprint, count(*) FROM dlq_entries
 			WHERE resolved_at IS NOT NULL GROUP BY 1, 2 ON CONFLICT (hour, fingerprint) DO UPDATE SET closed = excluded.closed`,
-		fmt.Sprintf(`UPDATE dlq_groups SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d`, copies),
+		fmt.Sprintf(`UPDATE dlq_groups SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded `+
+			`* %[1]d`, copies),
 		fmt.Sprintf(`UPDATE dlq_counts SET pending = pending * %[1]d, resolved = resolved * %[1]d, discarded = discarded * %[1]d,
 			resolution_ms = resolution_ms * %[1]d`, copies),
 		"SELECT setval('dlq_entries_id_seq', (SELECT max(id) FROM dlq_entries))",

@@ -18,12 +18,15 @@ import (
 
 // The statements of the system that moves in, as its people and its jobs send them to its table.
 const (
-	statementResolve = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW(), resolved_by = 'maria' WHERE id = %d`
+	statementResolve = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW(), resolved_by = 'maria' WHERE id ` +
+		`= %d`
 	statementDiscard = `UPDATE dlq_events SET status = 'DISCARDED' WHERE id = %d`
 	statementReopen  = `UPDATE dlq_events SET status = 'PENDING', resolved_at = NULL, resolved_by = NULL WHERE id = %d`
-	statementCorrect = `UPDATE dlq_events SET event_payload = jsonb_set(event_payload, '{employee,cpf}', '"529.982.247-25"') WHERE id = %d`
-	statementRetried = `UPDATE dlq_events SET retry_count = retry_count + 1, last_retry_at = CURRENT_TIMESTAMP WHERE id = %d`
-	statementOld     = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW() - INTERVAL '91 days', resolved_by = 'maria'
+	statementCorrect = `UPDATE dlq_events SET event_payload = jsonb_set(event_payload, '{employee,cpf}', ` +
+		`'"529.982.247-25"') WHERE id = %d`
+	statementRetried = `UPDATE dlq_events SET retry_count = retry_count + 1, last_retry_at = CURRENT_TIMESTAMP WHERE ` +
+		`id = %d`
+	statementOld = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW() - INTERVAL '91 days', resolved_by = 'maria'
 WHERE event_type = 'employee-create'`
 	statementArchive = `INSERT INTO archive.dlq_events_archive
 SELECT * FROM dlq_events

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -44,8 +45,8 @@ func TestLines_EndAt120Columns(t *testing.T) {
 }
 
 // tooLong returns the numbers of lines that are too long and can be broken. A line cannot be broken that has a raw
-// string (a struct's tags, a template, a golden text) or a text without a space, such as a URL, or that is the output
-// of an Example. A linter's directive has to stand at the end of its line, and does not count.
+// string of several lines (a template, a golden text), a struct's tags or a text without a space, such as a URL, or
+// that is the output of an Example. A linter's directive has to stand at the end of its line, and does not count.
 func tooLong(source []byte) (found []int) {
 	set := token.NewFileSet()
 	file := set.AddFile("", set.Base(), len(source))
@@ -66,7 +67,11 @@ func tooLong(source []byte) (found []int) {
 			if !raw && strings.Contains(text, " ") {
 				continue
 			}
-			for i := range strings.Count(text, "\n") + 1 {
+			height := strings.Count(text, "\n") + 1
+			if raw && height == 1 && strings.Contains(text, " ") && !tags.MatchString(text) {
+				continue // it can be put together of two
+			}
+			for i := range height {
 				excused[line+i] = true
 			}
 		case token.COMMENT:
@@ -87,6 +92,9 @@ func tooLong(source []byte) (found []int) {
 	}
 	return found
 }
+
+// tags are those of a struct's field.
+var tags = regexp.MustCompile("^`\\w+:\".*\"`$")
 
 // alone reports whether line is a comment and nothing else.
 func alone(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "//") }
