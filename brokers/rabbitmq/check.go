@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/redrive-go/redrive/brokers"
 )
 
@@ -95,56 +93,38 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	defer d.close(ctx)
 
 	var findings []Finding
-	compare := func(kind, name string, exists func(*amqp.Channel) error, take func() error) error {
-		err := d.do(ctx, exists)
-		if err == nil && take != nil {
-			err = take()
+	note := func(f *Finding, err error) error {
+		if f != nil {
+			findings = append(findings, *f)
 		}
-		var different *ArgumentError
-		var stays *NoWayBackError
-		switch {
-		case isNotFound(err):
-			findings = append(findings, Finding{Kind: kind, Name: name, Missing: true})
-		case errors.As(err, &different):
-			findings = append(findings, Finding{Kind: kind, Name: name, Difference: different})
-		case errors.As(err, &stays):
-			findings = append(findings, Finding{Kind: kind, Name: name, Fault: stays})
-		case err != nil:
-			return fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
-		}
-		return nil
-	}
-	queue := func(q Queue) error {
-		return compare("queue", q.Name, passiveQueue(q.Name), func() error {
-			_, err := p.takeQueue(ctx, d, q) // it exists, so that nothing is created
-			return err
-		})
+		return err
 	}
 	for _, name := range p.Adopted {
-		if err := queue(Queue{Name: name}); err != nil {
+		if err := note(p.checkQueue(ctx, d, Queue{Name: name})); err != nil {
 			return nil, err
 		}
 	}
 	for _, e := range p.Exchanges {
-		if err := compare("exchange", e.Name, e.exists, func() error {
-			_, err := p.takeExchange(ctx, d, e)
-			return err
-		}); err != nil {
+		err := d.do(ctx, e.exists)
+		if err == nil {
+			_, err = p.takeExchange(ctx, d, e)
+		}
+		if err := note(finding("exchange", e.Name, err)); err != nil {
 			return nil, err
 		}
 	}
 	for _, q := range p.Queues {
-		if err := queue(q); err != nil {
+		if err := note(p.checkQueue(ctx, d, q)); err != nil {
 			return nil, err
 		}
 	}
 	for _, q := range p.Later {
-		n := len(findings)
-		if err := queue(q); err != nil {
-			return nil, err
+		f, err := p.checkQueue(ctx, d, q)
+		if f != nil && f.Missing {
+			f = nil
 		}
-		if len(findings) > n && findings[n].Missing {
-			findings = findings[:n]
+		if err := note(f, err); err != nil {
+			return nil, err
 		}
 	}
 	missing, err := b.missingBindings(ctx, p)
@@ -153,6 +133,32 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	}
 	policies, err := b.badPolicies(ctx, p)
 	return slices.Concat(findings, missing, policies), err
+}
+
+func (p *Plan) checkQueue(ctx context.Context, d *declarer, q Queue) (*Finding, error) {
+	err := d.do(ctx, passiveQueue(q.Name))
+	if err == nil {
+		_, err = p.takeQueue(ctx, d, q) // it exists, so that nothing is created
+	}
+	return finding("queue", q.Name, err)
+}
+
+// finding is what the error of looking at an object shows, nil for no difference. Errors that show nothing about the
+// object are returned.
+func finding(kind, name string, err error) (*Finding, error) {
+	var different *ArgumentError
+	var stays *NoWayBackError
+	switch {
+	case err == nil:
+		return nil, nil //nolint:nilnil // no difference and no fault
+	case isNotFound(err):
+		return &Finding{Kind: kind, Name: name, Missing: true}, nil
+	case errors.As(err, &different):
+		return &Finding{Kind: kind, Name: name, Difference: different}, nil
+	case errors.As(err, &stays):
+		return &Finding{Kind: kind, Name: name, Fault: stays}, nil
+	}
+	return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
 }
 
 // badPolicies compares what policies make of the queues in p. A policy cannot undo an argument of ours, but for limits,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -26,15 +27,19 @@ func init() {
 // defaultRetryTTL is how long a rejected message waits by default.
 const defaultRetryTTL = 5 * time.Second
 
-// Driver opens amqp:// and amqps:// URLs. Importing the package registers it in the shared Mux; programs with a Mux of
-// their own register it there.
+// Driver opens amqp:// and amqps:// URLs. Importing the package registers it in the shared Mux; programs with a
+// separate Mux register it there.
 type Driver struct{}
 
 var _ brokers.Driver = Driver{}
 
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
-	native := func(name, doc string) brokers.Param { return brokers.Param{Name: name, Native: true, Doc: doc} }
+	return slices.Concat(topologyParams(), deliveryParams(), nativeParams())
+}
+
+// topologyParams are about what is declared.
+func topologyParams() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "transport", OneOf: []string{transportTTL, transportPlugin, transportReject},
@@ -88,6 +93,12 @@ func (Driver) Params() []brokers.Param {
 			Name: "exchange-type", OneOf: []string{"direct", "topic", "fanout", "headers"},
 			Doc: "type of the producers' exchange; topic with a naming scheme of patterns, else direct",
 		},
+	}
+}
+
+// deliveryParams are about messages.
+func deliveryParams() []brokers.Param {
+	return []brokers.Param{
 		{
 			Name: "int-headers", Kind: brokers.StringList,
 			Doc: "headers that are sent as integers; x-retry-count and x-original-delay with naming service-bus and " +
@@ -107,6 +118,13 @@ func (Driver) Params() []brokers.Param {
 			Doc: "address of the management API, such as http://localhost:15672, which Check asks for bindings; user and " +
 				"password are the URL's",
 		},
+	}
+}
+
+// nativeParams are those of AMQP URIs, which amqp091-go reads.
+func nativeParams() []brokers.Param {
+	native := func(name, doc string) brokers.Param { return brokers.Param{Name: name, Native: true, Doc: doc} }
+	return []brokers.Param{
 		native("heartbeat", "seconds between heartbeats"),
 		native("connection_timeout", "milliseconds for connecting"),
 		native("channel_max", "most channels per connection"),
