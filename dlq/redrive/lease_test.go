@@ -315,3 +315,47 @@ func TestItem_SettleClaimed(t *testing.T) {
 		require.Equal(t, want, state, after)
 	}
 }
+
+// awayAtFirst is the store of a process whose first steps fail, while it answers everything else.
+type awayAtFirst struct {
+	*heldRuns
+
+	fails int
+}
+
+func (s *awayAtFirst) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
+	if s.fails--; s.fails >= 0 {
+		return redrive.Stepped{}, errAway
+	}
+	return s.heldRuns.StepRun(ctx, step)
+}
+
+// The pauses between the attempts of a process whose store refuses its steps end before its lease does, however short
+// that is: it keeps the run, and another process does not get it.
+func TestRun_PausesWithinTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		first, store := operated(t, 5, c)
+		_, err := first.StartRun(t.Context(), redrive.Spec{ID: "shared"}, ana)
+		require.NoError(t, err)
+		refused := &awayAtFirst{newHeldRuns(store, "", 0), 9} // at the tenth in a row it would stop the run
+		other := newHeldRuns(store, "", 0)
+		var both sync.WaitGroup
+		for _, s := range []dlq.Store{refused, other} {
+			process := operate(t, s, c, redrive.Config{Lease: 4 * time.Second})
+			both.Go(func() {
+				_, err := process.Drive(t.Context(), "shared")
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Second / 4) // virtual: the first has the lease
+			synctest.Wait()
+		}
+		both.Wait()
+		requireOnce(t, store, c, 5)
+		require.Empty(t, refused.lost)
+		require.Zero(t, other.calls["StepRun"], "the other process carried it on")
+	})
+}
