@@ -207,8 +207,7 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	defer cancel()
 	note := "not published: " + cause.Error()
 	_, err := m.change(ctx, claimed.ID, By{
-		Actor: by.Actor, Note: text.Clean(note, text.MaxError),
-		Version: claimed.Version,
+		Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version,
 	},
 		driver.Change{Action: driver.ActionRelease})
 	if errors.Is(err, ErrConflict) {

@@ -38,8 +38,7 @@ func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Dura
 		return nil, fmt.Errorf("group %.64q: %w", fingerprint, ErrNotFound)
 	}
 	mute := driver.Mute{
-		Fingerprint: fingerprint, By: by.Actor, Note: by.Note,
-		At: m.Now(ctx).UTC().Truncate(time.Microsecond),
+		Fingerprint: fingerprint, By: by.Actor, Note: by.Note, At: m.Now(ctx).UTC().Truncate(time.Microsecond),
 	}
 	if period > 0 {
 		mute.Until = mute.At.Add(period)

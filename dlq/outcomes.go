@@ -94,8 +94,7 @@ func succeeded(list ...redriven) driver.Change {
 	for _, r := range list {
 		c.IDs = append(c.IDs, r.ID)
 		c.Reports = append(c.Reports, driver.Report{
-			MessageID: r.MessageID, Topic: r.Topic, Consumer: r.Consumer,
-			Number: r.Number,
+			MessageID: r.MessageID, Topic: r.Topic, Consumer: r.Consumer, Number: r.Number,
 		})
 		if r.At.After(c.At) {
 			c.At = r.At

@@ -124,8 +124,7 @@ func New(cfg Config) (*Collector, error) {
 	c := &Collector{cfg: cfg, formats: append(slices.Clone(cfg.Formats), Formats()...)}
 	for _, s := range cfg.Sources {
 		c.readers = append(c.readers, &reader{
-			collector: c, source: s,
-			log: cfg.Logger.With("broker", s.Broker, "source", s.Topic),
+			collector: c, source: s, log: cfg.Logger.With("broker", s.Broker, "source", s.Topic),
 		})
 	}
 	return c, nil

@@ -51,8 +51,7 @@ func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 		return
 	}
 	record := driver.AuditRecord{
-		At: t.manager.Now(ctx), Actor: who.Name, Action: driver.ActionRefused, EntryID: err.Entry,
-		Detail: detail,
+		At: t.manager.Now(ctx), Actor: who.Name, Action: driver.ActionRefused, EntryID: err.Entry, Detail: detail,
 	}
 	if err := t.manager.Record(ctx, record); err != nil {
 		t.logger.ErrorContext(ctx, "a guess at what is hidden could not be recorded in the audit log", "actor", who.Name,

@@ -84,8 +84,7 @@ func New(cfg Config) (*Metrics, error) {
 	}
 	if cfg.ResolutionBuckets == nil {
 		cfg.ResolutionBuckets = []float64{
-			1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400,
-			30 * 86400,
+			1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400,
 		}
 	}
 	if cfg.MaxTopics < 0 || cfg.Refresh < 0 || cfg.Timeout < 0 {

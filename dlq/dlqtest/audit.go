@@ -21,22 +21,18 @@ func testAudit(t *testing.T, db Database) {
 	other := put(t, s, letter(2))[0].ID
 	at := noon.Add(time.Hour)
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order",
-		At: at,
+		Action: driver.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order", At: at,
 	})
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not",
-		At: at.Add(time.Minute),
+		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not", At: at.Add(time.Minute),
 	})
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana",
-		At: at.Add(2 * time.Minute),
+		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: at.Add(2 * time.Minute),
 	})
 	died := redriven(get(t, s, id), at.Add(3*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" })
 	put(t, s, died)
 	_, err := change(t, s, driver.Change{
-		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve",
-		At: at.Add(4 * time.Minute),
+		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute),
 	})
 	require.ErrorIs(t, err, dlq.ErrConflict, "what was refused is not recorded: it did not happen")
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
@@ -78,8 +74,7 @@ func testAudit(t *testing.T, db Database) {
 		"time":   {dlq.AuditFilter{From: at, To: at.Add(time.Minute)}, 2},
 		"none":   {dlq.AuditFilter{Actor: "eve"}, 0},
 	} {
-		got, _, err := s.Audit(t.Context(), c.filter, dlq.Page{})
-		require.NoError(t, err)
+		got := recorded(t, s, c.filter, dlq.Page{})
 		require.Len(t, got, c.want, name)
 	}
 	var paged []string
@@ -112,9 +107,7 @@ func testPurge(t *testing.T, db Database) {
 
 	purge := dlq.Purge{ClosedBefore: young, Limit: 1, Actor: "cron", Note: "90 days", At: young}
 	for _, want := range []int{1, 1, 0} {
-		n, err := s.Purge(t.Context(), purge)
-		require.NoError(t, err)
-		require.Equal(t, want, n)
+		require.Equal(t, want, must(s.Purge(t.Context(), purge))(t))
 	}
 	require.Equal(t, list[2:], ids(all(t, s, dlq.Filter{})))
 	_, err := s.Get(t.Context(), list[0])
@@ -124,14 +117,10 @@ func testPurge(t *testing.T, db Database) {
 
 	purge.Statuses, purge.Limit = []dlq.Status{dlq.Resolved, dlq.Discarded}, 0
 	purge.ClosedBefore = young.Add(time.Hour)
-	n, err := s.Purge(t.Context(), purge)
-	require.NoError(t, err)
-	require.Equal(t, 2, n)
+	require.Equal(t, 2, must(s.Purge(t.Context(), purge))(t))
 	require.Equal(t, list[4:], ids(all(t, s, dlq.Filter{})))
 
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPurge},
-		dlq.Page{Order: driver.OldestFirst})
-	require.NoError(t, err)
+	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionPurge}, dlq.Page{Order: driver.OldestFirst})
 	require.Len(t, records, 4)
 	for i, r := range records[:2] {
 		require.Equal(t, []any{"cron", "90 days", dlq.Resolved}, []any{r.Actor, r.Note, r.From})
@@ -158,46 +147,37 @@ func testUnarchive(t *testing.T, db Database) {
 		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: closed})
 	}
 	want := get(t, s, list[0])
-	before, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
-	require.NoError(t, err)
-	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed})
-	require.NoError(t, err)
+	before := must(s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(t)
+	n := must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}))(t)
 	require.Equal(t, 3, n)
 	again := put(t, s, letter(1, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
 	}))[0]
 	require.Equal(t, driver.Stored, again.Outcome)
 
-	_, err = s.Unarchive(t.Context(), dlq.By{}, closed, list...)
+	_, err := s.Unarchive(t.Context(), dlq.By{}, closed, list...)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0],
-		list[0], list[1], list[2], list[3], 4711)
-	require.NoError(t, err)
+	back := must(s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0],
+		list[0], list[1], list[2], list[3], 4711))(t)
 	require.Equal(t, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never away")
 	require.Equal(t, want, get(t, s, list[0]))
-	back, err = s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...)
-	require.NoError(t, err)
+	back = must(s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...))(t)
 	require.Empty(t, back)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
-	require.NoError(t, err)
+	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
 	require.Len(t, records, 2)
 	require.Equal(t, []any{"ana", "asked for by the customer", dlq.Resolved},
 		[]any{records[0].Actor, records[0].Note, records[0].To})
-	after, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed})
-	require.NoError(t, err)
+	after := must(s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(t)
 	require.Equal(t, before.Counts.Resolved-1, after.Counts.Resolved)
 	require.Equal(t, before.Counts.Pending+1, after.Counts.Pending)
 	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
 
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
-	n, err = s.Purge(t.Context(), dlq.Purge{
-		ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed,
-		SkipArchive: true,
-	})
-	require.NoError(t, err)
+	n = must(s.Purge(t.Context(), dlq.Purge{
+		ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed, SkipArchive: true,
+	}))(t)
 	require.Equal(t, 2, n)
-	back, err = s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...)
-	require.NoError(t, err)
+	back = must(s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...))(t)
 	require.Empty(t, back, "what came back was left in the archive too")
 }
 
@@ -211,36 +191,25 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 		t.Skip("this store has no archive")
 	}
 	list := putMany(t, s, 0, 2)
-	first, err := s.Body(t.Context(), list[0], 0)
-	require.NoError(t, err)
+	first := must(s.Body(t.Context(), list[0], 0))(t)
 	for _, payload := range []string{"second", "third"} {
 		e := get(t, s, list[0])
-		_, err := s.Revise(t.Context(), driver.Revision{
+		must(s.Revise(t.Context(), driver.Revision{
 			EntryID: list[0], Version: e.Version, Body: &dlq.Body{UUID: "u", Payload: []byte(payload)}, Actor: "ana", At: noon,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	closed := noon.Add(time.Hour)
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list, At: closed})
 	purge := dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}
 	for round := range 2 {
-		n, err := s.Purge(t.Context(), purge)
-		require.NoError(t, err)
-		require.Equal(t, 2-round, n)
+		require.Equal(t, 2-round, must(s.Purge(t.Context(), purge))(t))
 		back := closed.Add(time.Duration(round+1) * time.Hour)
-		ids, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, back, list[0])
-		require.NoError(t, err)
-		require.Equal(t, list[:1], ids)
-		body, err := s.Body(t.Context(), list[0], 0)
-		require.NoError(t, err)
-		require.Equal(t, first, body)
+		require.Equal(t, list[:1], must(s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, back, list[0]))(t))
+		require.Equal(t, first, must(s.Body(t.Context(), list[0], 0))(t))
 		for i, payload := range []string{"second", "third"} {
-			body, err := s.Body(t.Context(), list[0], i+1)
-			require.NoError(t, err)
-			require.Equal(t, payload, string(body.Payload))
+			require.Equal(t, payload, string(must(s.Body(t.Context(), list[0], i+1))(t).Payload))
 		}
-		n, err = s.Purge(t.Context(), purge)
-		require.NoError(t, err)
+		n := must(s.Purge(t.Context(), purge))(t)
 		require.Zero(t, n, "the next round of the retention leaves it alone")
 		purge.ClosedBefore = back.Add(time.Minute)
 	}
@@ -250,31 +219,24 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 func testRetention(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	m, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
-	require.NoError(t, err)
+	m := must(dlq.NewManager(dlq.ManagerConfig{Store: s}))(t)
 	list := putMany(t, s, 0, 5)
 	now := time.Now()
 	for i, age := range []time.Duration{100, 10} {
 		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
 		mustChange(t, s, driver.Change{
-			Action: driver.ActionDiscard, IDs: list[i+2 : i+3],
-			At: now.Add(-age * 24 * time.Hour),
+			Action: driver.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour),
 		})
 	}
-	_, err = m.Retain(t.Context(), dlq.Retention{Resolved: -1})
+	_, err := m.Retain(t.Context(), dlq.Retention{Resolved: -1})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	n, err := m.Retain(t.Context(), dlq.Retention{})
-	require.NoError(t, err)
-	require.Zero(t, n)
-	n, err = m.Retain(t.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour})
-	require.NoError(t, err)
+	require.Zero(t, must(m.Retain(t.Context(), dlq.Retention{}))(t))
+	n := must(m.Retain(t.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour}))(t)
 	require.Equal(t, 1, n)
 	require.Equal(t, list[1:], ids(all(t, s, dlq.Filter{})))
-	n, err = m.Retain(t.Context(), dlq.Retention{
-		Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour,
-		SkipArchive: true,
-	})
-	require.NoError(t, err)
+	n = must(m.Retain(t.Context(), dlq.Retention{
+		Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour, SkipArchive: true,
+	}))(t)
 	require.Equal(t, 2, n)
 	require.Equal(t, []int64{list[3], list[4]}, ids(all(t, s, dlq.Filter{})))
 }
@@ -304,8 +266,7 @@ func testIDsNotReused(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}})
-	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(24 * time.Hour), Actor: "cron", At: noon})
-	require.NoError(t, err)
+	n := must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(24 * time.Hour), Actor: "cron", At: noon}))(t)
 	require.Equal(t, 1, n)
 	require.Greater(t, put(t, s, letter(2))[0].ID, id)
 }

@@ -61,8 +61,7 @@ func testTransitions(t *testing.T, db Database) {
 				before := get(t, s, id)
 				require.Equal(t, from, before.Status)
 				after, err := change(t, s, driver.Change{
-					Action: action, IDs: []int64{id}, Actor: "second", Note: "why",
-					At: at.Add(time.Second),
+					Action: action, IDs: []int64{id}, Actor: "second", Note: "why", At: at.Add(time.Second),
 				})
 				to, ok := legal[from][action]
 				stored := get(t, s, id)
@@ -165,11 +164,10 @@ func testChangeMany(t *testing.T, db Database) {
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[70:71]})
 	missing := list[len(list)-1] + 1000
 	list = append(list, missing)
-	results, err := s.Change(t.Context(), driver.Change{
+	results := must(s.Change(t.Context(), driver.Change{
 		Action: driver.ActionRedrive, IDs: list, Actor: "ana", Note: "bank is back", At: noon.Add(time.Hour),
 		Lease: time.Minute, Run: "run-1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, results, len(list))
 	for i, r := range results {
 		require.Equal(t, list[i], r.ID)
@@ -185,9 +183,7 @@ func testChangeMany(t *testing.T, db Database) {
 		}
 	}
 	require.Len(t, all(t, s, dlq.Filter{Run: "run-1"}), 149)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage})
-	require.NoError(t, err)
-	require.Len(t, records, 149)
+	require.Len(t, recorded(t, s, dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage}), 149)
 }
 
 func testChangeRefuses(t *testing.T, db Database) {
@@ -220,13 +216,11 @@ func testResolvedBy(t *testing.T, db Database) {
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", ResolvedBy: "joana",
-		At: noon,
+		Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", ResolvedBy: "joana", At: noon,
 	})
 	e := get(t, s, id)
 	require.Equal(t, []string{"joana", "ana"}, []string{e.ResolvedBy, e.ChangedBy})
-	records, _, err := s.Audit(t.Context(), driver.AuditFilter{EntryID: id}, driver.Page{})
-	require.NoError(t, err)
+	records := recorded(t, s, driver.AuditFilter{EntryID: id}, driver.Page{})
 	require.Equal(t, "ana", records[0].Actor)
 	require.Equal(t, map[string]string{"resolved_by": "joana"}, records[0].Detail)
 }

@@ -73,8 +73,7 @@ func runOf(t *testing.T, s Store) string {
 	t.Helper()
 	putMany(t, s, 0, 3)
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 10)
-	_, err := s.LeaseRun(t.Context(), r.ID, holder, noon, 0)
-	require.NoError(t, err)
+	must(s.LeaseRun(t.Context(), r.ID, holder, noon, 0))(t)
 	return r.ID
 }
 

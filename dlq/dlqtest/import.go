@@ -28,8 +28,7 @@ func testImport(t *testing.T, db Database) {
 	parked.Body = nil
 	exported := driver.Exported{Entry: *parked, Bodies: []dlq.Body{first, second}}
 	by := dlq.By{Actor: "ana", Note: "moved"}
-	receipts, err := s.Import(t.Context(), by, noon, exported, exported)
-	require.NoError(t, err)
+	receipts := must(s.Import(t.Context(), by, noon, exported, exported))(t)
 	require.Equal(t, []driver.Receipt{
 		{ID: receipts[0].ID, Outcome: driver.Stored},
 		{ID: receipts[0].ID, Outcome: driver.Seen},
@@ -38,21 +37,16 @@ func testImport(t *testing.T, db Database) {
 	want := *parked
 	want.ID, want.Body = receipts[0].ID, &second
 	require.Equal(t, &want, got)
-	body, err := s.Body(t.Context(), got.ID, 0)
-	require.NoError(t, err)
-	require.Equal(t, &first, body)
-	receipts, err = s.Import(t.Context(), by, noon, exported)
-	require.NoError(t, err)
+	require.Equal(t, &first, must(s.Body(t.Context(), got.ID, 0))(t))
+	receipts = must(s.Import(t.Context(), by, noon, exported))(t)
 	require.Equal(t, driver.Receipt{ID: got.ID, Outcome: driver.Seen}, receipts[0])
 	require.Equal(t, got, get(t, s, got.ID), "what is there stays as it is")
-	kept, err := s.Stats(t.Context(), dlq.StatsQuery{})
-	require.NoError(t, err)
-	require.Equal(t, driver.Counts{Pending: 1, Parked: 1}, kept.Counts)
+	require.Equal(t, driver.Counts{Pending: 1, Parked: 1}, must(s.Stats(t.Context(), dlq.StatsQuery{}))(t).Counts)
 
 	bad := exported
 	bad.Entry.Key = driver.Key{}
 	other := driver.Exported{Entry: *letter(2), Bodies: []dlq.Body{*letter(2).Body}}
-	_, err = s.Import(t.Context(), by, noon, other, bad)
+	_, err := s.Import(t.Context(), by, noon, other, bad)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	_, err = s.Import(t.Context(), dlq.By{}, noon, other)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
@@ -76,8 +70,7 @@ func testEveryColumn(t *testing.T, db Database) {
 		bodies[n] = *e.Body
 		bodies[n].Revision = n
 	}
-	line, err := json.Marshal((&driver.Exported{Entry: *e, Bodies: bodies}).Wire())
-	require.NoError(t, err)
+	line := must(json.Marshal((&driver.Exported{Entry: *e, Bodies: bodies}).Wire()))(t)
 	var read wire.Letter
 	require.NoError(t, json.Unmarshal(line, &read))
 	exported := driver.Exported{Bodies: bodies}
@@ -85,8 +78,7 @@ func testEveryColumn(t *testing.T, db Database) {
 	exported.Entry.Body = e.Body
 	require.Equal(t, *e, exported.Entry, "the JSON form")
 
-	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana"}, noon, exported)
-	require.NoError(t, err)
+	receipts := must(s.Import(t.Context(), dlq.By{Actor: "ana"}, noon, exported))(t)
 	e.ID = receipts[0].ID
 	require.Equal(t, e, get(t, s, e.ID), "the store")
 	archive, ok := driver.As[driver.ArchiveStore](s)
@@ -94,11 +86,8 @@ func testEveryColumn(t *testing.T, db Database) {
 		return
 	}
 	later := noon.Add(24 * time.Hour)
-	n, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	_, err = archive.Unarchive(t.Context(), dlq.By{Actor: "bob"}, later, e.ID)
-	require.NoError(t, err)
+	require.Equal(t, 1, must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later}))(t))
+	must(archive.Unarchive(t.Context(), dlq.By{Actor: "bob"}, later, e.ID))(t)
 	back := get(t, s, e.ID)
 	// To be brought back is a change.
 	e.Version, e.ResolvedAt, e.ChangedAt, e.ChangedBy = back.Version, back.ResolvedAt, back.ChangedAt, back.ChangedBy

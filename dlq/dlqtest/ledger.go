@@ -30,10 +30,9 @@ func testLedger(t *testing.T, db Database) {
 	l := ledger(t, db.open(t))
 	reserve := func(key, actor string, entries int64, at time.Time, open bool) bool {
 		t.Helper()
-		ok, err := l.Reserve(t.Context(), driver.Reservation{
+		ok := must(l.Reserve(t.Context(), driver.Reservation{
 			Key: key, Actor: actor, Entries: entries, Limit: 10, At: at, Window: time.Hour, Open: open,
-		})
-		require.NoError(t, err)
+		}))(t)
 		return ok
 	}
 	require.True(t, reserve("a", "ana", 6, noon, false))
@@ -84,23 +83,19 @@ func testLedgerRun(t *testing.T, db Database) {
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	room := func(n int64, at time.Time) bool {
 		t.Helper()
-		ok, err := l.Reserve(t.Context(), driver.Reservation{
-			Key: "probe", Actor: "ana", Entries: n, Limit: 10, At: at,
-			Window: time.Hour,
-		})
-		require.NoError(t, err)
+		ok := must(l.Reserve(t.Context(), driver.Reservation{
+			Key: "probe", Actor: "ana", Entries: n, Limit: 10, At: at, Window: time.Hour,
+		}))(t)
 		require.NoError(t, l.Unreserve(t.Context(), "probe"))
 		return ok
 	}
-	ok, err := l.Reserve(t.Context(), driver.Reservation{
+	ok := must(l.Reserve(t.Context(), driver.Reservation{
 		Key: driver.RunKey(r.ID), Actor: "ana", Entries: 5, Limit: 10, At: noon, Window: time.Hour, Open: true,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.True(t, ok)
 	require.False(t, room(6, noon.Add(9*time.Hour)))
 	require.Len(t, claimAll(t, s, r.ID, noon, 2), 2)
-	run, err := s.Run(t.Context(), r.ID)
-	require.NoError(t, err)
+	run := must(s.Run(t.Context(), r.ID))(t)
 	require.Equal(t, int64(2), run.Counts.Started())
 	started := run.Counts.Started()
 	run.Version++

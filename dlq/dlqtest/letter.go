@@ -27,8 +27,7 @@ func newDeath(n int) *envelope.DeadLetter {
 		Message: m,
 		Reason:  envelope.ReasonExhausted,
 		Err: envelope.Error{
-			Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504",
-			Trace: "main.pay()",
+			Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504", Trace: "main.pay()",
 		},
 		Class: "*main.TimeoutError", Rule: "net.Error timeout", Handler: "charge",
 		Origin:   envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: fmt.Sprintf("0/%d", n)},
@@ -47,17 +46,32 @@ func letter(n int, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 
 func put(t *testing.T, s dlq.Store, letters ...*dlq.Entry) []driver.Receipt {
 	t.Helper()
-	receipts, err := s.Put(t.Context(), letters...)
-	require.NoError(t, err)
+	receipts := must(s.Put(t.Context(), letters...))(t)
 	require.Len(t, receipts, len(letters))
 	return receipts
 }
 
 func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
 	t.Helper()
-	e, err := s.Get(t.Context(), id)
-	require.NoError(t, err)
+	e := must(s.Get(t.Context(), id))(t)
 	return e
+}
+
+// must is what a call returns that must not fail: must(s.Purge(ctx, p))(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		require.NoError(t, err)
+		return value
+	}
+}
+
+// recorded is a page of the audit log.
+func recorded(t *testing.T, s dlq.Store, f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
+	t.Helper()
+	records, _, err := s.Audit(t.Context(), f, p)
+	require.NoError(t, err)
+	return records
 }
 
 // change does one action on one entry and returns its outcome.
@@ -72,8 +86,7 @@ func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
 	if c.Lease == 0 {
 		c.Lease = time.Minute
 	}
-	results, err := s.Change(t.Context(), c)
-	require.NoError(t, err)
+	results := must(s.Change(t.Context(), c))(t)
 	require.Len(t, results, len(c.IDs))
 	require.Equal(t, c.IDs[0], results[0].ID)
 	return results[0].Entry, results[0].Err
@@ -81,8 +94,7 @@ func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
 
 func mustChange(t *testing.T, s dlq.Store, c driver.Change) dlq.Entry {
 	t.Helper()
-	e, err := change(t, s, c)
-	require.NoError(t, err)
+	e := must(change(t, s, c))(t)
 	return e
 }
 
@@ -100,8 +112,7 @@ func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *
 
 func all(t *testing.T, s dlq.Store, f dlq.Filter) []dlq.Entry {
 	t.Helper()
-	listing, err := s.List(t.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst})
-	require.NoError(t, err)
+	listing := must(s.List(t.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}))(t)
 	require.Empty(t, listing.Next)
 	return listing.Entries
 }

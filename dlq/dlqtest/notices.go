@@ -24,8 +24,7 @@ func testNotices(t *testing.T, db Database) {
 	t.Helper()
 	s, other := noticeStore(t, db), noticeStore(t, db)
 	hold := func(s driver.NoticeStore, process string, at time.Time) bool {
-		holds, err := s.HoldNotices(t.Context(), process, at, at.Add(time.Minute))
-		require.NoError(t, err)
+		holds := must(s.HoldNotices(t.Context(), process, at, at.Add(time.Minute)))(t)
 		return holds
 	}
 	require.True(t, hold(s, "a", noon))
@@ -43,16 +42,12 @@ func testNotices(t *testing.T, db Database) {
 		n.At = n.At.Add(time.Hour)
 		require.NoError(t, other.PutNotice(t.Context(), n), "the first one stays")
 	}
-	all, err := other.Notices(t.Context(), noon)
-	require.NoError(t, err)
-	require.Equal(t, []driver.Notice{begun, first}, all)
-	all, err = other.Notices(t.Context(), noon.Add(time.Minute))
-	require.NoError(t, err)
+	require.Equal(t, []driver.Notice{begun, first}, must(other.Notices(t.Context(), noon))(t))
+	all := must(other.Notices(t.Context(), noon.Add(time.Minute)))(t)
 	require.Equal(t, []driver.Notice{begun}, all, "the beginning is known whenever it was")
 	require.NoError(t, s.PutNotice(t.Context(),
 		driver.Notice{Receiver: "other", ID: "2", At: noon.Add(31 * 24 * time.Hour)}))
-	all, err = s.Notices(t.Context(), noon)
-	require.NoError(t, err)
+	all = must(s.Notices(t.Context(), noon))(t)
 	require.Len(t, all, 2, "what is older than a month is forgotten, and the beginning is not")
 	require.Equal(t, begun, all[0])
 	require.ErrorIs(t, s.PutNotice(t.Context(), driver.Notice{ID: "x", At: noon}), dlq.ErrInvalid)
@@ -64,17 +59,13 @@ func testMutes(t *testing.T, db Database) {
 	s, other := noticeStore(t, db), noticeStore(t, db)
 	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
 	require.NoError(t, s.Mute(t.Context(), driver.Mute{
-		Fingerprint: "f1", By: "bob", At: noon,
-		Until: noon.Add(time.Minute),
+		Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute),
 	}))
 	require.NoError(t, s.Mute(t.Context(), good), "in place of the first one")
 	hour := driver.Mute{Fingerprint: "f2", By: "ana", At: noon.Add(time.Second), Until: noon.Add(time.Hour)}
 	require.NoError(t, s.Mute(t.Context(), hour))
-	found, err := other.Mutes(t.Context(), noon)
-	require.NoError(t, err)
-	require.Equal(t, []driver.Mute{hour, good}, found)
-	found, err = other.Mutes(t.Context(), noon.Add(time.Hour))
-	require.NoError(t, err)
+	require.Equal(t, []driver.Mute{hour, good}, must(other.Mutes(t.Context(), noon))(t))
+	found := must(other.Mutes(t.Context(), noon.Add(time.Hour)))(t)
 	require.Equal(t, []driver.Mute{good}, found)
 	require.NoError(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob", Note: "fixed"}, noon.Add(time.Minute)))
 	require.ErrorIs(t, other.Unmute(t.Context(), "f1", dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
@@ -83,12 +74,10 @@ func testMutes(t *testing.T, db Database) {
 	} {
 		require.ErrorIs(t, s.Mute(t.Context(), m), dlq.ErrInvalid)
 	}
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
-	require.NoError(t, err)
+	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
 	require.Len(t, records, 1)
 	require.Equal(t, []any{"bob", "fixed", "f1"},
 		[]any{records[0].Actor, records[0].Note, records[0].Detail[driver.DetailFingerprint]})
-	records, _, err = s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
-	require.NoError(t, err)
+	records = recorded(t, s, dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
 	require.Len(t, records, 3)
 }

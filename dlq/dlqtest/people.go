@@ -27,24 +27,21 @@ func testTokens(t *testing.T, db Database) {
 		require.ErrorIs(t, s.PutToken(t.Context(), other), dlq.ErrConflict)
 	}
 	require.ErrorIs(t, s.PutToken(t.Context(), driver.Token{Name: "x"}), dlq.ErrInvalid)
-	got, err := s.Token(t.Context(), token.Digest)
-	require.NoError(t, err)
+	got := must(s.Token(t.Context(), token.Digest))(t)
 	require.Equal(t, &token, got)
 	require.True(t, got.Valid(noon))
 	require.False(t, got.Valid(noon.Add(time.Hour)))
-	_, err = s.Token(t.Context(), "sha256:3")
+	_, err := s.Token(t.Context(), "sha256:3")
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	require.NoError(t, s.UseToken(t.Context(), token.Digest, noon.Add(time.Minute)))
 	require.NoError(t, s.RevokeToken(t.Context(), token.Name, dlq.By{Actor: "bob", Note: "left"}, noon.Add(2*time.Minute)))
 	require.ErrorIs(t, s.RevokeToken(t.Context(), token.Name, dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
 	require.ErrorIs(t, s.RevokeToken(t.Context(), "none", dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
-	all, err := s.Tokens(t.Context())
-	require.NoError(t, err)
+	all := must(s.Tokens(t.Context()))(t)
 	token.UsedAt, token.RevokedAt, token.RevokedBy = noon.Add(time.Minute), noon.Add(2*time.Minute), "bob"
 	require.Equal(t, []driver.Token{token}, all)
 	require.False(t, all[0].Valid(noon))
-	records, _, err := store.Audit(t.Context(), dlq.AuditFilter{}, dlq.Page{})
-	require.NoError(t, err)
+	records := recorded(t, store, dlq.AuditFilter{}, dlq.Page{})
 	require.Len(t, records, 2)
 	require.Equal(t, []any{driver.ActionRevokeToken, "bob", "left"},
 		[]any{records[0].Action, records[0].Actor, records[0].Note})
@@ -58,14 +55,11 @@ func testSessions(t *testing.T, db Database) {
 	other, ok := driver.As[driver.PeopleStore](db.open(t))
 	require.True(t, ok)
 	session := driver.Session{
-		Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon,
-		ExpiresAt: noon.Add(time.Hour),
+		Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour),
 	}
 	require.NoError(t, s.PutSession(t.Context(), session))
-	got, err := other.Session(t.Context(), "d1", noon)
-	require.NoError(t, err)
-	require.Equal(t, &session, got)
-	_, err = other.Session(t.Context(), "d1", noon.Add(time.Hour))
+	require.Equal(t, &session, must(other.Session(t.Context(), "d1", noon))(t))
+	_, err := other.Session(t.Context(), "d1", noon.Add(time.Hour))
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	later := driver.Session{
 		Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour),
@@ -88,14 +82,12 @@ func testRecord(t *testing.T, db Database) {
 	s, ok := driver.As[driver.RecordStore](store)
 	require.True(t, ok)
 	read := driver.AuditRecord{
-		At: noon, Actor: "ana", Action: driver.ActionRead, EntryID: 7,
-		Detail: map[string]string{"as": "é"},
+		At: noon, Actor: "ana", Action: driver.ActionRead, EntryID: 7, Detail: map[string]string{"as": "é"},
 	}
 	require.ErrorIs(t, s.Record(t.Context(), read, driver.AuditRecord{Actor: "ana"}), dlq.ErrInvalid)
 	require.NoError(t, s.Record(t.Context()))
 	require.NoError(t, s.Record(t.Context(), read))
-	records, _, err := store.Audit(t.Context(), dlq.AuditFilter{}, dlq.Page{})
-	require.NoError(t, err)
+	records := recorded(t, store, dlq.AuditFilter{}, dlq.Page{})
 	require.Len(t, records, 1)
 	records[0].ID = 0
 	require.Equal(t, read, records[0])

@@ -29,8 +29,7 @@ func testSuccess(t *testing.T, db Database) {
 	succeeded := driver.Change{
 		Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour),
 		Reports: []driver.Report{{
-			MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer,
-			Number: 1,
+			MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer, Number: 1,
 		}},
 	}
 	for name, edit := range map[string]func(*driver.Report){
@@ -100,8 +99,7 @@ func testSecondDeath(t *testing.T, db Database) {
 		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
 		require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 		mustChange(t, s, driver.Change{
-			Action: driver.ActionRelease, IDs: []int64{id}, Version: again.Version,
-			At: at.Add(3 * time.Minute),
+			Action: driver.ActionRelease, IDs: []int64{id}, Version: again.Version, At: at.Add(3 * time.Minute),
 		})
 	}
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
@@ -122,8 +120,7 @@ func testLateDeath(t *testing.T, db Database) {
 		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "still closed" })
 		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, late)[0])
 		require.Equal(t, dlq.Pending, get(t, s, id).Status)
-		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint})
-		require.NoError(t, err)
+		groups := must(s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint}))(t)
 		require.Equal(t, at.Add(5*time.Minute), groups[0].LastSeen, "round %d", round)
 	}
 }
@@ -149,25 +146,21 @@ func testDeathsByHour(t *testing.T, db Database) {
 	check := func(want []driver.HourCount) {
 		t.Helper()
 		for range 2 {
-			stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: noon.Add(9 * time.Hour)})
-			require.NoError(t, err)
+			stats := must(s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: noon.Add(9 * time.Hour)}))(t)
 			require.Equal(t, want, stats.Hourly)
 			require.NoError(t, s.Recount(t.Context()))
 		}
 	}
 	check(want)
-	groups, err := s.Groups(t.Context(), dlq.GroupQuery{CauseText: "no stock", TrendSince: noon})
-	require.NoError(t, err)
+	groups := must(s.Groups(t.Context(), dlq.GroupQuery{CauseText: "no stock", TrendSince: noon}))(t)
 	require.Len(t, groups, 1)
 	require.Len(t, groups[0].Trend, 2, "the hour of its entry, and that of the death")
 	require.Equal(t, want[2], groups[0].Trend[1], "the other deaths are those of another cause")
 
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
-	_, err = s.Purge(t.Context(), dlq.Purge{
-		ClosedBefore: noon.Add(4 * time.Hour), Actor: "cron",
-		At: noon.Add(4 * time.Hour),
-	})
-	require.NoError(t, err)
+	must(s.Purge(t.Context(), dlq.Purge{
+		ClosedBefore: noon.Add(4 * time.Hour), Actor: "cron", At: noon.Add(4 * time.Hour),
+	}))(t)
 	want[0].Count = 0
 	check(want)
 }
@@ -232,10 +225,8 @@ func testChangedBody(t *testing.T, db Database) {
 	require.Equal(t, 1, got.Revision)
 	require.Equal(t, int64(len("changed")), got.Size)
 	require.Equal(t, "changed", string(got.Body.Payload))
-	original, err := s.Body(t.Context(), id, 0)
-	require.NoError(t, err)
-	require.Equal(t, `{"n":1}`, string(original.Payload))
-	_, err = s.Body(t.Context(), id, 2)
+	require.Equal(t, `{"n":1}`, string(must(s.Body(t.Context(), id, 0))(t).Payload))
+	_, err := s.Body(t.Context(), id, 2)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
@@ -260,8 +251,7 @@ func testLease(t *testing.T, db Database) {
 	// The one who was late gives nothing back and extends nothing.
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
 		_, err := change(t, s, driver.Change{
-			Action: action, IDs: []int64{id}, Version: claimed.Version,
-			At: at.Add(2 * time.Minute),
+			Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute),
 		})
 		require.ErrorIs(t, err, dlq.ErrConflict)
 	}
@@ -282,13 +272,11 @@ func testReleaseByHand(t *testing.T, db Database) {
 		sent := claim(t, s, id, noon.Add(time.Hour))
 		at := noon.Add(2 * time.Hour)
 		_, err := s.Change(t.Context(), driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana",
-			At: at,
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana", At: at,
 		})
 		require.ErrorIs(t, err, dlq.ErrInvalid, "it needs a note")
 		mustChange(t, s, driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana",
-			Note: "no reader",
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana", Note: "no reader",
 		})
 		got := get(t, s, id)
 		require.Equal(t, []any{dlq.Pending, 1, true}, []any{got.Status, got.RedriveCount, got.LeaseUntil.IsZero()})
@@ -313,12 +301,10 @@ func testAuditOfRun(t *testing.T, db Database) {
 		id := put(t, s, letter(n))[0].ID
 		mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})
 		mustChange(t, s, driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute),
-			Note: "no reader",
+			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute), Note: "no reader",
 		})
 		mustChange(t, s, driver.Change{Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour)})
-		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{})
-		require.NoError(t, err)
+		records := recorded(t, s, dlq.AuditFilter{EntryID: id}, dlq.Page{})
 		require.Len(t, records, 3)
 		for _, record := range records {
 			require.Equal(t, run, record.Run, string(record.Action))

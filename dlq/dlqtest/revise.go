@@ -20,29 +20,22 @@ func testRevise(t *testing.T, db Database) {
 	before := get(t, s, id)
 	revision := driver.Revision{
 		EntryID: id, Version: 1, Body: &dlq.Body{
-			UUID: "u", Payload: []byte("\x00one"),
-			Headers: map[string]string{"h": "\xff"},
+			UUID: "u", Payload: []byte("\x00one"), Headers: map[string]string{"h": "\xff"},
 		},
 		Actor: "bob", Note: "typo", Detail: map[string]string{"diff": "…"}, At: noon.Add(time.Hour),
 	}
-	e, err := s.Revise(t.Context(), revision)
-	require.NoError(t, err)
+	e := must(s.Revise(t.Context(), revision))(t)
 	require.Equal(t, []any{1, int64(4), int64(2), dlq.Pending, "bob"},
 		[]any{e.Revision, e.Size, e.Version, e.Status, e.ChangedBy})
-	_, err = s.Revise(t.Context(), revision)
+	_, err := s.Revise(t.Context(), revision)
 	var conflict *driver.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, "bob", conflict.By)
 	revision.Version = 0
-	_, err = s.Revise(t.Context(), revision)
-	require.NoError(t, err)
+	must(s.Revise(t.Context(), revision))(t)
 	require.Equal(t, 2, get(t, s, id).Revision)
-	original, err := s.Body(t.Context(), id, 0)
-	require.NoError(t, err)
-	require.Equal(t, before.Body, original)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionEdit},
-		dlq.Page{Order: driver.OldestFirst})
-	require.NoError(t, err)
+	require.Equal(t, before.Body, must(s.Body(t.Context(), id, 0))(t))
+	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionEdit}, dlq.Page{Order: driver.OldestFirst})
 	require.Len(t, records, 2)
 	require.Equal(t, map[string]string{"diff": "…", "revision": "1"}, records[0].Detail)
 	claim(t, s, id, noon.Add(2*time.Hour))
@@ -71,9 +64,8 @@ func testRedriveTo(t *testing.T, db Database) {
 		d.Origin.RedriveTo = to
 		d.Message.Metadata["redrive_to"], d.Message.Metadata["x-redrive-to"] = "forged", "forged"
 	}))[0].ID
-	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
-	require.NoError(t, err)
-	_, _, err = manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	manager := must(dlq.NewManager(dlq.ManagerConfig{Store: s}))(t)
+	_, _, err := manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "edited")
 	require.Equal(t, to, all(t, s, dlq.Filter{})[0].Origin.RedriveTo, "listed")
@@ -87,10 +79,8 @@ func testRedriveTo(t *testing.T, db Database) {
 		return
 	}
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
-	_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)})
-	require.NoError(t, err)
-	_, err = archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id)
-	require.NoError(t, err)
+	must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)}))(t)
+	must(archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id))(t)
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "from the archive")
 }
 
@@ -103,26 +93,20 @@ func testTransfer(t *testing.T, from, to Database) {
 		d.Origin.RedriveTo = "orders.billing_again.100"
 		d.Collected = envelope.Collected{Broker: "west \xff", From: "orders_dlq", Format: "spring-kafka"}
 	}))[0].ID
-	exporter, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
-	require.NoError(t, err)
-	_, _, err = exporter.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	exporter := must(dlq.NewManager(dlq.ManagerConfig{Store: s}))(t)
+	_, _, err := exporter.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	var export bytes.Buffer
-	_, err = exporter.Export(t.Context(), &export, dlq.Filter{})
-	require.NoError(t, err)
+	must(exporter.Export(t.Context(), &export, dlq.Filter{}))(t)
 
 	require.Empty(t, all(t, other, dlq.Filter{}), "another database")
-	importer, err := dlq.NewManager(dlq.ManagerConfig{Store: other})
-	require.NoError(t, err)
-	done, err := importer.Import(t.Context(), &export, dlq.By{Actor: "ana"})
-	require.NoError(t, err)
-	require.EqualValues(t, 1, done.Stored)
+	importer := must(dlq.NewManager(dlq.ManagerConfig{Store: other}))(t)
+	require.EqualValues(t, 1, must(importer.Import(t.Context(), &export, dlq.By{Actor: "ana"}))(t).Stored)
 	want, got := get(t, s, id), get(t, other, all(t, other, dlq.Filter{})[0].ID)
 	require.Equal(t, want.Origin, got.Origin)
 	require.Equal(t, want.Body, got.Body)
 	require.Equal(t, want.Revision, got.Revision)
-	original, err := other.Body(t.Context(), got.ID, 0)
-	require.NoError(t, err)
+	original := must(other.Body(t.Context(), got.ID, 0))(t)
 	require.Equal(t, want.Body.Collected, original.Collected, "of what died first too")
 }
 
@@ -135,15 +119,13 @@ func testCollected(t *testing.T, db Database) {
 	id := put(t, s, letter(1, func(d *envelope.DeadLetter) { d.Collected = where }))[0].ID
 	check := func(s dlq.Store, id int64, revision int, when string) {
 		t.Helper()
-		body, err := s.Body(t.Context(), id, revision)
-		require.NoError(t, err)
+		body := must(s.Body(t.Context(), id, revision))(t)
 		require.Equal(t, where, body.Collected, when)
 		require.NotContains(t, body.Headers, driver.CollectedHeaders[0], when)
 	}
 	check(s, id, 0, "stored")
-	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s})
-	require.NoError(t, err)
-	_, _, err = manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
+	manager := must(dlq.NewManager(dlq.ManagerConfig{Store: s}))(t)
+	_, _, err := manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte("{}")}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	check(s, id, 1, "edited")
 	forged := dlq.Edit{SetHeaders: map[string]string{driver.CollectedHeaders[0]: "east"}}
@@ -152,25 +134,20 @@ func testCollected(t *testing.T, db Database) {
 	require.Equal(t, where, driver.CollectedFrom(dlq.RedriveMessage(get(t, s, id)).Context()), "redriven")
 
 	var export bytes.Buffer
-	_, err = manager.Export(t.Context(), &export, dlq.Filter{})
-	require.NoError(t, err)
+	must(manager.Export(t.Context(), &export, dlq.Filter{}))(t)
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
-	_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)})
-	require.NoError(t, err)
+	must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)}))(t)
 	if archive, ok := driver.As[driver.ArchiveStore](s); ok {
-		back, err := archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id)
-		require.NoError(t, err)
+		back := must(archive.Unarchive(t.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id))(t)
 		require.Equal(t, []int64{id}, back)
 		check(s, id, 0, "from the archive")
 		check(s, id, 1, "from the archive")
 		later := noon.Add(24 * time.Hour)
-		_, err = s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, SkipArchive: true, Actor: "ana", At: later})
-		require.NoError(t, err)
+		must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, SkipArchive: true, Actor: "ana", At: later}))(t)
 		if _, err := s.Get(t.Context(), id); err == nil {
 			return // what was brought back is kept for a while, and an import would find it
 		}
 	}
-	_, err = manager.Import(t.Context(), &export, dlq.By{Actor: "ana"})
-	require.NoError(t, err)
+	must(manager.Import(t.Context(), &export, dlq.By{Actor: "ana"}))(t)
 	check(s, all(t, s, dlq.Filter{})[0].ID, 1, "imported")
 }

@@ -38,9 +38,8 @@ func testRunClaim(t *testing.T, db Database) {
 	items := itemsOf(t, s, r.ID, redrive.ItemClaimed)
 	require.Equal(t, []any{claimed[0].Version, 1, at.Add(time.Minute)},
 		[]any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive},
+	records := recorded(t, s, dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive},
 		dlq.Page{Limit: driver.MaxPage})
-	require.NoError(t, err)
 	require.Len(t, records, 69)
 	require.Empty(t, claimAll(t, s, r.ID, at, 100), "nothing waits")
 	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
@@ -91,8 +90,7 @@ func testRunSteps(t *testing.T, db Database) {
 	e := get(t, s, list[6])
 	require.Equal(t, []any{dlq.Resolved, "ana", at.Add(2 * time.Minute)}, []any{e.Status, e.ResolvedBy, e.ResolvedAt})
 	require.Equal(t, e.ResolvedAt, e.SucceededAt)
-	got, err := s.Run(t.Context(), r.ID)
-	require.NoError(t, err)
+	got := must(s.Run(t.Context(), r.ID))(t)
 	require.Equal(t, at.Add(2*time.Minute).Add(1000*time.Hour), got.LeaseUntil, "a step extends the lease")
 	require.Equal(t, int64(1), got.Version)
 	requireCounts(t, s, driver.Counts{Pending: 2, Retrying: 4, Resolved: 4})
@@ -117,10 +115,8 @@ func testRunClaimWithBody(t *testing.T, db Database) {
 	e := get(t, s, list[0])
 	require.Equal(t, []any{1, int64(4), "\xffnew"}, []any{e.Revision, e.Size, string(e.Body.Payload)})
 	require.Equal(t, map[string]string{"a": "\xfe"}, e.Body.Headers)
-	original, err := s.Body(t.Context(), list[0], 0)
-	require.NoError(t, err)
-	require.Equal(t, `{"n":0}`, string(original.Payload))
-	_, err = s.Body(t.Context(), list[1], 1)
+	require.Equal(t, `{"n":0}`, string(must(s.Body(t.Context(), list[0], 0))(t).Payload))
+	_, err := s.Body(t.Context(), list[1], 1)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	require.Zero(t, itemsOf(t, s, r.ID, redrive.ItemClaimed)[0].Revision, "the item remembers what it found")
 }

@@ -14,20 +14,17 @@ import (
 // newRun creates a run and freezes its set, in the name of a holder whose lease lasts.
 func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	t.Helper()
-	spec, err := spec.Resolve()
-	require.NoError(t, err)
+	spec = must(spec.Resolve())(t)
 	r := &redrive.Run{
 		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
 		ChangedBy: "ana",
 	}
 	require.NoError(t, s.CreateRun(t.Context(), r,
 		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
-	r, err = s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour)
-	require.NoError(t, err)
+	r = must(s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour))(t)
 	for r.FrozenTo < r.FreezeTo {
 		before := r.FrozenTo
-		r, err = s.FreezeRun(t.Context(), r.ID, holder, noon, chunk)
-		require.NoError(t, err)
+		r = must(s.FreezeRun(t.Context(), r.ID, holder, noon, chunk))(t)
 		require.Greater(t, r.FrozenTo, before)
 	}
 	return r
@@ -45,16 +42,14 @@ func stepOf(run string, at time.Time) redrive.Step {
 
 func mustStep(t *testing.T, s Store, step redrive.Step) redrive.Stepped {
 	t.Helper()
-	stepped, err := s.StepRun(t.Context(), step)
-	require.NoError(t, err)
+	stepped := must(s.StepRun(t.Context(), step))(t)
 	return stepped
 }
 
 // claimAll claims the next items of a run.
 func claimAll(t *testing.T, s Store, run string, at time.Time, limit int) []dlq.Entry {
 	t.Helper()
-	items, err := s.NextItems(t.Context(), run, 0, limit, 1<<30)
-	require.NoError(t, err)
+	items := must(s.NextItems(t.Context(), run, 0, limit, 1<<30))(t)
 	step := stepOf(run, at)
 	for _, item := range items {
 		step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})
@@ -71,7 +66,6 @@ func settled(t *testing.T, s Store, run string, at time.Time) redrive.Counts {
 
 func itemsOf(t *testing.T, s Store, run string, state redrive.ItemState) []redrive.Item {
 	t.Helper()
-	items, err := s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage})
-	require.NoError(t, err)
+	items := must(s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage}))(t)
 	return items
 }

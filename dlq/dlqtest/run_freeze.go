@@ -47,11 +47,9 @@ func testRunFreeze(t *testing.T, db Database) {
 	}
 	putMany(t, s, 100, 103)
 	require.Len(t, itemsOf(t, s, "run-0", ""), 18)
-	split, err := s.Split(t.Context(), dlq.Filter{})
-	require.NoError(t, err)
+	split := must(s.Split(t.Context(), dlq.Filter{}))(t)
 	require.Equal(t, []redrive.TopicCount{{Topic: "orders", Count: 23}, {Topic: "invoices", Count: 5}}, split)
-	page, err := s.RunItems(t.Context(), "run-0", redrive.ItemFilter{After: list[9], Limit: 2})
-	require.NoError(t, err)
+	page := must(s.RunItems(t.Context(), "run-0", redrive.ItemFilter{After: list[9], Limit: 2}))(t)
 	require.Equal(t, []int64{list[10], list[11]}, []int64{page[0].EntryID, page[1].EntryID})
 }
 
@@ -66,14 +64,12 @@ func testRunNextItems(t *testing.T, db Database) {
 			d.Message.Metadata["bytes"] = "\xff"
 		}))[0].ID)
 	}
-	edited, err := s.Revise(t.Context(), driver.Revision{
+	edited := must(s.Revise(t.Context(), driver.Revision{
 		EntryID: list[3],
 		Body:    &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon,
-	})
-	require.NoError(t, err)
+	}))(t)
 	newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
-	items, err := s.NextItems(t.Context(), "run-1", 0, 10, 1<<20)
-	require.NoError(t, err)
+	items := must(s.NextItems(t.Context(), "run-1", 0, 10, 1<<20))(t)
 	require.Len(t, items, 4)
 	for i, item := range items {
 		require.Equal(t, list[i], item.EntryID)
@@ -85,8 +81,6 @@ func testRunNextItems(t *testing.T, db Database) {
 		limit int
 		bytes int64
 	}{2: {0, 10, 4000}, 1: {list[1], 10, 10}, 3: {list[0], 10, 1 << 20}} {
-		items, err := s.NextItems(t.Context(), "run-1", c.after, c.limit, c.bytes)
-		require.NoError(t, err)
-		require.Len(t, items, want)
+		require.Len(t, must(s.NextItems(t.Context(), "run-1", c.after, c.limit, c.bytes))(t), want)
 	}
 }

@@ -22,8 +22,7 @@ func testRunKnown(t *testing.T, db Database) {
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
 	knowing := func(count int, meanwhile func()) redrive.Stepped {
-		items, err := s.NextItems(t.Context(), r.ID, 0, count, 1<<30)
-		require.NoError(t, err)
+		items := must(s.NextItems(t.Context(), r.ID, 0, count, 1<<30))(t)
 		step := stepOf(r.ID, at)
 		step.Known = map[int64]*dlq.Entry{}
 		for _, item := range items {
@@ -69,8 +68,7 @@ func testRunKnown(t *testing.T, db Database) {
 		closing.Published = append(closing.Published, first.Claimed[i].ID)
 	}
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive",
-		At: at.Add(time.Second),
+		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second),
 	})
 	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1},
 		mustStep(t, s, closing).Run.Counts)
@@ -78,8 +76,7 @@ func testRunKnown(t *testing.T, db Database) {
 	require.Equal(t, "ana", get(t, s, list[4]).ResolvedBy)
 
 	for action, want := range map[driver.Action]int{driver.ActionRedrive: 39, driver.ActionSucceed: 20} {
-		records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: driver.MaxPage})
-		require.NoError(t, err)
+		records := recorded(t, s, dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: driver.MaxPage})
 		require.Len(t, records, want, "nothing of a step that was made anew is there twice: %s", action)
 	}
 	requireCounts(t, s, driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
@@ -92,8 +89,7 @@ func testRunLargePayload(t *testing.T, db Database) {
 	payload := bytes.Repeat([]byte("0123456789"), 250_000)
 	id := put(t, s, letter(0, func(d *envelope.DeadLetter) { d.Message.Payload = payload }))[0].ID
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
-	items, err := s.NextItems(t.Context(), r.ID, 0, 10, 1<<30)
-	require.NoError(t, err)
+	items := must(s.NextItems(t.Context(), r.ID, 0, 10, 1<<30))(t)
 	require.True(t, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload),
 		len(payload))
 	step := stepOf(r.ID, noon)

@@ -24,8 +24,7 @@ func testRunResource(t *testing.T, db Database) {
 		ID: "run-0", Limit: 7, Rate: 12.5, Canary: []int{1, 10}, JQ: `.a = "é\u0000"`, OutcomeTimeout: time.Minute,
 		Filter: dlq.Filter{Topic: "orders", From: noon, Redrives: &redrives, IDs: []int64{1, 2}},
 	}
-	spec, err := spec.Resolve()
-	require.NoError(t, err)
+	spec = must(spec.Resolve())(t)
 	created := &redrive.Run{
 		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why",
 		ChangedAt: noon,
@@ -34,8 +33,7 @@ func testRunResource(t *testing.T, db Database) {
 	audit := driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
 	require.NoError(t, s.CreateRun(t.Context(), created, audit))
 	requireTaken(t, s.CreateRun(t.Context(), created, audit), created)
-	got, err := s.Run(t.Context(), created.ID)
-	require.NoError(t, err)
+	got := must(s.Run(t.Context(), created.ID))(t)
 	want := *created
 	want.FreezeTo = got.FreezeTo
 	require.Positive(t, got.FreezeTo)
@@ -47,12 +45,11 @@ func testRunResource(t *testing.T, db Database) {
 	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "nobody", 99 // not the caller's to change
 	audit.Action = redrive.ActionPause
 	require.NoError(t, s.ChangeRun(t.Context(), &changed, audit))
-	err = s.ChangeRun(t.Context(), &changed, audit)
+	err := s.ChangeRun(t.Context(), &changed, audit)
 	var conflict *redrive.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, []any{"bob", redrive.Paused, int64(2)}, []any{conflict.By, conflict.State, conflict.Version})
-	got, err = s.Run(t.Context(), created.ID)
-	require.NoError(t, err)
+	got = must(s.Run(t.Context(), created.ID))(t)
 	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{}, "", 0
 	require.Equal(t, &changed, got)
 	missing := changed
@@ -64,8 +61,7 @@ func testRunResource(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	_, err = s.RunItems(t.Context(), created.ID, redrive.ItemFilter{State: "lost and found"})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
-	require.NoError(t, err)
+	records := recorded(t, s, dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
 	require.Len(t, records, 2, "the change that was refused did not happen")
 
 	for n := range 5 {
@@ -100,8 +96,7 @@ func testRunLease(t *testing.T, db Database) {
 	s := stores[0]
 	putMany(t, s, 0, 3)
 	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 10)
-	_, err := s.LeaseRun(t.Context(), r.ID, holder, noon, 0)
-	require.NoError(t, err)
+	must(s.LeaseRun(t.Context(), r.ID, holder, noon, 0))(t)
 	var wg sync.WaitGroup
 	won := make([]bool, 8)
 	for i := range won {
@@ -120,12 +115,11 @@ func testRunLease(t *testing.T, db Database) {
 			winner = fmt.Sprintf("process %d", i)
 		}
 	}
-	got, err := s.Run(t.Context(), r.ID)
-	require.NoError(t, err)
+	got := must(s.Run(t.Context(), r.ID))(t)
 	require.Equal(t, []any{winner, noon.Add(time.Minute)}, []any{got.Holder, got.LeaseUntil})
 	step := stepOf(r.ID, noon.Add(time.Second))
 	step.Holder = "another"
-	_, err = s.StepRun(t.Context(), step)
+	_, err := s.StepRun(t.Context(), step)
 	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	_, _, err = s.SettleRun(t.Context(), r.ID, "another", noon, 10)
 	require.ErrorIs(t, err, redrive.ErrLeaseLost)
@@ -134,16 +128,12 @@ func testRunLease(t *testing.T, db Database) {
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = s.StepRun(t.Context(), step)
 	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its time is over, though nobody has taken it")
-	got, err = s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute)
-	require.NoError(t, err)
+	got = must(s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute))(t)
 	require.Equal(t, 1, got.Abandoned, "its holder has left it")
-	got, err = s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute)
-	require.NoError(t, err)
+	got = must(s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute))(t)
 	require.Equal(t, 2, got.Abandoned, "and so has the next one")
-	_, err = s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0)
-	require.NoError(t, err)
-	got, err = s.LeaseRun(t.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute)
-	require.NoError(t, err)
+	must(s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0))(t)
+	got = must(s.LeaseRun(t.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute))(t)
 	require.Equal(t, 2, got.Abandoned, "who gives it back has not left it")
 	_, err = s.LeaseRun(t.Context(), "none", "another", noon, time.Minute)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
@@ -164,8 +154,7 @@ func requireTaken(t *testing.T, err error, by *redrive.Run) {
 func testRunSameID(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}
-	spec, err := redrive.Spec{ID: "run"}.Resolve()
-	require.NoError(t, err)
+	spec := must(redrive.Spec{ID: "run"}.Resolve())(t)
 	faults := make([]error, 8)
 	var processes sync.WaitGroup
 	for n := range faults {
@@ -178,8 +167,7 @@ func testRunSameID(t *testing.T, db Database) {
 		processes.Go(func() { faults[n] = stores[n%2].CreateRun(t.Context(), r, audit) })
 	}
 	processes.Wait()
-	there, err := stores[0].Run(t.Context(), spec.ID)
-	require.NoError(t, err)
+	there := must(stores[0].Run(t.Context(), spec.ID))(t)
 	for n, err := range faults {
 		if fmt.Sprintf("ana %d", n) == there.CreatedBy {
 			require.NoError(t, err)

@@ -28,29 +28,24 @@ func testRunSettle(t *testing.T, db Database) {
 
 	// A success by a consumer whose clock is behind, a death, a death followed by a redrive by hand.
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive",
-		At: at.Add(-time.Minute),
+		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute),
 	})
 	for _, i := range []int{1, 2} {
 		e := get(t, s, list[i])
 		put(t, s, redriven(e, at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
 	}
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob",
-		At: at.Add(2 * time.Minute),
+		Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute),
 	})
 	// The process had published this one, and died before it could say so.
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive",
-		At: at.Add(time.Minute),
+		Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute),
 	})
 	// Succeeded and purged before anybody asked.
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive",
-		At: at.Add(time.Second),
+		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second),
 	})
-	_, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: at.Add(2 * time.Second), Actor: "cron", At: at})
-	require.NoError(t, err)
+	must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: at.Add(2 * time.Second), Actor: "cron", At: at}))(t)
 
 	now := at.Add(30 * time.Second)
 	got := settled(t, s, r.ID, now)

@@ -30,8 +30,7 @@ func testServices(t *testing.T, db Database) {
 		}
 	}
 	beat := func(r *driver.ServiceReport) driver.IntakePause {
-		pause, err := s.Beat(t.Context(), r)
-		require.NoError(t, err)
+		pause := must(s.Beat(t.Context(), r))(t)
 		return pause
 	}
 	for range 2 { // the same report again replaces it
@@ -39,8 +38,7 @@ func testServices(t *testing.T, db Database) {
 	}
 	beat(report("shop", "b", noon.Add(-time.Hour)))
 	beat(report("mail", "c", noon))
-	found, err := s.Services(t.Context(), noon.Add(-time.Minute))
-	require.NoError(t, err)
+	found := must(s.Services(t.Context(), noon.Add(-time.Minute)))(t)
 	require.Equal(t, []driver.Service{
 		{Name: "mail", Processes: []driver.ServiceReport{*report("mail", "c", noon)}},
 		{Name: "shop", Processes: []driver.ServiceReport{*report("shop", "a", noon)}},
@@ -57,11 +55,9 @@ func testServices(t *testing.T, db Database) {
 	require.Equal(t, pause, beat(report("shop", "a", noon.Add(time.Second))))
 	require.Equal(t, pause, beat(report("shop", "new", noon.Add(time.Second))))
 	require.False(t, beat(report("mail", "c", noon.Add(time.Second))).Paused)
-	found, err = s.Services(t.Context(), noon.Add(time.Hour))
-	require.NoError(t, err)
+	found = must(s.Services(t.Context(), noon.Add(time.Hour)))(t)
 	require.Equal(t, []driver.Service{{Name: "shop", Pause: pause}}, found, "a pause is shown although no process reports")
-	records, _, err := s.Audit(t.Context(), dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
-	require.NoError(t, err)
+	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
 	require.Len(t, records, 2)
 	require.Equal(t, []any{"ana", "bank is down", "shop"},
 		[]any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
@@ -71,12 +67,10 @@ func testServices(t *testing.T, db Database) {
 
 	// A process that starts removes the reports of those that ended a day before.
 	beat(report("shop", "z", noon.Add(25*time.Hour)))
-	found, err = s.Services(t.Context(), noon.Add(-24*time.Hour))
-	require.NoError(t, err)
+	found = must(s.Services(t.Context(), noon.Add(-24*time.Hour)))(t)
 	require.Len(t, found[1].Processes, 1, "shop")
 	for _, r := range []*driver.ServiceReport{
-		report("", "a", noon), report("shop", "", noon),
-		report(strings.Repeat("x", 256), "a", noon),
+		report("", "a", noon), report("shop", "", noon), report(strings.Repeat("x", 256), "a", noon),
 	} {
 		_, err := s.Beat(t.Context(), r)
 		require.ErrorIs(t, err, dlq.ErrInvalid)

@@ -21,14 +21,11 @@ func testGroups(t *testing.T, db Database) {
 	})
 	ages := putMany(t, s, 20, 21, func(d *envelope.DeadLetter) { d.Err.Message = "employee is 15, minimum 16" })
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: timeouts[:1]})
-	_, err := s.Change(t.Context(), driver.Change{
-		Action: driver.ActionDiscard, IDs: timeouts[1:4], Actor: "ana",
-		At: noon,
-	})
-	require.NoError(t, err)
+	must(s.Change(t.Context(), driver.Change{
+		Action: driver.ActionDiscard, IDs: timeouts[1:4], Actor: "ana", At: noon,
+	}))(t)
 
-	groups, err := s.Groups(t.Context(), dlq.GroupQuery{})
-	require.NoError(t, err)
+	groups := must(s.Groups(t.Context(), dlq.GroupQuery{}))(t)
 	require.Len(t, groups, 3)
 	require.Equal(t, driver.Group{
 		Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "payment 1: timeout after 2ms"),
@@ -40,14 +37,11 @@ func testGroups(t *testing.T, db Database) {
 	require.Contains(t, groups[0].Sample, "timeout after")
 	require.Equal(t, []int64{cpfs[3], ages[0]}, []int64{groups[1].LastEntry, groups[2].LastEntry})
 
-	pending, err := s.Groups(t.Context(), dlq.GroupQuery{Status: dlq.Pending, Limit: 2})
-	require.NoError(t, err)
+	pending := must(s.Groups(t.Context(), dlq.GroupQuery{Status: dlq.Pending, Limit: 2}))(t)
 	require.Equal(t, []int64{4, 2}, []int64{pending[0].Counts.Pending, pending[1].Counts.Pending})
-	cpf, err := s.Groups(t.Context(), dlq.GroupQuery{
-		CauseText: "cpf", Handler: "charge",
-		ErrorClass: "*main.TimeoutError",
-	})
-	require.NoError(t, err)
+	cpf := must(s.Groups(t.Context(), dlq.GroupQuery{
+		CauseText: "cpf", Handler: "charge", ErrorClass: "*main.TimeoutError",
+	}))(t)
 	require.Equal(t, groups[1:2], cpf)
 	require.Len(t, all(t, s, dlq.Filter{Fingerprint: cpf[0].Fingerprint}), 4)
 	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: driver.MaxPage + 1}, {Status: "x; DROP TABLE"}} {
@@ -69,20 +63,17 @@ func testGroupNewest(t *testing.T, db Database) {
 		letter(5, at(8, "age 18")),
 	}
 	receipts := put(t, s, letters...)
-	groups, err := s.Groups(t.Context(), dlq.GroupQuery{})
-	require.NoError(t, err)
+	groups := must(s.Groups(t.Context(), dlq.GroupQuery{}))(t)
 	require.Len(t, groups, 1)
 	require.Equal(t, []any{"age 19", receipts[2].ID}, []any{groups[0].Sample, groups[0].LastEntry})
 	put(t, s, letter(6, at(4, "age 14")))
-	groups, err = s.Groups(t.Context(), dlq.GroupQuery{})
-	require.NoError(t, err)
+	groups = must(s.Groups(t.Context(), dlq.GroupQuery{}))(t)
 	require.Equal(t, int64(6), groups[0].Counts.Pending)
 	require.Equal(t, []time.Time{noon.Add(time.Hour), noon.Add(9 * time.Hour)},
 		[]time.Time{groups[0].FirstSeen, groups[0].LastSeen})
 
 	put(t, s, letter(7, at(7, "late")), letter(8, at(8, "later")), letter(9, at(8, "later")))
-	groups, err = s.Groups(t.Context(), dlq.GroupQuery{SeenSince: noon.Add(8 * time.Hour)})
-	require.NoError(t, err)
+	groups = must(s.Groups(t.Context(), dlq.GroupQuery{SeenSince: noon.Add(8 * time.Hour)}))(t)
 	require.Len(t, groups, 2, "that of which nothing has died since is left out")
 	require.Equal(t, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending},
 		"the newest cause in front")
@@ -97,8 +88,7 @@ func testGroupFirst(t *testing.T, db Database) {
 		return func(d *envelope.DeadLetter) { d.At, d.Err.Message = noon.Add(time.Duration(hours)*time.Hour), text }
 	}
 	firstSeen := func(pending int64) time.Time {
-		groups, err := s.Groups(t.Context(), dlq.GroupQuery{CauseText: "age"})
-		require.NoError(t, err)
+		groups := must(s.Groups(t.Context(), dlq.GroupQuery{CauseText: "age"}))(t)
 		require.Len(t, groups, 1)
 		require.Equal(t, pending, groups[0].Counts.Pending)
 		require.Equal(t, noon.Add(9*time.Hour), groups[0].LastSeen)
@@ -128,8 +118,7 @@ func testGroupFirst(t *testing.T, db Database) {
 func testStats(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	empty, err := s.Stats(t.Context(), dlq.StatsQuery{})
-	require.NoError(t, err)
+	empty := must(s.Stats(t.Context(), dlq.StatsQuery{}))(t)
 	require.Zero(t, empty.Counts.Total())
 	require.Zero(t, empty.MeanResolution)
 	require.True(t, empty.OldestPending.IsZero())
@@ -139,13 +128,11 @@ func testStats(t *testing.T, db Database) {
 	putMany(t, s, 5, 6, func(d *envelope.DeadLetter) { d.At = noon.Add(-10 * 24 * time.Hour) })
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: orders[:1], At: noon.Add(time.Hour)})
 	mustChange(t, s, driver.Change{
-		Action: driver.ActionResolve, IDs: orders[1:2],
-		At: noon.Add(time.Second + 3*time.Hour),
+		Action: driver.ActionResolve, IDs: orders[1:2], At: noon.Add(time.Second + 3*time.Hour),
 	})
 	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: orders[2:3]})
 
-	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour)})
-	require.NoError(t, err)
+	stats := must(s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour)}))(t)
 	require.Equal(t, driver.Counts{Pending: 3, Retrying: 1, Resolved: 2}, stats.Counts)
 	require.Equal(t, 2*time.Hour, stats.MeanResolution)
 	require.Equal(t, noon.Add(-10*24*time.Hour), stats.OldestPending)
@@ -179,13 +166,11 @@ func testTrend(t *testing.T, db Database) {
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: timeouts[2:3], At: noon.Add(time.Hour)})
 	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: timeouts[1:2], At: noon.Add(2 * time.Hour)})
 
-	plain, err := s.Groups(t.Context(), dlq.GroupQuery{})
-	require.NoError(t, err)
+	plain := must(s.Groups(t.Context(), dlq.GroupQuery{}))(t)
 	require.Len(t, plain, 2)
 	require.Nil(t, plain[0].Trend)
 
-	groups, err := s.Groups(t.Context(), dlq.GroupQuery{TrendSince: noon.Add(-24 * time.Hour)})
-	require.NoError(t, err)
+	groups := must(s.Groups(t.Context(), dlq.GroupQuery{TrendSince: noon.Add(-24 * time.Hour)}))(t)
 	require.Equal(t, []driver.HourCount{
 		{Hour: hour.Add(-3 * time.Hour), Count: 2},
 		{Hour: hour, Count: 4},
@@ -194,12 +179,10 @@ func testTrend(t *testing.T, db Database) {
 		groups[0].Trend, "the restored one is not closed")
 	require.Equal(t, []driver.HourCount{{Hour: hour, Count: 3}}, groups[1].Trend)
 
-	one, err := s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: groups[1].Fingerprint, TrendSince: noon})
-	require.NoError(t, err)
+	one := must(s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: groups[1].Fingerprint, TrendSince: noon}))(t)
 	require.Equal(t, groups[1:], one)
 
-	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(2 * time.Hour)})
-	require.NoError(t, err)
+	stats := must(s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(2 * time.Hour)}))(t)
 	require.Equal(t, []driver.HourCount{
 		{Hour: hour.Add(-3 * time.Hour), Count: 2}, {Hour: hour, Count: 7}, {Hour: hour.Add(time.Hour), Closed: 2},
 	}, stats.Hourly)
@@ -219,11 +202,8 @@ func testRecent(t *testing.T, db Database) {
 	put(t, s, redriven(get(t, s, list[0]), now.Add(-30*time.Second)))
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[1:], At: now.Add(-3 * time.Minute)})
 
-	without, err := s.Stats(t.Context(), dlq.StatsQuery{Now: now})
-	require.NoError(t, err)
-	require.Nil(t, without.Recent)
-	stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: now, Recent: true})
-	require.NoError(t, err)
+	require.Nil(t, must(s.Stats(t.Context(), dlq.StatsQuery{Now: now}))(t).Recent)
+	stats := must(s.Stats(t.Context(), dlq.StatsQuery{Now: now, Recent: true}))(t)
 	want := make([]driver.SpanCount, 12)
 	for i := range want {
 		want[i].From = now.Truncate(5 * time.Minute).Add(time.Duration(i-11) * 5 * time.Minute)
@@ -249,8 +229,7 @@ func testRecount(t *testing.T, db Database) {
 		switch i % 5 {
 		case 0:
 			mustChange(t, s, driver.Change{
-				Action: driver.ActionResolve, IDs: []int64{id},
-				At: closed.Add(time.Duration(i) * time.Hour),
+				Action: driver.ActionResolve, IDs: []int64{id}, At: closed.Add(time.Duration(i) * time.Hour),
 			})
 		case 1:
 			mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}, At: closed})
@@ -271,10 +250,8 @@ func testRecount(t *testing.T, db Database) {
 	require.Equal(t, 2, purged)
 
 	read := func() (driver.Stats, []driver.Group) {
-		stats, err := s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)})
-		require.NoError(t, err)
-		groups, err := s.Groups(t.Context(), dlq.GroupQuery{Limit: 100, TrendSince: noon})
-		require.NoError(t, err)
+		stats := must(s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)}))(t)
+		groups := must(s.Groups(t.Context(), dlq.GroupQuery{Limit: 100, TrendSince: noon}))(t)
 		return stats, groups
 	}
 	keptStats, keptGroups := read()
@@ -294,9 +271,7 @@ func testRecount(t *testing.T, db Database) {
 func requireCounts(t *testing.T, s dlq.Store, want driver.Counts) {
 	t.Helper()
 	for range 2 {
-		stats, err := s.Stats(t.Context(), dlq.StatsQuery{})
-		require.NoError(t, err)
-		require.Equal(t, want, stats.Counts)
+		require.Equal(t, want, must(s.Stats(t.Context(), dlq.StatsQuery{}))(t).Counts)
 		require.NoError(t, s.Recount(t.Context()))
 	}
 }

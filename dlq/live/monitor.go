@@ -141,8 +141,7 @@ func (m *Monitor) Report(now time.Time) *driver.ServiceReport {
 	defer m.mu.Unlock()
 	for key, q := range m.queues {
 		row := driver.ServiceQueue{
-			Topic: key.topic, Consumer: key.consumer, Handler: key.handler,
-			Handling: len(q.handling) + q.again,
+			Topic: key.topic, Consumer: key.consumer, Handler: key.handler, Handling: len(q.handling) + q.again,
 		}
 		for _, since := range q.handling {
 			if row.Since.IsZero() || since.Before(row.Since) {

@@ -69,8 +69,7 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
 	groups, err := n.store.Groups(ctx, driver.GroupQuery{
-		SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet),
-		Limit: driver.MaxPage,
+		SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: driver.MaxPage,
 	})
 	if err != nil {
 		return nil, err

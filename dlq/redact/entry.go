@@ -130,8 +130,7 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	f := &spec.Filter
 	for _, text := range []*string{
 		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID,
-		&f.CorrelationID, &f.TraceID,
-		&f.Error, &f.Cause,
+		&f.CorrelationID, &f.TraceID, &f.Error, &f.Cause,
 	} {
 		*text = r.Text(*text)
 	}
@@ -163,8 +162,7 @@ func (r *Rules) Item(item wire.RunItem) wire.RunItem {
 // Recurrence is what may be shown of a report.
 func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
 	for _, causes := range []*[]wire.RecurringCause{
-		&report.New, &report.Growing, &report.Returning, &report.Fixed,
-		&report.Steady,
+		&report.New, &report.Growing, &report.Returning, &report.Fixed, &report.Steady,
 	} {
 		*causes = slices.Clone(*causes) // the report of a cache is shared with others
 		for i := range *causes {

@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	fit "github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var auditColumns = []string{
@@ -86,26 +87,17 @@ func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dri
 
 func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]driver.AuditRecord, error) {
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var records []driver.AuditRecord
-	for rows.Next() {
-		var r driver.AuditRecord
-		var detail string
-		err := rows.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From, &r.To,
-			&r.Version, textValue{&detail})
-		if err != nil {
-			return nil, err
-		}
-		if detail != "" {
-			if err := json.Unmarshal([]byte(detail), &r.Detail); err != nil {
-				return nil, fmt.Errorf("detail of record %d: %w", r.ID, err)
+	return sqldb.All[driver.AuditRecord](s.read.QueryContext(ctx, query, args...))(
+		func(row sqldb.Row, r *driver.AuditRecord) error {
+			var detail string
+			err := row.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From,
+				&r.To, &r.Version, textValue{&detail})
+			if err != nil || detail == "" {
+				return err
 			}
-		}
-		records = append(records, r)
-	}
-	return records, rows.Err()
+			if err := json.Unmarshal([]byte(detail), &r.Detail); err != nil {
+				return fmt.Errorf("detail of record %d: %w", r.ID, err)
+			}
+			return nil
+		})
 }

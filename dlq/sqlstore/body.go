@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var bodyColumns = []string{
@@ -120,20 +121,14 @@ func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body
 
 // readParts appends the rest of a long payload.
 func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
-	rows, err := s.read.QueryContext(ctx, s.bind(
-		"SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"), id, b.Revision)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var part sql.RawBytes
-		if err := rows.Scan(&part); err != nil {
+	return sqldb.Each(s.read.QueryContext(ctx, s.bind(
+		"SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"), id, b.Revision))(
+		func(row sqldb.Row) error {
+			var part sql.RawBytes
+			err := row.Scan(&part)
+			b.Payload = append(b.Payload, part...)
 			return err
-		}
-		b.Payload = append(b.Payload, part...)
-	}
-	return rows.Err()
+		})
 }
 
 // storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go alongside it in

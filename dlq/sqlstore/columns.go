@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // column is a column of dlq_entries: what of a dead letter is in it, how it is read, compared and sent. Everything in
@@ -39,8 +40,7 @@ type column struct {
 // columns are those of dlq_entries but id, in the order in which statements have them.
 var columns = []column{
 	{
-		name: "dedup_key", kind: "bytea",
-		value:     func(_ dialect, e *dlq.Entry) any { return e.Key[:] },
+		name: "dedup_key", kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return e.Key[:] },
 		dest:      func(e *dlq.Entry) any { return keyValue{&e.Key} },
 		newColumn: required("dedup_key", func(r *letterRow) []byte { return r.Key[:] }),
 	},
@@ -101,8 +101,7 @@ func (c column) archivedAs(name string) column { c.archive = name; return c }
 // plain is a text column that is never NULL.
 func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
 	return column{
-		name: name, kind: "text",
-		value:     func(_ dialect, e *dlq.Entry) any { return string(*of(e)) },
+		name: name, kind: "text", value: func(_ dialect, e *dlq.Entry) any { return string(*of(e)) },
 		dest:      func(e *dlq.Entry) any { return of(e) },
 		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 		newColumn: required(name, func(r *letterRow) string { return string(*of(r.Entry)) }),
@@ -112,8 +111,7 @@ func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
 // textOrNull is a column of which empty text is NULL.
 func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 	return column{
-		name: name, kind: "text",
-		value:     func(_ dialect, e *dlq.Entry) any { return null(*of(e)) },
+		name: name, kind: "text", value: func(_ dialect, e *dlq.Entry) any { return null(*of(e)) },
 		dest:      func(e *dlq.Entry) any { return textValue{of(e)} },
 		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 		newColumn: text(name, func(r *letterRow) *string { return of(r.Entry) }),
@@ -123,8 +121,7 @@ func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 // bytesOrNull is a column of bytes, of which none are NULL.
 func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) column {
 	return column{
-		name: name, kind: "bytea",
-		value:     func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
+		name: name, kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
 		dest:      func(e *dlq.Entry) any { return bytesValue[T]{of(e)} },
 		same:      func(a, b *dlq.Entry) bool { return bytes.Equal([]byte(*of(a)), []byte(*of(b))) },
 		newColumn: binary(name, func(r *letterRow) []byte { return []byte(*of(r.Entry)) }),
@@ -134,8 +131,7 @@ func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) col
 // integer is a column of integers that is never NULL.
 func integer[T int | int64](name, kind string, of func(e *dlq.Entry) *T) column {
 	return column{
-		name: name, kind: kind,
-		value:     func(_ dialect, e *dlq.Entry) any { return *of(e) },
+		name: name, kind: kind, value: func(_ dialect, e *dlq.Entry) any { return *of(e) },
 		dest:      func(e *dlq.Entry) any { return of(e) },
 		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 		newColumn: required(name, func(r *letterRow) T { return *of(r.Entry) }),
@@ -144,8 +140,7 @@ func integer[T int | int64](name, kind string, of func(e *dlq.Entry) *T) column 
 
 func integerOrNull[T int32 | int64](name, kind string, of func(e *dlq.Entry) **T) column {
 	return column{
-		name: name, kind: kind,
-		value:     func(_ dialect, e *dlq.Entry) any { return nullable(*of(e)) },
+		name: name, kind: kind, value: func(_ dialect, e *dlq.Entry) any { return nullable(*of(e)) },
 		dest:      func(e *dlq.Entry) any { return of(e) },
 		same:      func(a, b *dlq.Entry) bool { return nullable(*of(a)) == nullable(*of(b)) },
 		newColumn: optional(name, func(r *letterRow) *T { return *of(r.Entry) }),
@@ -161,10 +156,9 @@ func timeOf(name string, of func(e *dlq.Entry) *time.Time) column {
 // timeOrNull is a column of which the zero time is NULL.
 func timeOrNull(name string, of func(e *dlq.Entry) *time.Time) column {
 	return column{
-		name: name, kind: "timestamptz",
-		value: func(d dialect, e *dlq.Entry) any { return d.time(*of(e)) },
-		dest:  func(e *dlq.Entry) any { return timeValue{of(e)} },
-		same:  func(a, b *dlq.Entry) bool { return of(a).Equal(*of(b)) },
+		name: name, kind: "timestamptz", value: func(d dialect, e *dlq.Entry) any { return d.time(*of(e)) },
+		dest: func(e *dlq.Entry) any { return timeValue{of(e)} },
+		same: func(a, b *dlq.Entry) bool { return of(a).Equal(*of(b)) },
 		newColumn: optional(name, func(r *letterRow) *time.Time {
 			if of(r.Entry).IsZero() {
 				return nil
@@ -220,36 +214,20 @@ func stateValues(d dialect, e *dlq.Entry) []any {
 }
 
 // scanEntry reads a row of selectEntry. The cause is not in it: it follows from the error.
-func scanEntry(row interface{ Scan(dest ...any) error }) (dlq.Entry, error) {
-	var e dlq.Entry
+func scanEntry(row sqldb.Row, e *dlq.Entry) error {
 	dest := make([]any, 1, len(columns)+1)
 	dest[0] = &e.ID
 	for i := range columns {
-		dest = append(dest, columns[i].dest(&e))
+		dest = append(dest, columns[i].dest(e))
 	}
-	if err := row.Scan(dest...); err != nil {
-		return e, err
-	}
+	err := row.Scan(dest...)
 	e.Cause = dlq.Normalize(e.ErrorMessage)
-	return e, nil
+	return err
 }
 
-// scanEntries reads and closes rows.
-func scanEntries(rows *sql.Rows) ([]dlq.Entry, error) {
-	defer rows.Close()
-	var entries []dlq.Entry
-	for rows.Next() {
-		e, err := scanEntry(rows)
-		if err != nil {
-			return nil, err
-		}
-		if len(entries) == cap(entries) {
-			// append would copy a page of 500, which are large, many more times
-			entries = slices.Grow(entries, max(8, len(entries)))
-		}
-		entries = append(entries, e)
-	}
-	return entries, rows.Err()
+// scanEntries reads and closes the answer to a query.
+func scanEntries(rows *sql.Rows, err error) ([]dlq.Entry, error) {
+	return sqldb.All[dlq.Entry](rows, err)(scanEntry)
 }
 
 // keyValue reads a key.

@@ -86,35 +86,23 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	}
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.From(table)
-	for _, status := range slices.Compact(slices.Sorted(slices.Values(statuses))) {
+	statuses = slices.Compact(slices.Sorted(slices.Values(statuses)))
+	for _, status := range statuses {
 		b.SelectMore("coalesce(sum(" + strings.ToLower(string(status)) + "), 0)") // one of the columns, it was checked
 	}
 	whereText(b, "topic", f.Topic)
 	whereText(b, "event_type", f.EventType)
 	s.whereCause(b, f)
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return 0, err
+	counts, targets := make([]int64, len(statuses)), make([]any, len(statuses))
+	for i := range counts {
+		targets[i] = &counts[i]
 	}
-	defer rows.Close()
-	for rows.Next() {
-		columns, err := rows.Columns()
-		if err != nil {
-			return 0, err
-		}
-		counts, targets := make([]int64, len(columns)), make([]any, len(columns))
-		for i := range counts {
-			targets[i] = &counts[i]
-		}
-		if err := rows.Scan(targets...); err != nil {
-			return 0, err
-		}
-		for _, c := range counts {
-			n += c
-		}
+	err = s.read.QueryRowContext(ctx, query, args...).Scan(targets...)
+	for _, c := range counts {
+		n += c
 	}
-	return n, rows.Err()
+	return n, err
 }
 
 // whereCause picks groups.

@@ -115,11 +115,7 @@ func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (m
 	for chunk := range chunks(rows) {
 		query := insertInto("dlq_entries", entryColumns, len(chunk)) +
 			" ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
-		found, err := s.statements.query(ctx, tx, query, slices.Concat(chunk...)...)
-		if err != nil {
-			return nil, err
-		}
-		if err := scanIDs(found, ids); err != nil {
+		if err := scanIDs(s.statements.query(ctx, tx, query, slices.Concat(chunk...)...))(ids); err != nil {
 			return nil, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // maxBranches bounds how many ranges of an index one page is put together from.
@@ -59,20 +60,7 @@ func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error)
 	b.Select("fingerprint").From("dlq_groups").
 		Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(text)))).Limit(maxBranches + 1)
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var found []string
-	for rows.Next() {
-		var fingerprint string
-		if err := rows.Scan(&fingerprint); err != nil {
-			return nil, err
-		}
-		found = append(found, fingerprint)
-	}
-	return found, rows.Err()
+	return sqldb.Column[string](s.read.QueryContext(ctx, query, args...))
 }
 
 // listing is the statement for a page of the branches.

@@ -70,12 +70,9 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
 			return nil, err
 		}
-		found, err := s.statements.query(ctx, tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
-			questionMarks(len(chunk), 1)+" AND put_token = ?", append(keys, token)...)
+		err := scanIDs(s.statements.query(ctx, tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
+			questionMarks(len(chunk), 1)+" AND put_token = ?", append(keys, token)...))(ids)
 		if err != nil {
-			return nil, err
-		}
-		if err := scanIDs(found, ids); err != nil {
 			return nil, err
 		}
 	}

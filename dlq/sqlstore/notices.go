@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	fit "github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var _ driver.NoticeStore = (*Store)(nil)
@@ -38,21 +39,13 @@ func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, 
 	if err := s.open("notices"); err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
-		" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since))
+	found, err := sqldb.All[driver.Notice](s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
+		" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since)))(
+		func(row sqldb.Row, n *driver.Notice) error { return row.Scan(&n.Receiver, &n.ID, timeValue{&n.At}) })
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: notices: %w", err)
 	}
-	defer rows.Close()
-	var found []driver.Notice
-	for rows.Next() {
-		var n driver.Notice
-		if err := rows.Scan(&n.Receiver, &n.ID, timeValue{&n.At}); err != nil {
-			return nil, fmt.Errorf("sqlstore: notices: %w", err)
-		}
-		found = append(found, n)
-	}
-	return found, rows.Err()
+	return found, nil
 }
 
 // PutNotice notes what a receiver has had.
@@ -102,8 +95,7 @@ func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 			return err
 		}
 		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note,
-			Detail: detail,
+			At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note, Detail: detail,
 		}})
 	})
 }
@@ -133,19 +125,14 @@ func (s *Store) Mutes(ctx context.Context, at time.Time) ([]driver.Mute, error) 
 	if err := s.open("mutes"); err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes"+
-		" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint"), s.dialect.time(at))
+	query := s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes" +
+		" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint")
+	found, err := sqldb.All[driver.Mute](s.read.QueryContext(ctx, query, s.dialect.time(at)))(
+		func(row sqldb.Row, m *driver.Mute) error {
+			return row.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note)
+		})
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: mutes: %w", err)
 	}
-	defer rows.Close()
-	var found []driver.Mute
-	for rows.Next() {
-		var m driver.Mute
-		if err := rows.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note); err != nil {
-			return nil, fmt.Errorf("sqlstore: mutes: %w", err)
-		}
-		found = append(found, m)
-	}
-	return found, rows.Err()
+	return found, nil
 }

@@ -143,27 +143,22 @@ func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string
 			" INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) PARTITION BY RANGE (" + id + ")",
 		"ALTER TABLE " + table + " DROP CONSTRAINT " + before,
 	}
-	//nolint:gosec // G202: a table of ours
 	query := "SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(pg_get_constraintdef(k.oid), '') FROM pg_index i" +
 		" JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.contype = " +
 		"'p' WHERE i.indrelid = '" + table + "'::regclass ORDER BY 1"
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err := sqldb.Each(tx.QueryContext(ctx, query))(func(row sqldb.Row) error {
 		var name, definition, primary string
-		if err := rows.Scan(&name, &definition, &primary); err != nil {
-			return nil, err
+		if err := row.Scan(&name, &definition, &primary); err != nil {
+			return err
 		}
 		statements = append(statements, fmt.Sprintf("ALTER INDEX %q RENAME TO %q", name, name+"_"+beforeMonth))
 		if primary != "" {
 			definition = fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %q %s", table, name, primary)
 		}
 		statements = append(statements, definition)
-	}
-	return append(statements, "CREATE TABLE "+table+"_"+otherMonth+" PARTITION OF "+table+" DEFAULT"), rows.Err()
+		return nil
+	})
+	return append(statements, "CREATE TABLE "+table+"_"+otherMonth+" PARTITION OF "+table+" DEFAULT"), err
 }
 
 func execAll(ctx context.Context, tx *sql.Tx, statements []string) error {
@@ -231,21 +226,12 @@ func makeMonth(ctx context.Context, tx *sql.Tx, month int) error {
 
 // partitionsOf are the names of the partitions without the table's; none when it is not partitioned.
 func partitionsOf(ctx context.Context, db *sql.DB) ([]string, error) {
-	rows, err := db.QueryContext(ctx, "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"+
-		" WHERE i.inhparent = 'dlq_entries'::regclass ORDER BY c.relname")
-	if err != nil {
-		return nil, err
+	found, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT c.relname FROM pg_inherits i"+
+		" JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'dlq_entries'::regclass ORDER BY c.relname"))
+	for i := range found {
+		found[i] = strings.TrimPrefix(found[i], "dlq_entries_")
 	}
-	defer rows.Close()
-	var found []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		found = append(found, strings.TrimPrefix(name, "dlq_entries_"))
-	}
-	return found, rows.Err()
+	return found, err
 }
 
 // months are the partitions that a purge may drop, the oldest first: those before this month.

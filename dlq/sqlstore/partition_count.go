@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // keepsMany reports whether a month keeps too many entries to be dropped, as far as ranges of its indexes tell:
@@ -44,31 +45,26 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 			return nil, 0, 0, err
 		}
 	}
-	//nolint:gosec // G202: a table and a condition of ours
 	query := "SELECT " + condition + ", fingerprint, event_type, topic, status, floor(date_part('epoch', created_at) / " +
 		"3600)::bigint, floor(date_part('epoch', resolved_at) / 3600)::bigint, count(*)," +
 		" sum(round(date_part('epoch', resolved_at - created_at) * 1000000)::bigint / 1000)::bigint" +
 		" FROM " + entries + " GROUP BY 1, 2, 3, 4, 5, 6, 7"
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return nil, 0, 0, err
-	}
-	defer rows.Close()
 	lost = &deltas{}
 	lost.init()
-	for rows.Next() {
+	err = sqldb.Each(tx.QueryContext(ctx, query))(func(row sqldb.Row) error {
 		var counted monthCount
-		if err := counted.scan(rows); err != nil {
-			return nil, 0, 0, err
+		if err := counted.scan(row); err != nil {
+			return err
 		}
 		if !counted.gone {
 			stay += counted.n
-			continue
+			return nil
 		}
 		gone += counted.n
 		lost.drop(&counted)
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return nil, 0, 0, err
 	}
 	_, err = tx.ExecContext(ctx, "SET LOCAL enable_sort TO DEFAULT")
@@ -86,8 +82,8 @@ type monthCount struct {
 	resolutionMS      sql.Null[int64]
 }
 
-func (c *monthCount) scan(rows *sql.Rows) error {
-	return rows.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n,
+func (c *monthCount) scan(row sqldb.Row) error {
+	return row.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n,
 		&c.resolutionMS)
 }
 

@@ -117,8 +117,7 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	err = s.insertAudit(ctx, tx, []driver.AuditRecord{{
 		At: p.At, Actor: p.Actor, Action: driver.ActionPurge, Note: p.Note,
 		Detail: map[string]string{
-			"month": month, "entries": strconv.FormatInt(gone, 10),
-			"kept": strconv.FormatInt(stay, 10),
+			"month": month, "entries": strconv.FormatInt(gone, 10), "kept": strconv.FormatInt(stay, 10),
 		},
 	}})
 	if err != nil {

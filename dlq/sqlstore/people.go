@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var _ driver.PeopleStore = (*Store)(nil)
@@ -44,12 +45,9 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 	})
 }
 
-func scanToken(row interface{ Scan(dest ...any) error }) (driver.Token, error) {
-	var t driver.Token
-	err := row.Scan(&t.Name, &t.Role, &t.Digest, timeValue{&t.CreatedAt}, &t.CreatedBy, timeValue{&t.ExpiresAt},
-		timeValue{&t.UsedAt},
-		timeValue{&t.RevokedAt}, textValue{&t.RevokedBy})
-	return t, err
+func scanToken(row sqldb.Row, t *driver.Token) error {
+	return row.Scan(&t.Name, &t.Role, &t.Digest, timeValue{&t.CreatedAt}, &t.CreatedBy, timeValue{&t.ExpiresAt},
+		timeValue{&t.UsedAt}, timeValue{&t.RevokedAt}, textValue{&t.RevokedBy})
 }
 
 // Tokens returns all tokens.
@@ -57,20 +55,8 @@ func (s *Store) Tokens(ctx context.Context) ([]driver.Token, error) {
 	if err := s.open("tokens"); err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, selectToken+" ORDER BY name")
+	tokens, err := sqldb.All[driver.Token](s.read.QueryContext(ctx, selectToken+" ORDER BY name"))(scanToken)
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: tokens: %w", err)
-	}
-	defer rows.Close()
-	var tokens []driver.Token
-	for rows.Next() {
-		t, err := scanToken(rows)
-		if err != nil {
-			return nil, fmt.Errorf("sqlstore: tokens: %w", err)
-		}
-		tokens = append(tokens, t)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("sqlstore: tokens: %w", err)
 	}
 	return tokens, nil
@@ -81,11 +67,11 @@ func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error)
 	if err := s.open("token"); err != nil {
 		return nil, err
 	}
-	t, err := scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest))
-	if err != nil {
+	t := &driver.Token{}
+	if err := scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest), t); err != nil {
 		return nil, fmt.Errorf("sqlstore: token: %w", notFound(err))
 	}
-	return &t, nil
+	return t, nil
 }
 
 // UseToken notes that a token was used.
@@ -102,7 +88,8 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 		return fmt.Errorf("sqlstore: revoke token: %w: no actor or no time", dlq.ErrInvalid)
 	}
 	return s.inTx(ctx, "revoke token "+name, func(tx *sql.Tx) error {
-		t, err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.dialect.forUpdate(), name))
+		var t driver.Token
+		err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.dialect.forUpdate(), name), &t)
 		if err != nil {
 			return notFound(err)
 		}

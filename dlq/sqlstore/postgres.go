@@ -68,16 +68,12 @@ func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows []
 		return ids, nil
 	}
 	names, values, args := unnest(entryColumns, rows)
-	found, err := s.statements.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
+	return ids, scanIDs(s.statements.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
 		"INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)"+
 		" SELECT dedup_key, event_id, source_id, correlation_id FROM v ORDER BY dedup_key"+
 		" ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id, dedup_key)"+
 		" INSERT INTO dlq_entries (id, "+names+") SELECT k.entry_id, v.* FROM v JOIN k USING (dedup_key) ORDER BY k.entry_id"+
-		" RETURNING id, dedup_key", args...)
-	if err != nil {
-		return nil, err
-	}
-	return ids, scanIDs(found, ids)
+		" RETURNING id, dedup_key", args...))(ids)
 }
 
 func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {

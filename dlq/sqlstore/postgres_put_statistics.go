@@ -12,8 +12,7 @@ import (
 var newStatisticsNames = []string{
 	"in_group", "in_count", "in_hour",
 	"group_fingerprint", "group_cause", "group_sample", "group_class", "group_handler", "group_first", "group_last",
-	"group_at", "group_new",
-	"count_type", "count_topic", "count_new", "hour_at", "hour_fingerprint", "hour_new",
+	"group_at", "group_new", "count_type", "count_topic", "count_new", "hour_at", "hour_fingerprint", "hour_new",
 }
 
 // newStatistics are the values of newStatisticsNames. Groups, counts and hours are in the order in which every
@@ -43,9 +42,7 @@ func newStatistics(letters []letterRow) []any {
 		return mapped(groups, func(key string) string { return text(all.groups[key]) })
 	}
 	return []any{
-		inGroup, inCount, inHour,
-		groups,
-		group(func(g *groupDelta) string { return g.entry.Cause }),
+		inGroup, inCount, inHour, groups, group(func(g *groupDelta) string { return g.entry.Cause }),
 		group(func(g *groupDelta) string { return g.entry.ErrorMessage }),
 		group(func(g *groupDelta) string { return g.entry.ErrorClass }),
 		group(func(g *groupDelta) string { return g.entry.Handler }),

@@ -43,11 +43,7 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	b.Where(notBrought("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
 	b.OrderBy("resolved_at").Limit(p.Limit)
 	query, args := b.Build()
-	rows, err := tx.QueryContext(ctx, query+s.dialect.forUpdate(), args...)
-	if err != nil {
-		return 0, err
-	}
-	entries, err := scanEntries(rows)
+	entries, err := scanEntries(tx.QueryContext(ctx, query+s.dialect.forUpdate(), args...))
 	if err != nil {
 		return 0, err
 	}

@@ -280,12 +280,9 @@ func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driv
 			args[i] = chunk[i][:]
 		}
 		table, id := p.store.dialect.keys()
-		rows, err := p.store.statements.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+" WHERE dedup_key IN "+
-			questionMarks(len(chunk), 1), args...)
+		err := scanIDs(p.store.statements.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+
+			" WHERE dedup_key IN "+questionMarks(len(chunk), 1), args...))(ids)
 		if err != nil {
-			return nil, err
-		}
-		if err := scanIDs(rows, ids); err != nil {
 			return nil, err
 		}
 	}

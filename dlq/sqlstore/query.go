@@ -19,7 +19,8 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	if err := s.open("get"); err != nil {
 		return nil, err
 	}
-	e, err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id))
+	e := &dlq.Entry{}
+	err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id), e)
 	if err == nil {
 		e.Body, err = s.readBody(ctx, id, e.Revision)
 	}
@@ -29,7 +30,7 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: get entry %d: %w", id, err)
 	}
-	return &e, nil
+	return e, nil
 }
 
 // List returns a page of the entries that the filter picks.
@@ -52,11 +53,7 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.List
 		return driver.Listing{}, nil
 	}
 	query, args := s.listing(branches, p, cursor)
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
-	}
-	entries, err := scanEntries(rows)
+	entries, err := scanEntries(s.read.QueryContext(ctx, query, args...))
 	if err != nil {
 		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
 	}

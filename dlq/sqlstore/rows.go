@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // chunkSizes are the numbers of rows that one statement has. A few fixed ones, so that the statements can be prepared.
@@ -66,18 +67,19 @@ func idInList(column string, ids []int64) iter.Seq2[string, []any] {
 	}
 }
 
-// scanIDs reads and closes rows of ids and keys.
-func scanIDs(rows *sql.Rows, ids map[driver.Key]int64) error {
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		var key []byte
-		if err := rows.Scan(&id, &key); err != nil {
-			return err
-		}
-		ids[driver.Key(key)] = id
+// scanIDs puts a query's answer, of ids and keys, into a map.
+func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
+	return func(ids map[driver.Key]int64) error {
+		return sqldb.Each(rows, err)(func(row sqldb.Row) error {
+			var id int64
+			var key []byte
+			if err := row.Scan(&id, &key); err != nil {
+				return err
+			}
+			ids[driver.Key(key)] = id
+			return nil
+		})
 	}
-	return rows.Err()
 }
 
 // lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot wait
@@ -85,13 +87,8 @@ func scanIDs(rows *sql.Rows, ids map[driver.Key]int64) error {
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {
-		rows, err := s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+" ORDER BY id"+
-			s.dialect.forUpdate(),
-			args...)
-		if err != nil {
-			return nil, err
-		}
-		entries, err := scanEntries(rows)
+		entries, err := scanEntries(s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+
+			" ORDER BY id"+s.dialect.forUpdate(), args...))
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
@@ -24,7 +25,7 @@ type runRow struct {
 	seq int64
 }
 
-func scanRun(row interface{ Scan(dest ...any) error }) (*runRow, error) {
+func scanRun(row sqldb.Row) (*runRow, error) {
 	r := &runRow{}
 	var id, document, holder string
 	var version, frozenTo, freezeTo int64
@@ -140,25 +141,20 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 	}
 	b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
-	}
-	defer rows.Close()
 	var runs []redrive.Run
 	next := ""
 	var last *runRow
-	for rows.Next() {
-		if len(runs) == p.Limit {
+	err = sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) (err error) {
+		if len(runs) == p.Limit { // the last row, which is one more than asked for
 			next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
-			break
+			return nil
 		}
-		if last, err = scanRun(rows); err != nil {
-			return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
+		if last, err = scanRun(row); err == nil {
+			runs = append(runs, last.Run)
 		}
-		runs = append(runs, last.Run)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
 	}
 	return runs, next, nil

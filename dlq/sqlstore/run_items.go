@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM " +
@@ -108,27 +109,14 @@ func (s *Store) readItems(ctx context.Context, id string, f redrive.ItemFilter) 
 		query, args = query+" AND state = ?", append(args, string(f.State))
 	}
 	query += " AND entry_id > ? ORDER BY entry_id LIMIT " + strconv.Itoa(f.Limit)
-	rows, err := s.read.QueryContext(ctx, s.bind(query), append(args, f.After)...)
-	if err != nil {
-		return nil, err
-	}
-	return scanItems(rows)
+	return scanItems(s.read.QueryContext(ctx, s.bind(query), append(args, f.After)...))
 }
 
-func scanItems(rows *sql.Rows) ([]redrive.Item, error) {
-	defer rows.Close()
-	var items []redrive.Item
-	for rows.Next() {
-		var i redrive.Item
-		err := rows.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil},
-			timeValue{&i.SettledAt},
-			textValue{&i.Detail})
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	return items, rows.Err()
+func scanItems(rows *sql.Rows, err error) ([]redrive.Item, error) {
+	return sqldb.All[redrive.Item](rows, err)(func(row sqldb.Row, i *redrive.Item) error {
+		return row.Scan(&i.EntryID, &i.State, &i.Version, &i.Revision, &i.Redrive, timeValue{&i.ClaimedUntil},
+			timeValue{&i.SettledAt}, textValue{&i.Detail})
+	})
 }
 
 // NextItems returns waiting items with their entries and bodies.
@@ -162,11 +150,8 @@ func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
 		at[items[i].EntryID] = &items[i]
 	}
 	for in, args := range s.dialect.idIn("id", itemIDs(items)) {
-		rows, err := s.read.QueryContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...)
-		if err != nil {
-			return err
-		}
-		entries, err := scanEntries(rows)
+		entries, err := scanEntries(
+			s.read.QueryContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...))
 		if err != nil {
 			return err
 		}
@@ -187,12 +172,16 @@ func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 		}
 	}
 	for in, args := range s.dialect.idIn("entry_id", itemIDs(items)) {
-		rows, err := s.read.QueryContext(ctx, s.bind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
-			" content_type, headers, stack_trace FROM dlq_bodies WHERE "+in), args...)
-		if err != nil {
+		err := sqldb.Each(s.read.QueryContext(ctx, s.bind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
+			" content_type, headers, stack_trace FROM dlq_bodies WHERE "+in), args...))(func(row sqldb.Row) error {
+			var id int64
+			b, err := scanBody(row, &id)
+			if e := byID[id]; err == nil && e != nil && e.Revision == b.Revision {
+				e.Body = b
+			}
 			return err
-		}
-		if err := scanBodies(rows, byID); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -214,23 +203,8 @@ func itemIDs(items []redrive.Item) []int64 {
 	return ids
 }
 
-func scanBodies(rows *sql.Rows, entries map[int64]*dlq.Entry) error {
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		b, err := scanBody(rows, &id)
-		if err != nil {
-			return err
-		}
-		if e := entries[id]; e != nil && e.Revision == b.Revision {
-			e.Body = b
-		}
-	}
-	return rows.Err()
-}
-
 // scanBody reads a row that begins with the entry's id and the revision.
-func scanBody(row interface{ Scan(dest ...any) error }, id *int64) (*dlq.Body, error) {
+func scanBody(row sqldb.Row, id *int64) (*dlq.Body, error) {
 	b := &dlq.Body{}
 	var uuid, digest []byte
 	var headers string

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Split counts entries by topic.
@@ -37,42 +38,23 @@ func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM"+
-		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries"+items+" WHERE r.run_id = ? GROUP BY e.fingerprint) n"+
-		" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?"), id, causes)
+	query := s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM" +
+		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items + " WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
+		" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?")
+	split, err := sqldb.All[redrive.CauseCount](s.read.QueryContext(ctx, query, id, causes))(
+		func(row sqldb.Row, c *redrive.CauseCount) error {
+			return row.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count)
+		})
 	if err != nil {
-		return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
-	}
-	defer rows.Close()
-	var split []redrive.CauseCount
-	for rows.Next() {
-		var c redrive.CauseCount
-		if err := rows.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count); err != nil {
-			return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
-		}
-		split = append(split, c)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
 	}
 	return topics, split, nil
 }
 
 func (s *Store) topics(ctx context.Context, query string, args ...any) ([]redrive.TopicCount, error) {
-	rows, err := s.read.QueryContext(ctx, query, args...)
+	split, err := sqldb.All[redrive.TopicCount](s.read.QueryContext(ctx, query, args...))(
+		func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: split: %w", err)
-	}
-	defer rows.Close()
-	var split []redrive.TopicCount
-	for rows.Next() {
-		var c redrive.TopicCount
-		if err := rows.Scan(&c.Topic, &c.Count); err != nil {
-			return nil, fmt.Errorf("sqlstore: split: %w", err)
-		}
-		split = append(split, c)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("sqlstore: split: %w", err)
 	}
 	return split, nil

@@ -191,12 +191,8 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.Ite
 	found := make(map[int64]redrive.Item, len(ids))
 	for _, state := range states {
 		for in, args := range p.store.dialect.idIn("entry_id", ids) {
-			rows, err := p.store.statements.query(ctx, p.tx, selectItem+" WHERE run_seq = ? AND state = ? AND "+in,
-				slices.Concat([]any{p.run.seq, string(state)}, args)...)
-			if err != nil {
-				return nil, err
-			}
-			items, err := scanItems(rows)
+			items, err := scanItems(p.store.statements.query(ctx, p.tx, selectItem+
+				" WHERE run_seq = ? AND state = ? AND "+in, slices.Concat([]any{p.run.seq, string(state)}, args)...))
 			if err != nil {
 				return nil, err
 			}

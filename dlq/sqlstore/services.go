@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	fit "github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var _ driver.ServiceStore = (*Store)(nil)
@@ -117,20 +118,15 @@ func (s *Store) Services(ctx context.Context, since time.Time) ([]driver.Service
 	if err := s.open("services"); err != nil {
 		return nil, err
 	}
-	rows, err := s.read.QueryContext(ctx, s.bind(
-		"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
-			" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since))
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: services: %w", err)
-	}
-	defer rows.Close()
 	var found []driver.Service
-	for rows.Next() {
+	err := sqldb.Each(s.read.QueryContext(ctx, s.bind(
+		"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
+			" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since)))(func(row sqldb.Row) error {
 		var service, process, by, report string
 		var at time.Time
 		var paused int
-		if err := rows.Scan(&service, &process, timeValue{&at}, &paused, &by, &report); err != nil {
-			return nil, fmt.Errorf("sqlstore: services: %w", err)
+		if err := row.Scan(&service, &process, timeValue{&at}, &paused, &by, &report); err != nil {
+			return err
 		}
 		if len(found) == 0 || found[len(found)-1].Name != service {
 			found = append(found, driver.Service{Name: service})
@@ -138,15 +134,19 @@ func (s *Store) Services(ctx context.Context, since time.Time) ([]driver.Service
 		last := &found[len(found)-1]
 		if process == "" {
 			last.Pause = driver.IntakePause{Service: service, Paused: paused != 0, By: by, At: at}
-			continue
+			return nil
 		}
 		var r driver.ServiceReport
 		if err := json.Unmarshal([]byte(report), &r); err != nil {
-			return nil, fmt.Errorf("sqlstore: services: report of %s %s: %w", service, process, err)
+			return fmt.Errorf("report of %s %s: %w", service, process, err)
 		}
 		last.Processes = append(last.Processes, r)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: services: %w", err)
 	}
 	found = slices.DeleteFunc(found, func(s driver.Service) bool { return len(s.Processes) == 0 && !s.Pause.Paused })
 	slices.SortFunc(found, func(a, b driver.Service) int { return strings.Compare(a.Name, b.Name) })
-	return found, rows.Err()
+	return found, nil
 }

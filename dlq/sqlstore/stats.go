@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 const (
@@ -56,23 +57,13 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, e
 	}
 	b.OrderBy(rank+" DESC", "fingerprint").Limit(q.Limit)
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
+	groups, err := sqldb.All[driver.Group](s.read.QueryContext(ctx, query, args...))(
+		func(row sqldb.Row, g *driver.Group) error {
+			return row.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
+				&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
+				timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
+		})
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: groups: %w", err)
-	}
-	defer rows.Close()
-	var groups []driver.Group
-	for rows.Next() {
-		var g driver.Group
-		err := rows.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
-			&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
-			timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
-		if err != nil {
-			return nil, fmt.Errorf("sqlstore: groups: %w", err)
-		}
-		groups = append(groups, g)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
 	}
 	if err := s.readTrends(ctx, q.TrendSince, groups); err != nil {
@@ -97,21 +88,16 @@ func (s *Store) readTrends(ctx context.Context, since time.Time, groups []driver
 			"(entries > 0 OR closed > 0 OR died_again > 0)").
 		OrderBy("hour")
 	query, args := b.Build()
-	rows, err := s.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) error {
 		var fingerprint string
 		var h driver.HourCount
-		if err := rows.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
+		if err := row.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
 			return err
 		}
 		g := byFingerprint[fingerprint]
 		g.Trend = append(g.Trend, h)
-	}
-	return rows.Err()
+		return nil
+	})
 }
 
 // Stats returns the numbers of a dashboard from the kept statistics.
@@ -139,32 +125,26 @@ func (s *Store) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, erro
 }
 
 func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.Stats) error {
-	rows, err := s.read.QueryContext(ctx,
-		"SELECT event_type, topic, pending, retrying, parked, resolved, discarded, resolution_ms FROM dlq_counts")
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	byType, byTopic := map[string]driver.Counts{}, map[string]driver.Counts{}
 	var resolutionMS int64
-	for rows.Next() {
-		var eventType, topic string
-		var c driver.Counts
-		var ms int64
-		err := rows.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms)
-		if err != nil {
+	err := sqldb.Each(s.read.QueryContext(ctx,
+		"SELECT event_type, topic, pending, retrying, parked, resolved, discarded, resolution_ms FROM dlq_counts"))(
+		func(row sqldb.Row) error {
+			var eventType, topic string
+			var c driver.Counts
+			var ms int64
+			err := row.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms)
+			stats.Counts = sum(stats.Counts, c)
+			byType[eventType] = sum(byType[eventType], c)
+			byTopic[topic] = sum(byTopic[topic], c)
+			resolutionMS += ms
 			return err
-		}
-		stats.Counts = sum(stats.Counts, c)
-		byType[eventType] = sum(byType[eventType], c)
-		byTopic[topic] = sum(byTopic[topic], c)
-		resolutionMS += ms
-	}
+		})
 	stats.ByType, stats.ByTopic = named(byType), named(byTopic)
 	if stats.Counts.Resolved > 0 {
 		stats.MeanResolution = time.Duration(resolutionMS/stats.Counts.Resolved) * time.Millisecond
 	}
-	return rows.Err()
+	return err
 }
 
 func sum(a, b driver.Counts) driver.Counts {
@@ -190,20 +170,13 @@ func named(counts map[string]driver.Counts) []driver.NamedCounts {
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
 	query := s.bind("SELECT hour, sum(entries), sum(closed), sum(died_again) FROM dlq_hours WHERE hour >= ? AND hour <= " +
 		"? GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 OR sum(died_again) > 0 ORDER BY hour")
-	rows, err := s.read.QueryContext(ctx, query,
-		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var h driver.HourCount
-		if err := rows.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
-			return err
-		}
-		stats.Hourly = append(stats.Hourly, h)
-	}
-	return rows.Err()
+	var err error
+	stats.Hourly, err = sqldb.All[driver.HourCount](s.read.QueryContext(ctx, query,
+		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now)))(
+		func(row sqldb.Row, h *driver.HourCount) error {
+			return row.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain)
+		})
+	return err
 }
 
 // readRecent counts the spans of the last hour: each is a range of an index.

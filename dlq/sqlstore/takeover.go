@@ -197,23 +197,16 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	if err != nil || !foreign {
 		return err
 	}
-	rows, err := tx.QueryContext(ctx, "SELECT indexrelid::regclass::text, relname FROM pg_index i JOIN pg_class c ON "+
-		"c.oid = i.indexrelid"+
-		" WHERE indrelid = to_regclass($1)", quoteTable(table))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	var statements []string
-	for rows.Next() {
-		var index, name string
-		if err := rows.Scan(&index, &name); err != nil {
+	statements, err := sqldb.All[string](tx.QueryContext(ctx, "SELECT indexrelid::regclass::text, relname FROM pg_index i"+
+		" JOIN pg_class c ON c.oid = i.indexrelid WHERE indrelid = to_regclass($1)", quoteTable(table)))(
+		func(row sqldb.Row, statement *string) error {
+			var index, name string
+			err := row.Scan(&index, &name)
+			*statement = "ALTER INDEX " + index + " RENAME TO " +
+				quoteName(name[:min(len(name), 63-len(keptSuffix))]+keptSuffix)
 			return err
-		}
-		statements = append(statements, "ALTER INDEX "+index+" RENAME TO "+
-			quoteName(name[:min(len(name), 63-len(keptSuffix))]+keptSuffix))
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		})
+	if err != nil {
 		return err
 	}
 	if name := unqualified(table); name == "dlq_events" || name == "dlq_events_archive" {
@@ -254,24 +247,11 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 
 // regrant lets those who may read and change a table do so with the one that has its name now.
 func regrant(ctx context.Context, db *sql.DB, from, to string) error {
-	//nolint:gosec // G202: a quoted name
-	rows, err := db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+quoteTable(to)+" TO '"+
-		" || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
+	grants, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+
+		quoteTable(to)+" TO ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
 		" FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"+
-		" WHERE c.oid = to_regclass($1) AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')", quoteTable(from))
+		" WHERE c.oid = to_regclass($1) AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')", quoteTable(from)))
 	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	var grants []string
-	for rows.Next() {
-		var grant string
-		if err := rows.Scan(&grant); err != nil {
-			return err
-		}
-		grants = append(grants, grant)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
 	for _, grant := range grants {
@@ -333,20 +313,14 @@ func countTaken(ctx context.Context, db *sql.DB, table string) (map[string]int64
 }
 
 func counted(rows *sql.Rows, err error) (map[string]int64, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	counts := map[string]int64{}
-	for rows.Next() {
+	return counts, sqldb.Each(rows, err)(func(row sqldb.Row) error {
 		var status string
 		var n int64
-		if err := rows.Scan(&status, &n); err != nil {
-			return nil, err
-		}
+		err := row.Scan(&status, &n)
 		counts[status] = n
-	}
-	return counts, rows.Err()
+		return err
+	})
 }
 
 // quoteTable quotes a name that may have a schema in front.

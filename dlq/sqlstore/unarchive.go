@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 var _ driver.ArchiveStore = (*Store)(nil)
@@ -42,21 +43,9 @@ func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...i
 func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args []any) ([]int64, error) {
 	keys, _ := s.dialect.keys()
 	archive := s.dialect.archive()
-	rows, err := tx.QueryContext(ctx, s.bind("SELECT id FROM "+archive+" WHERE "+in+
-		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)"), args...)
+	ids, err := sqldb.Column[int64](tx.QueryContext(ctx, s.bind("SELECT id FROM "+archive+" WHERE "+in+
+		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)"), args...))
 	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	slices.Sort(ids)

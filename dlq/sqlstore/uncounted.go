@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the
@@ -82,8 +83,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 	d.init()
 	for _, g := range stored.Groups {
 		entry := &dlq.Entry{
-			ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass,
-			Handler: g.Handler,
+			ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler,
 		}
 		there := d.groups[g.Fingerprint]
 		if there == nil {
@@ -137,28 +137,21 @@ func (s *Store) fold(ctx context.Context) error {
 
 // foldTx is one transaction of fold, and reports whether there may be more to count.
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
-	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate()) //nolint:gosec // constants
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close()
-	var ids []int64
+	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate())
 	var all deltas
-	for rows.Next() {
-		var id int64
+	ids, err := sqldb.All[int64](tx.QueryContext(ctx, query))(func(row sqldb.Row, id *int64) error {
 		var data []byte
-		if err := rows.Scan(&id, &data); err != nil {
-			return false, err
+		if err := row.Scan(id, &data); err != nil {
+			return err
 		}
 		var stored storedDeltas
 		if err := json.Unmarshal(data, &stored); err != nil {
-			return false, fmt.Errorf("uncounted %d: %w", id, err)
+			return fmt.Errorf("uncounted %d: %w", *id, err)
 		}
-		ids = append(ids, id)
 		all.merge(&stored)
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return false, err
 	}
 	for in, args := range s.dialect.idIn("id", ids) {
@@ -208,18 +201,13 @@ func (s *Store) Recount(ctx context.Context) error {
 }
 
 func (s *Store) countEntries(ctx context.Context, tx *sql.Tx) (*deltas, error) {
-	rows, err := tx.QueryContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	all := &deltas{}
-	for rows.Next() {
-		e, err := scanEntry(rows)
-		if err != nil {
-			return nil, err
+	return all, sqldb.Each(tx.QueryContext(ctx, "SELECT "+selectEntry+" FROM dlq_entries"))(func(row sqldb.Row) error {
+		var e dlq.Entry
+		if err := scanEntry(row, &e); err != nil {
+			return err
 		}
 		all.add(&e)
-	}
-	return all, rows.Err()
+		return nil
+	})
 }

@@ -63,32 +63,48 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 }
 
 // A server that names queues in its own way redrives to the place that the consumer's broker recorded: the one retry
-// queue, which messages leave when they expire, or the consumer's queue.
+// queue, which messages leave when they expire, or the consumer's queue, where they wait for as long as nobody reads.
 func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 	t.Parallel()
-	for to, opts := range map[string][]func(*brokers.Config){
-		"orders_retry": {naming(brokers.Laravel())},
-		"orders":       {naming(brokers.Laravel()), delays(time.Second)},
+	retried, named := naming(brokers.Laravel()), delays(time.Second)
+	for name, test := range map[string]struct {
+		to               string
+		consumer, server []func(*brokers.Config)
+	}{
+		"one retry queue":                         {"orders_retry", []func(*brokers.Config){retried}, nil},
+		"named delays":                            {"orders", []func(*brokers.Config){retried, named}, nil},
+		"named delays, a server with one queue":   {"orders", []func(*brokers.Config){retried, named}, []func(*brokers.Config){retried}},
+		"one retry queue, a server with delays":   {"orders_retry", []func(*brokers.Config){retried}, []func(*brokers.Config){retried, named}},
+		"one retry queue, a server like the same": {"orders_retry", []func(*brokers.Config){retried}, []func(*brokers.Config){retried}},
 	} {
-		t.Run(to, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := services.SharedRabbitMQ(t).VHost(t)
 			p := dialPlain(t, url)
-			s := serve(t, openBroker(t, url, opts...), "orders", middleware.Config{},
+			s := serve(t, openBroker(t, url, test.consumer...), "orders", middleware.Config{},
 				func(*message.Message) error { return nil })
 			p.send("", "orders", amqp.Publishing{Body: []byte("first")})
 			origin := s.next().origin
-			require.Equal(t, to, origin.RedriveTo)
+			require.Equal(t, test.to, origin.RedriveTo)
 
-			server := openBroker(t, url)
-			require.NoError(t, server.Reschedule(envelope.WithExistingOnly(t.Context()), origin, newMessage("again"), 0))
+			server := openBroker(t, url, test.server...)
+			redrive := func(text string) {
+				require.NoError(t, server.Reschedule(envelope.WithExistingOnly(t.Context()), origin, newMessage(text), 0))
+			}
+			redrive("again")
 			again := s.next()
 			require.Equal(t, "again", string(again.message.Payload))
-			if to != "orders" {
-				require.Equal(t, to, diedIn(t, again.message))
+			if test.to != "orders" {
+				require.Equal(t, test.to, diedIn(t, again.message))
 			}
-			require.Zero(t, p.depth(to))
+			require.Zero(t, p.depth(test.to))
 			require.Empty(t, s.runs, "once")
+
+			s.stop()
+			redrive("while nobody reads")
+			waiting := p.next("orders")
+			require.Equal(t, "while nobody reads", string(waiting.Body))
+			require.Empty(t, waiting.Expiration, "it waits for its consumer for as long as that takes")
 		})
 	}
 }

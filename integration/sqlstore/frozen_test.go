@@ -71,14 +71,19 @@ func TestPool_IdleTx(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
 	postgres, maria := server.Database(t), services.SharedMariaDB(t).Database(t)
+	mysql := services.SharedMySQL(t).Database(t)
 	const name = "idle_in_transaction_session_timeout"
+	strict := services.Postgres(t, services.PostgresConfig{Settings: map[string]string{name: "3000"}})
 	for _, tt := range []struct{ address, query, want string }{
 		{postgres, "SHOW " + name, "7s"},
+		{strict.Database(t), "SHOW " + name, "3s"}, // a shorter one stays
 		{with(postgres, name+"=300000"), "SHOW " + name, "5min"},
 		{with(postgres, name+"=0"), "SHOW " + name, "0"},
 		{services.PgBouncer(t, server).Through(postgres), "SHOW " + name, "0"},
 		{maria, "SELECT @@idle_transaction_timeout", "7"},
-		{services.SharedMySQL(t).Database(t), "SELECT @@wait_timeout", "7"},
+		{with(maria, "idle_transaction_timeout=3"), "SELECT @@idle_transaction_timeout", "3"},
+		{mysql, "SELECT @@wait_timeout", "7"},
+		{with(mysql, "wait_timeout=5"), "SELECT @@wait_timeout", "5"},
 	} {
 		u, err := url.Parse(tt.address)
 		require.NoError(t, err)

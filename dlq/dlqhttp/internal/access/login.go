@@ -133,8 +133,7 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	}
 	state, nonce, verifier := oauth2.GenerateVerifier(), oauth2.GenerateVerifier(), oauth2.GenerateVerifier()
 	kept := url.Values{
-		"state": {state}, "nonce": {nonce}, "verifier": {verifier},
-		"to": {local(r.URL.Query().Get("to"), l.prefix)},
+		"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)},
 	}
 	l.set(w, l.flow(), kept.Encode(), attempt)
 	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)),

@@ -38,8 +38,7 @@ func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 		return nil, errors.New("this store keeps no tokens")
 	}
 	return &stored{
-		store: people, logger: logger, lookups: NewLimiter(lookupRate, lookupBurst),
-		known: map[string]*knownToken{},
+		store: people, logger: logger, lookups: NewLimiter(lookupRate, lookupBurst), known: map[string]*knownToken{},
 	}, nil
 }
 

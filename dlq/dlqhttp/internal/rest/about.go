@@ -28,8 +28,7 @@ func (a *API) aboutRoutes() {
 func (a *API) me(ctx context.Context, _ *none) (*output[wire.Me], error) {
 	who := access.From(ctx)
 	return &output[wire.Me]{wire.Me{
-		Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly,
-		Redacted: a.visible(ctx).Hides(),
+		Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly, Redacted: a.visible(ctx).Hides(),
 	}}, nil
 }
 

@@ -69,8 +69,7 @@ func (a *API) groupRoutes() {
 	}, a.mute)
 	handle(a, route{
 		id: "unmute-group", method: http.MethodPost, path: "/groups/{fingerprint}/unmute", tag: "groups",
-		role: access.Operator, changes: true,
-		summary: "Notify of a cause again; the answer is what is still muted",
+		role: access.Operator, changes: true, summary: "Notify of a cause again; the answer is what is still muted",
 	}, a.unmute)
 }
 

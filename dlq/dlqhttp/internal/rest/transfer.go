@@ -52,8 +52,7 @@ func (a *API) transferRoutes() {
 
 	r := route{
 		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin,
-		changes: true, slow: true,
-		summary:     "Import what an export has written; what is there already stays",
+		changes: true, slow: true, summary: "Import what an export has written; what is there already stays",
 		description: "To repeat an import is safe, and finishes one that broke: an entry is known by its key.",
 	}
 	op := a.operation(r)

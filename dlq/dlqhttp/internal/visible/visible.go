@@ -157,8 +157,7 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 	var causes []wire.CauseCount
 	for _, c := range shown.Causes {
 		g := v.rules.Group(wire.Group{
-			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler,
-			ErrorClass: c.ErrorClass,
+			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass,
 		})
 		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
 		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool {

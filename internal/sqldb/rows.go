@@ -1,0 +1,50 @@
+package sqldb
+
+import (
+	"database/sql"
+	"slices"
+)
+
+// Row is a row of a query's answer.
+type Row interface{ Scan(dest ...any) error }
+
+// Each reads and closes the answer of a query, a call for each row: Each(db.QueryContext(ctx, query))(read). An error of
+// the query or of read ends it.
+func Each(rows *sql.Rows, err error) func(read func(Row) error) error {
+	return func(read func(Row) error) error {
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := read(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}
+
+// All is [Each] for a list: All[T](db.QueryContext(ctx, query))(scan). A list of no rows is nil.
+func All[T any](rows *sql.Rows, err error) func(scan func(Row, *T) error) ([]T, error) {
+	return func(scan func(Row, *T) error) ([]T, error) {
+		var list []T
+		err := Each(rows, err)(func(row Row) error {
+			if len(list) == cap(list) {
+				// append would copy a page of large rows many more times
+				list = slices.Grow(list, max(8, len(list)))
+			}
+			list = list[:len(list)+1]
+			return scan(row, &list[len(list)-1])
+		})
+		if err != nil {
+			return nil, err
+		}
+		return list, nil
+	}
+}
+
+// Column is [All] for rows of one column.
+func Column[T any](rows *sql.Rows, err error) ([]T, error) {
+	return All[T](rows, err)(func(row Row, value *T) error { return row.Scan(value) })
+}
