@@ -51,7 +51,7 @@ type normalizer struct {
 	out strings.Builder
 	// glue is punctuation behind a ?, held back: another value behind it makes one ? of all, as in 10.0.0.1:5432.
 	glue string
-	// value says that the last thing written was a ?.
+	// value means that the last thing written was a ?.
 	value bool
 }
 

@@ -64,7 +64,7 @@ func (i *importer) setFailing(err error) {
 	i.failing = err
 }
 
-// wake says that something was spooled, because of cause.
+// wake notes that something was spooled, because of cause.
 func (i *importer) wake(cause error) {
 	if !errors.Is(cause, errStoreDown) {
 		i.setFailing(cause)
@@ -227,7 +227,7 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	return err
 }
 
-// storeError says that the store did not take what was read.
+// storeError means that the store did not take what was read.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string { return e.err.Error() }
@@ -304,7 +304,7 @@ func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
 	return i.refusals >= maxRefusals
 }
 
-// refuse puts a record aside, so that those behind it go on.
+// refuse sets a record apart, so that those behind it continue.
 func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, cause error) error {
 	if err := s.Refuse(line); err != nil {
 		return fmt.Errorf("put a refused record aside: %w", err)

@@ -227,7 +227,7 @@ func (l *Letters) Store() Store { return l.store }
 type SpoolStats struct {
 	spool.Stats
 
-	// StoreDown says that the store does not answer and everything goes to the spool; LastError is what it said last.
+	// StoreDown means that the store does not answer and everything goes to the spool; LastError is what it said last.
 	StoreDown bool
 	LastError error
 }

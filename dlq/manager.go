@@ -201,7 +201,7 @@ func (m *Manager) publish(ctx context.Context, claimed *Entry) error {
 	return m.cfg.Redriver.Reschedule(ctx, claimed.Origin, RedriveMessage(claimed), 0) //nolint:contextcheck // the message has its own
 }
 
-// release gives a claim back. That fails only when the store fails or the claim is over: then the lease does it.
+// release returns a claim. That fails only when the store fails or the claim is over: then the lease does it.
 func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 	defer cancel()
@@ -216,7 +216,7 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	return err
 }
 
-// Resolve says that an entry is taken care of: RESOLVED, by the actor.
+// Resolve records that an entry is taken care of: RESOLVED, by the actor.
 func (m *Manager) Resolve(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{
 		Action:     driver.ActionResolve,

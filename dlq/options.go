@@ -43,7 +43,7 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l 
 func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
 
 // WithSpoolLimit sets the most bytes that the spool may take on disk. Defaults to 1 GiB. When they are taken,
-// DeadLetter fails, and the pipeline gives the message back to the broker at a measured pace.
+// DeadLetter fails, and the pipeline returns the message to the broker at a measured pace.
 func WithSpoolLimit(bytes int64) Option { return func(o *options) { o.spool.MaxBytes = bytes } }
 
 // WithoutSpool makes DeadLetter fail when the store does: for tests, and for where no disk can be written.

@@ -44,7 +44,7 @@ type Recurrence struct {
 	Returning []RecurringCause `json:"returning"`
 	Fixed     []RecurringCause `json:"fixed"`
 	Steady    []RecurringCause `json:"steady"`
-	// Incomplete says that there are more causes than were looked at: those with the fewest entries are left out.
+	// Incomplete means that there are more causes than were looked at: those with the fewest entries are left out.
 	Incomplete bool `json:"incomplete,omitzero"`
 }
 

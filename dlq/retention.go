@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Retention says for how long closed entries are kept. What waits for somebody is kept for as long as it waits.
+// Retention specifies for how long closed entries are kept. What waits for somebody is kept for as long as it waits.
 type Retention struct {
 	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them
 	// forever. Older services kept resolved ones for 90 days, and discarded ones forever.

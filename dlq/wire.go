@@ -16,7 +16,7 @@ func (e *Edit) Wire() wire.Edit {
 	return w
 }
 
-// SetWire makes the edit what its JSON form says.
+// SetWire sets the edit from its JSON form.
 func (e *Edit) SetWire(w *wire.Edit) {
 	*e = Edit{JQ: w.JQ, SetHeaders: w.SetHeaders, RemoveHeaders: w.RemoveHeaders, Payload: w.PayloadBase64}
 	if w.Payload != nil {
@@ -29,5 +29,5 @@ var recurrences = mirror.New[Recurrence, wire.Recurrence](nil)
 // Wire is the report's JSON form.
 func (r *Recurrence) Wire() wire.Recurrence { return recurrences.To(r) }
 
-// SetWire makes the report what its JSON form says.
+// SetWire sets the report from its JSON form.
 func (r *Recurrence) SetWire(w *wire.Recurrence) { *r = recurrences.From(w) }

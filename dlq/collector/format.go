@@ -13,7 +13,7 @@ import (
 
 // Format reads the dead letters of one system.
 type Format struct {
-	// Name stands in envelope.Collected. Required.
+	// Name is kept in envelope.Collected. Required.
 	Name string
 	// Read fills in what the message carries about its death, and reports false when it is not of this system. It must
 	// not change the message, and must not fail: what cannot be read is left out. Required.

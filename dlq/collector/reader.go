@@ -15,7 +15,7 @@ import (
 // SourceStats describes how a source is doing.
 type SourceStats struct {
 	Broker, Topic string
-	// Subscribed says that messages can arrive now.
+	// Subscribed means that messages can arrive now.
 	Subscribed bool
 	// Collected counts messages stored and acked, GivenBack those that the sink did not take in time.
 	Collected, GivenBack int64

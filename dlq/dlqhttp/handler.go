@@ -49,7 +49,7 @@ func New(cfg Config) (*Handler, error) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.root.ServeHTTP(w, r) }
 
 // EndStreams ends the progress streams that are open, for which a server that shuts down would wait: give it to
-// [http.Server.RegisterOnShutdown]. The rest goes on. Call it once.
+// [http.Server.RegisterOnShutdown]. The rest continues. Call it once.
 func (h *Handler) EndStreams() { h.api.EndStreams() }
 
 // routes puts everything where it is served.
@@ -118,7 +118,7 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 	})
 }
 
-// livez says that the program runs.
+// livez answers that the program runs.
 func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": StatusOK})
 }

@@ -27,7 +27,7 @@ type LoginConfig struct {
 	PublicURL string
 	// Scopes are the requested ones. Defaults to openid, profile, email and groups.
 	Scopes []string
-	// NameClaim is the claim that stands in the audit log, which must be the person's for good. Defaults to email,
+	// NameClaim is the claim that appears in the audit log, which must be the person's for good. Defaults to email,
 	// which must be verified.
 	NameClaim string
 	// GroupsClaim has the groups, as a list. Defaults to groups.

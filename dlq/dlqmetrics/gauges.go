@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// answer is what the store has said.
+// answer is the last one of the store.
 type answer struct {
 	ok    bool
 	stats driver.Stats

@@ -2,7 +2,7 @@ package driver
 
 import "time"
 
-// By is who makes a change and why. Both stand in the audit log.
+// By is who makes a change and why. Both appear in the audit log.
 type By struct {
 	// Actor is who: a user's name, from the authenticator and not from the request. Required.
 	Actor string

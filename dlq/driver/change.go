@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Action is what is done to an entry. Its text stands in the audit log.
+// Action is what is done to an entry. Its text appears in the audit log.
 type Action string
 
 const (
@@ -15,7 +15,7 @@ const (
 	ActionRedrive Action = "redrive"
 	// ActionPublished records that the broker confirmed the redriven message; the lease then waits for the outcome.
 	ActionPublished Action = "published"
-	// ActionRelease gives a claim back, because the message could not be published: RETRYING to PENDING, or to PARKED.
+	// ActionRelease returns a claim, because the message could not be published: RETRYING to PENDING, or to PARKED.
 	ActionRelease Action = "release"
 	// ActionReleaseByHand ends the wait for an outcome that a person knows will not come, before its lease ends:
 	// RETRYING to PENDING, or to PARKED when its redrives are used up. The redrive still counts, and a late outcome of
@@ -26,7 +26,7 @@ const (
 	ActionSucceed Action = "succeed"
 	// ActionDie records that the redriven message died again: to PENDING, or to PARKED when its redrives are used up.
 	ActionDie Action = "die"
-	// ActionResolve says that it is taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
+	// ActionResolve means that it is taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
 	ActionResolve Action = "resolve"
 	// ActionDiscard gives the entry up: PENDING, PARKED, or overdue RETRYING, to DISCARDED.
 	ActionDiscard Action = "discard"

@@ -8,9 +8,9 @@ import (
 type Outcome string
 
 const (
-	// Stored says that it is a new entry.
+	// Stored means that it is a new entry.
 	Stored Outcome = "stored"
-	// Seen says that the entry is there already and this death was reported before. Nothing but SeenCount changed.
+	// Seen means that the entry is there already and this death was reported before. Nothing but SeenCount changed.
 	Seen Outcome = "seen"
 	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
 	// used up.

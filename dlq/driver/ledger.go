@@ -30,7 +30,7 @@ type Reservation struct {
 	Entries, Limit int64
 	At             time.Time
 	Window         time.Duration
-	// Open says that it is sent over time: it counts until it is settled.
+	// Open means that it is sent over time: it counts until it is settled.
 	Open bool
 }
 

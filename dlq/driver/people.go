@@ -39,7 +39,7 @@ const (
 
 // Token is a bearer token of an HTTP server, without the token itself.
 type Token struct {
-	// Name stands in the audit log, Role is what its owner may do. Digest is that of the token. Required.
+	// Name appears in the audit log, Role is what its owner may do. Digest is that of the token. Required.
 	Name, Role, Digest string
 	// CreatedAt and CreatedBy are required. A zero ExpiresAt is never; a zero UsedAt is not yet, a zero RevokedAt is
 	// not.

@@ -24,7 +24,7 @@ const (
 	ActionResumeIntake Action = "resume_intake"
 )
 
-// Service is a service and what its processes said last.
+// Service is a service and the last reports of its processes.
 type Service struct {
 	Name      string
 	Pause     IntakePause
@@ -45,7 +45,7 @@ type ServiceReport struct {
 	Service string    `json:"service"`
 	Process string    `json:"process"`
 	At      time.Time `json:"at"`
-	// CanPause says that intake goes through a gate that a pause closes; Paused, that it is closed.
+	// CanPause means that intake goes through a gate that a pause closes; Paused, that it is closed.
 	CanPause bool `json:"can_pause,omitzero"`
 	Paused   bool `json:"paused,omitzero"`
 	// Problem is why intake has not come back after a pause.

@@ -47,7 +47,7 @@ func (e *Entry) Detail() wire.EntryDetail {
 	return d
 }
 
-// SetWire makes the entry what its JSON form says. Body is not touched. A key of another length than a [Key] is left
+// SetWire sets the entry from its JSON form. Body is not touched. A key of another length than a [Key] is left
 // out.
 func (e *Entry) SetWire(w *wire.Entry) {
 	body := e.Body
@@ -58,7 +58,7 @@ func (e *Entry) SetWire(w *wire.Entry) {
 	}
 }
 
-// SetDetail makes the entry what its JSON form with a body says. The error wraps [ErrInvalid] when the body's digest
+// SetDetail sets the entry from its JSON form with a body. The error wraps [ErrInvalid] when the body's digest
 // cannot be read.
 func (e *Entry) SetDetail(w *wire.EntryDetail) error {
 	e.SetWire(&w.Entry)
@@ -85,7 +85,7 @@ func (b *Body) Wire() wire.Body {
 	return w
 }
 
-// SetWire makes the body what its JSON form says. The digest is taken as it stands there: compare it where it matters.
+// SetWire sets the body from its JSON form. The digest is taken as it stands there: compare it where it matters.
 func (b *Body) SetWire(w *wire.Body) error {
 	*b = Body{
 		Revision: w.Revision, UUID: string(w.UUID), Payload: w.Bytes(), Headers: w.Headers,
@@ -123,7 +123,7 @@ func (f *Filter) Wire() wire.Filter {
 	return w
 }
 
-// SetWire makes the filter what its JSON form says. The error wraps [ErrInvalid] for a payload field that cannot be
+// SetWire sets the filter from its JSON form. The error wraps [ErrInvalid] for a payload field that cannot be
 // read.
 func (f *Filter) SetWire(w *wire.Filter) error {
 	*f = filters.From(w)
@@ -140,13 +140,13 @@ func (f *Filter) SetWire(w *wire.Filter) error {
 // Wire is the group's JSON form.
 func (g *Group) Wire() wire.Group { return groups.To(g) }
 
-// SetWire makes the group what its JSON form says.
+// SetWire sets the group from its JSON form.
 func (g *Group) SetWire(w *wire.Group) { *g = groups.From(w) }
 
 // Wire is the JSON form of the statistics.
 func (s *Stats) Wire() wire.Stats { return stats.To(s) }
 
-// SetWire makes the statistics what their JSON form says.
+// SetWire sets the statistics from their JSON form.
 func (s *Stats) SetWire(w *wire.Stats) { *s = stats.From(w) }
 
 // Wire is the JSON form of the audit record.
@@ -158,11 +158,11 @@ func (r *AuditRecord) SetWire(w *wire.AuditRecord) { *r = audits.From(w) }
 // Wire is the JSON form of the mute.
 func (m *Mute) Wire() wire.Mute { return mutes.To(m) }
 
-// SetWire makes the mute what its JSON form says.
+// SetWire sets the mute from its JSON form.
 func (m *Mute) SetWire(w *wire.Mute) { *m = mutes.From(w) }
 
 // Wire is the JSON form of the conflict.
 func (e *ConflictError) Wire() wire.Conflict { return conflicts.To(e) }
 
-// SetWire makes the conflict what its JSON form says.
+// SetWire sets the conflict from its JSON form.
 func (e *ConflictError) SetWire(w *wire.Conflict) { *e = conflicts.From(w) }

@@ -1,6 +1,6 @@
 // Package notify tells people what needs them: a cause that is new or has come back, a redrive run that stopped or
 // waits for approval, and a store that does not answer. It finds these in the store and publishes them as messages;
-// whoever handles the messages gives them to [Notifier.Deliver], which posts them to a webhook or to Slack. That is a
+// their handler passes them to [Notifier.Deliver], which posts them to a webhook or to Slack. That is a
 // handler like any other, so its failures are retried by the pipeline that it runs in:
 //
 //	notifier, err := notify.New(notify.Config{

@@ -40,7 +40,7 @@ type Notifier struct {
 	out map[driver.Notice]state
 	// sent is when each receiver was sent something, within the last hour.
 	sent map[string][]time.Time
-	// mine says that this process notifies; failed counts the looks in a row that could not be made, since when.
+	// mine means that this process notifies; failed counts the looks in a row that could not be made, since when.
 	mine   bool
 	failed int
 	since  time.Time
@@ -138,7 +138,7 @@ func (n *Notifier) look(ctx context.Context) error {
 	return nil
 }
 
-// tell publishes what a receiver has not had. One that is served for the first time is told of what happens from now
+// tell publishes what a receiver has not had. One that is served for the first time hears of what happens from now
 // on.
 func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice,
 	now time.Time,

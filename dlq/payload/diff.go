@@ -22,7 +22,7 @@ type Diff struct {
 	// Lines are the payload's lines, those that changed with a few around them. JSON is compared in an indented form.
 	// Nil when the payloads are the same, or one is not text.
 	Lines []Line
-	// PayloadChanged says that the payloads are not the same bytes. Binary says that one of them is not text, and
+	// PayloadChanged means that the payloads are not the same bytes. Binary says that one of them is not text, and
 	// Before and After are their sizes in bytes.
 	PayloadChanged, Binary bool
 	Before, After          int

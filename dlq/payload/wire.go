@@ -17,7 +17,7 @@ func (d *Diff) Wire() wire.Diff {
 	return w
 }
 
-// SetWire makes the difference what its JSON form says.
+// SetWire sets the difference from its JSON form.
 func (d *Diff) SetWire(w *wire.Diff) {
 	*d = diffs.From(w)
 	for _, l := range w.Lines {

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// readyRun brings a run whose set is frozen to where it goes on: to a second person, when its creator would send more
+// readyRun brings a run whose set is frozen to its next state: to a second person, when its creator would send more
 // alone than they may.
 func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 	ready := *run

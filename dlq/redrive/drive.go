@@ -178,7 +178,7 @@ func (d *runDriver) over() bool {
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// next picks what may be claimed now, or says until when there is nothing.
+// next picks what may be claimed now, or returns until when there is nothing.
 func (d *runDriver) next() (claims []Claim, until time.Time) {
 	now := time.Now()
 	r := d.run

@@ -30,7 +30,7 @@ type Destination struct {
 	Readers int
 }
 
-// Warning says that no consumer reads the destination; it is empty when one does, or when that is not known.
+// Warning means that no consumer reads the destination; it is empty when one does, or when that is not known.
 func (d *Destination) Warning() string {
 	if d.Readers != 0 {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// What is done to a run. Their texts stand in the audit log alongside the actions on entries.
+// What is done to a run. Their texts appear in the audit log alongside the actions on entries.
 const (
 	ActionStart    driver.Action = "run start"
 	ActionReady    driver.Action = "run ready"

@@ -26,7 +26,7 @@ func (s *Spec) Wire() wire.RunSpec {
 	return w
 }
 
-// SetWire makes the spec what its JSON form says. The error wraps [ErrInvalid] for a filter that cannot be read.
+// SetWire sets the spec from its JSON form. The error wraps [ErrInvalid] for a filter that cannot be read.
 func (s *Spec) SetWire(w *wire.RunSpec) error {
 	*s = specs.From(w)
 	return s.Filter.SetWire(&w.Filter)
@@ -39,7 +39,7 @@ func (r *Run) Wire(now time.Time) wire.Run {
 	return w
 }
 
-// SetWire makes the run what its JSON form says, without the progress, which follows from the rest.
+// SetWire sets the run from its JSON form, without the progress, which follows from the rest.
 func (r *Run) SetWire(w *wire.Run) error {
 	*r = runs.From(w)
 	return r.Spec.SetWire(&w.Spec)
@@ -48,7 +48,7 @@ func (r *Run) SetWire(w *wire.Run) error {
 // Wire is the item's JSON form, without its entry.
 func (i *Item) Wire() wire.RunItem { return items.To(i) }
 
-// SetWire makes the item what its JSON form says.
+// SetWire sets the item from its JSON form.
 func (i *Item) SetWire(w *wire.RunItem) { *i = items.From(w) }
 
 // Wire is the preview's JSON form.
@@ -83,7 +83,7 @@ func (r *Review) Wire(now time.Time) wire.RunReview {
 	return w
 }
 
-// SetWire makes the preview what its JSON form says.
+// SetWire sets the preview from its JSON form.
 func (p *Preview) SetWire(w *wire.RunPreview) error {
 	*p = previews.From(w)
 	for i := range w.Sample {

@@ -18,7 +18,7 @@ import (
 )
 
 // Work carries redrive runs on, those of this process and those that other processes have left, until the context ends;
-// then it records what is being published, gives the runs back and returns the context's error. Any number of processes
+// then it records what is being published, returns the runs and returns the context's error. Any number of processes
 // may work: each run is held by one of them. It needs a Redriver.
 func (rn *Runner) Work(ctx context.Context) error {
 	if rn.redriver == nil {
@@ -86,7 +86,7 @@ func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 }
 
 // Drive carries one run on in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits
-// for approval. While another process holds it, Drive watches. A context that ends gives the run back: it can be driven
+// for approval. While another process holds it, Drive watches. A context that ends returns the run: it can be driven
 // on, here or elsewhere.
 func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	if rn.redriver == nil {
@@ -113,7 +113,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	}
 }
 
-// drive takes the lease, drives, and gives the lease back.
+// drive takes the lease, drives, and returns the lease.
 func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	holder := uuid.NewString()
 	run, err := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), rn.runLease)

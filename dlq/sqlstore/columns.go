@@ -22,10 +22,10 @@ type column struct {
 	archive string
 	// kind is PostgreSQL's type.
 	kind string
-	// state says that it changes after the first death; counted, that it changes by adding, so that entries may change
+	// state means that it changes after the first death; counted, that it changes by adding, so that entries may change
 	// alike whose values differ.
 	state, counted bool
-	// derived says that the functions which store new letters on PostgreSQL make it from the others.
+	// derived means that the functions which store new letters on PostgreSQL make it from the others.
 	derived bool
 
 	// value is an entry's as a parameter.

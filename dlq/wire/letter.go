@@ -25,7 +25,7 @@ type Record struct {
 	Redriven *Redriven    `json:"redriven,omitempty"`
 }
 
-// Redriven says that a consumer has handled the message that was redriven.
+// Redriven means that a consumer has handled the message that was redriven.
 type Redriven struct {
 	ID        int64     `json:"id"`
 	MessageID string    `json:"message_id"`

@@ -36,7 +36,7 @@ func (m *Mirror[V, W]) To(v *V) W {
 	return w
 }
 
-// From is the value that the JSON form says.
+// From returns the value of a JSON form.
 func (m *Mirror[V, W]) From(w *W) V {
 	var v V
 	copyFrom(reflect.ValueOf(&v).Elem(), reflect.ValueOf(w).Elem(), m.fields)

@@ -12,7 +12,7 @@ import (
 
 // User is somebody with a password.
 type User struct {
-	// Name stands in the audit log. Role is what they may do. Both are required.
+	// Name appears in the audit log. Role is what they may do. Both are required.
 	Name string
 	Role Role
 	// Bcrypt is the bcrypt hash of the password ($2a$..., cost 10 or more). Required.

@@ -28,7 +28,7 @@ const (
 	maxHeaders = 32 << 10
 )
 
-// GuardConfig says whom a Guard lets through; dlqhttp.Config explains the fields.
+// GuardConfig specifies whom a Guard lets through; dlqhttp.Config explains the fields.
 type GuardConfig struct {
 	Auth    []Authenticator
 	Hosts   []string

@@ -11,7 +11,7 @@ type Route struct {
 	Method, Path string
 	// Least is the least role that may ask. None is for callers without credentials too.
 	Least Role
-	// Changes says that it changes something.
+	// Changes means that it changes something.
 	Changes bool
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Principal is the caller.
 type Principal struct {
-	// Name stands in the audit log. Role is what they may do.
+	// Name appears in the audit log. Role is what they may do.
 	Name string
 	Role Role
 	// Unproven means that no credentials were required: the name is the client's claim.

@@ -1,4 +1,4 @@
-// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what stands in
+// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what is in
 // front of every request.
 package access
 

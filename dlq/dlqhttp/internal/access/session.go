@@ -16,7 +16,7 @@ import (
 // concurrent use.
 type Sessions struct {
 	store driver.PeopleStore
-	// secure says that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can
+	// secure means that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can
 	// set it.
 	secure bool
 	life   time.Duration

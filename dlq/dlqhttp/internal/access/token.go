@@ -12,7 +12,7 @@ import (
 
 // Token is a bearer token that is known by its digest.
 type Token struct {
-	// Name of its owner stands in the audit log. Role is what they may do. Both are required.
+	// Name of its owner appears in the audit log. Role is what they may do. Both are required.
 	Name string
 	Role Role
 	// SHA256 is the digest of the token in hex, as HashToken makes it. Required.

@@ -29,7 +29,7 @@ type Config struct {
 	ReadOnly bool
 	Visible  func(context.Context) visible.View
 	Refused  func(context.Context, *visible.RefusedError)
-	// AuditReads says that Read records.
+	// AuditReads means that Read records.
 	AuditReads bool
 	Read       func(ctx context.Context, what string, entries ...int64) error
 	Health     func(context.Context) wire.Health
@@ -57,7 +57,7 @@ type API struct {
 const (
 	// ExtRole is the least role that a route asks for.
 	ExtRole = "x-role"
-	// ExtChanges says that a route changes something: it is refused by a read-only server.
+	// ExtChanges means that a route changes something: it is refused by a read-only server.
 	ExtChanges = "x-changes"
 )
 

@@ -13,7 +13,7 @@ import (
 
 // RefusedError means that the answer would show what is hidden from the caller.
 type RefusedError struct {
-	// Invalid says that the request is wrong for any caller from whom something is hidden, not that another role may
+	// Invalid means that the request is wrong for any caller from whom something is hidden, not that another role may
 	// make it.
 	Invalid bool
 	Detail  string
