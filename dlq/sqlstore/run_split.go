@@ -39,7 +39,8 @@ func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.
 		return nil, nil, err
 	}
 	query := s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM" +
-		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items + " WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
+		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items +
+		" WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
 		" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?")
 	split, err := sqldb.All[redrive.CauseCount](s.read.QueryContext(ctx, query, id, causes))(
 		func(row sqldb.Row, c *redrive.CauseCount) error {

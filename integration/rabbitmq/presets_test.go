@@ -66,16 +66,17 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 // queue, which messages leave when they expire, or the consumer's queue, where they wait for as long as nobody reads.
 func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 	t.Parallel()
-	retried, named := naming(brokers.Laravel()), delays(time.Second)
+	type options = []func(*brokers.Config)
+	one, named := options{naming(brokers.Laravel())}, options{naming(brokers.Laravel()), delays(time.Second)}
 	for name, test := range map[string]struct {
 		to               string
-		consumer, server []func(*brokers.Config)
+		consumer, server options
 	}{
-		"one retry queue":                         {"orders_retry", []func(*brokers.Config){retried}, nil},
-		"named delays":                            {"orders", []func(*brokers.Config){retried, named}, nil},
-		"named delays, a server with one queue":   {"orders", []func(*brokers.Config){retried, named}, []func(*brokers.Config){retried}},
-		"one retry queue, a server with delays":   {"orders_retry", []func(*brokers.Config){retried}, []func(*brokers.Config){retried, named}},
-		"one retry queue, a server like the same": {"orders_retry", []func(*brokers.Config){retried}, []func(*brokers.Config){retried}},
+		"one retry queue":                         {"orders_retry", one, nil},
+		"named delays":                            {"orders", named, nil},
+		"named delays, a server with one queue":   {"orders", named, one},
+		"one retry queue, a server with delays":   {"orders_retry", one, named},
+		"one retry queue, a server like the same": {"orders_retry", one, one},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

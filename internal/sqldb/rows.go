@@ -8,8 +8,8 @@ import (
 // Row is a row of a query's answer.
 type Row interface{ Scan(dest ...any) error }
 
-// Each reads and closes the answer of a query, a call for each row: Each(db.QueryContext(ctx, query))(read). An error of
-// the query or of read ends it.
+// Each reads and closes the answer of a query: Each(db.QueryContext(ctx, query))(read) calls read for each row. It ends
+// at an error of the query or of read.
 func Each(rows *sql.Rows, err error) func(read func(Row) error) error {
 	return func(read func(Row) error) error {
 		if err != nil {
