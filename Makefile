@@ -101,9 +101,9 @@ fuzz: ## run every fuzz target for FUZZTIME (40000x: inputs; 5m: a time)
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0
 
 .PHONY: snapshot
-snapshot: ## build a release into dist, without image, SBOM and publishing (the first run builds goreleaser: many minutes)
+snapshot: ## build the Linux part of a release into dist, without the image (ALL_PLATFORMS=1: all of it; the first run builds goreleaser)
 	$(GORELEASER) check
-	$(GORELEASER) release --snapshot --clean --skip=docker,sbom
+	$(GORELEASER) release --snapshot --clean --skip=docker
 
 .PHONY: up
 up: ## start RabbitMQ, Kafka, PostgreSQL, MariaDB, MySQL, Prometheus and Grafana with docker compose

@@ -1,8 +1,10 @@
 package docstest
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,4 +82,45 @@ func TestDeploy_FilesAreThere(t *testing.T) {
 	for _, name := range kustomization.Resources {
 		require.FileExists(t, filepath.Join(root, "deploy", "kubernetes", name))
 	}
+}
+
+// The bill of materials of a program names its modules, and a release makes one of each binary.
+func TestDeploy_BillOfMaterials(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
+	require.NoError(t, err)
+	var release struct {
+		SBOMs []struct {
+			Artifacts string   `yaml:"artifacts"`
+			Command   string   `yaml:"cmd"`
+			Arguments []string `yaml:"args"`
+		} `yaml:"sboms"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &release))
+	require.Len(t, release.SBOMs, 1)
+	bill := release.SBOMs[0]
+	require.Equal(t, []string{"binary", "go", "run"}, []string{bill.Artifacts, bill.Command, bill.Arguments[0]})
+	require.Equal(t, []string{"$artifact", "$document"}, bill.Arguments[2:])
+
+	document := filepath.Join(t.TempDir(), "program.cdx.json")
+	// goreleaser starts it in dist
+	cmd := exec.CommandContext(t.Context(), "go", "run", bill.Arguments[1], built(t), document)
+	cmd.Dir = filepath.Join(root, "docs")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	text, err = os.ReadFile(document)
+	require.NoError(t, err)
+	var materials struct {
+		Format     string `json:"bomFormat"`
+		Components []struct {
+			Name, PURL string
+		} `json:"components"`
+	}
+	require.NoError(t, json.Unmarshal(text, &materials))
+	require.Equal(t, "CycloneDX", materials.Format)
+	found := map[string]string{}
+	for _, c := range materials.Components {
+		found[c.Name] = c.PURL
+	}
+	require.Contains(t, found, "std")
+	require.Regexp(t, `^pkg:golang/modernc\.org/sqlite@v1\.`, found["modernc.org/sqlite"])
 }
