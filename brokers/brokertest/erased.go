@@ -179,7 +179,10 @@ func erasedWhileRetriesArePublished(w *world) {
 	var reached atomic.Int32
 	together, all := newGate()
 	w.Cleanup(all)
+	published, allPublished := newGate() // else the queue is gone before the last of them is stored
+	w.Cleanup(allPublished)
 	retries := &reluctant{Broker: b, before: func() error {
+		<-published
 		if int(reached.Add(1)) >= handlers {
 			erase()
 			all()
@@ -199,6 +202,7 @@ func erasedWhileRetriesArePublished(w *world) {
 		m.Payload = []byte("fails")
 	}
 	w.publish(b, topic, old...)
+	allPublished()
 	<-together
 	fresh := w.batch(20)
 	w.publishUntil(b, topic, fresh...)
