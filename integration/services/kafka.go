@@ -30,7 +30,7 @@ type KafkaConfig struct {
 	Secured bool
 
 	// Proxied puts a Proxy before the broker, which clients that start from KafkaServer.ProxiedBrokers then always
-	// use. (A proxy put in between by hand is used once: clients go on to the address that the broker advertises.)
+	// use. (A proxy put in between by hand is used once: clients then connect to the address that the broker advertises.)
 	Proxied bool
 }
 
@@ -77,7 +77,7 @@ func Kafka(t testing.TB, cfg KafkaConfig) *KafkaServer {
 func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	libs, java, err := kafkaInstalled()
 	if err != nil {
-		return nil, &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
+		return nil, err
 	}
 	ports, err := freePorts(4)
 	if err != nil {

@@ -37,7 +37,7 @@ func KafkaOf(t testing.TB, n int) *KafkaCluster {
 func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) {
 	libs, java, err := kafkaInstalled()
 	if err != nil {
-		return nil, &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
+		return nil, err
 	}
 	ports, err := freePorts(3 * n)
 	if err != nil {

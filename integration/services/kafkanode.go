@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,21 +16,15 @@ import (
 
 // kafkaInstalled returns the directory of Kafka's jars and the Java that runs them.
 func kafkaInstalled() (libs, java string, err error) {
-	if !nativeSupported {
-		return "", "", errors.New("servers are started natively only on Linux")
-	}
-	if libs = os.Getenv("REDRIVE_KAFKA_LIBS"); libs == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", "", err
-		}
-		libs = filepath.Join(cache, "redrive", "kafka-"+kafkaVersion)
-	}
-	if _, err := os.Stat(filepath.Join(libs, "kafka-clients-"+kafkaVersion+".jar")); err != nil {
+	libs, err = unpacked("kafka", "TEST_KAFKA_BROKERS", "REDRIVE_KAFKA_LIBS", "kafka-"+kafkaVersion,
+		"kafka-clients-"+kafkaVersion+".jar")
+	if err != nil {
 		return "", "", err
 	}
-	java, err = exec.LookPath("java")
-	return libs, java, err
+	if java, err = exec.LookPath("java"); err != nil {
+		return "", "", &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
+	}
+	return libs, java, nil
 }
 
 // kafkaNode is where one broker lives. It runs as we do: Kafka does not mind root, and its jars may be in our home.

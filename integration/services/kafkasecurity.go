@@ -1,18 +1,9 @@
 package services
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // KafkaSecurity is a listener that wants TLS with a client certificate, and a user with a password over any of PLAIN,
@@ -26,62 +17,23 @@ type KafkaSecurity struct {
 
 // newKafkaSecurity writes certificates for the listener at addr into dir.
 func newKafkaSecurity(dir, addr string) (*KafkaSecurity, error) {
-	s := &KafkaSecurity{
-		Addr: addr, User: "alice", Password: "s3cret of alice",
-		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"), Key: filepath.Join(dir, "client.key"),
-		keystore: filepath.Join(dir, "broker.pem"),
-	}
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c, err := NewCertificates(dir)
 	if err != nil {
 		return nil, err
 	}
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	issue := func(serial int64, name string, parent *x509.Certificate) (cert, key []byte, err error) {
-		own, template := caKey, ca
-		if parent != nil {
-			if own, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-				return nil, nil, err
-			}
-			template = &x509.Certificate{
-				SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore,
-				NotAfter: ca.NotAfter,
-				KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-				ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			}
-		}
-		der, err := x509.CreateCertificate(rand.Reader, template, ca, own.Public(), caKey)
+	var keystore []byte // the form that Kafka reads: key, then certificate
+	for _, file := range []string{c.ServerKey, c.ServerCert} {
+		content, err := os.ReadFile(file)
 		if err != nil {
-			return nil, nil, err
-		}
-		pkcs8, err := x509.MarshalPKCS8PrivateKey(own)
-		if err != nil {
-			return nil, nil, err
-		}
-		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
-	}
-	files := map[string][]byte{}
-	if files[s.CA], _, err = issue(1, "", nil); err != nil {
-		return nil, err
-	}
-	broker, brokerKey, err := issue(2, "broker", ca)
-	if err != nil {
-		return nil, err
-	}
-	files[s.keystore] = append(brokerKey, broker...) // the form that Kafka reads: key, then certificates
-	if files[s.Cert], files[s.Key], err = issue(3, "client", ca); err != nil {
-		return nil, err
-	}
-	for path, content := range files {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
 			return nil, err
 		}
+		keystore = append(keystore, content...)
 	}
-	return s, nil
+	s := &KafkaSecurity{
+		Addr: addr, User: "alice", Password: "s3cret of alice",
+		CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, keystore: filepath.Join(dir, "broker.pem"),
+	}
+	return s, os.WriteFile(s.keystore, keystore, 0o600)
 }
 
 // listen adds the listener to a broker's settings.

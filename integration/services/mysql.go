@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,24 +34,8 @@ func mysqlArgs() []string {
 // mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as we do, because it may be in
 // our home.
 func mysqlInstalled() (program string, owner account, err error) {
-	unavailable := func(cause error) (string, account, error) {
-		return "", account{}, &UnavailableError{Service: "mysql", Env: mysqlEnv, Cause: cause}
-	}
-	if !nativeSupported {
-		return unavailable(errors.New("servers are started natively only on Linux"))
-	}
-	root := os.Getenv("REDRIVE_MYSQL")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return unavailable(err)
-		}
-		root = filepath.Join(cache, "redrive", "mysql")
-	}
-	if _, err := os.Stat(filepath.Join(root, ".complete")); err != nil {
-		return unavailable(err)
-	}
-	return filepath.Join(root, "mysqld"), account{}, nil
+	root, err := unpacked("mysql", mysqlEnv, "REDRIVE_MYSQL", "mysql", ".complete")
+	return filepath.Join(root, "mysqld"), account{}, err
 }
 
 var sharedMySQL lazy[*MySQLServer]

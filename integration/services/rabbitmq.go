@@ -39,25 +39,9 @@ func rabbitOfDebian() (rabbitInstall, error) {
 
 // rabbit4 is what integration/install.sh has unpacked. It runs as we do, because it may be in our home.
 func rabbit4() (rabbitInstall, error) {
-	unavailable := func(cause error) (rabbitInstall, error) {
-		return rabbitInstall{}, &UnavailableError{Service: "rabbitmq4", Env: "TEST_AMQP4_URL", Cause: cause}
-	}
-	if !nativeSupported {
-		return unavailable(errors.New("servers are started natively only on Linux"))
-	}
-	root := os.Getenv("REDRIVE_RABBITMQ4")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return unavailable(err)
-		}
-		root = filepath.Join(cache, "redrive", "rabbitmq4")
-	}
-	if _, err := os.Stat(filepath.Join(root, ".complete")); err != nil {
-		return unavailable(err)
-	}
+	root, err := unpacked("rabbitmq4", "TEST_AMQP4_URL", "REDRIVE_RABBITMQ4", "rabbitmq4", ".complete")
 	tools, bin := filepath.Join(root, "bin"), filepath.Join(root, "usr/lib/rabbitmq/bin")
-	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, nil
+	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, err
 }
 
 // RabbitConfig describes how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
