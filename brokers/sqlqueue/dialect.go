@@ -30,17 +30,16 @@ type DB interface {
 type dialect interface {
 	// name is the database's; what every package knows about it follows from that.
 	name() Dialect
-	// publish inserts rows once for every group of topic, and reports whether it has any. own means that db is a
-	// connection of the broker's. notify asks the database to wake consumers at commit, where it can.
-	publish(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) (bool, error)
+	// publish inserts rows of p once for every group of its topic, and reports whether the topic has any.
+	publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error)
 	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of
 	// them.
 	byID(table string) string
 	deleteFrom(table string) string
 	// insertInto is the INSERT of rows into one queue, for a transaction of the broker's own.
 	insertInto(queue int64, rows []row) (query string, args []any)
-	// claim leases up to n rows that are due, in the order of delivery, and not before from in the index.
-	claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration, n int) ([]claimed, error)
+	// claim leases rows that are due, in the order of delivery.
+	claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, error)
 	// limit is the size of the largest claim that n allows.
 	limit(n int) int
 	// byIDs selects rows by their ids. locks is how statements on rows treat those that another session has locked.
@@ -67,6 +66,14 @@ type dialect interface {
 	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
 	write(ctx context.Context, change func() error) error
+}
+
+// claim asks for up to n rows of a queue for a worker.
+type claim struct {
+	queue, worker int64
+	from          int64 // where to begin in the index
+	lease         time.Duration
+	n             int
 }
 
 // moved is a leased row on its way back to its queue.

@@ -28,8 +28,8 @@ func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FR
 
 func (mysql) write(_ context.Context, change func() error) error { return change() }
 
-func (m mysql) publish(ctx context.Context, db DB, _ bool, topic string, rows []row, _ bool) (bool, error) {
-	return publishInto(ctx, db, m, topic, rows)
+func (m mysql) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error) {
+	return publishInto(ctx, db, m, p.topic, rows)
 }
 
 // publishInto reads the groups of topic and inserts rows for each. Reading first is enough: a group that has subscribed
@@ -60,15 +60,13 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 }
 
 // claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would
-// go on to the record behind the last one that is due, which may be the first of another queue, and hold that as well:
-// the claims of the other queue would skip it, and its messages come out of order.
-func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
-	n int,
-) (list []claimed, err error) {
+// continue to the record behind the last one that is due, which may be the first of another queue, and hold that as
+// well: the claims of the other queue would skip it, and its messages come out of order.
+func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE
 	// READ would lock the gaps between them, and every publish into one would wait.
 	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		list, err = m.lock(ctx, tx, queue, from, n)
+		list, err = m.lock(ctx, tx, c)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -80,8 +78,8 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, queue, worker, from int64,
 		//nolint:gosec // G202: the ids are integers of ours
 		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+
 			`, deliveries = deliveries + 1,
-			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, worker,
-			lease.Microseconds())
+			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, c.worker,
+			c.lease.Microseconds())
 		return err
 	})
 	if err != nil {
@@ -95,11 +93,11 @@ const claimTries = 4
 
 // lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx
 // ends.
-func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) ([]claimed, error) {
+func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error) {
 	for try := range claimTries {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
 			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.MySQL.Now()+` ORDER BY visible_at, id
-			LIMIT `+strconv.Itoa(n)+` OFFSET `+strconv.Itoa(try*n), queue, from)
+			LIMIT `+strconv.Itoa(c.n)+` OFFSET `+strconv.Itoa(try*c.n), c.queue, c.from)
 		if err != nil || len(found) == 0 {
 			return nil, err
 		}
@@ -122,25 +120,30 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, queue, from int64, n int) (
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.
 func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	return moveEach(ctx, db, MySQL, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, worker, moves, 0, done)
+	each := moveEach{name: MySQL, opts: &sql.TxOptions{Isolation: sql.LevelReadCommitted}}
+	return each.move(ctx, db, worker, moves, done)
 }
 
-// moveEach moves rows in one transaction, or none of them.
-func moveEach(
-	ctx context.Context, db *sql.DB, d Dialect, opts *sql.TxOptions, worker int64, moves []moved, pad time.Duration,
-	done map[int64]bool,
-) error {
+// moveEach moves rows with a statement for each.
+type moveEach struct {
+	name Dialect
+	opts *sql.TxOptions
+	pad  time.Duration // added to delays
+}
+
+// move moves all rows in one transaction, or none of them.
+func (e moveEach) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
 	var ids []int64
-	err := sqldb.InTx(ctx, db, opts, func(tx *sql.Tx) error {
+	err := sqldb.InTx(ctx, db, e.opts, func(tx *sql.Tx) error {
 		ids = ids[:0]
 		for _, r := range moves {
 			delay := r.delay
 			if delay > 0 {
-				delay += pad
+				delay += e.pad
 			}
 			//nolint:gosec // G202: the dialect's clock
-			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+d.Now()+` + ?, due_at = `+
-				d.Now()+` + ?,
+			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+e.name.Now()+` + ?, due_at = `+
+				e.name.Now()+` + ?,
 				headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
 				delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id(), worker)
 			if err != nil {

@@ -33,14 +33,14 @@ func (*postgres) write(_ context.Context, change func() error) error { return ch
 
 // publish inserts the rows for the groups that exist at this moment, in one statement, so that a group which has
 // subscribed before the call misses nothing.
-func (p *postgres) publish(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) (bool, error) {
+func (p *postgres) publish(ctx context.Context, db DB, parcel *parcel, rows []row) (bool, error) {
 	args := make([]any, 0, 8)
-	args = append(args, []byte(topic))
-	if notify {
+	args = append(args, []byte(parcel.topic))
+	if parcel.notify {
 		args = append(args, strconv.FormatInt(shortest(rows).Microseconds(), 10))
 	}
 	var insert string
-	if own && p.arrays {
+	if p.arrays && !parcel.outbox {
 		insert = insertPostgres(unnested(len(args) + 1))
 		args = append(args, columnsOf(rows)...)
 	} else { // the caller's transaction, of whatever driver
@@ -49,7 +49,7 @@ func (p *postgres) publish(ctx context.Context, db DB, own bool, topic string, r
 			args = append(args, r.delay.Microseconds(), r.uuid, r.headers, r.payload)
 		}
 	}
-	if !notify {
+	if !parcel.notify {
 		result, err := db.ExecContext(ctx, insert, args...)
 		if err != nil {
 			return false, err
@@ -133,14 +133,12 @@ const maxBatch = 490
 func (*postgres) limit(n int) int { return min(n, maxBatch) }
 
 // claim is a function in the database, which takes a lock and looks at what is due after it has it. See the migration.
-func (p *postgres) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
-	n int,
-) (list []claimed, err error) {
+func (p *postgres) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	query := func(db DB) error {
 		// Numbers that are mostly 0 cost database/sql no allocation: what can be told from the others is not in it.
-		list, err = queryClaimed(ctx, db, n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
+		list, err = queryClaimed(ctx, db, c.n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
 			row_uuid, row_headers, row_payload, row_batch FROM redrive_queue_claim($1, $2, $3, $4, $5)`,
-			queue, worker, from, lease.Microseconds(), n)
+			c.queue, c.worker, c.from, c.lease.Microseconds(), c.n)
 		return err
 	}
 	if p.explicit {
@@ -269,7 +267,7 @@ func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.
 }
 
 // tend makes PostgreSQL plan anew when the table has become four times as large as its statistics say. A statement that
-// was prepared while the queue was nearly empty reads the whole table, which is right then, and goes on doing so until
+// was prepared while the queue was nearly empty reads the whole table, which is right then, and keeps doing so until
 // something makes its plan invalid. Autovacuum would, a minute after a million messages have come. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
 func (*postgres) tend(ctx context.Context, db *sql.DB) error {

@@ -21,6 +21,8 @@ type parcel struct {
 	rows   []row
 	places []int // of the rows, in the call
 	err    error // there is no such destination
+	outbox bool  // the connection is the caller's
+	notify bool  // the database is to wake consumers at commit, where it can
 }
 
 // Publish implements driver.Transport. What belongs to a delivery that is being handled in this process changes its
@@ -54,7 +56,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 		at := address{o.To, o.ExistingOnly}
 		p := known[at]
 		if p == nil {
-			p = t.parcelTo(ctx, o.To, o.ExistingOnly)
+			p = t.parcelTo(ctx, o)
 			known[at] = p
 			if p.err == nil {
 				parcels = append(parcels, p)
@@ -91,11 +93,12 @@ func (t *transport) fits(o *driver.Outgoing, r *row) error {
 }
 
 // parcelTo finds a destination. A topic is made when it is used, unless it must exist.
-func (t *transport) parcelTo(ctx context.Context, to *driver.Destination, existing bool) *parcel {
+func (t *transport) parcelTo(ctx context.Context, o *driver.Outgoing) *parcel {
+	to := o.To
 	p := &parcel{topic: to.Topic}
 	switch to.Kind {
 	case driver.ToTopic:
-		if p.err = checkName("topic", p.topic); p.err == nil && existing {
+		if p.err = checkName("topic", p.topic); p.err == nil && o.ExistingOnly {
 			p.err = t.store.mustRead(ctx, p.topic)
 		}
 	case driver.ToDeadLetters:
@@ -181,11 +184,10 @@ func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[in
 
 // insert stores parcels together, and wakes their consumers.
 func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []error) {
-	notify := make([]bool, len(parcels))
-	for i, p := range parcels {
-		notify[i] = !t.notifies || p.queue == 0 && t.notices.publish(p.topic)
+	for _, p := range parcels {
+		p.notify = !t.notifies || p.queue == 0 && t.notices.publish(p.topic)
 	}
-	err := t.store.insert(ctx, parcels, notify)
+	err := t.store.insert(ctx, parcels)
 	n := 0
 	for _, p := range parcels {
 		n += len(p.rows)
@@ -193,7 +195,7 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 	if err != nil && n > 1 && !sqldb.Unreachable(err) && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
 	}
-	for i, p := range parcels {
+	for _, p := range parcels {
 		if err != nil {
 			for _, place := range p.places {
 				faults[place] = err
@@ -205,7 +207,7 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 		case p.queue != 0:
 			t.wakeups.wake(p.queue, delay)
 			_ = t.store.wake(ctx, t.db, p.queue, delay) // consumers that are not woken find them by looking
-		case !notify[i]:
+		case !p.notify:
 			t.notices.schedule(p.topic, delay)
 			fallthrough
 		default:
@@ -222,14 +224,14 @@ func (t *transport) wakeTopic(topic string, after time.Duration) {
 }
 
 // insert stores parcels: a small one in one statement, else all in one transaction.
-func (s *store) insert(ctx context.Context, parcels []*parcel, notify []bool) error {
+func (s *store) insert(ctx context.Context, parcels []*parcel) error {
 	return s.write(ctx, func() error {
 		if len(parcels) == 1 && chunked(parcels[0].rows) == len(parcels[0].rows) {
-			return s.insertParcel(ctx, s.db, true, parcels[0], notify[0])
+			return s.insertParcel(ctx, s.db, parcels[0])
 		}
 		return sqldb.InTx(ctx, s.db, s.isolation(), func(tx *sql.Tx) error {
-			for i, p := range parcels {
-				if err := s.insertParcel(ctx, tx, true, p, notify[i]); err != nil {
+			for _, p := range parcels {
+				if err := s.insertParcel(ctx, tx, p); err != nil {
 					return err
 				}
 			}
@@ -238,11 +240,11 @@ func (s *store) insert(ctx context.Context, parcels []*parcel, notify []bool) er
 	})
 }
 
-// insertParcel stores a parcel with db. own means that it is a connection of the broker's, and not the caller's.
-func (s *store) insertParcel(ctx context.Context, db DB, own bool, p *parcel, notify bool) error {
+// insertParcel stores a parcel with db.
+func (s *store) insertParcel(ctx context.Context, db DB, p *parcel) error {
 	for rows := range chunks(p.rows) {
 		if p.queue == 0 {
-			if err := s.insertTopic(ctx, db, own, p.topic, rows, notify); err != nil {
+			if err := s.insertTopic(ctx, db, p, rows); err != nil {
 				return err
 			}
 			continue
@@ -255,17 +257,17 @@ func (s *store) insertParcel(ctx context.Context, db DB, own bool, p *parcel, no
 	return nil
 }
 
-// insertTopic publishes rows to every group of topic.
-func (s *store) insertTopic(ctx context.Context, db DB, own bool, topic string, rows []row, notify bool) error {
+// insertTopic publishes rows of p to every group of its topic.
+func (s *store) insertTopic(ctx context.Context, db DB, p *parcel, rows []row) error {
 	for range 3 {
-		if found, err := s.publish(ctx, db, own, topic, rows, notify); err != nil || found {
+		if found, err := s.publish(ctx, db, p, rows); err != nil || found {
 			return err
 		}
-		if err := s.ensureTopic(ctx, db, topic); err != nil {
+		if err := s.ensureTopic(ctx, db, p.topic); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("the topic %q keeps disappearing", topic)
+	return fmt.Errorf("the topic %q keeps disappearing", p.topic)
 }
 
 // Bounds of one INSERT. PostgreSQL takes 65,535 parameters, and beyond a few hundred rows larger statements gain

@@ -35,8 +35,8 @@ func (s sqlite) write(ctx context.Context, change func() error) error {
 	return change()
 }
 
-func (s sqlite) publish(ctx context.Context, db DB, _ bool, topic string, rows []row, _ bool) (bool, error) {
-	return publishInto(ctx, db, s, topic, rows)
+func (s sqlite) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error) {
+	return publishInto(ctx, db, s, p.topic, rows)
 }
 
 // insertInto asks for the time once. SQLite parses a statement each time: one that asks for it in each row takes three
@@ -52,16 +52,14 @@ func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 		SELECT ?, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM t, v`, append(args, queue)
 }
 
-func (s sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64, lease time.Duration,
-	n int,
-) (list []claimed, err error) {
+func (s sqlite) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	err = s.write(ctx, func() error {
-		list, err = queryClaimed(ctx, db, n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
+		list, err = queryClaimed(ctx, db, c.n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
 			lease = ?, visible_at = `+sqldb.SQLite.Now()+
 			` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
 			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+
-			strconv.Itoa(n)+`)
-			RETURNING 0`+columns, worker, lease.Microseconds(), queue, from)
+			strconv.Itoa(c.n)+`)
+			RETURNING 0`+columns, c.worker, c.lease.Microseconds(), c.queue, c.from)
 		return err
 	})
 	sortClaimed(list)
@@ -70,7 +68,7 @@ func (s sqlite) claim(ctx context.Context, db *sql.DB, queue, worker, from int64
 
 func (s sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
 	return s.write(ctx, func() error {
-		return moveEach(ctx, db, SQLite, nil, worker, moves, sqliteTick, done)
+		return moveEach{name: SQLite, pad: sqliteTick}.move(ctx, db, worker, moves, done)
 	})
 }
 

@@ -119,7 +119,7 @@ func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
 	store := s.t.store
-	return store.claim(ctx, store.db, s.queue, store.worker, from, store.lease, n)
+	return store.claim(ctx, store.db, claim{s.queue, store.worker, from, store.lease, n})
 }
 
 // hold puts claimed rows into the buffer.
