@@ -2,11 +2,13 @@ package kafka_test
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -46,6 +48,34 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 		again.Ack()
 		require.NoError(t, b.Close())
 	}
+}
+
+// The topic is deleted and made again while a member that knows the old one gets its partition: its client asks for what
+// is gone, and is told so forever. Another client has to take its place.
+func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	operator := administer(t, c)
+	_, err := operator.CreateTopic(t.Context(), 1, 1, nil, topic)
+	require.NoError(t, err)
+	again := sync.OnceFunc(func() {
+		if _, err := operator.DeleteTopics(t.Context(), topic); err != nil {
+			t.Error(err)
+		}
+		if _, err := operator.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
+			t.Error(err)
+		}
+	})
+	c.ControlKey(kmsg.OffsetFetch.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.SleepControl(again) // the member has its partition, and has not begun to read it
+		return nil, nil, false
+	})
+	b := open(t, c)
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	produce(t, c, &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("1")})
+	receive(t, messages).Ack()
 }
 
 // Partitions are added to a topic whose retry topics may not grow, because only an operator makes topics: a message on

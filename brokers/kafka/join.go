@@ -31,7 +31,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		commits: committer{client: b.own, group: q.Group},
 	}
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
-	if err := s.connect(); err != nil {
+	if err := s.connect(ctx); err != nil {
 		s.close()
 		return nil, err
 	}

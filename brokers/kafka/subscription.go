@@ -67,15 +67,20 @@ type subscription struct {
 	look           chan struct{} // asks for a look at the topics
 	anew           chan struct{} // asks for another member: the topic is gone, or another one of its name
 	mu             sync.Mutex
-	id             topicID // of the topic, as the cluster knows it
+	id             topicID // of the topic right before the client was made, which may know a later one but no earlier one
 	partitionCount int32
 	own            map[int32]*partition
 	notes          map[int32]position // as they were fetched for the partitions that were just assigned
 	seen           map[string]tier    // retry topics
 }
 
-// connect makes the client that becomes a member of the group.
-func (s *subscription) connect() error {
+// connect makes the client that becomes a member of the group. The client stays with the topic that it finds, even when
+// that was deleted and made again, so what it finds at the earliest is noted first.
+func (s *subscription) connect(ctx context.Context) error {
+	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin notes what it finds
+	s.mu.Lock()
+	s.id = found[s.q.Topic].id
+	s.mu.Unlock()
 	common, err := clientOptions(s.b.cfg, s.b.seeds, s.b.user, nil)
 	if err != nil {
 		return err
@@ -145,7 +150,7 @@ func (s *subscription) renew() error {
 	maps.Copy(s.seen, seen)
 	s.partitionCount = partitions
 	s.mu.Unlock()
-	return s.connect()
+	return s.connect(s.closing)
 }
 
 // errAnew ends a membership whose topic is gone, or is another one than it was.
@@ -285,8 +290,15 @@ func (s *subscription) begin(ctx context.Context,
 	id := topic[s.q.Topic].id
 	s.mu.Lock()
 	notes := s.notes
-	s.id = id
+	another := id.another(s.id)
+	if s.id == (topicID{}) {
+		s.id = id
+	}
 	s.mu.Unlock()
+	if another {
+		s.renewLater(true)
+		return nil, errAnew
+	}
 	newest := map[place]int64{}
 	if s.q.Params.String("offset") == "newest" {
 		for id := range offsets[s.q.Topic] {

@@ -82,7 +82,7 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 	another := topic.err == nil && topic.id.another(s.id)
 	grown := topic.err == nil && topic.partitions > s.partitionCount
 	if topic.err == nil {
-		s.id, s.partitionCount = topic.id, topic.partitions
+		s.partitionCount = topic.partitions
 	}
 	s.mu.Unlock()
 	if grown {
@@ -90,11 +90,16 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 		s.client.Load().ForceMetadataRefresh() // and then the group shares them out
 	}
 	if another || isGone(topic.err) {
-		s.log.Warn("the topic was deleted", "made_again", another)
-		select {
-		case s.anew <- struct{}{}:
-		default:
-		}
+		s.renewLater(another)
+	}
+}
+
+// renewLater asks for another client.
+func (s *subscription) renewLater(madeAgain bool) {
+	select {
+	case s.anew <- struct{}{}:
+		s.log.Warn("the topic was deleted", "made_again", madeAgain)
+	default: // asked for already
 	}
 }
 
