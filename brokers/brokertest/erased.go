@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,20 +56,28 @@ func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*messag
 // waitFor returns when handlers of these consumers have run for every message.
 func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
 	w.Helper()
-	deadline := w.deadline()
-	for {
+	w.await(func() (missing string) {
 		var seen []string
 		for _, c := range consumers {
 			seen = append(seen, runIDs(c.seen())...)
 		}
-		missing := slices.DeleteFunc(ids(messages), func(id string) bool { return slices.Contains(seen, id) })
-		if len(missing) == 0 {
-			return
+		left := slices.DeleteFunc(ids(messages), func(id string) bool { return slices.Contains(seen, id) })
+		if len(left) > 0 {
+			missing = fmt.Sprintf("%d of %d messages were not handled: %v", len(left), len(messages), left)
 		}
+		return missing
+	})
+}
+
+// await returns when nothing is missing. It polls, because several consumers have no common signal.
+func (w *world) await(missing func() string) {
+	w.Helper()
+	deadline := w.deadline()
+	for what := missing(); what != ""; what = missing() {
 		select {
 		case <-deadline:
-			w.Fatalf("%d of %d messages were not handled: %v", len(missing), len(messages), missing)
-		case <-time.After(20 * time.Millisecond): // several consumers have no common signal
+			w.Fatal(what)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -105,9 +114,16 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 		}))
 	}
 	w.publish(b, topic, w.batch(filled)...)
-	for _, c := range consumers {
-		c.waitRuns(handlers)
+	busy := subscriptions
+	if w.h.Parts > 0 {
+		busy = min(busy, w.h.Parts)
 	}
+	w.await(func() (missing string) {
+		if n := int(started.Load()); n < busy*handlers {
+			missing = fmt.Sprintf("%d of %d handlers run", n, busy*handlers)
+		}
+		return missing
+	})
 	w.erase(topic)
 	openFirst()
 	fresh := w.batch(filled)

@@ -39,6 +39,9 @@ type Harness struct {
 	Volume int
 	// Sequential runs one case at a time, for servers that cannot take many.
 	Sequential bool
+	// Parts is how many subscriptions of one group get messages of a topic at once, where a topic is shared out in
+	// parts: the others get nothing. 0 stands for any number.
+	Parts int
 
 	// Watermill are the features for Watermill's own suite, pubsub/tests. Nil leaves that suite out.
 	Watermill *tests.Features
