@@ -75,6 +75,10 @@ func shortOvertakesLong(w *world) {
 	runs := c.waitRuns(3)
 
 	require.Equal(w, "none", string(runs[0].Message.Payload))
+	if string(runs[1].Message.Payload) == "long" && !w.h.Virtual {
+		w.late = "the short delay was not over before the long one"
+		return
+	}
 	require.Equal(w, "short", string(runs[1].Message.Payload))
 	require.Equal(w, "long", string(runs[2].Message.Payload))
 	w.onTime(published, runs[1].At, w.scaled(5*time.Second))
