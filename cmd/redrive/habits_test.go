@@ -51,7 +51,8 @@ func TestToken_List(t *testing.T) {
 	seed(t, "dead.db")
 	t.Setenv("REDRIVE_STORE", "dead.db")
 	for _, args := range [][]string{
-		{"token", "create", "ci", "--role", "operator", "--expires", "90d"}, {"token", "create", "phone"},
+		{"token", "create", "ci", "--role", "operator", "--expires", "90d"},
+		{"token", "create", "phone"},
 		{"token", "revoke", "phone", "--actor", "ana", "--note", "lost"},
 	} {
 		code, _, stderr := command(t, args...)
