@@ -50,8 +50,8 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	}
 }
 
-// The topic is deleted and made again while a member that knows the old one gets its partition: its client asks for what
-// is gone, and is told so forever. Another client has to take its place.
+// The topic is deleted and made again while a member that knows the old one gets its partition: its client asks for
+// what is gone, and is refused forever. Another client has to take its place.
 func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
