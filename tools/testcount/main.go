@@ -7,8 +7,8 @@
 // of one) counts as one failure, and so do the N failures of other checks. It exits with 1 if anything failed or no
 // test ran.
 //
-// A test that failed and passed each time in FILE, with what it did when it was run again, is unstable: it counts as
-// passed and is named. With -candidates it prints which tests may be run again, a package and a test a line, and exits
+// A test that failed and passed each time in FILE, with what it did when it was run again, is named as unstable; it has
+// failed all the same. With -candidates it prints which tests are worth that, a package and a test a line, and exits
 // with 1 if that is none: there are more than two, a package failed without a test, or there was a data race.
 package main
 
@@ -23,7 +23,7 @@ import (
 	"strings"
 )
 
-// mostCandidates is how many tests may be run again: more at once are not a coincidence.
+// mostCandidates is how many tests are run again: more at once are not a coincidence.
 const mostCandidates = 2
 
 type event struct {
@@ -95,12 +95,10 @@ func count(failed int, again string, names []string) bool {
 		}
 		passed, skipped, failed = passed+r.passed, skipped+r.skipped, failed+r.packages
 		for t, n := range r.failed {
-			if second.failed[t] > 0 || !second.whole[t] || r.races || second.races {
-				failed += n
-				continue
+			failed += n
+			if second.whole[t] && second.failed[t] == 0 && !r.races && !second.races {
+				unstable[t] = true
 			}
-			passed += n
-			unstable[t] = true
 		}
 	}
 	for _, t := range slices.SortedFunc(maps.Keys(unstable), func(a, b test) int {
