@@ -16,6 +16,10 @@ import (
 // has run out, the partition was revoked. The message comes again, here or elsewhere.
 var ErrLost = errors.New("the delivery is lost to this process")
 
+// ErrRenew is what Next answers when nothing has failed, and the transport wants to open the stream anew. The engine
+// does so without a word in the log.
+var ErrRenew = errors.New("the stream is to be opened anew")
+
 // ErrBusy is what Publish answers for a message that it has not stored because something else holds its place for a
 // while, such as a row that another session has locked. The engine tries again until its caller's time is over.
 var ErrBusy = errors.New("another session holds what was to be changed")

@@ -16,6 +16,7 @@ type acker struct {
 	mu      sync.Mutex
 	low     uint64          // every delivery tag below it is acked
 	settled map[uint64]bool // tags from low on that are acked: true when the broker has been told
+	answers int64           // of the handlers
 }
 
 // answerer is what the acker needs of an AMQP channel.
@@ -35,6 +36,7 @@ func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[u
 func (a *acker) settle(settled []driver.Settlement) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.answers += int64(len(settled))
 	faults := make([]error, len(settled))
 	failed := false
 	note := func(i int, err error) {
@@ -78,6 +80,13 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 		return nil
 	}
 	return faults
+}
+
+// answered is the number of deliveries that settle was given.
+func (a *acker) answered() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answers
 }
 
 func tagOf(s *driver.Settlement) uint64 { return s.Delivery.Token.(*amqp.Delivery).DeliveryTag }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -151,11 +153,35 @@ type consumed struct {
 
 // reading is what a subscription to a topic reads.
 type reading struct {
-	topic  string
-	queue  string
-	plan   Plan      // without its retries and dead letters
-	revive func()    // begins to consume again
-	until  time.Time // when it is forgotten, after its end; zero before
+	topic    string
+	queue    string
+	plan     Plan         // without its retries and dead letters
+	end      func(error)  // of the stream: another one begins to consume
+	received func() int64 // deliveries
+	answered func() int64 // of those
+	haunted  bool         // see haunted
+	until    time.Time    // when it is forgotten, after its end; zero before
+
+	// What tend knows from its last look.
+	seen     int64     // deliveries
+	since    time.Time // nothing came
+	starving bool      // the queue had messages, and the handlers had none
+}
+
+var (
+	errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
+	errStarving  = errors.New("rabbitmq: the queue has messages, and the consumer gets none")
+)
+
+// haunted reports whether conn is to a RabbitMQ that can take a consumer for alive which gets nothing. When a queue is
+// deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. When a queue of that name is back by
+// then, it succeeds, forgets the queue, and throws away whatever the queue sends (rabbit_channel's handle_eol). The
+// client is told nothing, and the queue counts a consumer and waits for its acks.
+func haunted(conn *amqp.Connection) bool {
+	version, _ := conn.Properties["version"].(string)
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	return err != nil || n < 4
 }
 
 // lingering is how long a reading counts that has failed: its subscription tries again more often.
@@ -207,9 +233,16 @@ func (c *consumed) those(which func(topic string) bool) Plan {
 	return all
 }
 
-// tendEvery is how often a deleted exchange or binding is looked for. RabbitMQ tells a consumer when its queue is
-// deleted, and does not tell the others.
-const tendEvery = 30 * time.Second
+const (
+	// tendEvery is how often a deleted exchange or binding is looked for. RabbitMQ tells a consumer when its queue is
+	// deleted, and does not tell the others.
+	tendEvery = 30 * time.Second
+	// starveFor is when a consumer that gets nothing of what its queue has is looked at again.
+	starveFor = 2 * time.Second
+	// renewAfter is how long a consumer of a haunted broker may get nothing before it is renewed. What a queue has sent
+	// to a consumer that gets nothing is not among the messages that it counts for us.
+	renewAfter = time.Minute
+)
 
 // tend declares the exchanges and bindings of the running subscriptions again and again, and looks whether their queues
 // still have a consumer, until the broker closes. It does so on the connection that consumes, which no alarm stops.
@@ -234,9 +267,14 @@ func (t *transport) tend() {
 			return
 		}
 		var faults []error
+		next := tendEvery
 		for _, r := range t.consumed.each() {
 			faults = append(faults, t.tendTo(ctx, r))
+			if r.starving {
+				next = starveFor
+			}
 		}
+		ticker.Reset(next)
 		err := errors.Join(faults...)
 		switch {
 		case ctx.Err() != nil:
@@ -253,22 +291,42 @@ func (t *transport) tend() {
 func (t *transport) tendTo(ctx context.Context, r *reading) error {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
-	consumers := 0
-	err := d.do(ctx, func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-		consumers = q.Consumers
+	var q amqp.Queue
+	err := d.do(ctx, func(ch *amqp.Channel) (err error) {
+		q, err = ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
 		return err
 	})
 	if isNotFound(err) {
 		return nil // its consumer learns of it from RabbitMQ
 	}
-	if err == nil && consumers == 0 {
-		r.revive()
+	if err == nil {
+		r.judge(&q)
 	}
 	if p := r.plan.routing(); err == nil && !p.empty() {
 		err = declare(ctx, t.consuming, p)
 	}
 	return err
+}
+
+// judge ends the stream of a reading that the broker sends nothing.
+func (r *reading) judge(q *amqp.Queue) {
+	now, received := time.Now(), r.received()
+	came, free, starved := received != r.seen, received <= r.answered(), r.starving
+	if came || !free {
+		r.seen, r.since = received, now
+	}
+	r.starving = free && q.Messages > 0
+	switch {
+	case q.Consumers == 0:
+		r.end(errForgotten)
+	case r.starving && starved && !came:
+		r.end(errStarving)
+	case r.haunted && now.Sub(r.since) >= renewAfter:
+		r.end(driver.ErrRenew)
+	default:
+		return
+	}
+	r.starving = false
 }
 
 // tendSoon makes tend look now.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -26,6 +27,7 @@ type stream struct {
 	ch        *amqp.Channel
 	acks      *acker
 	reading   *reading
+	received  atomic.Int64 // deliveries that Next has returned
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers that Widen adds
@@ -81,7 +83,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}()
 	s.reading = &reading{
 		topic: q.Topic, queue: q.Names.Queue, plan: t.design.reads(q.Names, q.Topic, q.Patterns),
-		revive: func() { s.end(errors.New("rabbitmq: the broker has forgotten the consumer")) },
+		end: s.end, answered: s.acks.answered, received: s.received.Load, since: time.Now(), haunted: haunted(conn),
 	}
 	t.consumed.add(s.reading)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
@@ -152,6 +154,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 
 // delivery reports what is known of d. Classic queues count deliveries only to one.
 func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
+	s.received.Add(1)
 	m, origin := s.message(d)
 	design := s.transport.design
 	found := driver.Delivery{

@@ -252,3 +252,29 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.Less(t, time.Since(began), timeout+busy)
 }
+
+// A queue is deleted and made again at once, as a script that changes its arguments does. RabbitMQ 3.10 takes a channel
+// that consumed from it for a consumer of the new one, and throws away what the queue sends there.
+func TestOperator_MakesAQueueAgain(t *testing.T) {
+	t.Parallel()
+	for name, server := range map[string]func(testing.TB) *services.Rabbit{
+		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,
+	} {
+		for _, kind := range []string{"quorum", "classic"} {
+			t.Run(kind+" on RabbitMQ "+name, func(t *testing.T) {
+				t.Parallel()
+				url := server(t).VHost(t)
+				b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "queue-type", kind))
+				s := serve(t, b, "orders", middleware.Laravel(2), succeeds)
+				p := dialPlain(t, url)
+				p.send("", "orders", amqp.Publishing{MessageId: "before"})
+				require.Equal(t, "before", s.next().message.UUID)
+				_, err := p.ch.QueueDelete("orders", false, false, false)
+				require.NoError(t, err)
+				require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+				p.send("", "orders", amqp.Publishing{MessageId: "after"})
+				require.Equal(t, "after", s.nextWithin(2*patience).message.UUID)
+			})
+		}
+	}
+}

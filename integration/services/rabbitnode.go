@@ -52,15 +52,18 @@ func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 			"ssl_options.certfile = "+certificates.ServerCert,
 			"ssl_options.keyfile = "+certificates.ServerKey)
 	}
-	advanced := "[]."
+	var advanced []string
 	if cfg.DeadLetterConfirmTimeout > 0 {
-		advanced = fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].",
-			cfg.DeadLetterConfirmTimeout.Milliseconds())
+		advanced = append(advanced, fmt.Sprintf("{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}",
+			cfg.DeadLetterConfirmTimeout.Milliseconds()))
+	}
+	if cfg.Unsynced {
+		advanced = append(advanced, "{ra, [{wal_write_strategy, sync_after_notify}]}")
 	}
 	plugins := append([]string{"rabbitmq_management"}, cfg.Plugins...)
 	files := map[string]string{
 		"rabbitmq.conf":   strings.Join(conf, "\n") + "\n" + cfg.Conf + "\n",
-		"advanced.config": advanced + "\n",
+		"advanced.config": "[" + strings.Join(advanced, ", ") + "].\n",
 		"enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n",
 	}
 	for name, text := range files {

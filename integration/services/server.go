@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -179,7 +180,10 @@ func (s *server) PID() int {
 }
 
 // Log returns the last 8 KiB of the server's log, for a test that failed.
-func (s *server) Log() string {
+func (s *server) Log() string { return s.logSince(0) }
+
+// logSince returns the last 8 KiB of what the server has logged after its first from bytes.
+func (s *server) logSince(from int) string {
 	if s.external {
 		return ""
 	}
@@ -188,10 +192,28 @@ func (s *server) Log() string {
 	if err != nil {
 		return err.Error()
 	}
+	log = log[min(from, len(log)):]
 	if len(log) > limit {
 		log = log[len(log)-limit:]
 	}
 	return string(bytes.ToValidUTF8(log, nil))
+}
+
+// explain adds to a test that fails what the server logs from now on: the cause is often there alone.
+func (s *server) explain(t testing.TB) {
+	t.Helper()
+	if s.external {
+		return
+	}
+	from := 0
+	if info, err := os.Stat(s.logPath()); err == nil {
+		from = int(info.Size())
+	}
+	t.Cleanup(func() {
+		if log := s.logSince(from); t.Failed() && log != "" {
+			t.Logf("log of %s:\n%s", s.name, log)
+		}
+	})
 }
 
 func (s *server) logPath() string { return filepath.Join(s.dir, "log.txt") }

@@ -132,6 +132,9 @@ func (s *source) lose(err error) {
 	case lasted < instant:
 		s.instants++
 	}
+	if errors.Is(err, driver.ErrRenew) {
+		return
+	}
 	if errors.Is(err, brokers.ErrUnroutable) {
 		s.sub.missing = true
 	}
