@@ -58,8 +58,9 @@ type RabbitConfig struct {
 	DeadLetterConfirmTimeout time.Duration
 
 	// Unsynced confirms what quorum queues have written before the disk has it: it is safe from a kill, and not from a
-	// power failure. RabbitMQ 3.10 loses all quorum queues until its next start when some are deleted while a slow disk
-	// writes for them: ra_log_wal ends with the table of the deleted one, and its supervisors give up.
+	// power failure. Where the disk was slow and other tests deleted their queues, all quorum queues of RabbitMQ 3.10
+	// have been gone until its next start (541 INTERNAL_ERROR at every declaration). Its log does not say why; in
+	// ra_log_wal's complete_batch, a table that goes while the batch is synced ends the process that all of them need.
 	Unsynced bool
 
 	// Conf is appended to rabbitmq.conf, one "key = value" a line.

@@ -115,14 +115,17 @@ func (s *Server) With(change func(h *Hooks)) {
 }
 
 // Cut ends every session. What was in hand returns to the front of its queue, and is counted.
-func (s *Server) Cut() { s.cut(func(*stream) bool { return true }) }
+func (s *Server) Cut() { s.cut(ErrCut, func(*stream) bool { return true }) }
 
-func (s *Server) cut(which func(*stream) bool) {
+// Renew ends every session as a transport does that wants to open another one.
+func (s *Server) Renew() { s.cut(driver.ErrRenew, func(*stream) bool { return true }) }
+
+func (s *Server) cut(cause error, which func(*stream) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.sessions {
 		if which(st) {
-			st.endLocked(ErrCut, true)
+			st.endLocked(cause, true)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (s *Server) Connect() *Transport { return &Transport{server: s} }
 // the end.
 func (t *Transport) Kill() {
 	t.killed.Store(true)
-	t.server.cut(func(st *stream) bool { return st.t == t })
+	t.server.cut(ErrCut, func(st *stream) bool { return st.t == t })
 }
 
 // Traits implements driver.Transport.
@@ -50,7 +50,7 @@ func (t *Transport) Ping(context.Context) error {
 
 // Close implements driver.Transport.
 func (t *Transport) Close(context.Context) error {
-	t.server.cut(func(st *stream) bool { return st.t == t })
+	t.server.cut(ErrCut, func(st *stream) bool { return st.t == t })
 	return nil
 }
 

@@ -43,6 +43,25 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 	})
 }
 
+// A session that is only renewed is followed by another one at once, and nobody is told.
+func TestSession_IsRenewedWithoutAWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		d := p.consume(ack)
+		before := s.Calls("Receive")
+		for i := range 10 {
+			s.Renew()
+			synctest.Wait()
+			require.Equal(t, before+i+1, s.Calls("Receive"), "without a pause")
+		}
+		p.publish("1")
+		synctest.Wait()
+		require.Equal(t, 1, d.total())
+		require.Empty(t, p.log.String())
+	})
+}
+
 // The end of a session is noticed while its deliveries fill the window and a handler holds them up, whether the broker
 // counts deliveries or not.
 func TestSession_ThatEndsWithAFullWindowIsNoticed(t *testing.T) {
