@@ -17,7 +17,7 @@ import (
 var ErrLost = errors.New("the delivery is lost to this process")
 
 // ErrRenew is what Next answers when nothing has failed, and the transport wants to open the stream anew. The engine
-// does so without a word in the log.
+// does so at once, and logs nothing.
 var ErrRenew = errors.New("the stream is to be opened anew")
 
 // ErrBusy is what Publish answers for a message that it has not stored because something else holds its place for a

@@ -43,8 +43,8 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 	})
 }
 
-// A session that is only renewed is followed by another one at once, and nobody is told.
-func TestSession_IsRenewedWithoutAWord(t *testing.T) {
+// A session that is only renewed is followed by another one at once, and nothing is logged.
+func TestSession_IsRenewedWithoutAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s)
