@@ -259,26 +259,35 @@ func (t *transport) tend() {
 	ticker := time.NewTicker(tendEvery)
 	defer ticker.Stop()
 	told := ""
+	again := false // only those that starved at the last look
 	for {
 		select {
 		case <-ticker.C:
 		case <-t.poke:
+			again = false
 		case <-ctx.Done():
 			return
 		}
 		var faults []error
-		next := tendEvery
+		starving := false
 		for _, r := range t.consumed.each() {
-			faults = append(faults, t.tendTo(ctx, r))
-			if r.starving {
-				next = starveFor
+			if again && !r.starving {
+				continue
 			}
+			faults = append(faults, t.tendTo(ctx, r))
+			starving = starving || r.starving
+		}
+		whole := !again
+		next := tendEvery
+		if again = whole && starving; again {
+			next = starveFor
 		}
 		ticker.Reset(next)
 		err := errors.Join(faults...)
 		switch {
 		case ctx.Err() != nil:
 			return
+		case err == nil && !whole:
 		case err == nil:
 			told = ""
 		case err.Error() != told:
