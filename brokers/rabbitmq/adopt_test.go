@@ -65,7 +65,7 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 	named := designOf(t, brokers.Config{Naming: perDelay, Delays: []time.Duration{time.Second}})
 	r, err = named.retry(named.names("orders", ""), &envelope.Origin{}, time.Second)
 	require.NoError(t, err)
-	require.Equal(t, route{key: "orders_retry.1000"}, r, "who wants a queue for each delay says so in the name")
+	require.Equal(t, route{key: "orders_retry.1000", expiration: 1000}, r, "who wants a queue for each delay says so in the name")
 }
 
 // A retry queue that was made with a time to live serves shorter delays as they are, longer ones in rounds, and those
@@ -83,7 +83,7 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true},
 		retry(10*time.Second))
 	d.learn("orders_retry", 0)
-	require.Equal(t, route{key: "orders_retry.10000"}, retry(10*time.Second))
+	require.Equal(t, route{key: "orders_retry.10000", expiration: 10_000}, retry(10*time.Second))
 }
 
 // A cycle's queue that is adopted with ten minutes waits ten minutes, not 120 times five seconds.

@@ -52,9 +52,7 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 			ttl = d.ttl()
 		}
 		r.rest = max(0, delay-ttl)
-		if r.rest == 0 {
-			r.expiration = roundUp(delay)
-		}
+		r.expiration = roundUp(delay - r.rest) // see rung
 		if n.RetryExchange != "" {
 			r.exchange, r.key = n.RetryExchange, originKey(n, origin)
 		}
@@ -108,13 +106,12 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	return one
 }
 
-// rung routes into the queue of one delay. One that is not of our making may have another time to live, or none.
+// rung routes into the queue of one delay. The message carries the delay too: a queue that is not of our making may
+// have another time to live, or none, and one that is being made has none yet. RabbitMQ 3 shows a quorum queue to
+// other connections before it gives it its x-message-ttl; a message that came between the two would never expire, and
+// stop all behind it.
 func (d *design) rung(queue string, step, rest time.Duration) route {
-	r := route{key: queue, rest: rest, checked: rest > 0}
-	if d.declare == declareAll {
-		return r
-	}
-	r.expiration = roundUp(step)
+	r := route{key: queue, rest: rest, checked: rest > 0, expiration: roundUp(step)}
 	if ttl, known := d.ttlOf(queue); known && ttl < step {
 		r.rest, r.checked = rest+step-ttl, true
 	}
