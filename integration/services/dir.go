@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // A server's directory holds a file that our process keeps locked. One whose lock is free belongs to a process that was
@@ -35,9 +37,9 @@ func newDir(name string, owner account) (string, error) {
 }
 
 // removeDir removes a directory that newDir made. A killed server's helpers may write for another moment, so it tries
-// for a second.
+// again.
 func removeDir(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	err := poll(ctx, func() error { return os.RemoveAll(dir) })
 	if lock, ok := locks.LoadAndDelete(dir); ok {

@@ -10,7 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // Management calls RabbitMQ's management API.
@@ -45,7 +46,7 @@ func (r *Rabbit) Management() *Management {
 	if err != nil || base.Host == "" {
 		panic("services: TEST_AMQP_URL is set, and this test needs TEST_AMQP_MANAGEMENT_URL as well")
 	}
-	return &Management{base: base, http: &http.Client{Timeout: 10 * time.Second}}
+	return &Management{base: base, http: &http.Client{Timeout: await.Patience}}
 }
 
 // Address is the API's address without user and password.

@@ -26,7 +26,7 @@ func poll(ctx context.Context, try func() error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case <-ticker.C:
 		}
 	}

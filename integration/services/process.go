@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // process is a child that we started. It dies with us: when the test process is killed, the kernel signals the child.
@@ -79,7 +81,7 @@ func (p *process) kill() error {
 		return err
 	}
 	<-p.done
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	return poll(ctx, func() error {
 		for _, pid := range children {

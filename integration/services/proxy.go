@@ -13,6 +13,8 @@ import (
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // Proxy is a TCP proxy in this process that misbehaves on demand. Its methods are safe for concurrent use.
@@ -69,7 +71,7 @@ func (p *Proxy) Cut() error {
 // Heal takes connections again after a Cut and removes what Delay, Freeze and LoseAnswers have set.
 func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening
 	// socket.

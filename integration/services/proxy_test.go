@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -53,11 +54,11 @@ func TestProxy(t *testing.T) {
 	}
 
 	conn := dial()
-	_, err := ask(t, conn, 5*time.Second)
+	_, err := ask(t, conn, await.Patience)
 	require.NoError(t, err)
 
 	require.NoError(t, p.Cut())
-	_, err = ask(t, conn, 5*time.Second)
+	_, err = ask(t, conn, await.Patience)
 	require.Error(t, err)
 	_, err = net.Dial("tcp", p.Addr)
 	require.Error(t, err)
@@ -65,7 +66,7 @@ func TestProxy(t *testing.T) {
 	require.NoError(t, p.Heal())
 	conn = dial()
 	require.NoError(t, p.Delay(300*time.Millisecond))
-	took, err := ask(t, conn, 5*time.Second)
+	took, err := ask(t, conn, await.Patience)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, took, 300*time.Millisecond)
 
@@ -77,7 +78,7 @@ func TestProxy(t *testing.T) {
 	require.True(t, timeout.Timeout(), "frozen, not closed")
 
 	require.NoError(t, p.Flap())
-	_, err = ask(t, dial(), 5*time.Second)
+	_, err = ask(t, dial(), await.Patience)
 	require.NoError(t, err)
 }
 
@@ -92,6 +93,6 @@ func TestProxy_HealWaitsForItsPort(t *testing.T) {
 	conn, err := net.Dial("tcp", p.Addr)
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = ask(t, conn, 5*time.Second)
+	_, err = ask(t, conn, await.Patience)
 	require.NoError(t, err)
 }

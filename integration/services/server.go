@@ -14,19 +14,22 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // ErrExternal is returned when a test wants to stop or kill a server that the environment named: it is not ours.
 var ErrExternal = errors.New("services: this server is not ours to stop")
 
-// startTimeout bounds one start on a busy machine; servers are ready in 1 to 8 s on an idle one.
-const startTimeout = 2 * time.Minute
+// startPatience is how long a server that starts may log nothing: on an idle machine it is ready in 1 to 8 s, on one
+// that is busy enough in minutes.
+const startPatience = await.Patience
 
 // startAttempts bounds how often a server that ends at its start is started again.
 const startAttempts = 5
 
-// stopTimeout bounds a clean stop, after which the server is killed.
-const stopTimeout = 30 * time.Second
+// stopTimeout bounds a clean stop, after which the server is killed. RabbitMQ takes 6 s on an idle machine.
+const stopTimeout = 5 * time.Minute
 
 // server is what the servers have in common. Its methods are safe for concurrent use.
 type server struct {
@@ -53,8 +56,6 @@ func (s *server) Start(ctx context.Context) error {
 	if s.proc != nil {
 		return fmt.Errorf("services: %s runs already", s.name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	// A server that was killed may have left children that hold its shared memory or port for another moment, so one
 	// that ends at once gets a few more chances.
 	for attempt := 1; ; attempt++ {
@@ -80,7 +81,16 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stuck := time.AfterFunc(startPatience, func() { cancel(fmt.Errorf("has logged nothing for %s", startPatience)) })
+	defer stuck.Stop()
+	logged := int64(0)
 	err = poll(ctx, func() error {
+		if info, err := os.Stat(s.logPath()); err == nil && info.Size() > logged {
+			logged = info.Size()
+			stuck.Reset(startPatience)
+		}
 		select {
 		case <-proc.done:
 			return final(fmt.Errorf("ended at start: %w", errOr(proc.err, "exit status 0")))
