@@ -24,7 +24,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			t.Parallel()
 			server := natsserver.Start(t)
 			url := with(server.URL(), "ack-wait=3s", "concurrency=4", "prefetch=8")
-			require.NoError(t, open(t, server.URL(), "publish-timeout=2m").Publisher().Publish(topicOrders, numbers(0, n)...))
+			require.NoError(t, open(t, server.URL()).Publisher().Publish(topicOrders, numbers(0, n)...))
 			l := newLedger()
 			for range 2 {
 				died := startConsumer(t, url, place, l)
@@ -46,7 +46,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	params := []string{"ack-wait=3s", "concurrency=2", "prefetch=4", "crash-limit=4"}
-	b := open(t, server.URL(), "publish-timeout=2m")
+	b := open(t, server.URL())
 	letters := deadLetters(t, b)
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 10)...))
 	require.NoError(t, b.Publisher().Publish(topicOrders, message.NewMessage(killer, []byte("poison"))))
@@ -93,7 +93,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
-	b := open(t, server.URL(), "publish-timeout=2m")
+	b := open(t, server.URL())
 	letters := deadLetters(t, b)
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 5)...))
 	for range 8 {
