@@ -1,0 +1,32 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/watermill/kafka"
+)
+
+// A service that is on watermill-kafka keeps its topics and offsets. Retries wait in another broker.
+func ExampleNew() {
+	ctx := context.Background()
+	delays, err := memory.New(brokers.Config{}) // sqlqueue in production
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer delays.Close()
+	broker, err := kafka.New(ctx, kafka.Config{
+		Broker: brokers.Config{URL: "watermill+kafka://localhost:9092/", Group: "billing"},
+		Delays: delays,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer broker.Close()
+	// broker.Publisher() and broker.Subscriber() are for the router that the service has, the broker itself is the
+	// Rescheduler and the dead letter sink of its pipeline.
+}
