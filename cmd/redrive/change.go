@@ -26,19 +26,19 @@ func (a *app) verbCommands() []*cobra.Command {
 	waiting := []dlq.Status{dlq.Pending, dlq.Parked}
 	verbs := []verb{
 		{
-			"resolve", "Say that dead letters are taken care of", "resolved", waiting, operator.Resolve, operator.ResolveAll,
+			"resolve", "Mark dead letters as taken care of", "resolved", waiting, operator.Resolve, operator.ResolveAll,
 		},
 		{
-			"discard", "Give dead letters up; they are kept and can be restored", "discarded", waiting,
+			"discard", "Give up dead letters; they are kept and can be restored", "discarded", waiting,
 			operator.Discard, operator.DiscardAll,
 		},
 		{
-			"park", "Put dead letters aside for a person: neither a rule nor a run takes them on its own", "parked",
+			"park", "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
 			[]dlq.Status{dlq.Pending},
 			operator.Park, operator.ParkAll,
 		},
 		{
-			"restore", "Take resolve, discard or park back", "restored",
+			"restore", "Undo resolve, discard or park", "restored",
 			[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
 			operator.Restore, operator.RestoreAll,
 		},

@@ -65,7 +65,7 @@ func (a *app) listCommand() *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
 	cmd.Flags().BoolVar(&all, "all", false, "all that match")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "the oldest first")
-	cmd.Flags().StringVar(&after, "after", "", "go on where an earlier listing ended")
+	cmd.Flags().StringVar(&after, "after", "", "continue where an earlier listing ended")
 	cmd.MarkFlagsMutuallyExclusive("all", "after")
 	cmd.MarkFlagsMutuallyExclusive("all", "limit")
 	return cmd

@@ -11,7 +11,7 @@ import (
 func (a *app) muteCommand() *cobra.Command {
 	var period age
 	cmd := &cobra.Command{
-		Use: "mute GROUP", Short: "Notify nobody of a cause", Args: cobra.ExactArgs(1),
+		Use: "mute GROUP", Short: "Stop the notifications of a cause", Args: cobra.ExactArgs(1),
 		Example: `  redrive dlq mute 1f0c9f7a1b2c3d4e --for 24h --note 'the bank knows'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			manager, err := a.manager(cmd.Context())
@@ -36,7 +36,7 @@ func (a *app) muteCommand() *cobra.Command {
 
 func (a *app) unmuteCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "unmute GROUP", Short: "Notify of a cause again", Args: cobra.ExactArgs(1),
+		Use: "unmute GROUP", Short: "Resume the notifications of a cause", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			manager, err := a.manager(cmd.Context())
 			if err != nil {
@@ -49,7 +49,7 @@ func (a *app) unmuteCommand() *cobra.Command {
 
 func (a *app) mutesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "mutes", Short: "List the causes of which nobody is notified", Args: cobra.NoArgs,
+		Use: "mutes", Short: "List the muted causes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			manager, err := a.manager(cmd.Context())
 			if err != nil {

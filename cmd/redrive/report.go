@@ -15,7 +15,7 @@ func (a *app) reportCommand() *cobra.Command {
 		Use: "report", Short: "Report which causes are new, grow, return or are gone, as Markdown or JSON",
 		Args: cobra.NoArgs,
 		Long: `Compare the causes of the last week, or of --since, with those of the same time before: which are new, which grow, which have come
-back, which come no more. The report is Markdown; -o json is for programs. Run it weekly.`,
+back, which have stopped. The report is Markdown; -o json is for programs. Run it weekly.`,
 		Example: `  redrive dlq report
   redrive dlq report --since 24h -o json --jq '.new[].cause'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

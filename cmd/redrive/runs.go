@@ -20,15 +20,15 @@ func (a *app) runsCommand() *cobra.Command {
 	return group("runs", "Watch and steer redrive runs", "",
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
-		a.runCommand("watch ID", "Watch a run until it ends or needs somebody", nil, (*app).watchRun),
-		a.runCommand("pause ID", "Pause a run; what is out continues", []redrive.State{redrive.Running},
+		a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil, (*app).watchRun),
+		a.runCommand("pause ID", "Pause a run; what was sent already continues", []redrive.State{redrive.Running},
 			steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; what waits stays as it was",
 			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer(operator.CancelRun)),
 		a.runsAdjustCommand(),
-		a.runCommand("approve ID", "Let a run begin that somebody else has asked for",
+		a.runCommand("approve ID", "Approve a run that someone else has started",
 			[]redrive.State{redrive.AwaitingApproval}, steer(operator.ApproveRun)),
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
 			[]redrive.State{redrive.AwaitingApproval}, steer(operator.RejectRun)),
@@ -98,7 +98,7 @@ func (a *app) runsListCommand() *cobra.Command {
 	cmd.Flags().StringSliceVar(&states, "state", nil,
 		"preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "at most so many, up to 1000")
-	cmd.Flags().StringVar(&page.After, "after", "", "go on where an earlier listing ended")
+	cmd.Flags().StringVar(&page.After, "after", "", "continue where an earlier listing ended")
 	return cmd
 }
 

@@ -22,7 +22,7 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
-		Long: `Collect the dead letters that the configuration names into the store, carry redrive runs on, apply the rules, remove what the
+		Long: `Collect the dead letters that the configuration names into the store, work on redrive runs, apply the rules, remove what the
 retention no longer keeps, and answer over HTTP: the dashboard at /, the REST API below /api/v1, /livez and /readyz. Without
 server.auth only this machine is answered. Ctrl-C, or SIGTERM, drains: what was read is stored or returned, and what was sent is recorded.`,
 		Example: `  redrive serve --config redrive.yaml`,

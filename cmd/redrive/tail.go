@@ -34,7 +34,7 @@ func (a *app) tailCommand() *cobra.Command {
 		follow bool
 	)
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show the dead letters stored last and go on as more come", Args: cobra.NoArgs,
+		Use: "tail", Short: "Show the latest dead letters, and new ones as they arrive", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := filter.read(time.Now())
 			if err != nil {
@@ -59,7 +59,7 @@ func (a *app) tailCommand() *cobra.Command {
 	}
 	filter.add(a, cmd)
 	cmd.Flags().IntVarP(&lines, "lines", "n", 10, "begin with so many of the last")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "go on until interrupted")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "continue until interrupted")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
 	return cmd
 }

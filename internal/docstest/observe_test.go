@@ -219,11 +219,13 @@ func TestMetrics_Page(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-Made from what a service shows in which everything has happened once. Names follow Prometheus' conventions but for those at the top, which
-two older systems chose: they are there when asked for, and their dashboards and alerts go on. What each alert means stands in the
-[runbook](runbook.md).
+A test makes this page from a service in which everything has happened once. Names follow the conventions of
+Prometheus, except for those of two older systems, which begin with
+` + "`dlq_`" + `, ` + "`event_`" + `, ` + "`rmq_consumer_`" + `:
+they are off by default, and keep the dashboards and alerts of these systems working. The [runbook](runbook.md)
+explains each alert.
 
-A service shows its pipelines, its store and its brokers with a few lines; the library does not open a port:
+A few lines export the metrics of a service's pipelines, store and brokers; the library does not open a port:
 
 ` + "```go" + `
 pipelines, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
@@ -234,15 +236,16 @@ registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]broke
 Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tracer}
 ` + "```" + `
 
-` + "`redrive serve`" + ` shows those of the store, the runs, the collector and the brokers at /metrics, to viewers; ` +
-	"`metrics.off`" + ` in its configuration shows none,
-` + "`metrics.legacy_names`" + ` the older names as well. The values of topic, handler and event are bounded: what comes after the first 100 is "other".
-Gauges of the store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters are of one process: take the sum.
+` + "`redrive serve`" + ` has those of the store, the runs, the collector and the brokers at /metrics, for viewers and
+up; ` + "`metrics.off`" + ` in its configuration turns them off, ` + "`metrics.legacy_names`" + ` adds the older names.
+Topic, handler and event have a limited number of values: after the first 100, a new one is "other". Gauges of the
+store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters count
+one process: take the sum.
 
-The names of the bus also go to a DogStatsD agent, with package pipelinestatsd. There each metric can be sampled by its name, and by the
-attempt's tag, which multiply; the agent multiplies what it gets by the rate that comes with it. A rate of 0 switches a metric off. The
-environment's ` + "`STATSD_SAMPLE_PAYLOAD`" + ` is the rate of ` +
-	"`rmq_consumer_payload_bytes`" + ` where Rates has none. This sends all of the last attempts and a tenth of the first:
+Package pipelinestatsd sends the service bus names to a DogStatsD agent. There, each metric can be sampled by its name
+and by the attempt's tag; the two rates multiply, and the agent scales up what it gets. A rate of 0 turns a metric
+off. The environment variable ` + "`STATSD_SAMPLE_PAYLOAD`" + ` is the rate of ` + "`rmq_consumer_payload_bytes`" + `
+where Rates has none. This sends all last attempts and a tenth of the first:
 
 ` + "```go" + `
 Rates:    map[string]float64{pipelinestatsd.Started: 1},

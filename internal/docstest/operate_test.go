@@ -99,7 +99,7 @@ func shift(ctx context.Context, letters *dlq.Letters, broker brokers.Broker) err
 	by := dlq.By{Actor: "ana", Note: "the bank is back"}
 	for _, entry := range listing.Entries {
 		if _, err := manager.Redrive(ctx, entry.ID, by); err != nil && !errors.Is(err, dlq.ErrConflict) {
-			return err // a conflict is somebody who was faster
+			return err // a conflict means that someone else was faster
 		}
 	}
 	return nil

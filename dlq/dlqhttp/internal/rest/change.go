@@ -36,7 +36,7 @@ func (a *API) changeRoutes() {
 		{"redrive", "Send a dead letter back to its consumer", http.StatusAccepted, access.Operator, m.Redrive},
 		{"resolve", "Say that a dead letter is taken care of", http.StatusOK, access.Operator, m.Resolve},
 		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, access.Operator, m.Discard},
-		{"restore", "Take resolve, discard or park back", http.StatusOK, access.Operator, m.Restore},
+		{"restore", "Undo resolve, discard or park", http.StatusOK, access.Operator, m.Restore},
 		{"park", "Put a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},
 		{
 			"release", "End the wait for the outcome of a redrive; the note is required", http.StatusOK, access.Admin,

@@ -60,16 +60,16 @@ func (a *API) groupRoutes() {
 	}, a.auditLog)
 	handle(a, route{
 		id: "list-mutes", method: http.MethodGet, path: "/mutes", tag: "groups", role: access.Viewer,
-		summary: "List the causes of which nobody is notified",
+		summary: "List the muted causes",
 	}, a.mutes)
 	handle(a, route{
 		id: "mute-group", method: http.MethodPost, path: "/groups/{fingerprint}/mute", tag: "groups", role: access.Operator,
 		changes: true,
-		summary: "Notify nobody of a cause, for a time or for good",
+		summary: "Stop the notifications of a cause, for a time or for good",
 	}, a.mute)
 	handle(a, route{
 		id: "unmute-group", method: http.MethodPost, path: "/groups/{fingerprint}/unmute", tag: "groups",
-		role: access.Operator, changes: true, summary: "Notify of a cause again; the answer is what is still muted",
+		role: access.Operator, changes: true, summary: "Resume the notifications of a cause; returns what is still muted",
 	}, a.unmute)
 }
 

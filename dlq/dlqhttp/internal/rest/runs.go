@@ -116,7 +116,7 @@ func (a *API) runRoutes() {
 		{"pause", "Pause a run; what is out goes on", access.Operator, m.PauseRun},
 		{"resume", "Resume a run that was paused or has stopped on its own", access.Operator, m.ResumeRun},
 		{"cancel", "End a run; what waits stays as it was", access.Operator, m.CancelRun},
-		{"approve", "Let a run begin that somebody else has asked for", access.Approver, m.ApproveRun},
+		{"approve", "Approve a run that someone else has started", access.Approver, m.ApproveRun},
 		{"reject", "Cancel a run that waits for approval", access.Approver, m.RejectRun},
 	} {
 		handle(a, route{
