@@ -133,3 +133,34 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 	}
 	require.Len(t, consumeRaw(t, c, topic+".billing_dlq", 2), 2)
 }
+
+// The last commit of a deleted topic was tried for ten seconds and given up, at Close and by a subscription whose topic
+// was made again.
+func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
+	t.Parallel()
+	for title, again := range map[string]bool{"at Close": false, "while consumed": true} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			topic := name("orders")
+			log := &logbuffer.Buffer{}
+			b := openLogging(t, c, log, "commit-interval=1m", "publish-timeout=20s")
+			messages := subscribe(t, b, topic)
+			require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+			receiveID(t, messages, "1").Ack()
+			admin := administer(t, c)
+			_, err := admin.DeleteTopics(t.Context(), topic)
+			require.NoError(t, err)
+			if again {
+				require.Eventually(t, func() bool {
+					there, err := admin.ListTopics(t.Context(), topic)
+					return err == nil && there.Has(topic)
+				}, time.Minute, 10*time.Millisecond, "the subscription makes its topic again")
+				require.NoError(t, b.Publisher().Publish(topic, newMessage("2", "")))
+				receiveID(t, messages, "2").Ack()
+			}
+			require.NoError(t, b.Close())
+			require.NotContains(t, log.String(), "not committed")
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -64,7 +65,7 @@ var errFenced = errors.New("the group has given this member up")
 // Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
 // after, the last commit of a partition would put its next owner back.
 type committer struct {
-	client *kgo.Client
+	topics *topics
 	group  string
 	mu     sync.Mutex
 	stored map[place]int64 // since toClean was called
@@ -84,7 +85,8 @@ type member func() (id string, generation int32)
 
 // commit stores the positions of points, which it asks for each time, and tries again until ctx ends. With all it
 // stores those that have not moved as well. The retry topics' positions are stored although no member is subscribed to
-// them: the owner of a partition of the main topic owns the same partition of its retry topics.
+// them: the owner of a partition of the main topic owns the same partition of its retry topics. When nothing else is
+// left to be stored it fails at once for a topic that is gone.
 func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
 	for n := 1; ; n++ {
 		err := c.once(ctx, as, points(), all)
@@ -93,12 +95,45 @@ func (c *committer) commit(ctx context.Context, as member, points func() []point
 			return nil
 		case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID):
 			return fmt.Errorf("%w: %w", errFenced, err)
+		case isGone(err):
+			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 		// Among the others: a cooperative rebalance, after which the member has the next generation.
 		if !sleep(ctx, committing.After(n)) {
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 	}
+}
+
+// goneAfter is how often the coordinator has to answer that a topic is gone, over most of a second: a broker may hear
+// of a topic later than others.
+const goneAfter = 6
+
+// last is commit for points of which no more will be settled. It does not wait for topics that were deleted.
+func (c *committer) last(ctx context.Context, as member, points []point) error {
+	for n := 1; ; n++ {
+		err := c.commit(ctx, as, func() []point { return points }, false)
+		switch {
+		case !isGone(err):
+			return err
+		case n >= goneAfter && c.areGone(ctx, points):
+			return nil
+		case !sleep(ctx, committing.After(n)):
+			return err
+		}
+	}
+}
+
+// areGone reports whether the cluster has none of the topics whose positions are not stored yet.
+func (c *committer) areGone(ctx context.Context, points []point) bool {
+	var names []string
+	for _, p := range points {
+		if _, moved := p.position(); moved {
+			names = append(names, p.topic)
+		}
+	}
+	found, err := c.topics.describe(ctx, names)
+	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return !isGone(found[name].err) })
 }
 
 func (c *committer) once(ctx context.Context, as member, points []point, all bool) error {
@@ -130,7 +165,7 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 	if len(sent) == 0 {
 		return nil
 	}
-	answer, err := req.RequestWith(ctx, c.client)
+	answer, err := req.RequestWith(ctx, c.topics.client)
 	if err != nil {
 		return err
 	}
@@ -155,7 +190,9 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 			}
 			c.stored[p.place] = at.offset
 		default:
-			err = kerr.ErrorForCode(code)
+			if fault := kerr.ErrorForCode(code); err == nil || !isGone(fault) {
+				err = fault
+			}
 		}
 	}
 	return err

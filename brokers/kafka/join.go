@@ -28,7 +28,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		done:   make(chan struct{}), joined: make(chan struct{}),
 		look: make(chan struct{}, 1), anew: make(chan struct{}, 1),
 		own: map[int32]*partition{}, seen: seen, partitionCount: partitions,
-		commits: committer{client: b.own, group: q.Group},
+		commits: committer{topics: b.topics, group: q.Group},
 	}
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {

@@ -263,7 +263,7 @@ func (p *partition) giveUp() {
 	points := p.settled()
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
-	err := p.sub.commits.commit(ctx, p.sub.member, func() []point { return points }, false)
+	err := p.sub.commits.last(ctx, p.sub.member, points)
 	switch {
 	case errors.Is(err, errFenced):
 		p.sub.log.Warn("the group had given the partition away; messages handled since the last commit come again",

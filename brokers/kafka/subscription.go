@@ -364,6 +364,7 @@ func (s *subscription) keepCommitting(ctx context.Context) {
 		cancel()
 		switch {
 		case err == nil || ctx.Err() != nil:
+		case isGone(err): // the client, or the reader of the retry topic, notices it too
 		case errors.Is(err, errFenced):
 			s.log.Debug("offsets were not committed", "err", err) // the client joins again, and says so
 		default:

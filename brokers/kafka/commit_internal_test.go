@@ -1,0 +1,109 @@
+package kafka
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// newCommitter returns the committer of a group without members, and its cluster, which has a topic "kept". It is for
+// virtual time.
+func newCommitter(t *testing.T) (*committer, *kfake.Cluster) {
+	t.Helper()
+	var network kfake.VirtualNetwork
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(19092), kfake.ListenFn(network.Listen),
+		kfake.SeedTopics(1, "kept"))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	versions, err := protocol("", byName)
+	require.NoError(t, err)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.Dialer(network.DialContext), versions,
+		kgo.DisableClientMetrics())
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return &committer{group: "billing", topics: &topics{client: client, admin: kadm.NewClient(client)}}, cluster
+}
+
+func noMember() (id string, generation int32) { return "", -1 }
+
+func settledPoint(topic string, offset int64) point {
+	return point{place{topic, 0}, newTracker(position{offset: offset, fresh: true}, 10), topicID{}}
+}
+
+func storedAt(t *testing.T, c *committer, topic string) int64 {
+	t.Helper()
+	at := place{topic, 0}
+	found, err := committed(t.Context(), c.topics.client, c.group, []place{at})
+	require.NoError(t, err)
+	return found[at].offset
+}
+
+// The last commit of a partition whose topic was deleted took ten seconds, at Close and when a topic was deleted while
+// it was consumed. There is nothing to be stored, and what else the partition has settled is.
+func TestCommit_LastDoesNotWaitForATopicThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCommitter(t)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), commitTimeout)
+		defer cancel()
+		gone, kept := settledPoint("gone", 3), settledPoint("kept", 5)
+		require.NoError(t, c.last(ctx, noMember, []point{gone, kept}))
+		require.Less(t, time.Since(began), time.Second)
+		require.EqualValues(t, 5, storedAt(t, c, "kept"))
+	})
+}
+
+// A coordinator may hear of a topic later than the rest of the cluster.
+func TestCommit_LastOutlastsACoordinatorThatDoesNotKnowTheTopicYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, cluster := newCommitter(t)
+		var lies atomic.Int32
+		lies.Store(8)
+		cluster.ControlKey(kmsg.OffsetCommit.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			if lies.Add(-1) < 0 {
+				return nil, nil, false
+			}
+			resp := r.ResponseKind().(*kmsg.OffsetCommitResponse)
+			for _, asked := range r.(*kmsg.OffsetCommitRequest).Topics {
+				topic := kmsg.NewOffsetCommitResponseTopic()
+				topic.Topic = asked.Topic
+				for _, p := range asked.Partitions {
+					one := kmsg.NewOffsetCommitResponseTopicPartition()
+					one.Partition, one.ErrorCode = p.Partition, kerr.UnknownTopicOrPartition.Code
+					topic.Partitions = append(topic.Partitions, one)
+				}
+				resp.Topics = append(resp.Topics, topic)
+			}
+			return resp, nil, true
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), commitTimeout)
+		defer cancel()
+		require.NoError(t, c.last(ctx, noMember, []point{settledPoint("kept", 5)}))
+		require.Negative(t, lies.Load())
+		require.EqualValues(t, 5, storedAt(t, c, "kept"))
+	})
+}
+
+// A retry topic that was deleted, and is not made again, delayed the commits of all others to one a second.
+func TestCommit_DoesNotWaitForATopicThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCommitter(t)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), commitTimeout)
+		defer cancel()
+		points := func() []point { return []point{settledPoint("kept", 5), settledPoint("gone", 3)} }
+		require.True(t, isGone(c.commit(ctx, noMember, points, false)))
+		require.Less(t, time.Since(began), time.Millisecond)
+		require.EqualValues(t, 5, storedAt(t, c, "kept"))
+	})
+}
