@@ -177,10 +177,11 @@ func readTopic(ctx context.Context, broker brokers.Broker, found func(id string)
 func (c *chaos) spoil() {
 	random := rand.New(rand.NewPCG(*seed, 2))
 	faults := append(c.workerFaults(random), c.target.faults...)
-	if remove := c.target.remove; *deletes && remove != nil {
+	if *deletes {
+		require.NotNil(c.t, c.target.remove)
 		faults = append(faults, fault{"everything deleted", false, func(ctx context.Context) error {
 			defer c.ledger.deleted()
-			return remove(ctx)
+			return c.target.remove(ctx)
 		}})
 	}
 	for range *rounds {

@@ -31,8 +31,7 @@ type target struct {
 	workers []string // URLs of the workers, through what fails, in turns
 	direct  string   // URL of the publisher and of the reader of dead letters
 	faults  []fault
-	// remove deletes what the service has on its broker, with all messages in it; nil where the server keeps none of it
-	// apart.
+	// remove deletes what the service has on its broker, with all messages in it.
 	remove func(ctx context.Context) error
 	deep   func(id string) error // publishes a message that no handler can be given; nil without one
 	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
@@ -259,7 +258,10 @@ func deleteTopics(ctx context.Context, seeds []string) error {
 func kafkaCluster(t *testing.T) target {
 	t.Helper()
 	c := services.KafkaOf(t, 3)
-	to := target{workers: []string{c.URL()}, direct: c.URL()}
+	to := target{
+		workers: []string{c.URL()}, direct: c.URL(),
+		remove: func(ctx context.Context) error { return deleteTopics(ctx, c.Brokers) },
+	}
 	for _, k := range c.Nodes {
 		to.faults = append(to.faults, crashes(k)...)
 	}
