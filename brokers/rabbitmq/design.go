@@ -69,6 +69,15 @@ const (
 	classic = "classic"
 )
 
+const (
+	// noLimit is a delivery limit that nothing reaches. RabbitMQ counts lost connections, restarts and what was sent
+	// ahead, so that a lower one buries healthy messages where connections break faster than anything can be answered.
+	// Its word for "no limit", -1, makes 3.x drop the message at the first requeue.
+	noLimit = 1_000_000
+	// usualLimit is what RabbitMQ 4 gives queues that name none.
+	usualLimit = 20
+)
+
 const defaultExchange = "redrive"
 
 // names of the consumer group on topic.
@@ -268,9 +277,7 @@ func (d *design) dead(n brokers.Names) Plan {
 	args := amqp.Table{}
 	if d.retryQueueType == quorum {
 		args["x-queue-type"] = quorum
-		// RabbitMQ 4 drops a message after 20 deliveries by default. Its word for "no limit", -1, makes 3.x drop the
-		// message at the first requeue.
-		args["x-delivery-limit"] = int64(1_000_000)
+		args["x-delivery-limit"] = int64(noLimit)
 	}
 	p := Plan{Queues: []Queue{Queue{Name: n.Dead, Args: args}.of(n)}}
 	if n.DeadExchange != "" {

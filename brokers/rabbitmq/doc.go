@@ -21,7 +21,7 @@
 //	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
 //	tolerance         1         how late such a delay may end, in percent; 50 saves steps where delays are jittered
 //	                  anyway
-//	delivery-limit    20        deliveries after which RabbitMQ itself dead-letters, on queues that we declare
+//	delivery-limit    1000000   deliveries after which RabbitMQ itself dead-letters, on queues that we declare
 //	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
 //	nack-pause        100ms     before a nacked message is handed out again; doubled by each nack, up to 64 times
 //	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the
@@ -52,9 +52,9 @@
 // crashes, lost connections, restarts and consumer timeouts alike, and for everything that was sent ahead. A message
 // that was counted twice is published again with the header x-suspect and runs apart, behind the others; one that ends
 // its process crash-limit times is dead-lettered with reason crash, to brokers.Config.DeadLetters, and without one, or
-// when it fails, into the dead letter queue. A message that RabbitMQ has counted half as often as delivery-limit allows
-// is published anew before RabbitMQ dead-letters it. Nacks stay in this process and are not counted. Classic queues
-// count nothing.
+// when it fails, into the dead letter queue. A message that RabbitMQ has counted ten times, or half as often as a lower
+// delivery-limit allows, is published anew, before a queue that is not of our making dead-letters it. Nacks stay in
+// this process and are not counted. Classic queues count nothing.
 //
 // A message that came early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays in
 // hand and is handled when it is due. Others are sent ahead meanwhile, to further consumers on the same channel.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -66,8 +67,8 @@ func topologyParams() []brokers.Param {
 				"messages",
 		},
 		{
-			Name: "delivery-limit", Kind: brokers.Int, Default: "20", Min: 1,
-			Doc: "deliveries after which the broker itself dead-letters a message; quorum queues only",
+			Name: "delivery-limit", Kind: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
+			Doc: "deliveries after which the broker itself dead-letters a message, whatever they ended by; quorum queues only",
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",

@@ -38,7 +38,7 @@ func ExamplePlanConfig() {
 
 // Every fault of a URL is found before anything is sent.
 func ExamplePlanConfig_faults() {
-	_, err := rabbitmq.PlanConfig(brokers.Config{URL: "amqp://me:secret@localhost/?crash-limit=30"}, "orders")
+	_, err := rabbitmq.PlanConfig(brokers.Config{URL: "amqp://me:secret@localhost/?crash-limit=30&delivery-limit=20"}, "orders")
 	fmt.Println(err)
 	// Output: rabbitmq: crash-limit 30 must be below delivery-limit 20, else the broker dead-letters first
 }

@@ -98,7 +98,7 @@ func TestPlanConfig_Faults(t *testing.T) {
 		want string
 	}{
 		"an unknown parameter": {brokers.Config{URL: "amqp://localhost/?prefetsch=3"}, "prefetch"},
-		"crash limit too high": {brokers.Config{URL: "amqp://localhost/?crash-limit=20"}, "must be below delivery-limit 20"},
+		"crash limit too high": {brokers.Config{URL: "amqp://localhost/?crash-limit=20&delivery-limit=20"}, "must be below delivery-limit 20"},
 		"a delay too long":     {brokers.Config{URL: "amqp://localhost/?delays=800h"}, "the longest is 720h0m0s"},
 		"an unknown transport": {brokers.Config{URL: "amqp://localhost/?transport=pigeon"}, "ttl, plugin, reject"},
 		"no unlimited limit":   {brokers.Config{URL: "amqp://localhost/?delivery-limit=-1"}, "delivery-limit"},

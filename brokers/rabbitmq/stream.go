@@ -164,7 +164,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	if d.Redelivered {
 		found.Earlier = max(1, found.Earlier)
 	}
-	found.NearLimit = origin.DeliveryCount >= max(1, design.deliveryLimit/2)
+	found.NearLimit = origin.DeliveryCount >= max(1, min(design.deliveryLimit, usualLimit)/2)
 	// one that an operator sends back has others besides
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +

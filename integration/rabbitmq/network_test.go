@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -162,6 +163,31 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 		}
 		return len(connections) == stats.Connections && channels == stats.Channels
 	})
+}
+
+// Processes or connections end again and again before anything can be answered or published. RabbitMQ counts that for
+// every message that was in hand, and must not take it for a reason to bury them.
+func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"))
+	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", []byte("x"))))
+	for range 30 {
+		conn, err := amqp.Dial(url)
+		require.NoError(t, err)
+		ch, err := conn.Channel()
+		require.NoError(t, err)
+		await.True(t, func() bool {
+			d, ok, err := ch.Get("orders", false)
+			require.NoError(t, err)
+			return ok && d.MessageId == "m"
+		}, "it is not in its queue any more")
+		require.NoError(t, conn.Close())
+	}
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })
+	require.Equal(t, "m", s.next().message.UUID)
+	require.Zero(t, dialPlain(t, url).depth("orders_dlq"))
 }
 
 // A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit,

@@ -21,7 +21,7 @@ func Example_plan() {
 	fmt.Print(plan) // broker.(*rabbitmq.Broker).Apply declares it, Check compares it with what is there
 	// Output:
 	// exchange redrive  direct
-	// queue    orders.billing  x-dead-letter-exchange=  x-dead-letter-routing-key=orders.billing_dlq  x-dead-letter-strategy=at-least-once  x-delivery-limit=20  x-overflow=reject-publish  x-queue-type=quorum
+	// queue    orders.billing  x-dead-letter-exchange=  x-dead-letter-routing-key=orders.billing_dlq  x-dead-letter-strategy=at-least-once  x-delivery-limit=1000000  x-overflow=reject-publish  x-queue-type=quorum
 	// queue    orders.billing_retry.1000  x-dead-letter-exchange=  x-dead-letter-routing-key=orders.billing  x-dead-letter-strategy=at-least-once  x-message-ttl=1000  x-overflow=reject-publish  x-queue-type=quorum
 	// queue    orders.billing_retry.5000  x-dead-letter-exchange=  x-dead-letter-routing-key=orders.billing  x-dead-letter-strategy=at-least-once  x-message-ttl=5000  x-overflow=reject-publish  x-queue-type=quorum
 	// queue    orders.billing_dlq  x-delivery-limit=1000000  x-queue-type=quorum
