@@ -388,6 +388,9 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	// A file that somebody moves away stops neither us nor what comes later, and is one alarm.
 	store.away.Store(true)
 	require.NoError(t, ours.DeadLetter(t.Context(), death(2)))
+	eventually(t, "the importer asks for the store first", func() bool { // and has no file open that it would store
+		return strings.Contains(logs.String(), "the spool cannot be imported yet")
+	})
 	file, elsewhere := files(t, filepath.Join(dir, "0"), "dlq-*.log")[0], filepath.Join(t.TempDir(), "moved")
 	require.NoError(t, os.Rename(file, elsewhere))
 	store.away.Store(false)
