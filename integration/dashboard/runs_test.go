@@ -120,7 +120,7 @@ func TestRun_Approval(t *testing.T) {
 	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`)
 	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
 	require.Contains(t, diff, `"currency": "EUR"`)
-	require.Contains(t, ana.text(), "Somebody else has to approve")
+	require.Contains(t, ana.text(), "Someone else has to approve")
 	ana.follow(`button[value=start]`)
 	ana.has("awaiting approval")
 	require.Equal(t, 0, eval[int](ana, `document.querySelectorAll("button[value=approve]").length`))

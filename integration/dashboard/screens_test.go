@@ -82,6 +82,8 @@ func TestScreens(t *testing.T) {
 			require.Empty(t, bars, "%s: buttons that are as wide as the window", path)
 			broken := eval[[]string](b, brokenWords)
 			require.Empty(t, broken, "%s: words that are cut in the middle, in a window of %d", path, width)
+			under := eval[[]string](b, underBoxes)
+			require.Empty(t, under, "%s: labels with a line below their checkbox, in a window of %d", path, width)
 		}
 	}
 	b.do(chromedp.EmulateViewport(1280, 860))
@@ -102,6 +104,14 @@ const brokenWords = `[...document.querySelectorAll("th, td[data-label=Topic]")].
   .filter((n) => { const head = n.parentElement.closest("thead"); return !head || getComputedStyle(head).position !== "absolute"; }) // on a phone it is for screen readers
   .filter((n) => { const r = document.createRange(); r.selectNodeContents(n); return new Set([...r.getClientRects()].map((c) => Math.round(c.top))).size > 1; })
   .map((n) => n.data.trim())`
+
+// underBoxes lists the labels of checkboxes that have a line which begins further left than the others: below the box.
+const underBoxes = `[...document.querySelectorAll("label.check")].filter((label) => {
+  for (let at = label.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
+  const box = label.querySelector("input").getBoundingClientRect(), words = document.createRange();
+  words.selectNodeContents(label);
+  return [...words.getClientRects()].some((line) => line.top >= box.bottom && line.left < box.right);
+}).map((label) => label.innerText)`
 
 // The text of every screen has enough contrast, in light and in dark: 4.5 to 1 (WCAG AA).
 func TestScreens_Contrast(t *testing.T) {

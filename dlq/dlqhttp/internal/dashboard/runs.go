@@ -222,7 +222,7 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	d.forget()
 	if err != nil {
 		if errors.Is(err, redrive.ErrForbidden) {
-			return newFault(http.StatusForbidden, "Somebody else has to do it", err.Error()+".", err)
+			return newFault(http.StatusForbidden, "Someone else has to do it", err.Error()+".", err)
 		}
 		return err
 	}
