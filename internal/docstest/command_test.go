@@ -75,10 +75,12 @@ func TestDocs_RedriveCommandsRun(t *testing.T) {
 	require.Greater(t, seen, 20)
 }
 
-// build builds the command once for all tests.
+// build builds the command once for all tests, as releases have it: writing tables for a debugger takes longer than the
+// rest of the link.
 var build = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(scratch, "redrive")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", program, "./cmd/redrive")
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags=-s -w", "-o", program,
+		"./cmd/redrive")
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	if err != nil {

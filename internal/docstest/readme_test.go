@@ -110,7 +110,7 @@ func TestGettingStarted(t *testing.T) {
 	for _, block := range p.blocks("console") {
 		lines = append(lines, strings.Split(strings.TrimSpace(block), "\n")...)
 	}
-	goCommand(t, dir, "build", "-o", "shop", ".")
+	goCommand(t, dir, "build", "-ldflags=-s -w", "-o", "shop", ".")
 	var orders string
 	for _, line := range lines {
 		if rest, ok := strings.CutPrefix(line, "$ go run . "); ok {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -48,8 +49,8 @@ type Config struct {
 type API struct {
 	cfg     Config
 	huma    huma.API
-	keys    *callers
-	streams *streams
+	answers *callers.Answers
+	streams *callers.Streams
 	closing chan struct{} // closed when streams are to end
 }
 
@@ -86,7 +87,7 @@ Errors are application/problem+json; what was refused has changed nothing:
 // New makes the API and registers its routes with mux, below cfg.Path.
 func New(mux *access.Mux, cfg Config) *API {
 	a := &API{
-		cfg: cfg, keys: newCallers(), streams: newStreams(cfg.Streams), closing: make(chan struct{}),
+		cfg: cfg, answers: callers.NewAnswers(), streams: callers.NewStreams(cfg.Streams), closing: make(chan struct{}),
 	}
 	schemas := newSchemas()
 	a.huma = humago.NewWithPrefix(mux, cfg.Path, huma.Config{
@@ -168,6 +169,11 @@ func (a *API) Routes(mux *access.Mux) []access.Route {
 	return routes
 }
 
+// Idempotent answers a repeated request with a key as it was answered first.
+func (a *API) Idempotent(next http.Handler) http.Handler {
+	return a.answers.Idempotent(a.cfg.Body, next)
+}
+
 // EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for
 // them. Call it once.
 func (a *API) EndStreams() { close(a.closing) }
@@ -222,7 +228,7 @@ func (a *API) finish(r route) {
 	op.Responses["default"] = &huma.Response{Ref: "#/components/responses/Problem"}
 	if r.changes && r.method == http.MethodPost && r.id != "import-entries" && r.id != "start-run" {
 		op.Parameters = append(op.Parameters, &huma.Param{
-			Name: KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxKey)},
+			Name: callers.KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(callers.MaxKey)},
 			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first " +
 				"answer again.",
 		})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -205,7 +206,7 @@ func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Ru
 		return nil, err
 	}
 	if !reflect.DeepEqual(preview.Spec.Wire(), run.Spec.Wire()) {
-		return nil, huma.NewError(http.StatusUnprocessableEntity, otherBody)
+		return nil, huma.NewError(http.StatusUnprocessableEntity, callers.OtherBody)
 	}
 	return run, nil
 }

@@ -43,12 +43,12 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 		return nil, a.fail(ctx, err, 0)
 	}
 	who := access.From(ctx)
-	if full := a.streams.open(&who); full != "" {
+	if full := a.streams.Open(&who); full != "" {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
 			fmt.Sprintf("%s: ask GET %s/runs/%s now and then", full, a.cfg.Path, in.ID)), http.Header{"Retry-After": {"30"}})
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
-		defer a.streams.close(&who)
+		defer a.streams.Close(&who)
 		a.stream(ctx, in.ID)
 	}}, nil
 }

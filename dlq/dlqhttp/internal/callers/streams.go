@@ -1,4 +1,4 @@
-package rest
+package callers
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// streams bounds the progress streams that are open: all together, those of one caller, and those that are not an
+// Streams bounds the progress streams that are open: all together, those of one caller, and those that are not an
 // admin's, for whom some are kept, so that no other caller shuts them out.
-type streams struct {
+type Streams struct {
 	all, each, reserve int
 
 	mu    sync.Mutex
@@ -17,12 +17,13 @@ type streams struct {
 	total int
 }
 
-func newStreams(all int) *streams {
-	return &streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
+// NewStreams allows as many as all.
+func NewStreams(all int) *Streams {
+	return &Streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
 }
 
-// open takes a slot, or explains why none is free; empty when it took one.
-func (s *streams) open(who *access.Principal) string {
+// Open takes a slot, or explains why none is free; empty when it took one.
+func (s *Streams) Open(who *access.Principal) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.all
@@ -40,7 +41,8 @@ func (s *streams) open(who *access.Principal) string {
 	return ""
 }
 
-func (s *streams) close(who *access.Principal) {
+// Close gives a slot back.
+func (s *Streams) Close(who *access.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--

@@ -1,4 +1,6 @@
-package rest
+// Package callers bounds what one caller of the API may use up of what all share, and keeps the answers of requests
+// that may be repeated.
+package callers
 
 import (
 	"bytes"
@@ -19,16 +21,19 @@ import (
 // KeyHeader makes a request safe to repeat.
 const KeyHeader = "Idempotency-Key"
 
+// MaxKey is the longest key, in characters.
+const MaxKey = 255
+
 // Bounds of the kept answers: of one caller, so that no caller pushes out another one's, and of how many callers.
 const (
-	maxKey     = 255
 	keepKeys   = 24 * time.Hour
 	maxKeys    = 1_000
 	maxAnswers = 8 << 20 // bytes
 	maxCallers = 100
 )
 
-const otherBody = KeyHeader + " was used before with another request: a new request needs a new key"
+// OtherBody is the answer to a key that was used before with another request.
+const OtherBody = KeyHeader + " was used before with another request: a new request needs a new key"
 
 // idempotency keeps the answers of requests with a key, in memory: after a restart a repeated request is judged anew,
 // by the state of what it changes. Only a run's start is known then too, because its id is made of the key.
@@ -51,18 +56,18 @@ type answer struct {
 
 func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
 
-// callers are the answers that are kept for each caller, under its identity: a role that was taken away replays
-// nothing.
-type callers struct {
+// Answers are those that are kept for each caller, under its identity: a role that was taken away replays nothing.
+type Answers struct {
 	mu   sync.Mutex
 	of   map[string]*idempotency
 	used []string // the last one used is the last
 }
 
-func newCallers() *callers { return &callers{of: map[string]*idempotency{}} }
+// NewAnswers keeps none yet.
+func NewAnswers() *Answers { return &Answers{of: map[string]*idempotency{}} }
 
 // keys are those of a caller. Unauthenticated callers choose their names, so they share one.
-func (c *callers) keys(who *access.Principal) *idempotency {
+func (c *Answers) keys(who *access.Principal) *idempotency {
 	identity := who.Identity()
 	if who.Unproven {
 		identity = ""
@@ -83,18 +88,18 @@ func (c *callers) keys(who *access.Principal) *idempotency {
 }
 
 // Idempotent answers a repeated request with a key as it was answered first. bodyLimit bounds what it reads.
-func (a *API) Idempotent(next http.Handler) http.Handler {
+func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(KeyHeader)
 		if key == "" || r.Method != http.MethodPost || strings.HasSuffix(r.URL.Path, "/entries/import") {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		if len(key) > MaxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
 			problem.Write(w, http.StatusBadRequest, KeyHeader+": 1 to 255 visible ASCII characters, such as a UUID")
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.cfg.Body))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 		if err != nil {
 			if _, large := errors.AsType[*http.MaxBytesError](err); large {
 				problem.Write(w, http.StatusRequestEntityTooLarge, "request body is too large")
@@ -105,13 +110,13 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		who := access.From(r.Context())
-		keys, name := a.keys.keys(&who), digest(who.Identity(), key)
+		keys, name := c.keys(&who), digest(who.Identity(), key)
 		request := digest(r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("If-Match"), string(body))
 		found, begun := keys.begin(name, request)
 		switch {
 		case begun:
 		case found.request != request:
-			problem.Write(w, http.StatusUnprocessableEntity, otherBody)
+			problem.Write(w, http.StatusUnprocessableEntity, OtherBody)
 			return
 		case !found.done:
 			w.Header().Set("Retry-After", "1")

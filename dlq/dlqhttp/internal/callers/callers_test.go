@@ -1,4 +1,4 @@
-package rest
+package callers
 
 import (
 	"net/http"
@@ -13,30 +13,30 @@ import (
 // One viewer does not shut others out of the progress streams, and all viewers together do not shut out an admin.
 func TestStreams(t *testing.T) {
 	t.Parallel()
-	s := newStreams(100)
+	s := NewStreams(100)
 	viewer, admin := access.Principal{Name: "vic", Role: access.Viewer}, access.Principal{Name: "root", Role: access.Admin}
 	for range 10 {
-		require.Empty(t, s.open(&viewer))
+		require.Empty(t, s.Open(&viewer))
 	}
-	require.Contains(t, s.open(&viewer), "one caller")
+	require.Contains(t, s.Open(&viewer), "one caller")
 	for i := range 80 {
-		require.Empty(t, s.open(&access.Principal{Name: strconv.Itoa(i), Role: access.Operator}))
+		require.Empty(t, s.Open(&access.Principal{Name: strconv.Itoa(i), Role: access.Operator}))
 	}
-	require.Contains(t, s.open(&access.Principal{Name: "late", Role: access.Approver}), "90 streams are open")
-	require.Empty(t, s.open(&admin))
-	s.close(&admin)
-	s.close(&viewer)
-	require.Empty(t, s.open(&viewer))
-	one := newStreams(1)
-	require.Empty(t, one.open(&viewer))
-	require.NotEmpty(t, one.open(&admin))
+	require.Contains(t, s.Open(&access.Principal{Name: "late", Role: access.Approver}), "90 streams are open")
+	require.Empty(t, s.Open(&admin))
+	s.Close(&admin)
+	s.Close(&viewer)
+	require.Empty(t, s.Open(&viewer))
+	one := NewStreams(1)
+	require.Empty(t, one.Open(&viewer))
+	require.NotEmpty(t, one.Open(&admin))
 }
 
 // The answers that are kept for one caller push out none of another's; a caller whose role has changed is another one,
 // and so is one who has the same name and gave no credentials.
 func TestCallers(t *testing.T) {
 	t.Parallel()
-	c := newCallers()
+	c := NewAnswers()
 	key := func(who *access.Principal) [32]byte { return digest(who.Identity(), "key") }
 	kept := func(who *access.Principal) bool {
 		found := c.keys(who).answers[key(who)]
