@@ -169,7 +169,9 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	r.pipeline, r.message, r.next, r.parent, r.policy = p, m, next, parent, p.policyOf(parent)
 	ctx := &attemptContext{parent: parent}
 	r.context = ctx
-	err = r.before.take(m, &ctx.control)
+	if !r.before.take(m, &ctx.control) {
+		err = ctx.control.Read(m)
+	}
 	ctx.limit = limitOf(&ctx.control, r.policy)
 	if err != nil || p.special || p.circuits != nil || ctx.control.Clamped || ctx.control.RetryCountInvalid {
 		if run, wait, err := r.admit(err); !run {

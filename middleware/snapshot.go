@@ -25,8 +25,9 @@ type snapshot struct {
 // maxPooled keeps one huge message from pinning its size in the pool.
 const maxPooled = 1 << 20
 
-// take also reads the control data, as it walks over the headers anyway.
-func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
+// take also reads the control data of a new message that we made, as it walks over the headers anyway. For others it
+// reports false: the caller reads them itself, as both frames together do not fit into a new goroutine's stack.
+func (s *snapshot) take(m *message.Message, c *envelope.Control) bool {
 	s.uuid, s.payload, s.noMap = m.UUID, m.Payload, m.Metadata == nil
 	s.bytes = append(s.bytes[:0], m.Payload...)
 	var id, redrive string
@@ -52,9 +53,9 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) error {
 	if binary && !state && isPlain(id) {
 		// A new message that we made carries no more than this, and it is by far the most frequent one.
 		c.MessageID, c.RedriveID = id, redrive
-		return nil
+		return true
 	}
-	return c.Read(m)
+	return false
 }
 
 // isPlain reports whether an id is one that [envelope.Identify] leaves as it is.
