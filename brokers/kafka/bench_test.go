@@ -1,6 +1,9 @@
+//go:build unix
+
 package kafka_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,20 +36,30 @@ import (
 // A round is one of -benchtime; the medians of all rounds are compared. 64 callers that each wait for their message
 // have 64 in flight, so raw sarama with as many stands beside the one with everything in flight.
 
-// contender does the work of one round and returns how long n messages took.
+// contender is one of those compared.
 type contender struct {
 	name  string
-	round func(topic string) time.Duration
+	n     int                              // messages of a round, if not as many as the others'
+	fill  func(topic string)               // prepares the topic, if not nil
+	round func(topic string) time.Duration // does the work, and returns how long it took
 }
 
-// compare runs the contenders in turn. The first is what the others are compared with.
+// compare runs the contenders in turn. The first is what the others are compared with. The processor time of
+// a message is this process's, on kfake with the cluster's.
 func compare(b *testing.B, seeds []string, partitions int32, n int, contenders ...contender) {
 	b.Helper()
-	rates := make([][]float64, len(contenders))
+	rates, processor := make([][]float64, len(contenders)), make([][]float64, len(contenders))
 	for b.Loop() {
 		for i, c := range contenders {
-			took := c.round(benchTopic(b, seeds, partitions))
-			rates[i] = append(rates[i], float64(n)/took.Seconds())
+			topic := benchTopic(b, seeds, partitions)
+			if c.fill != nil {
+				c.fill(topic)
+			}
+			before := worked(b)
+			took := c.round(topic)
+			messages := float64(cmp.Or(c.n, n))
+			rates[i] = append(rates[i], messages/took.Seconds())
+			processor[i] = append(processor[i], float64((worked(b)-before).Nanoseconds())/1000/messages)
 		}
 	}
 	b.ReportMetric(0, "ns/op")
@@ -53,10 +67,19 @@ func compare(b *testing.B, seeds []string, partitions int32, n int, contenders .
 	for i, c := range contenders {
 		m := median(rates[i])
 		b.ReportMetric(m, c.name+"/s")
+		b.ReportMetric(median(processor[i]), c.name+"-us")
 		if i > 0 {
 			b.ReportMetric(m/base, c.name+"/"+contenders[0].name)
 		}
 	}
+}
+
+// worked is the processor time of this process.
+func worked(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func median(v []float64) float64 {
@@ -168,14 +191,26 @@ func BenchmarkPublish(b *testing.B) {
 			}, nil)
 			require.NoError(b, err)
 			compare(b, seeds, partitions, n,
-				contender{"raw-async", func(topic string) time.Duration { return rawPublish(b, seeds, topic, n) }},
-				contender{"redrive-batches", func(topic string) time.Duration { return callers(b, ours, topic, 4, n, 1000) }},
-				contender{"redrive-hundreds", func(topic string) time.Duration { return callers(b, ours, topic, 4, n, 100) }},
-				contender{"raw-64-in-flight", func(topic string) time.Duration { return rawWindow(b, seeds, topic, n, 64) }},
-				contender{"redrive-64-callers", func(topic string) time.Duration { return callers(b, ours, topic, 64, n, 1) }},
-				contender{"watermill-64-callers", func(topic string) time.Duration { return callers(b, stock, topic, 64, n, 1) }},
-				contender{"watermill-batches", func(topic string) time.Duration {
-					return callers(b, stock, topic, 4, n/10, 1000) * 10
+				contender{name: "raw-async", round: func(topic string) time.Duration {
+					return rawPublish(b, seeds, topic, n)
+				}},
+				contender{name: "redrive-batches", round: func(topic string) time.Duration {
+					return callers(b, ours, topic, 4, n, 1000)
+				}},
+				contender{name: "redrive-hundreds", round: func(topic string) time.Duration {
+					return callers(b, ours, topic, 4, n, 100)
+				}},
+				contender{name: "raw-64-in-flight", round: func(topic string) time.Duration {
+					return rawWindow(b, seeds, topic, n, 64)
+				}},
+				contender{name: "redrive-64-callers", round: func(topic string) time.Duration {
+					return callers(b, ours, topic, 64, n, 1)
+				}},
+				contender{name: "watermill-64-callers", round: func(topic string) time.Duration {
+					return callers(b, stock, topic, 64, n, 1)
+				}},
+				contender{name: "watermill-batches", n: n / 10, round: func(topic string) time.Duration {
+					return callers(b, stock, topic, 4, n/10, 1000)
 				}},
 			)
 		})
@@ -293,21 +328,18 @@ func BenchmarkConsume(b *testing.B) {
 			const n = 100_000
 			seeds := benchSeeds(b)
 			ours := benchBroker(b, seeds)
-			filled := func(consume func(topic string) time.Duration) func(string) time.Duration {
-				return func(topic string) time.Duration {
-					rawPublish(b, seeds, topic, n)
-					return consume(topic)
-				}
-			}
+			fill := func(topic string) { rawPublish(b, seeds, topic, n) }
 			nothing := func(*message.Message) error { return nil }
 			compare(b, seeds, partitions, n,
-				contender{"watermill-router", filled(func(topic string) time.Duration {
+				contender{name: "watermill-router", fill: fill, round: func(topic string) time.Duration {
 					return routed(b, stockSubscriber(b, seeds), topic, n, nothing)
-				})},
-				contender{"redrive-router", filled(func(topic string) time.Duration {
+				}},
+				contender{name: "redrive-router", fill: fill, round: func(topic string) time.Duration {
 					return routed(b, ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID())), topic, n, nothing)
-				})},
-				contender{"raw-group", filled(func(topic string) time.Duration { return rawConsume(b, seeds, topic, n) })},
+				}},
+				contender{name: "raw-group", fill: fill, round: func(topic string) time.Duration {
+					return rawConsume(b, seeds, topic, n)
+				}},
 			)
 		})
 	}
@@ -321,16 +353,15 @@ func BenchmarkSlowHandler(b *testing.B) {
 		<-time.After(time.Millisecond) // real time: the work
 		return nil
 	}
-	const n = 1000
+	const n, many = 1000, 40_000
+	fill := func(n int) func(string) { return func(topic string) { rawPublish(b, seeds, topic, n) } }
 	compare(b, seeds, 1, n,
-		contender{"watermill", func(topic string) time.Duration {
-			rawPublish(b, seeds, topic, n)
+		contender{name: "watermill", fill: fill(n), round: func(topic string) time.Duration {
 			return routed(b, stockSubscriber(b, seeds), topic, n, work)
 		}},
-		contender{"redrive-concurrency-64", func(topic string) time.Duration {
-			rawPublish(b, seeds, topic, 40*n)
+		contender{name: "redrive-concurrency-64", n: many, fill: fill(many), round: func(topic string) time.Duration {
 			sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(64))
-			return routed(b, sub, topic, 40*n, work) / 40
+			return routed(b, sub, topic, many, work)
 		}},
 	)
 }
@@ -346,17 +377,16 @@ func BenchmarkRetryCycle(b *testing.B) {
 				Brokers: seeds, Marshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: safeConfig(),
 			}, nil)
 			require.NoError(b, err)
+			fill := func(topic string) { rawPublish(b, seeds, topic, n) }
 			compare(b, seeds, partitions, n,
-				contender{"watermill", func(topic string) time.Duration {
-					rawPublish(b, seeds, topic, n)
+				contender{name: "watermill", fill: fill, round: func(topic string) time.Duration {
 					retry := benchTopic(b, seeds, partitions)
 					first := routed(b, stockSubscriber(b, seeds), topic, n, func(m *message.Message) error {
 						return stock.Publish(retry, m.Copy())
 					})
 					return first + routed(b, stockSubscriber(b, seeds), retry, n, func(*message.Message) error { return nil })
 				}},
-				contender{"redrive", func(topic string) time.Duration {
-					rawPublish(b, seeds, topic, n)
+				contender{name: "redrive", fill: fill, round: func(topic string) time.Duration {
 					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512),
 						brokers.WithParam("window", "5000"))
 					return routed(b, sub, topic, 2*n, func(m *message.Message) error {
