@@ -168,8 +168,11 @@ func (b *transport) readersOf(topic string) []*subscription {
 // topic has its settings, whoever makes it.
 func (b *transport) source(topic string) spec {
 	s := spec{name: topic, partitions: -1, replication: b.replication(), purpose: "the topic itself"}
-	if b.dead != nil && b.dead.MatchString(topic) {
-		s = b.forever(topic, "the dead letter topic", -1)
+	s.config = func() map[string]string {
+		if b.dead == nil || !b.dead.MatchString(topic) {
+			return nil
+		}
+		return b.kept()
 	}
 	if n := b.cfg.Params.Int("partitions"); n > 0 {
 		s.partitions = int32(n) //nolint:gosec // G115: Params bounds it to 31 bits
@@ -194,24 +197,27 @@ func deadLetterTopics(naming brokers.NameScheme) *regexp.Regexp {
 
 // tier describes a retry topic. The broker stamps its records, see clocks.
 func (b *transport) tier(name string, wait time.Duration, partitions int32) spec {
-	retention := wait + b.cfg.Params.Duration("retry-retention")
 	return spec{
 		name: name, partitions: partitions, replication: b.replication(), purpose: "a retry topic",
-		config: map[string]string{
-			"cleanup.policy":         "delete",
-			"retention.ms":           millis(retention),
-			"message.timestamp.type": "LogAppendTime",
-			"max.message.bytes":      b.grown(),
+		config: func() map[string]string {
+			return map[string]string{
+				"cleanup.policy":         "delete",
+				"retention.ms":           millis(wait + b.cfg.Params.Duration("retry-retention")),
+				"message.timestamp.type": "LogAppendTime",
+				"max.message.bytes":      b.grown(),
+			}
 		},
 	}
 }
 
 // forever describes a topic of ours that keeps its records until somebody removes them.
 func (b *transport) forever(name, purpose string, partitions int32) spec {
-	return spec{
-		name: name, partitions: partitions, replication: b.replication(), purpose: purpose,
-		config: map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()},
-	}
+	return spec{name: name, partitions: partitions, replication: b.replication(), purpose: purpose, config: b.kept}
+}
+
+// kept are the settings of topics that keep their records.
+func (b *transport) kept() map[string]string {
+	return map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()}
 }
 
 // tierKey identifies a retry topic.

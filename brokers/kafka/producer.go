@@ -51,7 +51,7 @@ func (c *call) answer(i int, r *kgo.Record, err error) {
 var errNoAnswer = errors.New("no answer of the broker, the outcome is unknown")
 
 // send returns nil when the broker has stored every record on all in-sync replicas, else an error for each. When ctx
-// ends first, what was not answered yet may be stored or not.
+// ends first, what was not answered yet may be stored or not. It passes over records that are nil.
 func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
 	c := &call{pending: len(records), faults: make([]error, len(records)), done: make(chan struct{})}
 	for i := range c.faults {
@@ -92,6 +92,8 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) er
 	}
 	for i, r := range records {
 		switch one := (sending{ctx, r, c, i}); {
+		case r == nil:
+			c.answer(i, nil, nil)
 		case size(r) > p.limit:
 			c.answer(i, r, fmt.Errorf("%w: %w", tooLarge(r, p.limit), brokers.ErrTooLarge))
 		case len(records) > 1:

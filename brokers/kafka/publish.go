@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ func (b *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 }
 
 func (b *transport) publishGroups(ctx context.Context, out []driver.Outgoing) []error {
+	if len(out) == 1 {
+		return b.publish(ctx, out)
+	}
 	groups := groupsOf(out)
 	if len(groups) == 1 {
 		return b.publish(ctx, out)
@@ -49,9 +53,6 @@ func (b *transport) publishGroups(ctx context.Context, out []driver.Outgoing) []
 
 // groupsOf returns the indexes of what is published in the same way to the same destination.
 func groupsOf(out []driver.Outgoing) [][]int {
-	if len(out) == 1 {
-		return [][]int{{0}}
-	}
 	type way struct {
 		to  *driver.Destination
 		now bool
@@ -168,24 +169,25 @@ func (b *transport) store(ctx context.Context, by *producer, records []waitingRe
 }
 
 func storeOnce(ctx context.Context, by *producer, records []waitingRecord, prepare func(waitingRecord) error) []error {
-	faults := make([]error, len(records))
-	send, indexes := make([]*kgo.Record, 0, len(records)), make([]int, 0, len(records))
-	failed := false
+	var faults []error
+	send := make([]*kgo.Record, len(records))
 	for i, r := range records {
-		if faults[i] = prepare(r); faults[i] != nil {
-			failed = true
+		err := prepare(r)
+		if err == nil {
+			send[i] = r.Record
 			continue
 		}
-		send, indexes = append(send, r.Record), append(indexes, i)
-	}
-	if len(send) > 0 {
-		for n, err := range by.send(ctx, send) {
-			faults[indexes[n]] = err
-			failed = failed || err != nil
+		if faults == nil {
+			faults = make([]error, len(records))
 		}
+		faults[i] = err
 	}
-	if !failed {
-		return nil
+	sent := by.send(ctx, send)
+	if faults == nil {
+		return sent
+	}
+	for i, err := range sent {
+		faults[i] = cmp.Or(faults[i], err)
 	}
 	return faults
 }

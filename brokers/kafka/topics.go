@@ -39,10 +39,17 @@ type topics struct {
 // spec is how a topic has to be.
 type spec struct {
 	name        string
-	partitions  int32 // -1: the broker's default
-	replication int16 // -1: the broker's default
-	config      map[string]string
-	purpose     string // for people
+	partitions  int32                    // -1: the broker's default
+	replication int16                    // -1: the broker's default
+	config      func() map[string]string // asked when the topic is made, and not for each record; nil means none
+	purpose     string                   // for people
+}
+
+func (s spec) settings() map[string]string {
+	if s.config == nil {
+		return nil
+	}
+	return s.config()
 }
 
 var legalTopic = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
@@ -169,7 +176,7 @@ func isGone(err error) bool {
 
 func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 	config := map[string]*string{}
-	for name, value := range s.config {
+	for name, value := range s.settings() {
 		config[name] = &value
 	}
 	answer, err := t.admin.CreateTopic(ctx, s.partitions, s.replication, config, s.name)

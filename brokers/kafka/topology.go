@@ -106,7 +106,7 @@ func (p *Plan) add(s spec, like string) {
 	}
 	p.Topics = append(p.Topics, Topic{
 		Name: s.name, Purpose: s.purpose, Partitions: max(s.partitions, 0), Like: like,
-		Replication: max(s.replication, 0), Config: s.config,
+		Replication: max(s.replication, 0), Config: s.settings(),
 	})
 }
 
@@ -117,7 +117,8 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("kafka: apply: %w", err)
 		}
-		s := spec{name: t.Name, partitions: -1, replication: -1, config: t.Config, purpose: t.Purpose}
+		s := spec{name: t.Name, partitions: -1, replication: -1, purpose: t.Purpose}
+		s.config = func() map[string]string { return t.Config }
 		switch {
 		case t.Partitions > 0:
 			s.partitions = t.Partitions
