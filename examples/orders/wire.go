@@ -38,7 +38,10 @@ type shop struct {
 }
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err error) {
-	sh := &shop{ledger: newLedger(consumerCharge, consumerLoyalty), run: envelope.NewID(), speed: s.speed}
+	sh := &shop{
+		ledger: newLedger(consumerCharge, consumerLoyalty), acquirer: newAcquirer(s.redrive), run: envelope.NewID(),
+		speed: s.speed,
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sh.close())
@@ -49,9 +52,6 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 		return sh, err
 	}
 	if sh.letters, err = dlq.Open(ctx, s.dlqURL, dlq.WithLogger(logger)); err != nil {
-		return sh, err
-	}
-	if sh.acquirer, err = startAcquirer(ctx, s.redrive); err != nil {
 		return sh, err
 	}
 
@@ -85,9 +85,6 @@ func (sh *shop) subscriber(group string, s settings) message.Subscriber {
 
 func (sh *shop) close() error {
 	var errs []error
-	if sh.acquirer != nil {
-		errs = append(errs, sh.acquirer.Close())
-	}
 	if sh.broker != nil {
 		errs = append(errs, sh.broker.Close())
 	}
