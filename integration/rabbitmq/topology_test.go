@@ -499,11 +499,11 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 		}
 		return list
 	}
-	set("harmless", "^orders$", map[string]any{"delivery-limit": 50, "dead-letter-exchange": "elsewhere"})
+	set("harmless", "^orders$", map[string]any{"delivery-limit": 2_000_000, "dead-letter-exchange": "elsewhere"})
 	require.Empty(t, texts())
-	set("temporary", "^orders_retry", map[string]any{"expires": 60000, "max-length": 2})
+	set("temporary", "^orders_retry", map[string]any{"expires": 900_000, "max-length": 2})
 	require.Eventually(t, func() bool { return len(texts()) == 2 }, patience, 200*time.Millisecond)
-	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=60000`)
+	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=900000`)
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
 	require.Eventually(t, func() bool { // RabbitMQ takes a policy off some queues after it has put it on others
 		found := texts()
