@@ -46,7 +46,9 @@ func (r *Rabbit) Management() *Management {
 	if err != nil || base.Host == "" {
 		panic("services: TEST_AMQP_URL is set, and this test needs TEST_AMQP_MANAGEMENT_URL as well")
 	}
-	return &Management{base: base, http: &http.Client{Timeout: await.Patience}}
+	// A connection that is kept has goroutines, which tests that look for those of a broker would find.
+	once := &http.Transport{DisableKeepAlives: true}
+	return &Management{base: base, http: &http.Client{Timeout: await.Patience, Transport: once}}
 }
 
 // Address is the API's address without user and password.
