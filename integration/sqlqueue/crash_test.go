@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,11 +118,9 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		const n = 3000
-		lease := "2s"
-		if strings.HasPrefix(url, "sqlite:") {
-			lease = "8s" // ten processes wait for one writer: on a busy machine a renewal may take seconds
-		}
-		url = with(url, "x-max-connections=4&x-lease="+lease)
+		// Ten processes wait for one disk, and with SQLite for one writer: on a busy machine a renewal may take seconds, and
+		// a publication more than its usual timeout.
+		url = with(url, "x-max-connections=4&x-lease=8s&x-publish-timeout="+await.Patience.String())
 		queue := openQueue(t, url)
 		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 		held, err := queue.Subscriber().Subscribe(t.Context(), "held")
@@ -165,7 +162,16 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 			close(inHand)
 		}()
 		deliveries := map[string]string{}
-		runs := handled(t, queue, url, func() int { return int(total.Load()) }, func(m *message.Message) {
+		all := func() int {
+			select {
+			case err := <-published:
+				require.NoError(t, err) // what has not been published is not lost
+				published <- nil
+			default:
+			}
+			return int(total.Load())
+		}
+		runs := handled(t, queue, url, all, func(m *message.Message) {
 			if _, again := deliveries[m.UUID]; !again && len(deliveries)%50 == 49 {
 				<-room
 			}
@@ -174,7 +180,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		require.NoError(t, <-published)
 		taken := <-inHand
 		require.Contains(t, runs, taken)
-		require.Equal(t, "2", deliveries[taken], "how often the message that the dead worker had in hand was delivered")
+		require.NotEqual(t, "1", deliveries[taken], "the message that the dead worker had in hand was delivered before")
 		twice := 0
 		for _, times := range runs {
 			twice += times - 1
@@ -321,9 +327,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()
-		await.True(t, func() bool {
-			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-		})
+		await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") })
 	})
 }
 
@@ -360,8 +364,6 @@ func TestStuckProcess_LosesItsLease(t *testing.T) {
 		require.NoError(t, other.Context().Err())
 		other.Ack()
 		db := openDB(t, url)
-		await.True(t, func() bool {
-			return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-		})
+		await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") })
 	})
 }

