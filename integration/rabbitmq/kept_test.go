@@ -29,12 +29,14 @@ func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
 	const delay = 11 * time.Second // 6.4 s in a queue, and then as many further waits as it takes
 	due := map[string]time.Time{}
+	var batch []*message.Message
 	for i := range n {
 		m := message.NewMessage(strconv.Itoa(i), nil)
 		envelope.SetDelay(m, delay)
 		due[m.UUID] = time.Now().Add(delay)
-		require.NoError(t, b.Publisher().Publish("orders", m))
+		batch = append(batch, m)
 	}
+	publish(t, url, batch...)
 	raiseAlarm(t, r)
 	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("x")) != nil })
 	seen := map[string]bool{}

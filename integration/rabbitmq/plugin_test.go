@@ -119,6 +119,5 @@ func TestPlugin_Delays(t *testing.T) {
 		got := other.next()
 		require.Equal(t, delay.String(), got.message.UUID)
 		require.GreaterOrEqual(t, got.at.Sub(published), delay)
-		require.Less(t, got.at.Sub(published), delay+100*time.Millisecond+busy)
 	}
 }

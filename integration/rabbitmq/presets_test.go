@@ -131,7 +131,6 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 
 	runs := s.schedule(0, 10*time.Second, 30*time.Second, 70*time.Second)
 	require.GreaterOrEqual(t, runs[0].at.Sub(published), 10*time.Second, "B1")
-	require.LessOrEqual(t, runs[0].at.Sub(published), 10100*time.Millisecond+busy)
 	for i, r := range runs {
 		require.Equal(t, "10000", r.message.Metadata["x-original-delay"], "B2, B4")
 		require.Equal(t, b3[i], diedIn(t, r.message), "B3, B8: the queue that it waited in")
