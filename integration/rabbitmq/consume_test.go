@@ -124,11 +124,7 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	for i := range batch {
 		batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
 	}
-	_, err := dialPlain(t, url).ch.QueueDeclare("orders", true, false, false, false, amqp.Table{
-		"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders_dlq",
-		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(20),
-	})
-	require.NoError(t, err)
+	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
 	require.NoError(t, b.Publisher().Publish("orders", batch...))
 
 	var mu sync.Mutex

@@ -101,8 +101,13 @@ func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, 
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = router.Run(ctx) })
-	<-router.Running()
+	ended := make(chan error, 1)
+	group.Go(func() { ended <- router.Run(ctx) })
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		require.NoError(t, err, "the router did not start")
+	}
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		group.Wait()
