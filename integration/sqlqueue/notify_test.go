@@ -85,8 +85,8 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 }
 
 // A consumer that has been idle for so long that it looks a second later is woken by the notification: it takes no
-// longer than one that is awake. A busy machine may be late in a round, and a queue that is not woken in time by chance,
-// so the median counts.
+// longer than one that is awake. A busy machine may be late in a round, and a queue that is not woken in time by
+// chance, so the median counts.
 func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
