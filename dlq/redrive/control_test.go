@@ -78,6 +78,29 @@ func TestRun_CanaryStops(t *testing.T) {
 	})
 }
 
+// The outcomes of a step may come before the broker's answer to its publish. They are judged all the same before
+// anything behind the step is sent.
+func TestRun_CanaryWaitsForItsOwnPublish(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(*message.Message) bool { return true }}
+		_, store := operated(t, 30, c)
+		answers := dlq.RedriverFunc(func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+			err := c.Reschedule(ctx, o, m, d)
+			time.Sleep(5 * time.Second) // virtual: the consumer was faster
+			return err
+		})
+		m := operate(t, store, answers)
+		run, err := m.StartRun(t.Context(), redrive.Spec{Canary: []int{5}}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Counts{Waiting: 25, Failed: 5}, run.Counts)
+		require.Equal(t, redrive.Stopped, run.State)
+		require.Equal(t, 5, c.total())
+	})
+}
+
 func TestRun_Rate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
 	if r.State != Running {
 		return false, nil
 	}
-	outcomes := r.Counts.Outcomes() - r.Baseline.Outcomes()
+	outcomes := r.outcomes()
 	share := r.failureShare()
 	step, ended := r.canaryEnded()
 	ended = ended && outcomes > 0 && d.under == 0 && !d.recordable()
@@ -55,7 +55,11 @@ func (d *runDriver) change(ctx context.Context, action driver.Action, note strin
 	return err
 }
 
-// canary is how many more entries may be claimed until the outcomes of those before have to be there.
+// outcomes are those since the last start, resume or step of the canary, which nobody has judged yet.
+func (r *Run) outcomes() int64 { return r.Counts.Outcomes() - r.Baseline.Outcomes() }
+
+// canary is how many more entries may be claimed until those before have to be judged: their outcomes may be there
+// before the broker's answer to the publish is, and then they are not judged yet.
 func (r *Run) canary() (left int64) {
 	started, total := r.Counts.Started(), int64(0)
 	for _, size := range r.Spec.Canary {
@@ -63,7 +67,7 @@ func (r *Run) canary() (left int64) {
 		if started < total {
 			return total - started
 		}
-		if started == total && r.Counts.Open() > 0 {
+		if started == total && (r.Counts.Open() > 0 || r.outcomes() > 0) {
 			return 0
 		}
 	}

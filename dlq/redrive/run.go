@@ -191,7 +191,7 @@ func (r *Run) Progress(now time.Time) Progress {
 // failureShare is the share of failures among the outcomes since the baseline. A message whose outcome never came is
 // not a success.
 func (r *Run) failureShare() float64 {
-	outcomes := r.Counts.Outcomes() - r.Baseline.Outcomes()
+	outcomes := r.outcomes()
 	if outcomes <= 0 {
 		return 0
 	}
