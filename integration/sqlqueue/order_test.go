@@ -55,10 +55,12 @@ func TestOrder_BesideABusyQueue(t *testing.T) {
 				}
 			}
 		})
+		var sent, came []string // compared at the end: where the others came tells why
 		for i := range n {
 			m := receive(t, ordered)
-			require.Equal(t, strconv.Itoa(i), m.UUID)
+			sent, came = append(sent, strconv.Itoa(i)), append(came, m.UUID)
 			m.Ack()
 		}
+		require.Equal(t, sent, came)
 	})
 }
