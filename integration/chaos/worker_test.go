@@ -55,40 +55,50 @@ func worker(url, path string) int {
 	return 0
 }
 
+// work is what a supervisor makes of the service: while it cannot begin, because the broker is away, it is begun again.
+// One that has begun goes on, whatever happens to the broker.
 func work(ctx context.Context, url, path string) error {
 	book, err := openBook(path)
 	if err != nil {
 		return err
 	}
-	var broker brokers.Broker
-	for { // the broker may be away when a worker starts; a service's supervisor would start it again
-		if broker, err = brokers.OpenConfig(ctx, config(url)); err == nil || ctx.Err() != nil {
-			break
+	for {
+		started, err := serve(ctx, url, book)
+		if started || err == nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was stopped before it could begin
 		}
 		wait(ctx, 100*time.Millisecond)
 	}
+}
+
+// serve handles messages until ctx ends. It reports whether it had subscribed.
+func serve(ctx context.Context, url string, book *book) (started bool, err error) {
+	broker, err := brokers.OpenConfig(ctx, config(url))
 	if err != nil {
-		return nil //nolint:nilerr // it was stopped before it could begin
+		return false, err
 	}
+	defer func() { err = errors.Join(err, broker.Close()) }()
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker, DeadLetters: broker, MaxAttempts: attempts, Backoff: middleware.Constant(backoff),
 		Logger: logger(),
 	})
 	if err != nil {
-		return err
+		return true, err
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
-		return err
+		return true, err
 	}
 	router.AddMiddleware(pipeline.Middleware)
 	router.AddConsumerHandler("chaos", topic, broker.Subscriber(),
 		func(m *message.Message) error { return handle(book, m) })
-	err = router.Run(ctx)
-	if ctx.Err() != nil {
+	if err = router.Run(ctx); ctx.Err() != nil {
 		err = nil // a router that is stopped while it subscribes says so
 	}
-	return errors.Join(err, broker.Close())
+	return router.IsRunning(), err
 }
 
 // handle does what the message's plan says, and writes each step into the book before it takes effect.

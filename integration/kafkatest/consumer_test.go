@@ -68,6 +68,7 @@ func consumerMain(ctx context.Context, url string) int {
 		return err
 	})
 	if err := router.Run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0

@@ -93,20 +93,29 @@ func failsFirst(m *message.Message) error {
 func consume(ctx context.Context, b brokers.Broker, r middleware.Rescheduler,
 	handle func(*message.Message) error,
 ) error {
+	router, err := route(b, r, handle)
+	if err != nil {
+		return err
+	}
+	return errors.Join(router.Run(ctx), b.Close())
+}
+
+// route makes the router of one handler behind a pipeline.
+func route(b brokers.Broker, r middleware.Rescheduler, handle func(*message.Message) error) (*message.Router, error) {
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: r, DeadLetters: b, Logger: slog.New(slog.DiscardHandler),
 		MaxAttempts: 3, Backoff: middleware.Constant(500 * time.Millisecond),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	router.AddMiddleware(pipeline.Middleware)
 	router.AddConsumerHandler("consumer", topicOrders, b.Subscriber(), handle)
-	return errors.Join(router.Run(ctx), b.Close())
+	return router, nil
 }
 
 // ledger counts how often each message was handled with success.
@@ -159,9 +168,11 @@ func serve(t *testing.T, url string, handle func(*message.Message) error, params
 	t.Helper()
 	b, err := brokers.Open(t.Context(), with(url, params...))
 	require.NoError(t, err)
+	router, err := route(b, b, handle)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- consume(ctx, b, b, handle) }()
+	go func() { ended <- errors.Join(router.Run(ctx), b.Close()) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -169,6 +180,12 @@ func serve(t *testing.T, url string, handle func(*message.Message) error, params
 		}
 	})
 	t.Cleanup(stop)
+	select { // a fault that comes earlier would be one of Subscribe
+	case <-router.Running():
+	case err := <-ended:
+		ended <- nil
+		require.NoError(t, err, "the router did not start")
+	}
 	return stop
 }
 

@@ -85,6 +85,11 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			})
 			ended := make(chan error, 1)
 			go func() { ended <- router.Run(t.Context()) }()
+			select { // who cannot subscribe ends with an error, which is not what is tried here
+			case <-router.Running():
+			case err := <-ended:
+				require.NoError(t, err)
+			}
 			left := func(ids iter.Seq[string]) func() int {
 				return func() (n int) {
 					mu.Lock()
