@@ -25,7 +25,7 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	seedQueue(t, queue)
 	common := []string{"--store", store, "--broker", "sqlite:" + queue}
 	_, stderr, stop := start(t, append([]string{
-		"dlq", "redrive", "--handler", "pay", "--rate", "8", "--yes", "--id", "slow", "--close-on-publish",
+		"dlq", "redrive", "--handler", "pay", "--rate", "0.02", "--yes", "--id", "slow", "--close-on-publish",
 	}, common...)...)
 	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
 	require.NoError(t, err)
@@ -45,6 +45,8 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	require.Positive(t, run.Counts.Waiting)
 
 	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, play1(t, append([]string{"runs", "adjust", "slow", "--rate", "0"}, common...), &out, &faults),
+		faults.String())
 	require.Equal(t, exitOK, play1(t, append([]string{"runs", "resume", "slow"}, common...), &out, &faults),
 		faults.String())
 	require.Contains(t, out.String(), "run slow: completed\n5 of 5 done: 5 succeeded")

@@ -48,7 +48,7 @@ notifications:
   receivers:
     - {name: ops, url: %q, secret: s3cret-key, on: [new_cause]}
     - {name: chat, url: %q, format: slack}
-`, "sqlite:"+store+"?synchronous=normal", freeAddress(t), web.URL+"/s3cret-hook", web.URL+"/s3cret-chat"), 0o600))
+`, "sqlite:"+store+"?synchronous=normal", anyPort, web.URL+"/s3cret-hook", web.URL+"/s3cret-chat"), 0o600))
 	_, stderr, stop := start(t, "serve", "--config", file)
 	die := func(n int) {
 		_, err := letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,20 +18,14 @@ import (
 // serveSeed runs a server on the store dead.db and the queue queue.db of a session, and returns its address.
 func serveSeed(t *testing.T, more string) string {
 	t.Helper()
-	address := freeAddress(t)
 	file := filepath.Join(t.TempDir(), "server.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
 store: {url: "sqlite:dead.db?synchronous=normal"}
 brokers: {sqlite: {url: "sqlite:queue.db"}}
 server: {address: %q%s}
-log: {level: warn}
-`, address, more), 0o600))
+`, anyPort, more), 0o600))
 	_, stderr, _ := start(t, "serve", "--config", file)
-	require.Eventually(t, func() bool {
-		status, _ := get(t, "http://"+address+"/livez")
-		return status == http.StatusOK
-	}, 2*time.Minute, 10*time.Millisecond, stderr)
-	return "http://" + address
+	return served(t, stderr)
 }
 
 // The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate

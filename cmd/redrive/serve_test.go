@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -40,13 +41,24 @@ func start(t *testing.T, args ...string) (stdout, stderr *logbuffer.Buffer, stop
 	return stdout, stderr, stop
 }
 
-func freeAddress(t *testing.T) string {
+// anyPort is the address of a server in a test. A port that was looked for beforehand may be taken by then: packages
+// are tested side by side.
+const anyPort = "127.0.0.1:0"
+
+// serving is what serve logs, and what demo prints.
+var serving = regexp.MustCompile(`(?:serving|look) .*(https?://127\.0\.0\.1:\d+)`)
+
+// served waits until a server has said where it is, and returns that.
+func served(t *testing.T, log *logbuffer.Buffer) (url string) {
 	t.Helper()
-	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().String()
+	require.Eventually(t, func() bool {
+		found := serving.FindStringSubmatch(log.String())
+		if found != nil {
+			url = found[1]
+		}
+		return found != nil
+	}, 2*time.Minute, 5*time.Millisecond, log)
+	return url
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -69,7 +81,6 @@ func get(t *testing.T, url string) (int, string) {
 func TestServe(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
-	address := freeAddress(t)
 	store, queue := filepath.Join(dir, "dead.db"), "sqlite:"+filepath.Join(dir, "queue.db")
 	file := filepath.Join(dir, "redrive.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
@@ -77,7 +88,7 @@ store: {url: %q}
 brokers: {queue: {url: %q}}
 collector: {sources: [{broker: queue, topic: orders.billing_dlq}]}
 server: {address: %q}
-`, "sqlite:"+store+"?synchronous=normal", queue, address), 0o600))
+`, "sqlite:"+store+"?synchronous=normal", queue, anyPort), 0o600))
 
 	service, err := brokers.Open(t.Context(), queue, func(c *brokers.Config) { c.Group = "billing" })
 	require.NoError(t, err)
@@ -94,19 +105,20 @@ server: {address: %q}
 	}))
 
 	_, stderr, stop := start(t, "serve", "--config", file)
+	url := served(t, stderr)
 	require.Eventually(t, func() bool {
-		_, body := get(t, "http://"+address+"/readyz")
+		_, body := get(t, url+"/readyz")
 		return strings.Contains(body, `"collected":1`)
 	}, 2*time.Minute, 20*time.Millisecond, stderr)
-	status, body := get(t, "http://"+address+"/readyz")
+	status, body := get(t, url+"/readyz")
 	require.Equal(t, http.StatusOK, status)
 	var report dlqhttp.Health
 	require.NoError(t, json.Unmarshal([]byte(body), &report))
 	require.Equal(t, "ok", report.Status)
 	require.Len(t, report.Components, 3)
-	status, _ = get(t, "http://"+address+"/livez")
+	status, _ = get(t, url+"/livez")
 	require.Equal(t, http.StatusOK, status)
-	status, body = get(t, "http://"+address+"/metrics")
+	status, body = get(t, url+"/metrics")
 	require.Equal(t, http.StatusOK, status)
 	for _, line := range []string{
 		`redrive_collector_collected_total{broker="queue",source="orders.billing_dlq"} 1`, `redrive_dlq_store_up 1`,
@@ -179,7 +191,7 @@ func TestServe_Faults(t *testing.T) {
 // The time of --for begins when the demo runs: a machine that is slow to make the store does not use it up.
 func TestDemo_For(t *testing.T) {
 	hermetic(t)
-	code, stdout, stderr := command(t, "demo", "--dir", t.TempDir(), "--address", freeAddress(t), "--for", "1ns")
+	code, stdout, stderr := command(t, "demo", "--dir", t.TempDir(), "--address", anyPort, "--for", "1ns")
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "In another terminal:")
 }
@@ -188,14 +200,14 @@ func TestDemo_For(t *testing.T) {
 func TestDemo(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
-	address := freeAddress(t)
-	stdout, stderr, stop := start(t, "demo", "--dir", dir, "--address", address, "--speed", "200")
+	stdout, stderr, stop := start(t, "demo", "--dir", dir, "--address", anyPort, "--speed", "200")
 	store := filepath.Join(dir, "dead-letters.db")
+	url := served(t, stdout)
 	require.Eventually(t, func() bool {
-		_, body := get(t, "http://"+address+"/readyz")
+		_, body := get(t, url+"/readyz")
 		return strings.Contains(body, `"collected"`)
 	}, 2*time.Minute, 50*time.Millisecond, stderr)
-	require.Contains(t, stdout.String(), "http://"+address+"/readyz")
+	require.Contains(t, stdout.String(), url+"/readyz")
 
 	// What it says to try is pasted into another terminal.
 	var out, faults bytes.Buffer

@@ -9,8 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -38,12 +38,13 @@ func TestServe_TLS(t *testing.T) {
 	t.Chdir(t.TempDir())
 	roots := certificate(t)
 	seed(t, "dead.db")
-	address := freeAddress(t)
 	require.NoError(t, os.WriteFile("redrive.yaml", fmt.Appendf(nil, `
 store: {url: "sqlite:dead.db?synchronous=normal"}
 server: {address: %q, tls: {certificate: server.pem, key: server.key}}
-`, address), 0o600))
+`, anyPort), 0o600))
 	_, stderr, _ := start(t, "serve", "--config", "redrive.yaml")
+	url := served(t, stderr)
+	require.True(t, strings.HasPrefix(url, "https://"), url)
 	ask := func(url string, config *tls.Config) (int, error) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -56,27 +57,23 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 		_, err = io.Copy(io.Discard, response.Body)
 		return response.StatusCode, err
 	}
-	require.Eventually(t, func() bool {
-		status, err := ask("https://"+address+"/livez", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
-		return err == nil && status == http.StatusOK
-	}, 2*time.Minute, 10*time.Millisecond, stderr)
-	status, err := ask("https://"+address+"/", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+	status, err := ask(url+"/", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status)
 
-	_, err = ask("https://"+address+"/livez", &tls.Config{MinVersion: tls.VersionTLS12})
+	_, err = ask(url+"/livez", &tls.Config{MinVersion: tls.VersionTLS12})
 	var unknown *tls.CertificateVerificationError
 	require.ErrorAs(t, err, &unknown)
 	// it must be refused
-	_, err = ask("https://"+address+"/livez",
+	_, err = ask(url+"/livez",
 		&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	require.ErrorContains(t, err, "protocol version")
-	status, err = ask("http://"+address+"/livez", nil)
+	status, err = ask(strings.Replace(url, "https", "http", 1)+"/livez", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)
 
 	require.NoError(t, os.WriteFile("profiles.yaml",
-		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", "https://"+address),
+		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", url),
 		0o600))
 	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
 	code, out, faults := command(t, "dlq", "groups", "--profile", "prod")
