@@ -192,6 +192,7 @@ func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama
 	}
 	s.Metadata.AllowAutoTopicCreation = false // topics are made with what the parameters say
 	s.Metadata.Retry.Backoff = 250 * time.Millisecond
+	s.Admin.Timeout = s.Net.ReadTimeout // 3 s would be too short for a busy server to make a topic
 	s.Producer.RequiredAcks = sarama.WaitForAll
 	s.Producer.Timeout = c.cfg.Broker.PublishTimeout
 	s.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
