@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,8 @@ func TestKeys(t *testing.T) {
 	b.wait(`document.querySelector("#help").open`)
 	b.key(kb.Escape)
 	b.wait(`!document.querySelector("#help").open`)
+	// What follows a g within 1.5 s is where to go: the page's clock stands still, however long the machine takes.
+	eval[bool](b, `((now) => { Date.now = () => now; return true })(Date.now())`)
 	b.key("ge")
 	b.wait(`location.pathname === "/ops/entries" && document.readyState === "complete"`)
 	b.key("/")
@@ -52,6 +55,32 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "Skip to the content", eval[string](b, `document.activeElement.innerText`))
 	b.key(kb.Enter)
 	b.wait(`document.activeElement.id === "main"`)
+}
+
+// The row that the keys have chosen, and the tick on it, stay with the entry when a refresh brings others above it.
+func TestKeys_TheRowStaysOverARefresh(t *testing.T) {
+	s := newSite(t)
+	ids := s.put(t, 3)
+	b := s.open(t, "ana:operator")
+	b.visit("/entries?status=any")
+	b.key("j")
+	b.key("j")
+	newer := func(n int) {
+		_, err := s.letters.Store().Put(t.Context(), letter(900+n, time.Now()))
+		require.NoError(t, err)
+		b.wait(fmt.Sprintf(`document.querySelectorAll("tbody tr").length === %d`, 3+n))
+	}
+	newer(1)
+	b.key("x")
+	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
+	ticked := `document.querySelector("input[name=pick]:checked").value`
+	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
+	// A refresh that was on its way when the box was ticked.
+	eval[bool](b, `(setInterval(() => htmx.trigger("#live", "redrive:refresh"), 500), true)`)
+	newer(2)
+	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
+	b.key("k")
+	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
 }
 
 // The theme is remembered by the server's page, the zone and the pause by the browser.

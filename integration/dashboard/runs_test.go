@@ -2,6 +2,8 @@ package dashboard_test
 
 import (
 	"fmt"
+	"net/http"
+	"sync"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,13 +22,19 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 40, cause("bank: connection refused"))
 	s.put(t, 1, cause("something else"))
-	bad := s.entry(t, ids[7]).Body.UUID
+	bad, last := s.entry(t, ids[7]).Body.UUID, s.entry(t, ids[20]).Body.UUID
+	seen := make(chan struct{}) // that it is on its way, by the browser: the run does not end before that
 	s.breaks(func(m *message.Message) error {
-		if m.UUID == bad {
+		switch m.UUID {
+		case bad:
 			return errStillBroken
+		case last:
+			<-seen
 		}
 		return nil
 	})
+	release := sync.OnceFunc(func() { close(seen) })
+	t.Cleanup(release)
 	b := s.open(t, "ana:operator")
 	b.visit("/groups?q=bank")
 	b.follow(`tbody tr a`)
@@ -51,6 +59,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 		if steps[len(steps)-1] == "100 %" {
 			break
 		}
+		release()
 		b.wait(fmt.Sprintf(`document.querySelector(".run-progress .big").innerText !== %q`, steps[len(steps)-1]))
 	}
 	require.Greater(t, len(steps), 1, "it was seen on its way: %v", steps)
@@ -80,7 +89,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 func TestRun_PauseResumeCancel(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 50)
-	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 2}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 0.02}, dlq.By{Actor: "bob"}) // it does not end
 	require.NoError(t, err)
 	b := s.open(t, "ana:operator")
 	state := func() *redrive.Run {
@@ -93,9 +102,9 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	b.has("The run is paused.")
 	require.Equal(t, redrive.Paused, state().State)
 	require.Equal(t, "ana", state().ChangedBy)
-	b.fill(`input[name=rate]`, "3")
+	b.fill(`input[name=rate]`, "0.03")
 	b.follow(`button[value=adjust]`)
-	require.InDelta(t, 3, state().Spec.Rate, 0)
+	require.InDelta(t, 0.03, state().Spec.Rate, 0)
 	b.follow(`button[value=resume]`)
 	require.Equal(t, redrive.Running, state().State)
 	b.follow(`button[value=cancel]`)
@@ -175,6 +184,37 @@ func TestRun_OfTickedEntries(t *testing.T) {
 		s.becomes(t, id, dlq.Resolved)
 	}
 	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
+}
+
+// A count of what was typed before, which comes late, does not lock the button for what is typed now.
+func TestNewRun_ALateCountLocksNothing(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 3, cause("bank: connection refused"))
+	b := s.open(t, "ana:operator")
+	b.visit("/runs/new?q=bank")
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	late := func(r *http.Request) bool {
+		if r.URL.Query().Get("jq") == "(" {
+			asked <- struct{}{}
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	}
+	s.first.Store(&late)
+	b.click(`.run-form details summary`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), "("))
+	<-asked
+	// The next count, which begins 250 ms behind the last key, does not come in between.
+	eval[bool](b, `((later) => { window.setTimeout = (f, ms) => ms === 250 ? 0 : later(f, ms); return true })(setTimeout)`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), ".)"))
+	close(answer)
+	b.wait(`performance.getEntriesByType("resource").some((e) => /jq=%28(&|$)/.test(e.name))`)
+	eval[bool](b, `(setTimeout(() => { window.read = true }, 200), true)`) // it is read behind that
+	b.wait(`window.read`)
+	require.False(t, eval[bool](b, `document.querySelector("#send").disabled`))
 }
 
 // What was typed after the preview is what starts: every field of the form, without a second preview. The button says

@@ -47,7 +47,9 @@ type site struct {
 	// away cuts every connection to the dashboard; refuses is what the broker answers to a redrive of one entry.
 	away    atomic.Bool
 	refuses atomic.Pointer[error]
-	// broken is which messages the consumer fails on; nil none.
+	// first sees every request before the dashboard does. It may hold it up, or answer it itself and return true.
+	first atomic.Pointer[func(*http.Request) bool]
+	// broken is which messages the consumer fails on, and may hold a message up; nil none.
 	broken func(*message.Message) error
 	seen   []string
 	mails  int
@@ -137,6 +139,9 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 		if s.away.Load() {
 			panic(http.ErrAbortHandler)
 		}
+		if first := s.first.Load(); first != nil && (*first)(r) {
+			return
+		}
 		handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
@@ -188,10 +193,11 @@ func (s *site) consume(t testing.TB, broker *memory.Broker, quiet *slog.Logger) 
 
 func (s *site) handle(m *message.Message) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.seen = append(s.seen, string(m.Payload))
-	if s.broken != nil {
-		return s.broken(m)
+	broken := s.broken
+	s.mu.Unlock()
+	if broken != nil {
+		return broken(m) // it may wait
 	}
 	return nil
 }

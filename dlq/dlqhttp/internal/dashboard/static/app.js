@@ -146,8 +146,10 @@
   }
   document.addEventListener("htmx:before:request", (e) => { if (e.target === live) loading = true; });
   document.addEventListener("htmx:finally:request", () => { loading = false; });
+  let chosen; // the row that the keys are at: a morph takes the mark away, which the server's page has not
   document.addEventListener("htmx:before:swap", (e) => {
     const status = e.detail?.ctx?.response?.status;
+    chosen = $("tr.at");
     if (!status || status < 400) { away = ""; return; }
     e.preventDefault(); // what is on the screen is worth more than an error page
     const every5 = `It is tried again every ${every / 1000} s.`;
@@ -157,7 +159,7 @@
     else isAway("The page cannot be refreshed", `The server answers, but with a fault (${status}). ` + every5);
   });
   document.addEventListener("htmx:error", () => isAway("The server does not answer", `It may be restarting, or the network is cut. It is tried again every ${every / 1000} s.`));
-  document.addEventListener("htmx:after:swap", () => { ready(); row(-1); showRefresh(); });
+  document.addEventListener("htmx:after:swap", () => { ready(); if (chosen?.isConnected) mark(chosen); showRefresh(); });
   function flipPause() {
     paused = !paused;
     kept.set("paused", paused ? "yes" : "no");
@@ -295,6 +297,7 @@
   if (runForm) {
     const ask = (e) => {
       if (e.target.name === "note") return;
+      counting++; // what is on its way is of a text that has changed since, and must not lock the button
       $("#preview").setAttribute("aria-busy", "true");
       const send = $("#send");
       if (send) send.disabled = false; // what is typed is what starts
@@ -331,6 +334,7 @@
   }
   if (editForm) editForm.addEventListener("input", (e) => {
     if (e.target.name === "note") return;
+    comparing++;
     clearTimeout(compareTimer);
     compareTimer = setTimeout(compare, 300);
   });
@@ -359,14 +363,17 @@
   // Keys.
   let going = 0;
   const typing = (e) => e.matches("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]");
+  function mark(tr) {
+    for (const other of $$("tr.at")) other.classList.remove("at");
+    tr.classList.add("at");
+  }
   function row(step) {
     const rows = $$("tr[data-href]");
     const now = rows.findIndex((r) => r.classList.contains("at"));
     if (step < 0 && now < 0) return;
     if (!rows.length) return;
     const next = Math.min(Math.max(now + step, 0), rows.length - 1);
-    if (now >= 0) rows[now].classList.remove("at");
-    rows[next].classList.add("at");
+    mark(rows[next]);
     const link = $("a", rows[next]);
     link.focus({ preventScroll: true });
     rows[next].scrollIntoView({ block: "nearest" });
@@ -396,9 +403,7 @@
   });
   document.addEventListener("focusin", (e) => {
     const tr = e.target.closest("tr[data-href]");
-    if (!tr) return;
-    for (const other of $$("tr.at")) other.classList.remove("at");
-    tr.classList.add("at");
+    if (tr) mark(tr);
   });
 
   function ready() {
