@@ -16,7 +16,7 @@ import (
 func TestRefresh_OnePause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
-	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 1}, dlq.By{Actor: "bob"})
+	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Rate: 0.02}, dlq.By{Actor: "bob"}) // it does not end
 	require.NoError(t, err)
 	b := s.open(t, "ana:operator")
 	b.visit("/runs/" + run.ID)

@@ -42,8 +42,7 @@ func takeAll(t *testing.T, dir string) {
 					for page, path := range paths {
 						b.visit(path)
 						b.wait(`[...document.querySelectorAll(".chart")].every((c) => c.querySelector("canvas"))`)
-						picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-						require.NoError(t, err)
+						picture := act(b, chromedp.FullScreenshot(100))
 						require.NoError(t, os.MkdirAll(dir, 0o755))
 						file := fmt.Sprintf("%s-%s-%d-%s.png", name, page, width, scheme)
 						require.NoError(t, os.WriteFile(filepath.Join(dir, file), picture, 0o644))

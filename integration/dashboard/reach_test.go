@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -105,8 +106,7 @@ func TestWithoutJavaScript(t *testing.T) {
 		emulation.SetScriptExecutionDisabledParams{Value: true})
 	require.NoError(t, err)
 	b.do(chromedp.Navigate(b.base + "/"))
-	html, err := chromedp.Run(b.ctx, chromedp.OuterHTML(chromedp.CSS("main")))
-	require.NoError(t, err)
+	html := act(b, chromedp.OuterHTML(chromedp.CSS("main")))
 	require.Contains(t, html, "so far")
 	require.Contains(t, html, `<th scope="col" class="num">Died</th>`)
 }
@@ -127,15 +127,26 @@ func TestEntries_SlowSearch(t *testing.T) {
 	require.Contains(t, b.text(), "does not refresh")
 	slow.blocks.Store(true)
 	b.fill(`input[name=payload]`, "orders")
-	// While a page is being loaded the browser answers no question: the page notes what it shows, and presses Stop.
-	eval[bool](b, `(document.addEventListener("submit", () => setTimeout(() => {
+	// While a page is being loaded the browser answers no question: the page notes what it shows, and presses Stop. It
+	// asks the server whether the search has begun: what is stopped before that never reaches the server.
+	searching := func(r *http.Request) bool {
+		if r.URL.Path != "/searching" {
+			return false
+		}
+		select {
+		case <-slow.began:
+		case <-r.Context().Done():
+		}
+		return true
+	}
+	s.first.Store(&searching)
+	eval[bool](b, `(document.addEventListener("submit", () => fetch("/searching").then(() => setTimeout(() => {
 		const said = document.querySelector("#searching");
 		window.said = said.checkVisibility() && said.innerText;
 		document.querySelector("[data-do=stop]").click();
-	}, 1500)), document.querySelector(".filters button[type=submit]").click(), true)`)
-	<-slow.began
+	}, 1500))), document.querySelector(".filters button[type=submit]").click(), true)`)
 	b.wait(`window.said && !document.querySelector("#searching").checkVisibility()`)
-	require.Regexp(t, `Searching messages for \d s`, eval[string](b, `window.said`))
+	require.Regexp(t, `Searching messages for \d+ s`, eval[string](b, `window.said`))
 	require.Contains(t, eval[string](b, `location.search`), "payload=order", "the page that was there stays")
 	await.True(t, slow.stopped.Load, "the server has stopped")
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,8 +59,7 @@ func TestScreenshots(t *testing.T) {
 		b.media("prefers-color-scheme", shot.scheme)
 		b.visit(shot.path)
 		b.wait(`[...document.querySelectorAll(".chart")].every((c) => c.querySelector("canvas"))`)
-		picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		require.NoError(t, err)
+		picture := act(b, chromedp.CaptureScreenshot())
 		decoded, err := png.Decode(bytes.NewReader(picture))
 		require.NoError(t, err)
 		require.Equal(t, int(shot.width), decoded.Bounds().Dx())
@@ -103,7 +104,14 @@ func shop(t testing.TB) (*site, string) {
 		require.NoError(t, err)
 		batch = batch[n:]
 	}
+	var handled atomic.Int64
+	paused := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(paused) })
+	t.Cleanup(goOn)
 	s.breaks(func(m *message.Message) error {
+		if handled.Add(1) > 200 {
+			<-paused // the run is not over before it is paused
+		}
 		if m.UUID[len(m.UUID)-1] == '3' {
 			return errStillBroken
 		}
@@ -123,6 +131,7 @@ func shop(t testing.TB) (*site, string) {
 	t.Cleanup(func() { close(s.release) })
 	run, err = s.runner.PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
 	require.NoError(t, err)
+	goOn()
 	return s, run.ID
 }
 

@@ -38,13 +38,12 @@ func (s *site) open(t testing.TB, who string) *tab {
 	t.Helper()
 	ctx, closeTab := chromedp.NewContext(requireBrowser(t), chromedp.WithNewBrowserContext())
 	t.Cleanup(closeTab)
-	ctx, cancel := context.WithTimeout(ctx, 4*patience)
-	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx, base: s.url, bytes: map[network.RequestID]float64{}}
+	require.NoError(t, chromedp.Do(ctx)) // the first call's context is the tab's, so it has no end of its own
 	b.do(chromedp.EmulateViewport(1280, 860))
 	b.watch()
 	if who != "" {
-		_, err := chromedp.Call(ctx, network.SetExtraHTTPHeaders,
+		_, err := chromedp.Call(b.ctx, network.SetExtraHTTPHeaders,
 			network.SetExtraHTTPHeadersParams{Headers: network.Headers{"X-Test-User": who}})
 		require.NoError(t, err)
 	}
@@ -157,7 +156,19 @@ func (b *tab) expected(text string) bool {
 
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	require.NoError(b.t, chromedp.Do(b.ctx, actions...))
+	for _, action := range actions {
+		act(b, action)
+	}
+}
+
+// act gives each action its own time: a test may have any number of them.
+func act[T any](b *tab, action chromedp.Action[T], msgAndArgs ...any) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	require.NoError(b.t, err, msgAndArgs...)
+	return value
 }
 
 // visit goes to a page of the site.
@@ -170,9 +181,7 @@ func (b *tab) visit(path string) {
 // eval is the value of an expression in the page.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
-	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
-	require.NoError(b.t, err, expression)
-	return value
+	return act(b, chromedp.Evaluate[T](expression), expression)
 }
 
 // wait waits until an expression is true, over any number of page loads.
