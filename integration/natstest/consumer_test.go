@@ -42,7 +42,7 @@ var errFirst = errors.New("fails the first time")
 // consumerMain is a consumer in a process that tests kill. It prints a line for each message that it handles. SIGTERM
 // ends it in order.
 func consumerMain(url string) int {
-	b, err := brokers.Open(context.Background(), url)
+	b, err := opened(context.Background(), url)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -146,10 +146,17 @@ func (l *ledger) wait(t *testing.T, different int) {
 	await.Count(t, different, func() int { have, _ := l.counts(); return have }, "messages are missing")
 }
 
+// opened opens a broker on a server that may be held up: without a deadline the client gives it 2 s.
+func opened(ctx context.Context, url string) (brokers.Broker, error) {
+	ctx, cancel := context.WithTimeout(ctx, await.Patience/4)
+	defer cancel()
+	return brokers.Open(ctx, url)
+}
+
 // open opens a broker that publishes however busy the machine is.
 func open(t testing.TB, url string, params ...string) brokers.Broker {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), with(url, append(params, "publish-timeout="+await.Patience.String())...))
+	b, err := opened(t.Context(), with(url, append(params, "publish-timeout="+await.Patience.String())...))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
@@ -166,7 +173,7 @@ func with(url string, params ...string) string {
 // serve runs a consumer in this process, which ends with the test.
 func serve(t *testing.T, url string, handle func(*message.Message) error, params ...string) (stop func()) {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), with(url, params...))
+	b, err := opened(t.Context(), with(url, params...))
 	require.NoError(t, err)
 	router, err := route(b, b, handle)
 	require.NoError(t, err)

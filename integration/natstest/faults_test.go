@@ -24,10 +24,11 @@ import (
 // plain is a client that knows nothing of us.
 func plain(t *testing.T, url string) jetstream.JetStream {
 	t.Helper()
-	conn, err := nats.Connect(strings.TrimPrefix(url, "nats://"))
+	// The client's own times, 2 s and 5 s, are too short for a server that is held up.
+	conn, err := nats.Connect(strings.TrimPrefix(url, "nats://"), nats.Timeout(await.Patience))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Patience))
 	require.NoError(t, err)
 	return js
 }
@@ -111,14 +112,14 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 		runs.Add(1)
 		<-done
 		return nil
-	}, "ack-wait=3s")
+	}, "ack-wait=9s") // a process that is itself held up for longer loses its message by right
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
 	await.Count(t, 1, func() int { return int(runs.Load()) })
 	l := newLedger()
-	serve(t, server.URL(), recording(l), "ack-wait=3s")
-	later := func(n int) { // a clock: a message that another consumer handles three times ack-wait later
+	serve(t, server.URL(), recording(l), "ack-wait=9s")
+	later := func(n int) { // a clock: a message that another consumer handles twice ack-wait later
 		m := numbers(n, n+1)[0]
-		envelope.SetDelay(m, 9*time.Second)
+		envelope.SetDelay(m, 18*time.Second)
 		require.NoError(t, b.Publisher().Publish(topicOrders, m))
 	}
 	later(10)
@@ -140,11 +141,11 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	js := plain(t, server.URL())
 	l := newLedger()
 	b := open(t, server.URL())
-	serve(t, server.URL(), recording(l), "ack-wait=1s", "concurrency=4")
+	serve(t, server.URL(), recording(l), "concurrency=4") // with the default ack-wait: nothing comes again of a pause here
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 49)...))
 	l.wait(t, 49)
-	last := numbers(49, 50)[0] // the positions of groups are noted every ten seconds
-	envelope.SetDelay(last, 15*time.Second)
+	last := numbers(49, 50)[0] // the positions of groups are noted every ten seconds; one of three may come late
+	envelope.SetDelay(last, 35*time.Second)
 	require.NoError(t, b.Publisher().Publish(topicOrders, last))
 	l.wait(t, 50)
 
@@ -384,10 +385,16 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 
 func killLeader(t *testing.T, js jetstream.JetStream, servers []*natsserver.Server) *natsserver.Server {
 	t.Helper()
-	s, err := js.Stream(t.Context(), topicOrders)
-	require.NoError(t, err)
-	info := s.CachedInfo()
-	require.NotNil(t, info.Cluster)
+	var info *jetstream.StreamInfo
+	await.True(t, func() bool { // a server that was held up has lost its lead, and there is none for a moment
+		s, err := js.Stream(t.Context(), topicOrders)
+		if err != nil {
+			return false
+		}
+		info = s.CachedInfo()
+		require.NotNil(t, info.Cluster)
+		return info.Cluster.Leader != ""
+	}, "the stream has no leader")
 	require.Len(t, info.Cluster.Replicas, 2, "a stream has three replicas on a cluster")
 	for _, s := range servers {
 		if s.Name() == info.Cluster.Leader {
