@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
 func main() {
@@ -45,7 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	project := flags.String("project", "easyweek", "prefix of all names, which keeps projects on one broker apart")
 	speed := flags.Float64("speed", 1, "divide every delay by this; 1 is real time")
-	patience := flags.Duration("patience", time.Minute, "give up when events have not ended after this")
+	standstill := flags.Duration("patience", time.Minute, "give up when no event has got any further for this long")
 	verbose := flags.Bool("v", false, "log every decision of the pipelines to standard error")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return exitEnded
@@ -69,8 +70,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	broker, err := open(ctx, url, *project)
 	if err == nil {
 		var ended bool
-		ctx, cancel := context.WithTimeout(ctx, *patience)
-		ended, err = traffic(ctx, broker, newTranscript(stdout, *project, *speed), logger)
+		t := newTranscript(stdout, *project, *speed)
+		ctx, cancel := patience.Context(ctx, *standstill, t.progress)
+		ended, err = traffic(ctx, broker, t, logger)
 		cancel()
 		if err = errors.Join(err, broker.Close()); err == nil && ended {
 			return exitEnded

@@ -28,6 +28,7 @@ type transcript struct {
 	counts map[string]*counts // by service
 	open   map[string]bool    // service and event id
 	done   chan struct{}
+	lines  int
 }
 
 type counts struct{ events, attempts, handled, skipped, failed, special int }
@@ -73,6 +74,7 @@ func (t *transcript) names(service string) brokers.Names {
 func (t *transcript) line(service string, e Event, tag middleware.Tag, text string, end func(*counts)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.lines++
 	key := service + " " + e.ID
 	if end != nil {
 		if !t.open[key] {
@@ -86,6 +88,13 @@ func (t *transcript) line(service string, e Event, tag middleware.Tag, text stri
 	if len(t.open) == 0 && end != nil {
 		close(t.done)
 	}
+}
+
+// progress changes while events get further.
+func (t *transcript) progress() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lines
 }
 
 // watch is the service's handler, seen.

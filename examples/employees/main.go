@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/examples/internal/drivers"
+	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
 func main() {
@@ -57,7 +58,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
 	flags.IntVar(&s.concurrency, "concurrency", 16, "handlers at once, for each topic")
-	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when events are still on their way after this")
+	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when no event has got any further for this long")
 	flags.StringVar(&s.fix, "fix", "", "correct the dead letter of this `employee` (or with this id), send it back, and "+
 		"read no input")
 	flags.Var(s.set, "set", "`field=value` to correct; may be given more than once")
@@ -122,6 +123,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	started := time.Now()
 	err = sv.serve(ctx, s.patience, work)
+	patience.Spool(ctx, s.patience, sv.letters) // the report counts what is in the store
 	balanced := err == nil && sv.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, sv.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
@@ -132,10 +134,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitBalanced
 }
 
-// serve runs the consumers, gives them work, and returns when every event has ended, when patience runs out, or when
-// the user interrupts.
-func (sv *service) serve(ctx context.Context, patience time.Duration, work func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// serve runs the consumers, gives them work, and returns when every event has ended, when none gets any further for as
+// long as patience, or when the user interrupts.
+func (sv *service) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error) error {
+	ctx, cancel := patience.Context(ctx, standstill, sv.tally.progress)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- sv.router.Run(context.WithoutCancel(ctx)) }()

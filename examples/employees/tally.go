@@ -16,6 +16,7 @@ type tally struct {
 	fates   map[string]*fate // by message id
 	open    int
 	retries int
+	changes int
 	faults  []string
 	sealed  bool
 	done    chan struct{} // closed when nothing more comes and everything has ended
@@ -34,6 +35,7 @@ func (t *tally) expect(topic, id string) {
 	defer t.mu.Unlock()
 	t.fates[id] = &fate{topic: topic}
 	t.open++
+	t.changes++
 }
 
 // seal says that nothing more will be expected.
@@ -56,6 +58,14 @@ func (t *tally) RetryScheduled(context.Context, middleware.RetryScheduled) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.retries++
+	t.changes++
+}
+
+// progress changes while events get further.
+func (t *tally) progress() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changes
 }
 
 // DeadLettered is called by the pipeline when a dead letter is durable.
@@ -75,6 +85,7 @@ func (t *tally) end(id string, as middleware.Outcome) {
 	default:
 		f.ended = as
 		t.open--
+		t.changes++
 		t.settle()
 	}
 }

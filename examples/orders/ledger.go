@@ -38,6 +38,7 @@ type ledger struct {
 	lines    map[string]map[string]*line // handler, message id
 	open     int                         // messages that have not ended
 	retries  int
+	changes  int
 	faults   []string
 	settled  chan struct{} // closed when open falls to 0 after seal
 	sealed   bool
@@ -59,6 +60,7 @@ func (l *ledger) publish(handler, id string) {
 	if _, known := l.lines[handler][id]; !known {
 		l.lines[handler][id] = &line{state: queued}
 		l.open++
+		l.changes++
 	}
 }
 
@@ -106,8 +108,16 @@ func (l *ledger) update(handler, id string, change func(*line)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln := l.lines[handler][id]; ln != nil {
+		l.changes++
 		change(ln)
 	}
+}
+
+// progress changes while messages get further.
+func (l *ledger) progress() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changes
 }
 
 // finalize lets a duplicate delivery end as the message did before; any other

@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/examples/internal/drivers"
+	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
 func main() {
@@ -55,7 +56,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
 	flags.IntVar(&s.concurrency, "concurrency", 32, "handlers at once, for each of the two consumers")
-	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when messages are still on their way after this")
+	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when no message has got any further for this long")
 	flags.BoolVar(&s.redrive, "redrive", false,
 		"the acquirer is back: redrive the orders that gave up on it, and read no input")
 	flags.BoolVar(&s.verbose, "v", false, "log every decision of the pipeline to standard error")
@@ -116,6 +117,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	started := time.Now()
 	err = shop.serve(ctx, s.patience, work, newProgress(stderr, shop.ledger))
+	patience.Spool(ctx, s.patience, shop.letters) // the report counts what is in the store
 	balanced := shop.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, shop.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "orders:", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/patience"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -102,12 +103,12 @@ func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler
 		})
 }
 
-// serve runs the consumers, gives them work, and returns when every message has come to its end, when patience runs
-// out, or when the user interrupts.
-func (sh *shop) serve(ctx context.Context, patience time.Duration, work func(context.Context) error,
+// serve runs the consumers, gives them work, and returns when every message has come to its end, when none gets any
+// further for as long as patience, or when the user interrupts.
+func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error,
 	p *progress,
 ) error {
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := patience.Context(ctx, standstill, sh.ledger.progress)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- sh.router.Run(context.WithoutCancel(ctx)) }()
