@@ -54,7 +54,7 @@ type finding struct{ What, Severity, Finding, Remedy string }
 
 func diagnose(t *testing.T, config string, flags ...string) (int, map[string]finding) {
 	t.Helper()
-	r := redrive(t, config, append([]string{"doctor", "--timeout", "20s", "-o", "json"}, flags...)...)
+	r := redrive(t, config, append([]string{"doctor", "--timeout", "2m", "-o", "json"}, flags...)...)
 	var list []finding
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &list), "%s%s", r.stdout, r.stderr)
 	found := map[string]finding{}

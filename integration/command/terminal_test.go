@@ -307,6 +307,7 @@ func TestTerminal_ThroughAServer(t *testing.T) {
 	require.Zero(t, code, screen)
 	server := n.begin(t, "serve")
 	server.sees(t, "serving")
+	server.sees(t, "brokers=1") // and so the whole line, which a terminal may hand out in parts
 	address := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(server.text())
 	require.NotEmpty(t, address, server.text())
 	far := night{t.TempDir()}

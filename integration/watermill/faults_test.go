@@ -180,7 +180,9 @@ func TestDeleted_TopicsAreMadeAgain(t *testing.T) {
 }
 
 func deleteTopic(addresses []string, topic string) error {
-	admin, err := sarama.NewClusterAdmin(addresses, sarama.NewConfig())
+	cfg := sarama.NewConfig()
+	cfg.Admin.Timeout = cfg.Net.ReadTimeout // 3 s by default, which a server on a busy disk may take
+	admin, err := sarama.NewClusterAdmin(addresses, cfg)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type service struct {
 	broker  brokers.Broker
 	retries brokers.Broker // where they wait: broker, or another one
 	router  *message.Router
-	ended   chan struct{}
+	ended   chan error
 }
 
 // serve starts a process of the service on the broker of a URL. Every tenth message fails at its first attempt, and
@@ -45,7 +45,7 @@ func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), url)
 	require.NoError(t, err)
-	s := &service{broker: b, retries: b, ended: make(chan struct{})}
+	s := &service{broker: b, retries: b, ended: make(chan error, 1)}
 	if retries != url {
 		s.retries, err = brokers.Open(t.Context(), retries)
 		require.NoError(t, err)
@@ -69,11 +69,13 @@ func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 		return nil
 	})
 	s.router = router
-	go func() {
-		defer close(s.ended)
-		_ = router.Run(context.WithoutCancel(t.Context()))
-	}()
-	<-router.Running()
+	go func() { s.ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	select {
+	case <-router.Running():
+	case err := <-s.ended: // it never runs when it cannot subscribe
+		require.NoError(t, err)
+		require.FailNow(t, "the router has ended")
+	}
 	return s
 }
 
@@ -83,8 +85,7 @@ func countDead(n *atomic.Int32) middleware.DeadLetterFunc {
 
 func (s *service) stop(t *testing.T) {
 	t.Helper()
-	require.NoError(t, s.router.Close())
-	<-s.ended
+	require.NoError(t, errors.Join(s.router.Close(), <-s.ended))
 	require.NoError(t, s.broker.Close())
 	if s.retries != s.broker {
 		require.NoError(t, s.retries.Close())
