@@ -74,6 +74,9 @@ type claim struct {
 	from          int64 // where to begin in the index
 	lease         time.Duration
 	n             int
+	// passed is kept from one claim to the next where the order of delivery counts: rows that stay locked, which the
+	// claims do not wait for any more. It is nil where the order does not count.
+	passed map[int64]bool
 }
 
 // moved is a leased row on its way back to its queue.

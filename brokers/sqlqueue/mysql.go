@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // mysql serves MySQL and MariaDB, which return no rows from an UPDATE: a claim is a short transaction.
@@ -88,34 +89,86 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, 
 	return list, nil
 }
 
-// claimTries is how often a claim looks for rows further behind when other workers have taken all that it has found.
+// claimTries is how many claims further behind a claim looks for rows when all that it has found first are locked.
 const claimTries = 4
 
 // lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx
-// ends.
+// ends. What is passed by is locked by another worker, or still by its own publication: InnoDB may show what is being
+// committed a moment before it releases the locks. So what is further behind must have been there when the rows before
+// it were seen: what was published since would come before what the same publisher sent first.
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error) {
-	for try := range claimTries {
+	for _, limit := range [...]int{c.n, claimTries * c.n} {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
 			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.MySQL.Now()+` ORDER BY visible_at, id
-			LIMIT `+strconv.Itoa(c.n)+` OFFSET `+strconv.Itoa(try*c.n), c.queue, c.from)
-		if err != nil || len(found) == 0 {
-			return nil, err
-		}
-		// Without parameters, because a text that is never the same again is not worth preparing.
-		list, err := queryClaimed(ctx, tx, len(found),
-			`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
-				` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(found)+`) AND visible_at <= `+
-				sqldb.MySQL.Now()+
-				` FOR UPDATE SKIP LOCKED`)
+			LIMIT `+strconv.Itoa(limit), c.queue, c.from)
 		if err != nil {
 			return nil, err
 		}
-		if len(list) > 0 {
-			slices.SortFunc(list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
-			return list, nil
+		for some := range slices.Chunk(found, c.n) {
+			list, err := m.lockSome(ctx, tx, some)
+			if err == nil && limit == c.n && c.passed != nil {
+				list, err = m.waitFor(ctx, tx, some, list, c.passed)
+			}
+			if err != nil || len(list) > 0 {
+				slices.SortFunc(list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+				return list, err
+			}
+		}
+		if len(found) < limit {
+			break
 		}
 	}
 	return nil, nil
+}
+
+// lockSome returns those of some rows that are due and not locked.
+func (m mysql) lockSome(ctx context.Context, tx *sql.Tx, ids []int64) ([]claimed, error) {
+	// Without parameters, because a text that is never the same again is not worth preparing.
+	return queryClaimed(ctx, tx, len(ids),
+		`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
+			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(ids)+`) AND visible_at <= `+
+			sqldb.MySQL.Now()+
+			` FOR UPDATE SKIP LOCKED`)
+}
+
+// The pauses between two looks at a row that is locked double.
+const firstLockPause, longestLockPause = time.Millisecond, 32 * time.Millisecond
+
+// waitFor adds to a list of locked rows those of ids that are locked by others and become free in a moment, so that the
+// rest does not overtake them. It gives up on what stays locked, and does not wait for that again: passed keeps it
+// until the next call.
+func (m mysql) waitFor(
+	ctx context.Context, tx *sql.Tx, ids []int64, list []claimed, passed map[int64]bool,
+) ([]claimed, error) {
+	for pause := firstLockPause; len(list) < len(ids); pause *= 2 {
+		mine := make(map[int64]bool, len(list))
+		for i := range list {
+			mine[list[i].id] = true
+		}
+		missing := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return mine[id] })
+		// What another worker has taken meanwhile is not due any more.
+		due, err := queryInts(ctx, tx, `SELECT id FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+
+			sqldb.IDs(missing)+`) AND visible_at <= `+sqldb.MySQL.Now())
+		if err != nil {
+			return nil, err
+		}
+		if pause > longestLockPause || !slices.ContainsFunc(due, func(id int64) bool { return !passed[id] }) {
+			clear(passed)
+			for _, id := range due {
+				passed[id] = true
+			}
+			break
+		}
+		if err := wait.For(ctx, pause); err != nil {
+			return nil, err
+		}
+		more, err := m.lockSome(ctx, tx, due)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	return list, nil
 }
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.

@@ -28,7 +28,9 @@ type stream struct {
 	buffer   []*delivery
 	pace     pace
 	mark     lowWater
+	passed   map[int64]bool // of the claims; nil with several handlers, which keep no order
 	idle     idleness
+	reach    int  // 0 until a claim for what is due; then how many times the rows that it has room for the next asks for
 	drained  bool // the last claim has seen the end of what is due
 	failures int  // claims in a row
 
@@ -81,7 +83,7 @@ func (s *stream) fetch(ctx context.Context) error {
 		s.drained = false
 	}
 	s.ahead.Store(int64(min(s.prefetch, s.pace.update(s.handled.Load(), time.Now()))))
-	n := s.t.store.limit(s.free())
+	n := s.t.store.limit(s.free() * max(s.reach, 1))
 	if n == 0 {
 		select {
 		case <-s.need:
@@ -107,6 +109,7 @@ func (s *stream) fetch(ctx context.Context) error {
 	s.hold(list, began)
 	if len(list) > 0 {
 		s.idle.reset()
+		s.reach = 0
 	}
 	s.drained = len(list) < n
 	s.mark.update(list, !s.drained, began, time.Now())
@@ -119,7 +122,7 @@ func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
 	store := s.t.store
-	return store.claim(ctx, store.db, claim{s.queue, store.worker, from, store.lease, n})
+	return store.claim(ctx, store.db, claim{s.queue, store.worker, from, store.lease, n, s.passed})
 }
 
 // hold puts claimed rows into the buffer.
@@ -148,9 +151,13 @@ func (s *stream) sleep(ctx context.Context) error {
 		due := err != nil || some && in <= 0 // claiming again reports the error
 		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another
 		// worker has locked: that is not a reason to try again at once.
-		news := looks > 0 || s.idle.fresh()
+		news := looks > 0 || s.idle.fresh() && s.reach == 0
 		if due && news {
+			s.reach = max(s.reach, 1)
 			return nil
+		}
+		if !due {
+			s.reach = 0
 		}
 		if some && in > 0 {
 			s.alarm.set(in)
@@ -168,11 +175,14 @@ func (s *stream) sleep(ctx context.Context) error {
 			s.t.watcher.leave(watch)
 			return ctx.Err()
 		}
-		if due {
+		if due { // still: a claim that has room for what is locked, and no more, would find nothing behind it
+			s.reach = min(2*max(s.reach, 1), longestReach)
 			return nil
 		}
 	}
 }
+
+const longestReach = 256
 
 // next asks when the first row is due.
 func (s *stream) next() (in time.Duration, some bool, err error) {

@@ -137,6 +137,9 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		t: t, q: q, queue: id, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), alarm: newAlarm(),
 		gone: make(chan struct{}), idle: idleness{longest: t.poll},
 	}
+	if q.Concurrency == 1 {
+		s.passed = map[int64]bool{}
+	}
 	t.wakeups.join(id, q.Topic, s.alarm)
 	t.reads.add(s)
 	return s, nil

@@ -1,12 +1,21 @@
 package sqlqueue_test
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/integration/services"
 )
 
 // A claim that comes to the end of its queue must not hold what comes behind it in the index, the first message of the
@@ -63,4 +72,103 @@ func TestOrder_BesideABusyQueue(t *testing.T) {
 		}
 		require.Equal(t, sent, came)
 	})
+}
+
+// A row may be seen a moment before the lock of its commit is gone. A claim in that moment must not come back with what
+// has been published behind that row: in the same transaction, or since.
+func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"MariaDB", "MySQL"} {
+		for name, first := range map[string]int{"in one transaction": 4, "one after the other": 1} {
+			t.Run(server+" "+name, func(t *testing.T) {
+				t.Parallel()
+				url := servers[server](t)
+				db, producer := openDB(t, url), openQueue(t, url)
+				require.NoError(t, producer.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+				var list []*message.Message
+				for i := range 4 {
+					list = append(list, message.NewMessage(strconv.Itoa(i), payload))
+				}
+				require.NoError(t, producer.Publisher().Publish("jobs", list[:first]...))
+				lock, err := db.BeginTx(t.Context(), nil)
+				require.NoError(t, err)
+				defer func() { _ = lock.Rollback() }() // it is over, unless the test has failed
+				_, err = lock.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE",
+					count(t, db, "SELECT min(id) FROM redrive_queue_messages")))
+				require.NoError(t, err)
+
+				// The lock goes when a claim has met it, and the publisher goes on.
+				var met sync.Once
+				over := make(chan error, 1)
+				tapped := openTapped(t, url, func(query string) {
+					if strings.Contains(query, "visible_at") && strings.Contains(query, "SKIP LOCKED") {
+						met.Do(func() {
+							err := lock.Rollback()
+							for _, m := range list[first:] {
+								if err == nil {
+									err = producer.Publisher().Publish("jobs", m)
+								}
+							}
+							over <- err
+						})
+					}
+				})
+				queue, err := sqlqueue.New(t.Context(), tapped, sqlqueue.MySQL)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, queue.Close()) })
+				messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+				require.NoError(t, err)
+				var came []string
+				for range list {
+					m := receive(t, messages)
+					came = append(came, m.UUID)
+					m.Ack()
+				}
+				require.NoError(t, <-over)
+				require.Equal(t, []string{"0", "1", "2", "3"}, came)
+			})
+		}
+	}
+}
+
+// openTapped opens a database of MySQL's kind, and calls asked after each query that has no parameters.
+func openTapped(t *testing.T, url string, asked func(query string)) *sql.DB {
+	t.Helper()
+	dsn, err := services.MySQLDSN(url)
+	require.NoError(t, err)
+	connector, err := mysql.MySQLDriver{}.OpenConnector(dsn)
+	require.NoError(t, err)
+	db := sql.OpenDB(&tappedConnector{connector, asked})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+type tappedConnector struct {
+	driver.Connector
+	asked func(query string)
+}
+
+func (c *tappedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &tappedConn{conn, c.asked}, nil
+}
+
+type tappedConn struct {
+	driver.Conn
+	asked func(query string)
+}
+
+func (c *tappedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
+}
+
+func (c *tappedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+	if err == nil {
+		c.asked(query)
+	}
+	return rows, err
 }
