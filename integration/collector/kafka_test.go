@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -84,7 +85,7 @@ func TestKafka_SpringService(t *testing.T) {
 func TestKafka_OwnService(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic := k.CreateTopic(t, 3)
-	own, err := brokers.Open(t.Context(), k.URL())
+	own, err := brokers.Open(t.Context(), k.URL(), func(c *brokers.Config) { c.PublishTimeout = await.Patience })
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Close()) })
 	billing, err := own.Subscriber(brokers.WithGroup("billing")).Subscribe(t.Context(), topic)

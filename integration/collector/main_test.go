@@ -41,7 +41,7 @@ func operate(t *testing.T, url string) (brokers.Broker, config.Broker) {
 	t.Helper()
 	b := config.Broker{Config: brokers.Config{URL: url, Group: config.DefaultGroup, Name: "redrive"}}
 	operating := b.Operating()
-	operating.Logger = slog.New(slog.DiscardHandler)
+	operating.Logger, operating.PublishTimeout = slog.New(slog.DiscardHandler), await.Patience
 	broker, err := brokers.OpenConfig(t.Context(), operating)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, broker.Close()) })

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -192,7 +193,9 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 // its queue with the routing key of their first publication.
 func TestRabbitMQ_OwnService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
-	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) { c.Group = "billing" })
+	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) {
+		c.Group, c.PublishTimeout = "billing", await.Patience
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Close()) })
 	consumer, err := own.Subscriber().Subscribe(t.Context(), "orders")

@@ -55,7 +55,7 @@ func consume(ctx context.Context, brokerURL, databaseURL string) error {
 		return err
 	}
 	broker, err := brokers.Open(ctx, brokerURL, brokers.WithConfig(func(c *brokers.Config) {
-		c.Group, c.Concurrency, c.Logger = "billing", 4, quiet
+		c.Group, c.Concurrency, c.Logger, c.PublishTimeout = "billing", 4, quiet, await.Patience
 	}))
 	if err != nil {
 		return err
@@ -151,7 +151,9 @@ func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 func killedConsumers(t *testing.T, d database, url string) {
 	t.Helper()
 	const n = 100
-	broker, err := brokers.Open(t.Context(), url, brokers.WithConfig(func(c *brokers.Config) { c.Group = "billing" }))
+	broker, err := brokers.Open(t.Context(), url, brokers.WithConfig(func(c *brokers.Config) {
+		c.Group, c.PublishTimeout = "billing", await.Patience
+	}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, broker.Close()) })
 	require.NoError(t, broker.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
@@ -173,9 +175,9 @@ func killedConsumers(t *testing.T, d database, url string) {
 		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
 	}
 	kill9.Start(t, "", urls...)
-	await.True(t, func() bool {
+	await.Count(t, n, func() int {
 		_, different := charges()
-		return different == n
+		return different
 	}, "an effect is missing")
 	rows, _ := charges()
 	require.Equal(t, n, rows, "an effect happened twice")

@@ -197,11 +197,12 @@ func (m *move) balanced(n int, dead string, empty ...string) {
 		return q.Messages
 	}
 	bad := (n + 4) / 5
-	await.True(m.t, func() bool {
+	await.Progress(m.t, func() (far [2]int, done bool) {
 		m.mu.Lock()
-		handled := len(m.handled)
+		far[0] = len(m.handled)
 		m.mu.Unlock()
-		return handled == n-bad && depth(dead) == bad
+		far[1] = depth(dead)
+		return far, far == [2]int{n - bad, bad}
 	}, "of %d: %d dead\n%s", n, depth(dead), m.said())
 	for _, queue := range empty {
 		require.Zero(m.t, depth(queue), queue)

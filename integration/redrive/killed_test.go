@@ -107,19 +107,15 @@ type program struct {
 	ended chan error
 }
 
-// newProgram configures a server whose claims last ten seconds: the consumer must not be further behind than that, else
-// a message of which a killed process did not tell is sent twice.
+// newProgram configures a server whose claims last half a minute: the consumer must not be further behind than that,
+// else a message of which a killed process did not tell is sent twice.
 func newProgram(t *testing.T, store, broker string) *program {
 	t.Helper()
-	var listen net.ListenConfig
-	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	p := &program{
 		path: services.Program(t, "./cmd/redrive"), config: filepath.Join(t.TempDir(), "redrive.yaml"),
-		address: listener.Addr().String(),
+		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(services.FreePorts(t, 1)[0])),
 	}
-	require.NoError(t, listener.Close())
-	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 5s, run_lease: "+
+	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 15s, run_lease: "+
 		"2s}\nserver: {address: %q}\n",
 		store, broker, p.address)
 	require.NoError(t, os.WriteFile(p.config, []byte(text), 0o600))

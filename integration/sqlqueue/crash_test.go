@@ -339,7 +339,7 @@ func TestStuckProcess_LosesItsLease(t *testing.T) {
 		t.Helper()
 		proxied := services.NewProxy(t, url)
 		stuck := openQueue(t, with(proxied.URL(t, url), "x-lease=400ms&x-poll=10ms&x-drain=100ms&x-publish-timeout=500ms"))
-		healthy := openQueue(t, with(url, "x-lease=5s&x-poll=10ms"))
+		healthy := openQueue(t, with(url, "x-lease=1m&x-poll=10ms"))
 		mine, err := stuck.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		require.NoError(t, healthy.Publisher().Publish("jobs", message.NewMessage("m", payload)))

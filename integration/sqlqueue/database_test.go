@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -236,7 +237,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	url := services.SharedPostgres(t).Database(t)
 	db := openDB(t, url)
 	open := func() *sqlqueue.Broker {
-		b, err := brokers.Open(t.Context(), with(url, "x-lease=400ms&x-nack-pause=1ms"))
+		b, err := brokers.Open(t.Context(), with(url, "x-lease=6s&x-nack-pause=1ms"))
 		require.NoError(t, err)
 		queue, ok := b.(*sqlqueue.Broker)
 		require.True(t, ok)
@@ -257,7 +258,8 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	require.NoError(t, queue.Publisher().Publish("jobs", batch(n)...))
-	for i := 0; i < n; {
+	slow := receive(t, messages) // one of eight handlers takes until its lease has been renewed
+	for i := 1; i < n; {
 		m := receive(t, messages)
 		origin, ok := envelope.OriginFrom(m.Context())
 		require.True(t, ok)
@@ -274,6 +276,11 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 			m.Nack()
 		}
 	}
+	origin, ok := envelope.OriginFrom(slow.Context())
+	require.True(t, ok)
+	renewed := fmt.Sprintf("SELECT count(*) FROM redrive_queue_messages WHERE id = %d AND lease > 0", *origin.Offset)
+	await.True(t, func() bool { return count(t, db, renewed) == 1 }, "the lease is not renewed")
+	slow.Ack()
 	require.NoError(t, queue.Close(), "the ends of its sessions flush their statistics")
 	await.True(t, func() bool {
 		return count(t, db, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'") >= n

@@ -56,7 +56,7 @@ func newOffice(t *testing.T, url string) *office {
 		require.NoError(t, err)
 	}
 	var err error
-	o.letters, err = dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()))
+	o.letters, err = dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(await.Patience))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, o.letters.Close()) })
 	return o

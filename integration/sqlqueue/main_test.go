@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -106,9 +107,13 @@ func count(t testing.TB, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// openQueue opens a broker that the test closes.
+// openQueue opens a broker that the test closes. Where the test does not say how long a publication may take, it takes
+// as long as it does.
 func openQueue(t testing.TB, url string) *sqlqueue.Broker {
 	t.Helper()
+	if !strings.Contains(url, "x-publish-timeout=") {
+		url = with(url, "x-publish-timeout="+await.Patience.String())
+	}
 	b, err := brokers.Open(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })

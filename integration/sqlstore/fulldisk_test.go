@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -24,7 +25,7 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	const room = 24 << 20 // a segment of the log has 16 MiB
 	server := services.Postgres(t, services.PostgresConfig{})
 	letters, err := dlq.Open(t.Context(), server.Database(t), dlq.WithSpool(t.TempDir()),
-		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond),
+		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond), dlq.WithStoreTimeout(await.Patience),
 		dlq.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()

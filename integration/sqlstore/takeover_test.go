@@ -131,7 +131,7 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State, run.Cause)
 	require.Equal(t, int64(400), run.Counts.Succeeded)
-	await.True(t, func() bool { return len(handled) == 400 }, "all are handled")
+	await.Count(t, 400, func() int { return len(handled) }, "all are handled")
 	for range 400 {
 		require.NoError(t, <-handled)
 	}

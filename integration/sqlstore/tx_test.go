@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 func death(n int) *envelope.DeadLetter {
@@ -35,7 +36,7 @@ func TestContextWithTx(t *testing.T) {
 		db := openDB(t, url)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE employees (id INT PRIMARY KEY)")
 		require.NoError(t, err)
-		letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()))
+		letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(await.Patience))
 		require.NoError(t, err)
 		defer func() { require.NoError(t, letters.Close()) }()
 		count := func() int64 {

@@ -1,5 +1,6 @@
 """The original systems, as their own kind of client has them: seed.py URL SYSTEM declare | publish FROM TO | consume"""
 import json
+import signal
 import sys
 
 import pika
@@ -151,9 +152,15 @@ elif command == "publish":
     for i in range(int(sys.argv[4]), int(sys.argv[5])):
         original.publish(i, bad=i % 5 == 0)
 else:
+    def handle(_, method, properties, body):
+        """It ends before or after it handles and acks a message, so that no other handles the message too."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        original.handle(method, properties, body)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
     ch.basic_qos(prefetch_count=1)
     for name in original.queues:
-        ch.basic_consume(name, lambda _, method, properties, body: original.handle(method, properties, body))
+        ch.basic_consume(name, handle)
     say("ready")
     ch.start_consuming()
 connection.close()

@@ -22,6 +22,9 @@ func openFile(t *testing.T, path string) *sql.DB {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	// It makes a write-ahead log of a new file's journal. Connections that do so at the same time fail at once: SQLite
+	// does not ask busy_timeout there.
+	require.NoError(t, db.PingContext(t.Context()))
 	return db
 }
 
