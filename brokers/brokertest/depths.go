@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -118,10 +119,10 @@ func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retr
 	})
 }
 
-// waitDepths returns when the numbers of messages of a topic are as they should be.
+// waitDepths returns when the numbers of messages of a topic are as they should be, and waits as long as they change.
 func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(map[brokers.DepthKind]int64) bool) {
 	w.Helper()
-	deadline := w.deadline()
+	deadline, last := w.deadline(), map[brokers.DepthKind]int64{}
 	for {
 		all, err := counts.Depths(w.Context())
 		require.NoError(w, err)
@@ -133,6 +134,9 @@ func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(
 		}
 		if fit(have) {
 			return
+		}
+		if !maps.Equal(have, last) {
+			deadline, last = w.deadline(), have
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -40,8 +40,8 @@ func (w *world) erase(topic string) {
 func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*message.Message) {
 	w.Helper()
 	p := b.Publisher()
-	deadline := w.deadline()
 	for _, m := range messages {
+		deadline := w.deadline()
 		for err := p.Publish(topic, m); err != nil; err = p.Publish(topic, m) {
 			select {
 			case <-deadline:
@@ -69,11 +69,15 @@ func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
 	})
 }
 
-// await returns when nothing is missing. It polls, because several consumers have no common signal.
+// await returns when nothing is missing, and waits as long as that changes. It polls, because several consumers have no
+// common signal.
 func (w *world) await(missing func() string) {
 	w.Helper()
-	deadline := w.deadline()
+	deadline, last := w.deadline(), ""
 	for what := missing(); what != ""; what = missing() {
+		if what != last {
+			deadline, last = w.deadline(), what
+		}
 		select {
 		case <-deadline:
 			w.Fatal(what)

@@ -175,7 +175,7 @@ func TestRun_FindsFaults(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=20s",
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.timeout=10m",
 				"-test.run=^TestFaultyBroker$/^"+fault.finder+"$")
 			suite.Env = append(os.Environ(), faultVariable+"="+name)
 			out, err := suite.CombinedOutput()

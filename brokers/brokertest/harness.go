@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,7 +141,7 @@ func runInTime(t *testing.T, h Harness, c testCase) {
 		}
 		t.Logf("run again, because it was late: %s", w.late)
 		h.Factor *= 2
-		t.Run("again", func(t *testing.T) {
+		t.Run("again "+strconv.Itoa(n), func(t *testing.T) {
 			w = newWorld(t, h)
 			c.run(w)
 		})

@@ -43,6 +43,7 @@ func groupsSeeEverything(w *world) {
 		select {
 		case r := <-mailed:
 			mails = append(mails, r)
+			deadline = w.deadline()
 		case <-deadline:
 			w.Fatalf("mail saw %d of %d messages", len(mails), n)
 		}
