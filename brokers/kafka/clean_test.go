@@ -102,7 +102,7 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	topic := name("orders")
-	b := open(t, c, "commit-interval=20ms", "publish-timeout=20s")
+	b := open(t, c, "commit-interval=20ms")
 	messages := subscribe(t, b, topic)
 	admin := administer(t, c)
 	cycle := func(id string) {
@@ -144,7 +144,7 @@ func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
 			c := cluster(t)
 			topic := name("orders")
 			log := &logbuffer.Buffer{}
-			b := openLogging(t, c, log, "commit-interval=1m", "publish-timeout=20s")
+			b := openLogging(t, c, log, "commit-interval=1m")
 			messages := subscribe(t, b, topic)
 			require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 			receiveID(t, messages, "1").Ack()

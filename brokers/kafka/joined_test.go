@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -35,6 +36,7 @@ func TestJoined_NewestBeginsThen(t *testing.T) {
 func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
+	refusal := failJoins(c)
 	first, second := open(t, c), open(t, c)
 	topic := name("orders")
 	subscribe(t, first, topic)
@@ -42,6 +44,7 @@ func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	subscribe(t, second, topic)
 	require.NoError(t, second.Joined(t.Context()))
 
+	refusal.Store(kerr.GroupAuthorizationFailed) // else it may have joined before it is asked
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	subscribe(t, second, name("others"))

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,11 +30,13 @@ func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
+// urlOf is of a broker that waits for confirms for as long as a busy machine may stand still.
 func urlOf(c *kfake.Cluster, params ...string) string {
-	return "kafka://" + strings.Join(c.ListenAddrs(), ",") + "?" + strings.Join(params, "&")
+	return "kafka://" + strings.Join(c.ListenAddrs(), ",") + "?" +
+		strings.Join(slices.Concat(params, []string{"publish-timeout=1m"}), "&")
 }
 
-// open connects with short timeouts.
+// open connects.
 func open(t testing.TB, c *kfake.Cluster, params ...string) *kafka.Broker {
 	t.Helper()
 	b, err := brokers.Open(context.Background(), urlOf(c, append([]string{"group=billing"}, params...)...))

@@ -122,7 +122,7 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 	t.Parallel()
 	const keys, rebalances = 20, 3
 	c := cluster(t, kfake.DefaultNumPartitions(4))
-	first := open(t, c, "order=key", "concurrency=8", "session-timeout=6s")
+	first := open(t, c, "order=key", "concurrency=8", "session-timeout=20s")
 	topic := name("orders")
 	s := newSequence(t)
 	messages := subscribe(t, first, topic)
@@ -170,7 +170,7 @@ func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop
 // joinAndLeave is a second member that leaves when it has handled a message.
 func joinAndLeave(t *testing.T, c *kfake.Cluster, topic string, s *sequence) {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing", "order=key", "concurrency=8", "session-timeout=6s"))
+	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing", "order=key", "concurrency=8", "session-timeout=20s"))
 	require.NoError(t, err)
 	handled, ended := make(chan struct{}, 1), make(chan struct{})
 	messages := subscribe(t, b, topic)

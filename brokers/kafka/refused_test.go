@@ -64,6 +64,11 @@ func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	})
 }
 
+// failJoins lets nobody into a group.
+func failJoins(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
+	return failing(c, func(_ *kmsg.JoinGroupRequest, resp *kmsg.JoinGroupResponse, code int16) { resp.ErrorCode = code })
+}
+
 // What the brokers refuse is an error to whoever publishes, reschedules or dead-letters, because a message is acked on
 // their word.
 func TestRefused_IsAnError(t *testing.T) {
