@@ -77,7 +77,7 @@ func ExampleBroker_Waiting() {
 	envelope.SetDelay(reminder, 10*time.Minute)
 	fmt.Println(broker.Publisher().Publish("reminders", reminder))
 	for _, w := range broker.Waiting("reminders", "") {
-		fmt.Println(string(w.Message.Payload), "in", time.Until(w.Due).Round(time.Second))
+		fmt.Println(string(w.Message.Payload), "in", time.Until(w.Due).Round(time.Minute))
 	}
 	fmt.Println(broker.Close())
 	// Output:
