@@ -8,10 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // from sends a request to the handler from an address, with a password.
@@ -41,42 +43,55 @@ func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 			return dlqhttp.Principal{Name: name, Role: dlqhttp.Viewer}, nil
 		}
 	})
-	return newServer(t, append(change, func(c *dlqhttp.Config) {
+	return unserved(t, append(change, func(c *dlqhttp.Config) {
 		c.Auth = append(bearer(t), users)
 		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	})...)
 }
 
+// unserved is a server without a listener, for virtual time: what is bounded by the clock must not depend on how fast
+// the machine is.
+func unserved(t *testing.T, change ...func(*dlqhttp.Config)) *server {
+	t.Helper()
+	s := newConfigured(t, redrive.Config{}, change...)
+	var err error
+	s.handler, err = dlqhttp.New(s.cfg)
+	require.NoError(t, err)
+	return s
+}
+
 // Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the
 // right one is answered as the wrong ones are.
 func TestGuard_GuessingOnEveryRoute(t *testing.T) {
-	for _, path := range []string{
-		"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/",
-		"/entries", "/static/style.css", "/nothing",
-	} {
-		s := guarded(t)
-		statuses := map[int]int{}
-		for range 25 {
-			statuses[s.from(t, "192.0.2.1", path, "root", "guess").Code]++
-		}
-		require.Len(t, statuses, 2, path)
-		require.LessOrEqual(t, statuses[http.StatusUnauthorized], 21, path)
-		require.Positive(t, statuses[http.StatusTooManyRequests], path)
-		right := s.from(t, "192.0.2.1", path, "root", "correct horse")
-		require.Equal(t, http.StatusTooManyRequests, right.Code, path)
-		require.Equal(t, 26, strings.Count(s.log.String(), `msg="credentials refused"`), path)
-		require.Contains(t, s.log.String(), "account=root", path)
-		require.NotContains(t, s.log.String(), "guess", path)
-		require.NotContains(t, s.log.String(), "horse", path)
+	synctest.Test(t, func(t *testing.T) {
+		for _, path := range []string{
+			"/readyz", "/metrics", "/api/v1/me", "/api/v1/docs", "/api/v1/openapi.json", "/",
+			"/entries", "/static/style.css", "/nothing",
+		} {
+			s := guarded(t)
+			statuses := map[int]int{}
+			for range 25 {
+				statuses[s.from(t, "192.0.2.1", path, "root", "guess").Code]++
+			}
+			require.Len(t, statuses, 2, path)
+			require.LessOrEqual(t, statuses[http.StatusUnauthorized], 21, path)
+			require.Positive(t, statuses[http.StatusTooManyRequests], path)
+			right := s.from(t, "192.0.2.1", path, "root", "correct horse")
+			require.Equal(t, http.StatusTooManyRequests, right.Code, path)
+			require.Equal(t, 26, strings.Count(s.log.String(), `msg="credentials refused"`), path)
+			require.Contains(t, s.log.String(), "account=root", path)
+			require.NotContains(t, s.log.String(), "guess", path)
+			require.NotContains(t, s.log.String(), "horse", path)
 
-		// From many addresses too: the account is what is guessed.
-		for i := range 5 {
-			require.Equal(t, http.StatusTooManyRequests, s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess").Code,
-				path)
+			// From many addresses too: the account is what is guessed.
+			for i := range 5 {
+				other := s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess")
+				require.Equal(t, http.StatusTooManyRequests, other.Code, path)
+			}
+			require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized},
+				s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
 		}
-		require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized},
-			s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
-	}
+	})
 }
 
 // An account's name cannot write its own lines into the log.
@@ -90,23 +105,25 @@ func TestGuard_AccountInTheLog(t *testing.T) {
 // Health without credentials costs the components one question in an interval, however many ask, and a wrong password
 // learns nothing there.
 func TestGuard_AnonymousHealth(t *testing.T) {
-	var asked atomic.Int64
-	s := guarded(t, func(c *dlqhttp.Config) {
-		c.Health = func(context.Context) (h dlqhttp.Health) {
-			asked.Add(1)
-			h.Add("store", nil, dlqhttp.Component{Collected: 7})
-			return h
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		s := guarded(t, func(c *dlqhttp.Config) {
+			c.Health = func(context.Context) (h dlqhttp.Health) {
+				asked.Add(1)
+				h.Add("store", nil, dlqhttp.Component{Collected: 7})
+				return h
+			}
+		})
+		first := s.from(t, "192.0.2.1", "/readyz", "", "")
+		for range 200 {
+			w := s.from(t, "192.0.2.1", "/readyz", "", "")
+			require.Equal(t, http.StatusOK, w.Code)
+			require.Equal(t, first.Body.String(), w.Body.String())
 		}
+		require.Equal(t, int64(1), asked.Load())
+		require.NotContains(t, first.Body.String(), "7")
+		require.Equal(t, http.StatusUnauthorized, s.from(t, "192.0.2.1", "/readyz", "root", "guess").Code)
+		require.Equal(t, int64(1), asked.Load())
+		require.Contains(t, s.from(t, "192.0.2.1", "/readyz", "root", "correct horse").Body.String(), "7")
 	})
-	first := s.from(t, "192.0.2.1", "/readyz", "", "")
-	for range 200 {
-		w := s.from(t, "192.0.2.1", "/readyz", "", "")
-		require.Equal(t, http.StatusOK, w.Code)
-		require.Equal(t, first.Body.String(), w.Body.String())
-	}
-	require.Equal(t, int64(1), asked.Load())
-	require.NotContains(t, first.Body.String(), "7")
-	require.Equal(t, http.StatusUnauthorized, s.from(t, "192.0.2.1", "/readyz", "root", "guess").Code)
-	require.Equal(t, int64(1), asked.Load())
-	require.Contains(t, s.from(t, "192.0.2.1", "/readyz", "root", "correct horse").Body.String(), "7")
 }

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
@@ -176,23 +178,34 @@ func TestAuthenticators(t *testing.T) {
 
 // Who guesses passwords is slowed down; who has a token, or was right before, is not kept out by a neighbour.
 func TestGuessing(t *testing.T) {
-	hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
-	require.NoError(t, err)
-	users, err := dlqhttp.Basic(dlqhttp.User{Name: "ana", Role: dlqhttp.Operator, Bcrypt: string(hash)})
-	require.NoError(t, err)
-	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = append(bearer(t), users) })
-	right := []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("ana:correct horse"))}
-	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/api/v1/me", "", right...).status)
-	for range 30 { // tokens, which cost nothing to compare: the bound is one for both
-		s.ask(t, http.MethodGet, "/api/v1/me", "", "Authorization", "Bearer guess")
-	}
-	wrong := []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("ana:guess"))}
-	a := s.ask(t, http.MethodGet, "/api/v1/me", "", wrong...)
-	require.Equal(t, http.StatusTooManyRequests, a.status)
-	require.NotEmpty(t, a.header.Get("Retry-After"))
-	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/api/v1/me", "", right...).status)
-	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/api/v1/me", "", as("viewer")...).status)
-	require.NotContains(t, s.log.String(), "guess", "what was tried is not logged")
+	synctest.Test(t, func(t *testing.T) {
+		hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
+		require.NoError(t, err)
+		users, err := dlqhttp.Basic(dlqhttp.User{Name: "ana", Role: dlqhttp.Operator, Bcrypt: string(hash)})
+		require.NoError(t, err)
+		s := unserved(t, func(c *dlqhttp.Config) { c.Auth = append(bearer(t), users) })
+		ask := func(authorization string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/me", nil)
+			r.Header.Set("Authorization", authorization)
+			w := httptest.NewRecorder()
+			s.handler.ServeHTTP(w, r)
+			return w
+		}
+		right, wrong := basic("ana", "correct horse"), basic("ana", "guess")
+		require.Equal(t, http.StatusOK, ask(right).Code)
+		for range 30 { // tokens, which cost nothing to compare: the bound is one for both
+			ask("Bearer guess")
+		}
+		a := ask(wrong)
+		require.Equal(t, http.StatusTooManyRequests, a.Code)
+		require.NotEmpty(t, a.Header().Get("Retry-After"))
+		require.Equal(t, http.StatusOK, ask(right).Code)
+		require.Equal(t, http.StatusOK, ask("Bearer "+tokens["viewer"]).Code)
+		require.NotContains(t, s.log.String(), "guess", "what was tried is not logged")
+		time.Sleep(2 * time.Second) // virtual
+		synctest.Wait()
+		require.Equal(t, http.StatusUnauthorized, ask(wrong).Code, "one more is looked at")
+	})
 }
 
 // One client's requests are bounded, another's are not touched by it.
