@@ -33,7 +33,7 @@ func TestProcess_Child(t *testing.T) {
 	first, err := strconv.Atoi(os.Getenv("REDRIVE_FIRST"))
 	require.NoError(t, err)
 	ctx := context.Background()
-	s, err := sqlstore.Open(ctx, "sqlite:"+path)
+	s, err := sqlstore.Open(ctx, "sqlite:"+path+"?busy-timeout=1m") // for processes that stand still with the lock
 	if err != nil {
 		fmt.Println("failed", err)
 		return

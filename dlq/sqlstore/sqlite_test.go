@@ -20,7 +20,7 @@ func TestSQLite_Conformance(t *testing.T) {
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 		t.Helper()
 		// The suite kills no process: so it need not wait for the disk. TestProcess_Killed does, with the default.
-		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal"
+		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy-timeout=1m"
 		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
 			return open(t, url)
