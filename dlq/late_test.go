@@ -44,7 +44,7 @@ func openLate(t *testing.T, d *lateDriver, opts ...dlq.Option) (*dlq.Letters, *l
 	mux.Register("late", d)
 	l, err := dlq.Open(t.Context(), "late:", append([]dlq.Option{
 		dlq.WithMux(mux), dlq.WithSpool(t.TempDir()), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
-		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),
+		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))), dlq.WithStoreTimeout(time.Minute),
 	}, opts...)...)
 	if err == nil {
 		t.Cleanup(func() { require.NoError(t, l.Close()) })

@@ -118,6 +118,7 @@ func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq
 	l, err := dlq.NewLetters(s, append([]dlq.Option{
 		dlq.WithSpool(dir), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
 		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),
+		dlq.WithStoreTimeout(time.Minute), // a store that is slow is not one that is away
 	}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })

@@ -442,9 +442,11 @@ func TestSpool_FileSizeLimit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	promised, refused := map[string]bool{}, ""
-	deadline := time.AfterFunc(time.Minute, func() { panic("the child does not end") })
+	const patience = 2 * time.Minute // for a line
+	deadline := time.AfterFunc(patience, func() { panic("the child does not end") })
 	defer deadline.Stop()
 	child(t, dir, "limit", []string{"REDRIVE_FILE_LIMIT=1000"}, func(line string) bool {
+		deadline.Reset(patience)
 		if line, ok := strings.CutPrefix(line, "promised "); ok {
 			promised[line] = true
 		} else if strings.HasPrefix(line, "refused ") {
