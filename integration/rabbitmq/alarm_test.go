@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -14,6 +15,15 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 )
+
+// awaitBlocked publishes until the broker says that it takes nothing because of an alarm. A machine that is only slow
+// lets publications fail before.
+func awaitBlocked(t *testing.T, b brokers.Broker) {
+	t.Helper()
+	await.True(t, func() bool {
+		return errors.Is(b.Publisher().Publish("orders", newMessage("during the alarm")), rabbitmq.ErrBlocked)
+	}, "the alarm does not stop publishing")
+}
 
 // A broker that is short of memory reads no more from connections that publish. Publishing then fails in time and says
 // why, consuming goes on to the last ack, and all is well again when the alarm is over.
@@ -52,10 +62,7 @@ func TestMemoryAlarm(t *testing.T) {
 		}
 	})
 	watermark(t.Context(), "1MB")
-	await.True(t, func() bool {
-		err := b.Publisher().Publish("orders", newMessage("during the alarm"))
-		return err != nil
-	}, "the alarm does not stop publishing")
+	awaitBlocked(t, b)
 	began := time.Now()
 	err := b.Publisher().Publish("orders", newMessage("during the alarm"))
 	require.ErrorIs(t, err, rabbitmq.ErrBlocked)

@@ -38,7 +38,7 @@ func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	}
 	publish(t, url, batch...)
 	raiseAlarm(t, r)
-	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("x")) != nil })
+	awaitBlocked(t, b)
 	seen := map[string]bool{}
 	for len(seen) < n {
 		next := s.next()
