@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
@@ -18,27 +19,31 @@ import (
 // deliveries, in queues of a named delay and on the grid: all come back, none early.
 func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	t.Parallel()
-	const n, named, odd = 10_000, 30 * time.Second, 30_345 * time.Millisecond
+	const n = 10_000
 	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
-	b := openBroker(t, r.URL, delays(named), params("prefetch", "250"), func(c *brokers.Config) {
-		c.Concurrency = 128
-		c.PublishTimeout = patience
-	})
-
+	open := func(named ...time.Duration) *rabbitmq.Broker {
+		return openBroker(t, r.URL, delays(named...), params("prefetch", "250"), func(c *brokers.Config) {
+			c.Concurrency = 128
+			c.PublishTimeout = patience
+		})
+	}
+	isRetry := func(i int) bool { return i%4 < 2 }
+	var named time.Duration
 	delayOf := func(i int) time.Duration {
 		if i%2 == 0 {
 			return named
 		}
-		return odd
+		return named + 345*time.Millisecond // on the grid
 	}
-	isRetry := func(i int) bool { return i%4 < 2 }
 	failed, came := newLedger(), newLedger()
 	due := make([]time.Time, n) // written before the message is published or rescheduled
 	early := make(chan int, n)
 	consume := func(b brokers.Broker) *service {
 		return serve(t, b, "orders", middleware.Config{MaxAttempts: 5}, func(m *message.Message) error {
 			i, err := strconv.Atoi(m.UUID)
-			require.NoError(t, err)
+			if err != nil {
+				return middleware.Permanent(err)
+			}
 			a, _ := middleware.AttemptFrom(m.Context())
 			if isRetry(i) && a.Number == 1 {
 				if failed.note(m.UUID) == 1 {
@@ -53,30 +58,37 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 			return nil
 		})
 	}
-	s := consume(b)
 	var first, retries []*message.Message
 	for i := range n {
-		m := message.NewMessage(strconv.Itoa(i), []byte("x"))
 		if isRetry(i) {
-			retries = append(retries, m)
-			continue
+			retries = append(retries, message.NewMessage(strconv.Itoa(i), []byte("x")))
 		}
-		envelope.SetDelay(m, delayOf(i))
-		due[i] = time.Now().Add(delayOf(i))
-		first = append(first, m)
 	}
-	require.NoError(t, b.Publisher().Publish("orders", first...))
-	require.NoError(t, b.Publisher().Publish("orders", retries...))
+	producer := open()
+	require.NoError(t, producer.Apply(t.Context(), producer.Plan("orders")))
+	began := time.Now()
+	require.NoError(t, producer.Publisher().Publish("orders", retries...))
+	named = max(30*time.Second, 10*time.Since(began).Round(time.Second)) // in which this machine can fail and store them
+	b := open(named)
+	s := consume(b)
 	failed.wait(t, n/2)
 	s.stop() // when it has stopped, every retry is confirmed
 	waiting, _ := came.count()
 	require.Zero(t, waiting, "a message came before the broker was killed: the delay is too short for this machine")
+	for i := range n {
+		if !isRetry(i) {
+			m := message.NewMessage(strconv.Itoa(i), []byte("x"))
+			envelope.SetDelay(m, delayOf(i))
+			due[i] = time.Now().Add(delayOf(i))
+			first = append(first, m)
+		}
+	}
+	require.NoError(t, b.Publisher().Publish("orders", first...)) // nobody reads meanwhile
 
 	require.NoError(t, r.Settle(t.Context()))
 	require.NoError(t, r.Kill())
 	require.NoError(t, r.Start(t.Context()))
-	consume(openBroker(t, r.URL, delays(named), params("prefetch", "250"),
-		func(c *brokers.Config) { c.Concurrency = 128 }))
+	consume(open(named))
 	came.wait(t, n)
 	came.requireExactly(t, n, func(int) bool { return true })
 	require.Empty(t, early, "messages came before they were due")
