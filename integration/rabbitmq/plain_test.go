@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,7 +23,8 @@ type plain struct {
 
 func dialPlain(t *testing.T, url string) *plain {
 	t.Helper()
-	conn, err := amqp.Dial(url)
+	// RabbitMQ ends a connection from which nothing has come for twice that time, as when a machine is too busy.
+	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: time.Minute, Locale: "en_US"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	ch, err := conn.Channel()

@@ -20,10 +20,16 @@ import (
 
 var errDown = errors.New("the payment service is down")
 
+// storeTimeout is how long a busy machine may take to store a message, where a test is not about that. It is long
+// enough for that, and short enough for one whose confirm never comes to be published again within our patience.
+const storeTimeout = 30 * time.Second
+
 // openBroker opens a broker that the test closes.
 func openBroker(t *testing.T, url string, change ...func(*brokers.Config)) *rabbitmq.Broker {
 	t.Helper()
-	cfg := brokers.Config{URL: url, DrainTimeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	cfg := brokers.Config{
+		URL: url, DrainTimeout: 10 * time.Second, PublishTimeout: storeTimeout, Logger: slog.New(slog.DiscardHandler),
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
