@@ -110,6 +110,14 @@ func crashes(m machine) []fault {
 	}
 }
 
+// settled is a RabbitMQ that has on disk which queues it has when it is killed. It keeps what it knows of young ones in
+// memory for seconds, and a queue that is three seconds old would come back without a leader.
+type settled struct{ *services.Rabbit }
+
+func (s settled) Kill() error {
+	return errors.Join(s.Settle(context.Background()), s.Rabbit.Kill())
+}
+
 func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
 	return func(t *testing.T) target {
 		t.Helper()
@@ -125,7 +133,7 @@ func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
 		}}
 		return target{
 			workers: []string{p.URL(t, r.URL)}, direct: r.URL,
-			faults: append(append(cuts(p), crashes(r)...), alarm),
+			faults: append(append(cuts(p), crashes(settled{r})...), alarm),
 			remove: func(context.Context) error { return deleteQueues(r.URL) },
 			deep:   func(id string) error { return publishDeep(r.URL, id) },
 			dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, r.URL, found) },
@@ -188,7 +196,7 @@ func rabbitCluster(t *testing.T) target {
 	for _, r := range c.Nodes {
 		p := services.NewProxy(t, r.URL)
 		to.workers = append(to.workers, p.URL(t, r.URL))
-		to.faults = append(append(to.faults, cuts(p)...), crashes(r)...)
+		to.faults = append(append(to.faults, cuts(p)...), crashes(settled{r})...)
 	}
 	return to
 }
@@ -318,7 +326,7 @@ func deleteRows(db *sql.DB) func(ctx context.Context) error {
 func sqlite(t *testing.T) target {
 	t.Helper()
 	path := t.TempDir() + "/chaos.db"
-	db := open(t, "sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+	db := open(t, "sqlite", "file:"+path+"?_pragma=busy_timeout(120000)") // as long as anything may take
 	return target{workers: []string{"sqlite:" + path}, direct: "sqlite:" + path, remove: deleteRows(db), faults: []fault{
 		{"database locked", true, func(ctx context.Context) error {
 			c, err := db.Conn(ctx)

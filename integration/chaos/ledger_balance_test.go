@@ -77,6 +77,19 @@ func requireNamed(t *testing.T, lines []string, ids ...string) {
 	require.ElementsMatch(t, ids, names)
 }
 
+// A clock that is set back makes no message early, and hides none that is.
+func TestLedger_TheClockIsSet(t *testing.T) {
+	l := newLedger()
+	for id, began := range map[string]time.Duration{"in time": 600 * time.Millisecond, "early": 400 * time.Millisecond} {
+		l.publishing(plan{ID: id, Kind: delayed, Delay: time.Second})
+		l.enter(l.accounts[id].published.Round(0).Add(began), begun, id, 1)
+	}
+	requireNamed(t, l.verdict().early, "in time", "early")
+	l.wall = l.wall.Add(500 * time.Millisecond)
+	l.watch(time.Now())
+	requireNamed(t, l.verdict().early, "early")
+}
+
 // A worker may be in the middle of a line when the book is read.
 func TestLedger_ReadsWholeLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "book")

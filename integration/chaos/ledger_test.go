@@ -51,20 +51,34 @@ func (a *account) settled() bool { return a.handled > 0 || a.dead > 0 }
 type ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*account
-	read     int64     // bytes of the book
-	passed   int       // messages confirmed
-	runs     int       // calls of handlers
-	last     time.Time // when a handler was last called
-	down     []span    // when the broker could not be reached, or no worker ran
-	standing span      // the longest time without a call of a handler, although all ran and messages waited
-	strange  []string  // lines about messages that were never published
+	read     int64 // bytes of the book
+	passed   int   // messages confirmed
+	runs     int   // calls of handlers
+	opened   time.Time
+	wall     time.Time     // the same, by the clock of the wall alone
+	behind   time.Duration // how far that one was set since, at least
+	ahead    time.Duration // and at most
+	last     time.Time     // when a handler was last called
+	down     []span        // when the broker could not be reached, or no worker ran
+	standing span          // the longest time without a call of a handler, although all ran and messages waited
+	strange  []string      // lines about messages that were never published
 }
 
 type span struct{ from, to time.Time }
 
 func (s span) length() time.Duration { return s.to.Sub(s.from) }
 
-func newLedger() *ledger { return &ledger{accounts: map[string]*account{}, last: time.Now()} }
+func newLedger() *ledger {
+	now := time.Now()
+	return &ledger{accounts: map[string]*account{}, opened: now, wall: now.Round(0), last: now}
+}
+
+// watch notes whether somebody, such as NTP, sets the clock, by which the workers write when a handler is called. A
+// broker may measure a delay by one that is not set.
+func (l *ledger) watch(now time.Time) {
+	set := now.Round(0).Sub(l.wall) - now.Sub(l.opened)
+	l.behind, l.ahead = min(l.behind, set), max(l.ahead, set)
+}
 
 func (l *ledger) publishing(p plan) {
 	l.mu.Lock()
@@ -117,6 +131,7 @@ func (l *ledger) update(path string) error {
 	defer file.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.watch(time.Now())
 	if _, err := file.Seek(l.read, 0); err != nil {
 		return err
 	}
@@ -245,7 +260,7 @@ func (l *ledger) verdict() verdict {
 		if a.dead > 0 && a.handled > 0 {
 			v.wronglyHandled = append(v.wronglyHandled, name)
 		}
-		if a.early > 0 {
+		if a.early > l.ahead-l.behind {
 			v.early = append(v.early, fmt.Sprintf("%s by %s", name, a.early))
 		}
 	}
