@@ -16,6 +16,8 @@ func kafkaConfig() *sarama.Config {
 	cfg := sarama.NewConfig()
 	cfg.Producer.RequiredAcks = sarama.WaitForAll
 	cfg.Producer.Return.Successes = true
+	// A busy broker takes a partition over after the cluster says that it has.
+	cfg.Producer.Retry.Max, cfg.Metadata.Retry.Max = 100, 100
 	return cfg
 }
 
@@ -37,8 +39,11 @@ func consume(t *testing.T, brokers []string, topic string, partition int32, offs
 	consumer, err := sarama.NewConsumer(brokers, kafkaConfig())
 	require.NoError(t, err)
 	defer consumer.Close()
-	records, err := consumer.ConsumePartition(topic, partition, offset)
-	require.NoError(t, err)
+	var records sarama.PartitionConsumer
+	await.True(t, func() bool {
+		records, err = consumer.ConsumePartition(topic, partition, offset)
+		return err == nil
+	}, "a broker that has started leads its partitions")
 	defer records.Close()
 	select {
 	case record := <-records.Messages():
@@ -84,6 +89,6 @@ func TestKafka_KilledKeepsAcknowledgedRecords(t *testing.T) {
 	require.Equal(t, "kept", consume(t, k.ProxiedBrokers, topic, partition, offset))
 
 	require.NoError(t, k.Proxy.Cut())
-	_, err := sarama.NewClient(k.ProxiedBrokers, kafkaConfig())
+	_, err := sarama.NewClient(k.ProxiedBrokers, sarama.NewConfig())
 	require.Error(t, err, "the broker is reached through the proxy only")
 }

@@ -144,7 +144,16 @@ func TestRabbitMQOf_SurvivesTheLossOfALeader(t *testing.T) {
 			continue
 		}
 		await.True(t, func() bool {
-			q, err := dialRabbit(t, r.URL).QueueDeclarePassive("kept", true, false, false, false, nil)
+			conn, err := amqp.Dial(r.URL)
+			if err != nil {
+				return false
+			}
+			defer conn.Close()
+			ch, err := conn.Channel()
+			if err != nil {
+				return false
+			}
+			q, err := ch.QueueDeclarePassive("kept", true, false, false, false, nil)
 			return err == nil && q.Messages == 1
 		}, "the message is there without its leader")
 	}

@@ -129,6 +129,7 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 		"RABBITMQ_LOG_BASE=" + in("log"),
 		"RABBITMQ_LOGS=-",
 		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_CTL_ERL_ARGS=-kernel net_setuptime 120", // a busy broker does not answer rabbitmqctl within 7 s
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
 	}
 	if n.plugins != "" {
