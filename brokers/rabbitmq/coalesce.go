@@ -31,6 +31,9 @@ type coalescing struct {
 	buf     []byte
 	err     error // of a write that failed, or net.ErrClosed
 	done    chan struct{}
+
+	deadlines sync.Mutex
+	last      time.Time // what SetDeadline has set
 }
 
 func coalesce(conn net.Conn, timeout time.Duration) *coalescing {
@@ -57,6 +60,26 @@ func (c *coalescing) room(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// SetDeadline implements net.Conn.
+func (c *coalescing) SetDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.last = t
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn. It puts off no deadline that SetDeadline has set: amqp091-go sets one to close a
+// connection, and another one, half a minute from now, with every frame that comes. A broker that is short of memory
+// sends heartbeats and does not read that it is to close.
+func (c *coalescing) SetReadDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	if !c.last.IsZero() && (t.IsZero() || t.After(c.last)) {
+		t = c.last
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // Write takes p and returns before it is sent. An error is that of an earlier write.

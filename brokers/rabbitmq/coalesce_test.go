@@ -91,6 +91,28 @@ func TestCoalescing_CloseReleasesPublishers(t *testing.T) {
 	})
 }
 
+// A connection that is to close by a deadline does so, although heartbeats come and amqp091-go sets others for them.
+func TestCoalescing_HeartbeatsPutOffNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer server.Close()
+		c := coalesce(client, writeTimeout)
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute))) // of a handshake
+		require.NoError(t, c.SetDeadline(time.Time{}))
+		began := time.Now()
+		read := func() error { _, err := c.Read(make([]byte, 1)); return err }
+		require.NoError(t, c.SetReadDeadline(began.Add(3*time.Second)))
+		require.ErrorIs(t, read(), os.ErrDeadlineExceeded)
+		require.Equal(t, 3*time.Second, time.Since(began))
+
+		require.NoError(t, c.SetDeadline(began.Add(5*time.Second)))
+		require.NoError(t, c.SetReadDeadline(began.Add(time.Hour)))
+		require.ErrorIs(t, read(), os.ErrDeadlineExceeded)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		require.NoError(t, c.Close())
+	})
+}
+
 // A write that fails ends the connection, so that its reader finds out.
 func TestCoalescing_AFailedWriteEndsTheConnection(t *testing.T) {
 	client, server := net.Pipe()
