@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
 	_ "github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -23,7 +24,7 @@ func TestConformance(t *testing.T) {
 		return brokers.OpenConfig(context.Background(), cfg)
 	}
 	// A broker that has just started takes seconds to make its own topics for the first group.
-	b, err := open(brokers.Config{Group: "first"})
+	b, err := open(brokers.Config{Group: "first", PublishTimeout: await.Patience})
 	require.NoError(t, err)
 	topic := k.Topic(t)
 	messages, err := b.Subscriber().Subscribe(t.Context(), topic)

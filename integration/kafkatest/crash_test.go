@@ -11,12 +11,14 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
+// open opens a broker that waits for a busy machine, unless url says how long.
 func open(t testing.TB, url string) brokers.Broker {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), url)
+	b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, PublishTimeout: await.Patience})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b

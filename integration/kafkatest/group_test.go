@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -35,7 +36,7 @@ func join(t *testing.T, url, topic string, backoff time.Duration, handle message
 // joinWith adds the broker to cfg: it takes the retries, and the dead letters before any other sink.
 func joinWith(t *testing.T, url, topic string, cfg middleware.Config, handle message.NoPublishHandlerFunc) *member {
 	t.Helper()
-	b, err := brokers.Open(context.Background(), url)
+	b, err := brokers.OpenConfig(context.Background(), brokers.Config{URL: url, PublishTimeout: await.Patience})
 	require.NoError(t, err)
 	cfg.Rescheduler = b
 	if cfg.DeadLetters == nil {

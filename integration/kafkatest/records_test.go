@@ -26,6 +26,7 @@ func produce(t *testing.T, k *services.KafkaServer, records ...*sarama.ProducerM
 	cfg := sarama.NewConfig()
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.Partitioner = sarama.NewManualPartitioner
+	cfg.Producer.Retry.Max = 100 // a busy broker takes a partition over after the cluster says that it has
 	p, err := sarama.NewSyncProducer(k.Brokers, cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
