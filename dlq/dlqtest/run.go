@@ -99,6 +99,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"RunLargePayload", testRunLargePayload},
 		{"RunSteps", testRunSteps},
 		{"RunSettle", testRunSettle},
+		{"RunLateOutcome", testRunLateOutcome},
+		{"RunLateOutcomeKnown", testRunLateOutcomeKnown},
 		{"RunSplit", testSplitRun},
 		{"Record", testRecord},
 		{"Tokens", testTokens},

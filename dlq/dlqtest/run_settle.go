@@ -70,3 +70,55 @@ func testRunSettle(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
+
+// An outcome may come when its claim has run out and before the next one: by a consumer that is slow, of a message that
+// a process had sent which died before it could record so. It is the run's own outcome, and the message is not sent
+// again.
+func testRunLateOutcome(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), false) }
+
+func testRunLateOutcomeKnown(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), true) }
+
+func lateOutcome(t *testing.T, s Store, knowing bool) {
+	t.Helper()
+	list := putMany(t, s, 0, 4)
+	r := newRun(t, s, redrive.Spec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	require.Len(t, claimAll(t, s, r.ID, at, 100), 4)
+	at = at.Add(time.Minute)
+	require.Equal(t, redrive.Counts{Waiting: 4}, settled(t, s, r.ID, at), "the claims have run out")
+
+	step := stepOf(r.ID, at)
+	for _, id := range list[:3] {
+		e := get(t, s, id)
+		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: e.Version})
+	}
+	mustChange(t, s, driver.Change{Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at})
+	put(t, s, redriven(get(t, s, list[1]), at, func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
+	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionResolve} { // by one who knows better
+		mustChange(t, s, driver.Change{Action: action, IDs: list[2:3], Actor: "bob", At: at})
+	}
+	if knowing {
+		step.Known = map[int64]*dlq.Entry{}
+		for _, id := range list[:3] {
+			step.Known[id] = get(t, s, id)
+		}
+	}
+	stepped := mustStep(t, s, step)
+	require.Empty(t, stepped.Claimed)
+	require.Equal(t, redrive.Counts{Waiting: 1, Succeeded: 1, Failed: 1, Skipped: 1}, stepped.Run.Counts)
+	require.Equal(t, "closed", itemsOf(t, s, r.ID, redrive.ItemFailed)[0].Detail)
+	require.Contains(t, itemsOf(t, s, r.ID, redrive.ItemSkipped)[0].Detail, "by bob")
+
+	// What the broker refused was not sent: what happens to it after that is not the run's.
+	last := claimAll(t, s, r.ID, at, 1)
+	require.Len(t, last, 1)
+	step = stepOf(r.ID, at)
+	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is away"}}
+	mustStep(t, s, step)
+	e := get(t, s, list[3])
+	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: list[3:4], Actor: "bob", At: at})
+	mustChange(t, s, driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at})
+	step = stepOf(r.ID, at)
+	step.Claims = []redrive.Claim{{EntryID: list[3], Version: e.Version}}
+	require.Equal(t, redrive.Counts{Succeeded: 1, Failed: 1, Skipped: 2}, mustStep(t, s, step).Run.Counts)
+}

@@ -289,3 +289,14 @@ func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail strin
 		return i.State, i.Detail
 	}
 }
+
+// Refused reports what happened to a waiting item whose claim has failed with err, as [Item.Settle] does. It is
+// skipped, unless the run had sent it before: an outcome that comes when the claim has run out is still the run's own.
+func (i *Item) Refused(e *dlq.Entry, at time.Time, err error) (state ItemState, detail string) {
+	if i.Redrive > 0 && e != nil {
+		if state, detail = i.Settle(e, at); state == ItemSucceeded || state == ItemFailed {
+			return state, detail
+		}
+	}
+	return ItemSkipped, err.Error()
+}

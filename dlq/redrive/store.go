@@ -64,8 +64,8 @@ type Step struct {
 	Released []Refusal
 	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is returned.
 	Skipped []Refusal
-	// Claims are waiting items to claim: their entries become RETRYING when their version is still the item's. Those
-	// that are not are skipped, with the conflict as their detail.
+	// Claims are waiting items to claim: their entries become RETRYING when their version is still the item's. Of those
+	// that are not, [Item.Refused] says what happened to them.
 	Claims []Claim
 	// Known are entries of Published and Claims as the caller read them, or was given them by a claim, without their
 	// bodies, by id. A store may take one for what is stored, instead of reading it again, as long as the stored

@@ -114,7 +114,11 @@ func (p *stepping) claim(ctx context.Context) error {
 		}
 		after, err := p.claimOne(c, before)
 		if err != nil {
-			if err := p.setItem(ctx, item, redrive.ItemSkipped, err.Error()); err != nil {
+			if p.step.Known != nil {
+				return errStale // what has changed is in what is stored
+			}
+			state, detail := item.Refused(before, p.step.At, err)
+			if err := p.setItem(ctx, item, state, detail); err != nil {
 				return err
 			}
 			continue

@@ -138,6 +138,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 	for _, id := range ids {
 		item, e := items[id], entries[id]
 		if item.State == redrive.ItemClaimed && e != nil {
+			item.Redrive = 0 // it was not sent
 			c := p.change(driver.ActionRelease)
 			c.Version, c.Note = item.Version, details[id]
 			after, err := c.Apply(*e)
@@ -226,9 +227,9 @@ func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.It
 		settled = p.store.dialect.time(p.step.At)
 	}
 	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx,
-		"UPDATE dlq_run_items SET state = ?, version = ?, claimed_until = NULL,"+
+		"UPDATE dlq_run_items SET state = ?, version = ?, redrive = ?, claimed_until = NULL,"+
 			" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
-		string(to), item.Version, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))
+		string(to), item.Version, item.Redrive, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))
 	if err == nil && n != 1 && to != item.State {
 		err = errStale
 	}
