@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -48,11 +49,11 @@ func (Driver) Params() []brokers.Param {
 		{Name: "offset", Default: "oldest", OneOf: []string{"oldest", "newest"}, Doc: "Where a new group begins."},
 		{
 			Name: "order", Default: "none", OneOf: []string{"none", "key"},
-			Doc: "What a waiting retry holds back: nothing, or the later messages of its key.",
+			Doc: "What a waiting retry holds back: nothing (none), or the later messages of its key (key).",
 		},
 		{
 			Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"},
-			Doc: "With order=key: what follows a dead letter of a key.",
+			Doc: "With order=key, what happens to the later messages of a key whose message is dead.",
 		},
 		{
 			Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
@@ -62,10 +63,7 @@ func (Driver) Params() []brokers.Param {
 			Name: "commit-interval", Kind: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
 			Max: int64(time.Minute), Doc: "How often offsets are committed.",
 		},
-		{
-			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
-			Doc: "Pause before a nacked message comes back; doubles up to 64 times.",
-		},
+		driver.NackPause(),
 	}, append(clusterParams(), accessParams()...)...)
 }
 
@@ -86,7 +84,7 @@ func clusterParams() []brokers.Param {
 		},
 		{
 			Name: "partitioner", Default: "murmur2", OneOf: []string{"murmur2", "fnv"},
-			Doc: "Hash of the key: murmur2 as in Java, fnv as in sarama and watermill-kafka.",
+			Doc: "Hash of the key: murmur2, as Java clients use, or fnv, as sarama and watermill-kafka use.",
 		},
 		{
 			Name: "assignor", Default: "cooperative-sticky",
@@ -94,7 +92,7 @@ func clusterParams() []brokers.Param {
 		},
 		{
 			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
-			Doc: "Silence after which the group gives a member's partitions away.",
+			Doc: "Silence after which a member's partitions go to the other members of its group.",
 		},
 		{
 			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // Scheme of the URLs that open this broker.
@@ -23,16 +23,13 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
-		{
-			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
-			Doc: "pause before a nacked message comes back; doubled at each further nack, up to 64 times",
-		},
+		driver.NackPause(),
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "0",
-			Doc: "largest message in bytes, payload and headers together; 0 means no limit",
+			Doc: "Largest message in bytes, payload and headers together; 0 means no limit.",
 		},
-		{Name: "*", Doc: "under params in a configuration, parameters of other drivers are left out: mem:// replaces " +
-			"them in tests"},
+		{Name: "*", Doc: "Parameters of other drivers that stand under params in a configuration are ignored: mem:// " +
+			"replaces those drivers in tests."},
 	}
 }
 

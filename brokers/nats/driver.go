@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/portable"
 )
 
@@ -37,37 +38,34 @@ func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "declare", Kind: brokers.Bool, Default: "true",
-			Doc: "make the streams and consumers that are missing, and change consumers to what is configured",
+			Doc: "Make the streams and consumers that are missing, and change consumers to what is configured.",
 		},
 		{
 			Name: "replicas", Kind: brokers.Int, Default: "0", Max: 5,
-			Doc: "replicas of the streams that are made; 0 means 3 on a cluster, else 1",
+			Doc: "Replicas of the streams that are made; 0 means 3 on a cluster and 1 otherwise.",
 		},
 		{
 			Name: "max-age", Kind: brokers.Duration, Default: "0s",
-			Doc: "how long a stream keeps messages, handled or not, at least 1h; 0 means for as long as its operator does",
+			Doc: "How long a stream keeps messages, handled or not: at least 1h; 0 sets no limit.",
 		},
 		{
 			Name: "ack-wait", Kind: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
-			Doc: "silence after which the server gives the messages of a dead process to another one",
+			Doc: "Silence after which the server gives the messages of a dead process to another one.",
 		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
-			Doc: "messages that the server sends ahead to one subscription; at least as many as its concurrency",
+			Doc: "Messages that the server sends ahead to one subscription; never fewer than its concurrency.",
 		},
-		{
-			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
-			Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
-		},
+		driver.NackPause(),
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",
-			Doc: "deliveries that ended without an answer after which a message is dead-lettered before it reaches the " +
-				"handler; 0 means never",
+			Doc: "Deliveries without an answer after which a message is dead-lettered before it reaches the handler; 0 means " +
+				"that it never is.",
 		},
-		{Name: "credentials", Doc: "file with the user's JWT and seed"},
-		{Name: "tls-ca", Doc: "file with the certificates to trust; the system's if not given"},
-		{Name: "tls-cert", Doc: "file with the client's certificate"},
-		{Name: "tls-key", Doc: "file with the client's key"},
+		{Name: "credentials", Doc: "File with the user's JWT and seed."},
+		{Name: "tls-ca", Doc: "File with the certificates to trust; the system's if not given."},
+		{Name: "tls-cert", Doc: "File with the client's certificate."},
+		{Name: "tls-key", Doc: "File with the client's key."},
 	}
 }
 

@@ -161,9 +161,6 @@ func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error
 	}
 	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl"} {
 		value, set := defined[key]
-		if number, isNumber := value.(float64); isNumber {
-			value = int64(number)
-		}
 		if _, has := args["x-"+key]; set && !has {
 			args["x-"+key] = value
 		}

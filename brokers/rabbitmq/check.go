@@ -197,9 +197,9 @@ func harmful(q Queue, key string, value any) (want string, harm bool) {
 	case "expires", "max-length", "max-length-bytes": // the queue with its messages, or the oldest of them, are gone
 		return want, true
 	case "message-ttl", "delivery-limit":
-		limit, isNumber := value.(float64)
+		limit, isNumber := integer(value)
 		most, ours := integer(have)
-		return want, !set || !isNumber || !ours || int64(limit) < most
+		return want, !set || !isNumber || !ours || limit < most
 	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
 		return want, !set // the argument of the queue wins
 	}

@@ -44,55 +44,55 @@ func topologyParams() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "transport", OneOf: []string{transportTTL, transportPlugin, transportReject},
-			Doc: "how delays are waited for: ttl (delay queues), plugin (x-delayed-message) or reject (the queue's own TTL " +
-				"cycle); ttl unless naming is ttl-cycle",
+			Doc: "How a delay is waited for: ttl (delay queues), plugin (x-delayed-message) or reject (the queue's own TTL " +
+				"cycle). With naming=ttl-cycle the default is reject, otherwise ttl.",
 		},
 		{
 			Name: "declare", Default: declareAll, OneOf: []string{declareAll, declareAdopt, declareNone, declareRead},
-			Doc: "what to declare: all, adopt (what is missing; what exists is taken as it is), none (all must be there) or " +
+			Doc: "What to declare: all, adopt (what is missing; what exists is taken as it is), none (all must be there) or " +
 				"read (none; only the queue that is read must be there, for programs that never retry, such as a collector of " +
-				"dead letters)",
+				"dead letters).",
 		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
-			Doc: "messages that the broker sends ahead to one subscription; at least as many as its concurrency",
+			Doc: "Messages that the broker sends ahead to one subscription; never fewer than its concurrency.",
 		},
 		{
 			Name: "queue-type", OneOf: []string{quorum, classic},
-			Doc: "type of the consumers' queues; quorum, and with declare=adopt that of the queues that are there",
+			Doc: "Type of the consumers' queues: quorum by default; with declare=adopt, that of the existing queues.",
 		},
 		{
 			Name: "retry-queue-type", OneOf: []string{quorum, classic},
-			Doc: "type of delay and dead letter queues, likewise; with classic a broker that is killed can lose waiting " +
-				"messages",
+			Doc: "Type of delay and dead letter queues, with the same default. With classic, a broker that is killed can lose " +
+				"waiting messages.",
 		},
 		{
 			Name: "delivery-limit", Kind: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
-			Doc: "deliveries after which the broker itself dead-letters a message, whatever they ended by; quorum queues only",
+			Doc: "Deliveries after which the broker itself dead-letters a message, however they ended. Quorum queues only.",
 		},
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: "5",
-			Doc: "how often a message may end its process before it is dead-lettered; those that were delivered twice without " +
-				"an answer run apart; 0 means never; needs quorum queues",
+			Doc: "How often a message may kill its process before it is dead-lettered; 0 means that it never is. A message " +
+				"that was delivered twice without an answer runs alone. Quorum queues only.",
 		},
 		{
 			Name: "grid", Default: "on", OneOf: []string{"on", "off", "true", "false"},
-			Doc: "up to 21 queues per consumer, declared when first needed, for delays that delays does not name; off: those " +
-				"that it names serve them too, and where it names none, one queue, in which a shorter delay may wait behind a " +
-				"longer one; transport ttl only",
+			Doc: "Delays that the parameter delays does not name: on gives them up to 21 queues per consumer, declared when " +
+				"first needed; off waits in the queues of those that it names, and where it names none in one queue, in which " +
+				"a shorter delay may wait behind a longer one. Transport ttl only.",
 		},
 		{
 			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
-			Doc: "how late a delay may end, in percent of itself; more means fewer steps for jittered delays; transport ttl " +
-				"only",
+			Doc: "How late a delay may end, in percent of the delay; a larger value needs fewer steps for jittered delays. " +
+				"Transport ttl only.",
 		},
 		{
 			Name: "retry-ttl", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
-			Doc: "time to live of the wait queue; the one delay of the policy, or 5s, unless given; transport reject only",
+			Doc: "Time to live of the wait queue; by default the one delay of the policy, or 5s. Transport reject only.",
 		},
 		{
 			Name: "exchange-type", OneOf: []string{"direct", "topic", "fanout", "headers"},
-			Doc: "type of the producers' exchange; topic with a naming scheme of patterns, else direct",
+			Doc: "Type of the producers' exchange; by default topic with a naming scheme of patterns, otherwise direct.",
 		},
 	}
 }
@@ -102,22 +102,19 @@ func deliveryParams() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "int-headers", Kind: brokers.StringList,
-			Doc: "headers that are sent as integers; x-retry-count and x-original-delay with naming service-bus and " +
-				"delayed-backoff, whose consumers read numbers",
+			Doc: "Headers that are sent as integers; with naming=service-bus and delayed-backoff, whose consumers read " +
+				"numbers, x-retry-count and x-original-delay by default.",
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
-			Doc: "largest message in bytes, payload and headers together, which should be the broker's max_message_size (16 " +
-				"MiB from RabbitMQ 4.0 on, 128 MiB before); 0 leaves it to the broker",
+			Doc: "Largest message in bytes, payload and headers together. It should be the broker's max_message_size: 16 MiB " +
+				"from RabbitMQ 4.0 on, 128 MiB before. 0 leaves it to the broker.",
 		},
-		{
-			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
-			Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
-		},
+		driver.NackPause(),
 		{
 			Name: "management",
-			Doc: "address of the management API, such as http://localhost:15672, which Check asks for bindings; user and " +
-				"password are the URL's",
+			Doc: "Address of the management API, such as http://localhost:15672, by which Check sees bindings and policies; " +
+				"user and password are those of the URL.",
 		},
 	}
 }
@@ -126,14 +123,14 @@ func deliveryParams() []brokers.Param {
 func nativeParams() []brokers.Param {
 	native := func(name, doc string) brokers.Param { return brokers.Param{Name: name, Native: true, Doc: doc} }
 	return []brokers.Param{
-		native("heartbeat", "seconds between heartbeats"),
-		native("connection_timeout", "milliseconds for connecting"),
-		native("channel_max", "most channels per connection"),
-		native("auth_mechanism", "SASL mechanism"),
-		native("cacertfile", "file with the authority of the server's certificate"),
-		native("certfile", "file with the client's certificate"),
-		native("keyfile", "file with the client's key"),
-		native("server_name_indication", "name expected in the server's certificate"),
+		native("heartbeat", "Seconds between heartbeats."),
+		native("connection_timeout", "Milliseconds for connecting."),
+		native("channel_max", "Most channels per connection."),
+		native("auth_mechanism", "SASL mechanism."),
+		native("cacertfile", "File with the authority of the server's certificate."),
+		native("certfile", "File with the client's certificate."),
+		native("keyfile", "File with the client's key."),
+		native("server_name_indication", "Name expected in the server's certificate."),
 	}
 }
 

@@ -80,6 +80,11 @@ func (m *management) policy(ctx context.Context, queue string) (queuePolicy, err
 		if err := json.Unmarshal(answer.Effective, &p.Definition); err != nil {
 			return queuePolicy{}, fmt.Errorf("ask the management API: %w", err)
 		}
+		for key, value := range p.Definition {
+			if number, ok := value.(float64); ok { // as JSON has it; all of a policy's are whole
+				p.Definition[key] = int64(number)
+			}
+		}
 	}
 	return p, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -27,7 +28,7 @@ var _ brokers.Driver = urlDriver{}
 // Params are the same for every database. The rest of the URL is the database driver's.
 func (urlDriver) Params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "driver", Doc: "Name of the database/sql driver; the usual ones of the scheme are tried when it is empty."},
+		{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are tried."},
 		{Name: "migrate", Kind: brokers.Bool, Default: "true", Doc: "Make and upgrade the queue's tables at start."},
 		{
 			Name: "lease", Kind: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
@@ -45,10 +46,7 @@ func (urlDriver) Params() []brokers.Param {
 			Name: "prefetch", Kind: brokers.Int, Default: "1024", Max: 10_000,
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
-		{
-			Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
-			Doc: "pause before a nacked message comes back; doubled at each further nack, up to 64 times",
-		},
+		driver.NackPause(),
 		{
 			Name: "crash-limit", Kind: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
 			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no " +
@@ -60,7 +58,7 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "0",
-			Doc: "Largest message, payload and headers together; 0, or more than the database takes, means what it takes.",
+			Doc: "Largest message in bytes, payload and headers together; never more than the database takes, which 0 means.",
 		},
 		{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,

@@ -243,7 +243,7 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 // to be treated as a row whose lease had run out, and waited for the end of the new lease.
 func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
-	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=0s"))
+	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=1ms"))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(16))
 	for range n {
 		require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)))

@@ -117,10 +117,7 @@ func Open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
 
 // Params are the parameters of every broker of this package.
 func Params() []brokers.Param {
-	return []brokers.Param{{
-		Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
-		Doc: "pause before a nacked message is handed out again; doubled at each further nack, up to 64 times",
-	}}
+	return []brokers.Param{driver.NackPause()}
 }
 
 func open(cfg Config, resolved brokers.Config, params []brokers.Param) (brokers.Broker, error) {

@@ -15,7 +15,8 @@ const DelaysEnv = "REDRIVE_DELAYS_URL"
 func URLParams(more ...brokers.Param) []brokers.Param {
 	params := append(Params(), brokers.Param{
 		Name: "delays-env", Default: DelaysEnv,
-		Doc: "environment variable with the URL of the broker that keeps what must wait; without it nothing can be delayed",
+		Doc: "Environment variable with the URL of the broker in which delayed messages wait; without it nothing can be " +
+			"delayed.",
 	})
 	return append(params, more...)
 }

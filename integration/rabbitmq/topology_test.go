@@ -501,9 +501,9 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	}
 	set("harmless", "^orders$", map[string]any{"delivery-limit": 2_000_000, "dead-letter-exchange": "elsewhere"})
 	require.Empty(t, texts())
-	set("temporary", "^orders_retry", map[string]any{"expires": 900_000, "max-length": 2})
+	set("temporary", "^orders_retry", map[string]any{"expires": 3_600_000, "max-length": 2})
 	await.True(t, func() bool { return len(texts()) == 2 })
-	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=900000`)
+	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=3600000`)
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
 	await.True(t, func() bool { // RabbitMQ takes a policy off some queues after it has put it on others
 		found := texts()

@@ -230,10 +230,7 @@ func delivery(p *parcel) driver.Delivery {
 type Driver struct{ shelf *Shelf }
 
 func (d Driver) Params() []brokers.Param {
-	return []brokers.Param{{
-		Name: "nack-pause", Kind: brokers.Duration, Default: "100ms",
-		Doc: "pause before a nacked message comes back; doubled at each further nack, up to 64 times",
-	}}
+	return []brokers.Param{driver.NackPause()}
 }
 
 func (d Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {

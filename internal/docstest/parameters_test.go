@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 var update = flag.Bool("update", false, "write docs/parameters.md")
@@ -35,11 +36,14 @@ in a configuration they stand under params, without x-. This page is made from t
 		{"watermill-sql, watermill+postgres, watermill+mysql and watermill+mariadb", "watermill+postgres"},
 		{"gochannel", "gochannel"},
 	} {
-		driver, ok := brokers.Lookup(d.scheme)
+		opener, ok := brokers.Lookup(d.scheme)
 		require.True(t, ok, d.scheme)
-		params := driver.Params()
+		params := opener.Params()
 		foreign := false
 		for _, p := range params {
+			if p.Name == driver.NackPause().Name {
+				require.Equal(t, driver.NackPause(), p, "%s: one parameter of all drivers", d.scheme)
+			}
 			foreign = foreign || p.Native && p.Name == "*"
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n| parameter | default | in the URL | meaning |\n|---|---|---|---|\n", d.title)

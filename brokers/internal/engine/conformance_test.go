@@ -19,7 +19,7 @@ import (
 // params are those of the drivers whose brokers the faulty one stands for.
 func params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms"},
+		driver.NackPause(),
 		{Name: "prefetch", Kind: brokers.Int, Default: "1"},
 		{Name: "crash-limit", Kind: brokers.Int, Default: "5"},
 	}

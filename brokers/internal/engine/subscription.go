@@ -91,8 +91,8 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, part bool) 
 // nackPauses doubles the pause of nack-pause at each nack, up to 64 times.
 func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
 	first := 100 * time.Millisecond
-	if b.declared("nack-pause") {
-		first = q.Params.Duration("nack-pause")
+	if name := driver.NackPause().Name; b.declared(name) {
+		first = q.Params.Duration(name)
 	}
 	return wait.Backoff{First: first, Longest: 64 * first}
 }

@@ -37,34 +37,35 @@ func (Driver) Params() []brokers.Param {
 			Name: "version", Default: sarama.DefaultVersion.String(),
 			Doc: "Kafka version whose protocol is spoken.",
 		},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create topics that are missing"},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
 		brokers.Param{
 			Name: "partitions", Kind: brokers.Int, Max: 1 << 20,
-			Doc: "partitions of the topics created, and the most handlers at once; the broker's default if not given",
+			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
 		},
 		brokers.Param{
 			Name: "replication", Kind: brokers.Int, Max: 32767,
-			Doc: "replicas of the topics created; the broker's default if not given",
+			Doc: "Replicas of the topics created; the broker's default if not given.",
 		},
 		brokers.Param{
 			Name: "idempotent", Kind: brokers.Bool, Default: "true",
-			Doc: "let the server drop what the client sends twice; false for servers that refuse it",
+			Doc: "Use the idempotent producer, so that the server drops what the client sends twice; false for servers that " +
+				"refuse it.",
 		},
 		brokers.Param{
 			Name: "max-message-bytes", Kind: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
-			Doc: "largest record, headers included, that the server takes",
+			Doc: "Largest record, headers included, that the server takes.",
 		},
 		brokers.Param{
 			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second),
-			Doc: "silence after which the group gives a member's partitions away",
+			Doc: "Silence after which a member's partitions go to the other members of its group.",
 		},
 		brokers.Param{
 			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second),
-			Doc: "how long a rebalance waits for running handlers",
+			Doc: "How long a rebalance waits for running handlers.",
 		},
 		brokers.Param{
 			Name: "tls", Kind: brokers.Bool, Default: "false",
-			Doc: "connect with TLS, and the system's certificates",
+			Doc: "Connect with TLS, and the system's certificates.",
 		},
 	)
 }

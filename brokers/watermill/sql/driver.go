@@ -40,28 +40,28 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
-		brokers.Param{Name: "driver", Doc: "name of the database/sql driver; the usual ones of the scheme are tried when " +
-			"it is empty"},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "create tables that are missing"},
+		brokers.Param{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are " +
+			"tried."},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create tables that are missing."},
 		brokers.Param{
 			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
-			Doc: "type of the payload column of tables created; json refuses what is not JSON",
+			Doc: "Type of the payload column in tables that are made; json refuses payloads that are not JSON.",
 		},
 		brokers.Param{
 			Name: "batch", Kind: brokers.Int, Default: "1", Min: 1, Max: 1000,
-			Doc: "messages of one transaction; an error delivers again all of it",
+			Doc: "Messages of one transaction; an error delivers all of them again.",
 		},
 		brokers.Param{
 			Name: "ack-deadline", Kind: brokers.Duration, Default: "24h", Min: int64(time.Second),
-			Doc: "how long a handler may take; a slower one is started again while it still runs",
+			Doc: "How long a handler may take; a slower one is started again while it still runs.",
 		},
 		brokers.Param{
 			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
-			Doc: "pause between two looks for new messages",
+			Doc: "Pause between two looks for new messages.",
 		},
 		brokers.Param{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 2,
-			Doc: "most connections for publishing; each subscription has one more",
+			Doc: "Most connections for publishing; each subscription has one more.",
 		},
 		brokers.Param{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
 	)
