@@ -21,32 +21,32 @@ type Config struct {
 	Store     Store             `yaml:"store"     jsonschema:"description=Where dead letters are kept."`
 	Brokers   map[string]Broker `yaml:"brokers"   jsonschema:"description=The brokers to collect from and to redrive to\\, by a name of your choice."`
 	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
-	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=How messages are sent back unless a command says otherwise."`
+	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=Defaults of redrives."`
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
-	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What not everybody may see."`
+	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What is hidden from people without permission."`
 	Retention Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
-	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=What redrive serve shows to Prometheus at /metrics."`
-	Log       Log               `yaml:"log"       jsonschema:"description=What is logged and how."`
+	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=Metrics for Prometheus at /metrics of redrive serve."`
+	Log       Log               `yaml:"log"       jsonschema:"description=What is logged\\, and in which format."`
 
 	// Notifications are for redrive serve.
-	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies of what needs a person."`
+	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies when something needs a person."`
 }
 
 // Metrics is what is shown to Prometheus.
 type Metrics struct {
 	// Off shows nothing at /metrics.
-	Off bool `yaml:"off" jsonschema:"description=Show nothing at /metrics."`
+	Off bool `yaml:"off" jsonschema:"description=Serve no metrics."`
 	// LegacyNames shows dlq_events_total and dlq_resolution_time_seconds, too.
-	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Show dlq_events_total and dlq_resolution_time_seconds too; for dashboards and alerts on these names."`
+	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Serve dlq_events_total and dlq_resolution_time_seconds too\\, for existing dashboards and alerts."`
 }
 
 // Store is where dead letters are kept.
 type Store struct {
 	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
-	URL string `yaml:"url" jsonschema:"description=sqlite:dead-letters.db or postgres:// or mysql:// with the database's own parameters.,example=sqlite:dead-letters.db"`
+	URL string `yaml:"url" jsonschema:"description=URL of the database: sqlite:FILE\\, postgres:// or mysql://\\, with the parameters of its driver.,example=sqlite:dead-letters.db"`
 	// Schema and Archive are the parameters of the same name of the store's URL. PostgreSQL only.
-	Schema  string `yaml:"schema" jsonschema:"description=PostgreSQL: schema of the tables; the first of the search_path if not given."`
-	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; archive or schema and _archive if not given."`
+	Schema  string `yaml:"schema" jsonschema:"description=PostgreSQL: schema of the tables; by default the first of the search_path."`
+	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; by default archive\\, or the name of the schema and _archive."`
 }
 
 // Address is the URL with everything that the other fields say.
@@ -83,7 +83,7 @@ type Collector struct {
 	// Concurrency is how many messages of a source are stored at once. Defaults to 50.
 	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
 	// Hold is how long a message that cannot be stored is held before it is returned. Defaults to 1 min.
-	Hold time.Duration `yaml:"hold" jsonschema:"description=How long a message that the store does not take is held before the broker gets it back; 1m if not given."`
+	Hold time.Duration `yaml:"hold" jsonschema:"description=How long a message is held that the store does not take\\, before it goes back to the broker; 1m if not given."`
 }
 
 // Source is one dead letter queue or topic.
@@ -107,18 +107,18 @@ type Origin struct {
 // Redrive has the defaults of redrives.
 type Redrive struct {
 	// Rate is at most how many messages a second. 0 is as fast as it goes.
-	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 is as fast as it goes."`
+	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
 	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
-	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long a redriven message may take until its consumer reports; 1h if not given."`
+	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long to wait for the consumer's report of a redriven message; 1h if not given."`
 	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, what a
 	// process had claimed that died is redriven by another one unless its outcome is known. Defaults to 30 s.
-	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. What a process that died was sending is sent again after twice that time unless its outcome is known."`
+	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
 	// RunLease is how long a run stays with a process that does not answer any more. Defaults to 30 s.
-	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that does not answer any more; 30s if not given."`
+	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
 	// ApprovalAbove is how many messages one person may send alone within ApprovalWindow. Defaults to any number.
-	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may send alone."`
+	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
 	// ApprovalWindow is for how long what was sent counts. Defaults to 24 h.
-	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=For how long what was sent counts; 24h if not given."`
+	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
 	// Rules redrive dead letters of technical causes on their own, while redrive serve runs.
 	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
@@ -126,18 +126,18 @@ type Redrive struct {
 // Rule is a redrive.Rule: at least one of Reason to Cause selects the dead letters.
 type Rule struct {
 	Name           string        `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Reason         string        `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
-	ErrorClass     string        `yaml:"error_class"`
-	ErrorCode      string        `yaml:"error_code"`
-	Fingerprint    string        `yaml:"fingerprint"`
-	Handler        string        `yaml:"handler"`
-	Topic          string        `yaml:"topic"`
-	Cause          string        `yaml:"cause" jsonschema:"description=Text that occurs in the error without its numbers and ids."`
-	After          time.Duration `yaml:"after" jsonschema:"description=How long after its last death; doubled with each redrive; 1m if not given."`
-	MaxAfter       time.Duration `yaml:"max_after" jsonschema:"description=What after is doubled up to; 1h if not given."`
-	Redrives       int           `yaml:"redrives" jsonschema:"minimum=0,description=How often at most; 3 if not given."`
+	Reason         string        `yaml:"reason" jsonschema:"description=Why the messages died; reason to cause select the dead letters\\, and at least one of them is required.,enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
+	ErrorClass     string        `yaml:"error_class" jsonschema:"description=Class of the last error."`
+	ErrorCode      string        `yaml:"error_code" jsonschema:"description=Code of the last error."`
+	Fingerprint    string        `yaml:"fingerprint" jsonschema:"description=Fingerprint of the cause."`
+	Handler        string        `yaml:"handler" jsonschema:"description=Handler in which the messages failed."`
+	Topic          string        `yaml:"topic" jsonschema:"description=Topic from which they came."`
+	Cause          string        `yaml:"cause" jsonschema:"description=Text that the error contains\\, its numbers and ids taken out."`
+	After          time.Duration `yaml:"after" jsonschema:"description=Pause between death and redrive\\, doubled by each redrive; 1m if not given."`
+	MaxAfter       time.Duration `yaml:"max_after" jsonschema:"description=Longest pause; 1h if not given."`
+	Redrives       int           `yaml:"redrives" jsonschema:"minimum=0,description=How often a message is redriven at most; 3 if not given."`
 	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 10 if not given."`
-	CloseOnPublish bool          `yaml:"close_on_publish" jsonschema:"description=The broker's confirm is outcome enough."`
+	CloseOnPublish bool          `yaml:"close_on_publish" jsonschema:"description=Close the entry when the broker has confirmed the message\\, without waiting for its consumer."`
 }
 
 // Rule is the rule as dlq takes it.
@@ -177,7 +177,7 @@ func (r *Redrive) checkRules() error {
 // Log is what is logged.
 type Log struct {
 	// Level is debug, info, warn or error. Defaults to info.
-	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=The least level that is logged; info if not given."`
+	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=Lowest level that is logged; info if not given."`
 	// Format is text or json. Defaults to text.
 	Format string `yaml:"format" jsonschema:"enum=text,enum=json,description=text for people (default) or json for machines."`
 }

@@ -10,14 +10,14 @@ import (
 // OIDC is an OpenID provider with which people log in.
 type OIDC struct {
 	Issuer       string            `yaml:"issuer" jsonschema:"required,description=The provider: https://login.example."`
-	ClientID     string            `yaml:"client_id" jsonschema:"required,description=What this server is to the provider."`
-	ClientSecret string            `yaml:"client_secret" jsonschema:"description=Its secret; none for a public client."`
-	Scopes       []string          `yaml:"scopes" jsonschema:"description=The requested scopes; openid profile email groups if not given."`
+	ClientID     string            `yaml:"client_id" jsonschema:"required,description=Id of this server at the provider."`
+	ClientSecret string            `yaml:"client_secret" jsonschema:"description=Secret of this server; empty for a public client."`
+	Scopes       []string          `yaml:"scopes" jsonschema:"description=Scopes to request; openid profile email groups if not given."`
 	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that appears in the audit log; email if not given."`
 	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
-	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; the most counts."`
-	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; somebody in several has the highest."`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"description=Role of people in neither; they are refused if not given.,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Session      time.Duration     `yaml:"session" jsonschema:"description=How long a session lasts; 8h if not given."`
 }
 

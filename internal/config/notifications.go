@@ -12,23 +12,23 @@ import (
 type Notifications struct {
 	Receivers []NotificationReceiver `yaml:"receivers"`
 	// Quiet is for how long nothing has died of a cause that has come back. Defaults to 24 h.
-	Quiet time.Duration `yaml:"quiet" jsonschema:"description=How long a cause that has come back was away; whole hours; 24h if not given."`
+	Quiet time.Duration `yaml:"quiet" jsonschema:"description=How long a cause must have been quiet to be notified as regressed when it comes back\\, in whole hours; 24h if not given."`
 	// Interval is how often the store is looked at. Defaults to 15 s.
-	Interval time.Duration `yaml:"interval" jsonschema:"description=How often the store is looked at; 15s if not given."`
+	Interval time.Duration `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
 }
 
 // NotificationReceiver is a webhook.
 type NotificationReceiver struct {
 	// Name is that by which the store knows what the receiver has had. Required, as is URL; Secret is with webhooks.
-	Name string `yaml:"name" jsonschema:"required,description=Its name; the store knows by it what it has had."`
-	URL  string `yaml:"url" jsonschema:"required,description=https\\, or http to this machine; a secret with Slack."`
+	Name string `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
+	URL  string `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
 	// Format is webhook or slack. Defaults to webhook.
-	Format string `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default): JSON\\, signed; slack: its text."`
-	Secret string `yaml:"secret" jsonschema:"description=With which a webhook is signed; required for it."`
+	Format string `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default)\\, signed JSON\\, or slack."`
+	Secret string `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
 	// On are notify.Kinds. Defaults to all.
-	On []string `yaml:"on" jsonschema:"description=new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down (all)."`
+	On []string `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
 	// PerHour defaults to 30.
-	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=At most so many an hour; 30 if not given."`
+	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
 }
 
 // formatSlack is the other format than the webhook's.

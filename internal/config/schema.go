@@ -13,19 +13,31 @@ import (
 // SchemaID is the $id of the schema.
 const SchemaID = "https://github.com/redrive-go/redrive/internal/config/schema.json"
 
-// descriptions of brokers.Config, whose package knows no schemas.
+// descriptions of brokers.Config and of brokers.NameScheme, whose package knows no schemas.
 var descriptions = map[string]string{
-	"url":             "The backend's own URI; parameters of ours are written x-<name>.",
+	"url":             "The backend's own URI; parameters of redrive are written x-<name>.",
 	"username":        "User name, without percent-encoding.",
 	"password":        "Password, without percent-encoding; ${NAME} and ${file:/path} are replaced.",
-	"name":            "How the broker's own tools show this client.",
+	"name":            "Name of this client in the broker's own tools.",
 	"group":           "Consumer group; redrive-collector if not given.",
-	"concurrency":     "Messages that are handed out at once.",
+	"concurrency":     "Messages that are handled at once.",
 	"drain_timeout":   "How long a shutdown waits for running work.",
-	"publish_timeout": "How long the broker's confirm may take.",
+	"publish_timeout": "How long the broker may take to confirm.",
 	"delays":          "Delays of the services' retries, for topology and explain.",
 	"naming":          "How the services name their queues and topics.",
+	"refuse_unrouted": "Refuse to publish an event that nobody has subscribed to.",
 	"params":          "The driver's own parameters, without x-.",
+
+	"naming.preset":         "Naming scheme that the other keys change; default if not given.",
+	"naming.project":        "Value of {project}, which keeps projects on one broker apart.",
+	"naming.exchange":       "RabbitMQ exchange to which producers publish.",
+	"naming.queue":          "Template of the queue or topic that a consumer reads.",
+	"naming.retry":          "Template of the place where a message waits for its retry.",
+	"naming.retry_exchange": "RabbitMQ exchange in front of the retry queues; the default exchange if not given.",
+	"naming.delayed":        "Template of the place where a message waits for its first delivery; that of its retries if not given.",
+	"naming.dead":           "Template of the dead letter queue or topic.",
+	"naming.dead_exchange":  "RabbitMQ exchange in front of the dead letter queues; the default exchange if not given.",
+	"naming.patterns":       "Topics are event names, to which consumers subscribe by AMQP patterns.",
 }
 
 // Schema is the JSON Schema (draft 2020-12) of the file, as indented JSON.
@@ -48,15 +60,23 @@ func Schema() []byte {
 	s := r.Reflect(&Config{})
 	s.ID, s.Title = SchemaID, "Configuration of redrive"
 	if broker, ok := s.Properties.Get("brokers"); ok && broker.AdditionalProperties != nil {
-		for name, text := range descriptions {
-			if p, ok := broker.AdditionalProperties.Properties.Get(name); ok {
-				p.Description = text
-			}
-		}
+		describe(broker.AdditionalProperties, "")
 	}
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic("config: " + err.Error()) // of this program's own types
 	}
 	return append(data, '\n')
+}
+
+// describe enters the descriptions of the properties of s, which is at path.
+func describe(s *jsonschema.Schema, path string) {
+	for name := s.Properties.Oldest(); name != nil; name = name.Next() {
+		if text, ok := descriptions[path+name.Key]; ok {
+			name.Value.Description = text
+		}
+		if name.Value.Properties != nil {
+			describe(name.Value, path+name.Key+".")
+		}
+	}
 }

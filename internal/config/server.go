@@ -17,23 +17,23 @@ type Server struct {
 	// Address is host:port. Defaults to 127.0.0.1:8321. Another machine reaches it only with Auth.
 	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
 	// PublicURL is where people reach the server, its prefix included.
-	PublicURL string `yaml:"public_url" jsonschema:"description=Where people reach the server.,example=https://redrive.example"`
+	PublicURL string `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
 	// Prefix is the path below which everything is.
 	Prefix string `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
 	// Hosts are the names that requests may be for besides localhost.
-	Hosts []string `yaml:"hosts" jsonschema:"description=Host names that requests may be for; any if not given and auth is."`
+	Hosts []string `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
 	// Origins are browser origins besides the server's own that may change something.
-	Origins []string `yaml:"origins" jsonschema:"description=Browser origins besides our own that may change something.,example=https://ops.example"`
+	Origins []string `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
 	// ReadOnly refuses every change over HTTP.
 	ReadOnly bool `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
 	// AuditReads records who has looked at which message.
-	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who has looked at which message."`
+	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
 	// TLS makes it HTTPS.
 	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
 	// Auth configures the callers.
-	Auth Auth `yaml:"auth" jsonschema:"description=Who may come and what they may do; without it only this machine is answered."`
+	Auth Auth `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
 	// Limits bound what a client may ask for.
-	Limits Limits `yaml:"limits" jsonschema:"description=What a client may ask for."`
+	Limits Limits `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
 }
 
 // TLS names the files of a certificate.
@@ -49,21 +49,21 @@ type Auth struct {
 	// OIDC lets people log in.
 	OIDC *OIDC `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
 	// Stored takes the tokens that the store keeps.
-	Stored bool   `yaml:"stored" jsonschema:"description=Take the tokens that the store keeps; redrive token creates them."`
+	Stored bool   `yaml:"stored" jsonschema:"description=Accept the tokens that redrive token creates\\, which the store keeps."`
 	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that authenticates people."`
 }
 
 // Token is a bearer token.
 type Token struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=What the bearer may do.,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
 }
 
 // User is somebody with a password.
 type User struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=What the user may do.,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=bcrypt hash of the password; never the password itself."`
 }
 
@@ -73,34 +73,34 @@ type Proxy struct {
 	UserHeader   string            `yaml:"user_header" jsonschema:"description=Header with the user's name; X-Forwarded-User if not given."`
 	GroupsHeader string            `yaml:"groups_header" jsonschema:"description=Header with the user's groups; X-Forwarded-Groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
-	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; the most counts."`
-	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of who is in neither; they are refused if not given."`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; somebody in several has the highest."`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; they are refused if not given."`
 }
 
 // Limits bound what a client may ask for.
 type Limits struct {
 	Body    int64         `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
 	Import  int64         `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
-	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; negative for no bound."`
+	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; a negative number sets no limit."`
 	Burst   int           `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
 	Streams int           `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
-	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, but for exports\\, imports and purges; 30s if not given."`
+	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, except exports\\, imports and purges; 30s if not given."`
 }
 
 // Redaction is what not everybody may see.
 type Redaction struct {
 	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
-	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * stands for any characters."`
+	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * matches any characters."`
 	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
 	// RevealTo is the least role that sees everything. Defaults to no role.
-	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=The least role that sees what is hidden; no role if not given."`
+	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`
 }
 
 // Retention says for how long closed dead letters are kept.
 type Retention struct {
 	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept; forever if not given.,example=2160h"`
 	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
-	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove without a copy to the archive."`
+	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
 }
 
 // Retention is that as dlq takes it.

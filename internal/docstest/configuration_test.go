@@ -31,7 +31,7 @@ go test ./internal/docstest -update.
 	for section := schema.Properties.Oldest(); section != nil; section = section.Next() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | what it is |\n|---|---|---|\n", section.Key,
 			section.Value.Description)
-		keys(&b, section.Key, section.Value)
+		keys(t, &b, section.Key, section.Value)
 	}
 	path := filepath.Join(root, "docs", "configuration.md")
 	if *update {
@@ -43,20 +43,22 @@ go test ./internal/docstest -update.
 }
 
 // keys writes a row for each value below a key.
-func keys(b *strings.Builder, path string, s *jsonschema.Schema) {
+func keys(t *testing.T, b *strings.Builder, path string, s *jsonschema.Schema) {
+	t.Helper()
 	switch {
 	case s.Properties != nil && s.Properties.Len() > 0:
 		for p := s.Properties.Oldest(); p != nil; p = p.Next() {
-			keys(b, path+"."+p.Key, p.Value)
+			keys(t, b, path+"."+p.Key, p.Value)
 		}
 		return
 	case s.Type == "object" && s.AdditionalProperties != nil && s.AdditionalProperties.Properties != nil:
-		keys(b, path+".NAME", s.AdditionalProperties)
+		keys(t, b, path+".NAME", s.AdditionalProperties)
 		return
 	case s.Type == "array" && s.Items != nil && s.Items.Properties != nil:
-		keys(b, path+"[]", s.Items)
+		keys(t, b, path+"[]", s.Items)
 		return
 	}
+	require.NotEmpty(t, s.Description, path)
 	kind := s.Type
 	if kind == "array" && s.Items != nil {
 		kind = "list of " + s.Items.Type
