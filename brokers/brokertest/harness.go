@@ -46,6 +46,9 @@ type Harness struct {
 
 	// Watermill are the features for Watermill's own suite, pubsub/tests. Nil leaves that suite out.
 	Watermill *tests.Features
+	// TopicsApart gives each topic of Watermill's own suite a group. That is for brokers on which the members of a group
+	// wait for each other whatever their topics: the suite subscribes to two, and reads the second behind the first.
+	TopicsApart bool
 	// Except skips cases by name, each with the reason why the broker cannot pass it.
 	Except map[string]string
 }

@@ -1,8 +1,11 @@
 package brokertest
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"path"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +29,9 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		if h.TopicsApart {
+			return b.Publisher(), &apart{broker: b, group: group, topics: map[string]message.Subscriber{}}
+		}
 		return b.Publisher(), b.Subscriber()
 	}
 	tests.TestPubSub(t, *h.Watermill,
@@ -36,4 +42,43 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 			return construct(t, "watermill-"+path.Base(t.Name()))
 		},
 		construct)
+}
+
+// apart is a Subscriber whose topics have a group each.
+type apart struct {
+	broker brokers.Broker
+	group  string
+
+	mu     sync.Mutex
+	topics map[string]message.Subscriber
+}
+
+func (a *apart) of(topic string) message.Subscriber {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.topics[topic] == nil {
+		a.topics[topic] = a.broker.Subscriber(brokers.WithGroup(a.group + "-" + topic))
+	}
+	return a.topics[topic]
+}
+
+// Subscribe implements message.Subscriber.
+func (a *apart) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return a.of(topic).Subscribe(ctx, topic)
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer.
+func (a *apart) SubscribeInitialize(topic string) error {
+	return a.of(topic).(message.SubscribeInitializer).SubscribeInitialize(topic)
+}
+
+// Close implements message.Subscriber.
+func (a *apart) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, s := range a.topics {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -38,7 +38,7 @@ func TestConformance_Kafka(t *testing.T) {
 				return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays()})
 			}}
 		},
-		Factor: 0.05, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
+		Factor: 0.05, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features, TopicsApart: true,
 		Except: map[string]string{
 			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
 		},

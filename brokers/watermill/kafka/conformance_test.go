@@ -65,6 +65,7 @@ func TestConformance(t *testing.T) {
 			ConsumerGroups: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true, Persistent: true,
 			ForceShort: true,
 		},
+		TopicsApart: true,
 		Except: map[string]string{
 			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
 		},
