@@ -58,7 +58,8 @@ type Config struct {
 	// is durable, and may be called again with the same one. When it is nil, fails or takes longer than PublishTimeout,
 	// the broker's own DeadLetter takes over.
 	DeadLetters func(ctx context.Context, d *envelope.DeadLetter) error `yaml:"-"`
-	// Logger receives what has no caller to return to. Defaults to slog.Default().
+	// Logger receives what has no caller to return to. Defaults to slog.Default(). [envelope.SlogLogger] makes one of a
+	// watermill.LoggerAdapter.
 	Logger *slog.Logger `yaml:"-"`
 }
 

@@ -83,7 +83,8 @@ type Config struct {
 	// s.
 	NackDelay time.Duration
 
-	// Logger gets every decision with the message's context. Defaults to slog.Default().
+	// Logger gets every decision with the message's context. Defaults to slog.Default(). [envelope.SlogLogger] makes
+	// one of a watermill.LoggerAdapter.
 	Logger *slog.Logger
 	// RetryLevel is the level of the line for an attempt that failed and will be retried. Defaults to slog.LevelWarn: a
 	// retry is what the pipeline is for.
