@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What is missing beside adopted queues is of their type, whichever of them are there.
+// Anything missing next to adopted queues is declared with their type, whichever of them exist.
 func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -26,15 +26,15 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 		params []string
 		want   string
 	}{
-		"classic beside a classic queue":        {"orders", nil, nil, "classic"},
-		"classic beside a classic dead letters": {"orders_dlq", nil, nil, "classic"},
-		"classic beside one that says so": {
+		"classic next to a classic queue":      {"orders", nil, nil, "classic"},
+		"classic next to classic dead letters": {"orders_dlq", nil, nil, "classic"},
+		"classic next to an explicitly classic one": {
 			"orders",
 			amqp.Table{"x-queue-type": "classic", "x-max-priority": int32(5)},
 			nil, "classic",
 		},
-		"quorum beside a quorum queue": {"orders", amqp.Table{"x-queue-type": "quorum"}, nil, "quorum"},
-		"what the URL says, where it says it": {
+		"quorum next to a quorum queue": {"orders", amqp.Table{"x-queue-type": "quorum"}, nil, "quorum"},
+		"the URL's type, if it sets one": {
 			"orders", nil,
 			[]string{"queue-type", "quorum", "retry-queue-type", "quorum"},
 			"quorum",
@@ -60,8 +60,8 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 				}
 			}
 
-			// What is deleted later is made again so too.
-			if tc.queue == "orders_dlq" || tc.want == "quorum" { // RabbitMQ 3 answers late for a quorum queue that comes back
+			// A queue that is deleted later is recreated with the same type.
+			if tc.queue == "orders_dlq" || tc.want == "quorum" { // RabbitMQ 3 is slow to answer for a recreated quorum queue
 				return
 			}
 			_, err = p.ch.QueueDelete("orders_dlq", false, false, false)
@@ -74,8 +74,8 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	}
 }
 
-// A wait queue that is missing does not lead back through an adopted exchange that would hand its messages to others
-// too, and a dead letter exchange that is not a fanout is bound with the keys that its messages have.
+// A missing wait queue does not route back through an adopted exchange that would deliver its messages to others too,
+// and a dead letter exchange that is not a fanout is bound with the keys of its messages.
 func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 	t.Parallel()
 	t.Run("fanout", func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 			require.NoError(t, p.ch.ExchangeDeclare("easyweek.invoice.failed", kind, true, false, false, false, nil))
 			b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice"), params("declare", "adopt"))
 			s := serve(t, b, "invoice.paid", middleware.ServiceBus(1), fails)
-			s.stop() // RabbitMQ gives messages up while no service reads
+			s.stop() // RabbitMQ gives messages up only while no service reads
 			for _, way := range [][2]string{{"", "easyweek.invoice"}, {"easyweek.bus", "invoice.paid"}} {
 				p.send(way[0], way[1], amqp.Publishing{MessageId: way[1]})
 				await.True(t, func() bool {
@@ -115,7 +115,7 @@ func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 	}
 }
 
-// A start that the user's permissions stop midway leaves nothing behind: neither queues nor exchanges.
+// A start that the user's permissions stop midway leaves nothing behind, neither queues nor exchanges.
 func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for server, of := range map[string]func(testing.TB) *services.Rabbit{
@@ -123,7 +123,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 	} {
 		for name, tc := range map[string]struct {
 			naming     brokers.NameScheme
-			permission map[string]string // what is not named is all
+			permission map[string]string // unnamed ones allow everything
 			want       string
 		}{
 			"dead letters": {brokers.Laravel(), map[string]string{"configure": "^orders(_retry)?$"}, `queue "orders_dlq"`},
@@ -160,7 +160,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 					_, err = b.Subscriber().Subscribe(t.Context(), "orders")
 					require.NoError(t, b.Close())
 					if tc.want == "" {
-						require.NoError(t, err, "what is permitted is made")
+						require.NoError(t, err, "everything permitted is declared")
 						continue
 					}
 					require.ErrorContains(t, err, "ACCESS_REFUSED")
@@ -168,7 +168,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 					require.Empty(t, onServer(t, rabbit, all, "queues"))
 					for _, exchange := range onServer(t, rabbit, all, "exchanges") {
 						if !strings.HasPrefix(exchange, "amq.") {
-							require.Contains(t, []string{"", "redrive", "easyweek.bus"}, exchange, "opening makes the producers' exchange")
+							require.Contains(t, []string{"", "redrive", "easyweek.bus"}, exchange, "open declares the exchange")
 						}
 					}
 				}
@@ -177,7 +177,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 	}
 }
 
-// restricted makes a user with these permissions in the virtual host of rawURL, and returns the URL with it.
+// restricted creates a user with these permissions in the virtual host of rawURL and returns the URL with it.
 func restricted(t *testing.T, rabbit *services.Rabbit, rawURL string, permission map[string]string) string {
 	t.Helper()
 	vhost := vhostOf(t, rawURL)

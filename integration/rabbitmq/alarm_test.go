@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// awaitBlocked publishes until the broker says that it takes nothing because of an alarm. A machine that is only slow
-// lets publications fail before.
+// awaitBlocked publishes until the broker reports that an alarm blocks publishing. On a slow machine, earlier publishes
+// may fail for other reasons.
 func awaitBlocked(t *testing.T, b brokers.Broker) {
 	t.Helper()
 	await.True(t, func() bool {
@@ -25,8 +25,8 @@ func awaitBlocked(t *testing.T, b brokers.Broker) {
 	}, "the alarm does not stop publishing")
 }
 
-// A broker that is short of memory reads no more from connections that publish. Publishing then fails in time and says
-// why, consuming goes on to the last ack, and all is well again when the alarm is over.
+// A broker that is short of memory stops reading from connections that publish. Publishing then fails within its
+// timeout and names the reason, consuming continues to the last ack, and everything recovers when the alarm clears.
 func TestMemoryAlarm(t *testing.T) {
 	t.Parallel()
 	const n = 500

@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// BenchmarkPublish: 64 callers with one message each against the raw client with 1,000 in flight, and with the 64 that
-// such callers can have; and against Watermill's publisher with 64 callers and 64 channels. Target: 0.9 of raw. 1,000
-// callers show what the number of callers has to do with it.
+// BenchmarkPublish: 64 callers with one message each against the raw client with 1,000 in flight and with 64, the most
+// that such callers can have, and against Watermill's publisher with 64 callers and 64 channels. Target: 0.9 of raw.
+// 1,000 callers show how the number of callers matters.
 func BenchmarkPublish(b *testing.B) {
 	onQueues(b, func(a *arena) {
 		const n = 10_000
@@ -64,9 +64,9 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkPublishInFlight: what any client gets with no more than 64 publications in flight, as 64 callers who wait
-// for their confirms have: raw ones over 1 to 8 channels of one connection whose writes are put together. Target: 0.9
-// of the best.
+// BenchmarkPublishInFlight: the best any client achieves with 64 publications in flight, which is what 64 callers
+// waiting for their confirms have: raw publishers over 1 to 8 channels of one connection with combined writes. Target:
+// 0.9 of the best.
 func BenchmarkPublishInFlight(b *testing.B) {
 	onQueues(b, func(a *arena) {
 		const n, callers = 10_000, 64
@@ -87,9 +87,9 @@ func BenchmarkPublishInFlight(b *testing.B) {
 	})
 }
 
-// BenchmarkConsume: a handler that does nothing, one at a time, 64 at once, and as many at once as the prefetch, where
-// no place is left in which an ack could wait for others. Target: 0.9 of raw, and through the router 0.95 of a router
-// that is fed by hand.
+// BenchmarkConsume: a handler that does nothing, one at a time, 64 at once, and as many as the prefetch, which leaves
+// no slot in which an ack could wait for others. Target: 0.9 of raw, and through the router 0.95 of a router that is
+// fed by hand.
 func BenchmarkConsume(b *testing.B) {
 	const n = 20_000
 	onQueues(b, func(a *arena) {
@@ -186,7 +186,7 @@ func (a *arena) pipeline(broker brokers.Broker, delay time.Duration) *middleware
 	return p
 }
 
-// BenchmarkRetryCycle: every message fails once and comes back through a delay queue of 100 ms. Targets: 0.85 of the
+// BenchmarkRetryCycle: every message fails once and is retried through a delay queue of 100 ms. Targets: 0.85 of the
 // raw client with 250 in flight, 2.5 times Watermill's parts; at most 2 connections and 4 + concurrency channels.
 func BenchmarkRetryCycle(b *testing.B) {
 	const n, delay = 10_000, 100 * time.Millisecond
@@ -238,14 +238,14 @@ func BenchmarkRetryCycle(b *testing.B) {
 	})
 }
 
-// isBad tells the 1 % that fail in BenchmarkNonBlocking.
+// isBad reports whether m is among the 1 % that fail in BenchmarkNonBlocking.
 func isBad(m *message.Message) bool {
 	n, err := strconv.Atoi(m.UUID)
 	return err == nil && n%100 == 0
 }
 
 // BenchmarkNonBlocking: the rate of the good messages while 1 % of all fail for 5 s. Target: 0.95 of the rate without
-// failures. Watermill's Retry, which waits in the handler, stands next to it.
+// failures. Watermill's Retry, which waits in the handler, is measured for comparison.
 func BenchmarkNonBlocking(b *testing.B) {
 	const n, delay = 40_000, time.Second
 	onQueues(b, func(a *arena) {

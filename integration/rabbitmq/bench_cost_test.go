@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spent is processor time, user and system, of this process and of the broker. It says on a busy machine too what a
-// message costs.
+// spent is processor time, user and system, of this process and of the broker: a measure of cost that holds on a busy
+// machine too.
 type spent struct {
 	here, broker time.Duration
 	messages     int
@@ -32,7 +32,7 @@ func micros(d time.Duration, messages int) float64 {
 	return float64(d.Microseconds()) / float64(max(messages, 1))
 }
 
-// usage is what both processes have used up to now.
+// usage is what both processes have used so far.
 func (a *arena) usage() spent {
 	a.Helper()
 	var own syscall.Rusage

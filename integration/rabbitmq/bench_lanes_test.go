@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// publishOver is publishRaw with inFlight publications shared out among channels of one connection, one goroutine each,
-// and with writes that are put together: the best that is known to get out of so few in flight.
+// publishOver is publishRaw with inFlight publications spread over several channels of one connection, one goroutine
+// each, with combined writes: the best known result for so few in flight.
 func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Duration {
 	a.Helper()
 	conn, err := amqp.DialConfig(a.url, amqp.Config{
@@ -61,8 +61,8 @@ func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Durati
 	})
 }
 
-// batchesRaw publishes n messages from one caller, who waits for all of a batch before the next one, as a call of
-// Publish does.
+// batchesRaw publishes n messages from one caller that waits for a whole batch before the next, as a call of Publish
+// does.
 func (a *arena) batchesRaw(queue string, n, batch int) time.Duration {
 	a.Helper()
 	conn, ch := a.dial()
@@ -84,7 +84,7 @@ func (a *arena) batchesRaw(queue string, n, batch int) time.Duration {
 	})
 }
 
-// bundling writes what several goroutines have written meanwhile with one system call.
+// bundling combines what several goroutines have written in the meantime into one system call.
 type bundling struct {
 	net.Conn
 	writes chan []byte

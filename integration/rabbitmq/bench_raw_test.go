@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The raw contenders do with amqp091-go alone what a careful program has to do: persistent, mandatory, confirmed before
-// the ack, and as much in flight at once as helps.
+// The raw contenders use only amqp091-go and do what a careful program has to: persistent, mandatory, confirmed before
+// the ack, and with as much in flight as helps.
 
 const (
 	rawInFlight = 1000
@@ -55,7 +55,7 @@ func rawMessage(i int) amqp.Publishing {
 	}
 }
 
-// consumeRaw takes n messages, one ack each or one for many, with that many workers.
+// consumeRaw consumes n messages with that many workers, acking each or many at once.
 func (a *arena) consumeRaw(queue string, n, workers int, multiple bool, handle func(*amqp.Delivery)) time.Duration {
 	a.Helper()
 	conn, ch := a.dial()
@@ -80,7 +80,7 @@ func (a *arena) consumeRaw(queue string, n, workers int, multiple bool, handle f
 	})
 }
 
-// rawSubscriber feeds a router by hand: the ceiling of what a router can be fed with.
+// rawSubscriber feeds a router by hand, as an upper bound for subscribers.
 type rawSubscriber struct{ a *arena }
 
 func (s rawSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// rounds is how often the contenders of a benchmark run in turn. What is reported are medians over the rounds: rates,
-// and the ratio of two contenders within one round, because the machine's speed changes from minute to minute.
+// rounds is how often the contenders of a benchmark run in turn. Results are medians over the rounds: rates, and the
+// ratio of two contenders within one round, because the machine's speed changes from minute to minute.
 const rounds = 5
 
 // benchBody is the payload of every message.
@@ -37,7 +37,7 @@ type arena struct {
 	conn *amqp.Connection
 	ch   *amqp.Channel
 
-	broker int   // the broker's process, 0 when it is not ours
+	broker int   // the broker's process, 0 if it is not ours
 	spent  spent // by the work that was timed last
 }
 
@@ -57,7 +57,7 @@ func newArena(b *testing.B, kind string) *arena {
 	return a
 }
 
-// dial opens a connection of a contender's own.
+// dial opens a separate connection for a contender.
 func (a *arena) dial() (*amqp.Connection, *amqp.Channel) {
 	a.Helper()
 	conn, err := amqp.Dial(a.url)
@@ -91,8 +91,8 @@ func (a *arena) fill(name string, n int) {
 	a.publishRaw(name, n, rawInFlight)
 }
 
-// open opens our broker on the arena's queues. It does not declare those it reads, so that all contenders have the
-// same.
+// open opens our broker on the arena's queues. It does not declare the queues it reads, so that all contenders use the
+// same ones.
 func (a *arena) open(change ...func(*brokers.Config)) *rabbitmq.Broker {
 	a.Helper()
 	cfg := brokers.Config{
@@ -119,8 +119,8 @@ type contender struct {
 	run  func() time.Duration
 }
 
-// race runs the contenders in turn and reports each one's rate, the first's ratio to every other, and what a message
-// costs in microseconds of processor time, here and in the broker.
+// race runs the contenders in turn and reports each one's rate, the ratio of the first to every other, and the cost of
+// a message in microseconds of processor time, here and in the broker.
 func (a *arena) race(contenders ...contender) {
 	a.Helper()
 	rates := make([][]float64, len(contenders))
@@ -162,14 +162,14 @@ func (a *arena) timed(work func()) time.Duration {
 	return took
 }
 
-// numbered makes a message whose id is i.
+// numbered returns a message whose id is i.
 func numbered(i int) *message.Message {
 	m := message.NewMessage(strconv.Itoa(i), benchBody)
 	m.Metadata["correlation_id"] = "bench"
 	return m
 }
 
-// spread runs work from that many goroutines, n times in all.
+// spread runs work n times in total from that many goroutines.
 func spread(workers, n int, work func(i int)) {
 	var all sync.WaitGroup
 	var next atomic.Int64

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The peer is watermill-amqp at its best: confirms on, a pool of channels, and a marshaler that survives what RabbitMQ
-// puts into headers, because its own refuses every message that comes back from a delay queue.
+// The peer is watermill-amqp at its best: confirms on, a pool of channels, and a marshaler that tolerates RabbitMQ's
+// headers, because its own rejects every message that returns from a delay queue.
 
 type tolerantMarshaler struct{ wamqp.DefaultMarshaler }
 
@@ -62,8 +62,8 @@ func (a *arena) watermillSubscribers(n int) []message.Subscriber {
 	return subs
 }
 
-// retryWatermill is the retry cycle from Watermill's parts: eight subscriptions, and a handler that publishes to the
-// delay queue.
+// retryWatermill is the retry cycle built from Watermill's parts: eight subscriptions, and a handler that publishes to
+// the delay queue.
 func (a *arena) retryWatermill(queue, retry string, n int, pub message.Publisher) time.Duration {
 	a.Helper()
 	return a.route(n, queue, nil, func(m *message.Message) (bool, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Of several instances of a service, one that is busy holds one message, unacked until its handler is done, and
-// the others get the rest.
+// Among several instances of a service, a busy one holds one message, unacked until its handler is done, and the others
+// get the rest.
 func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -73,8 +73,8 @@ func TestBus_ShutdownClosesEverything(t *testing.T) {
 	await.True(t, func() bool { return connections() == 0 })
 }
 
-// System events are handled before user code, acked and not retried, whatever becomes of them; debug messages
-// go to their own handler.
+// System events are handled before user code, acked and never retried, whatever their result; debug messages go to
+// their own handler.
 func TestBus_SystemEventsAndDebugMessages(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

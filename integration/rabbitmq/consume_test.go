@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Whatever a foreign producer wrote can be read, and comes out of the dead letter queue as it came in; what the broker
-// made, or what misroutes or deletes a message, does not.
+// Anything a foreign producer wrote can be read and leaves the dead letter queue as it arrived, except headers that the
+// broker added and those that would misroute or delete a message.
 func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -78,7 +78,7 @@ func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	require.Zero(t, p.depth("payments"))
 }
 
-// A copied CC would put the retry into somebody else's queue; RabbitMQ keeps the header in the message.
+// A copied CC header would put the retry into another service's queue; RabbitMQ keeps the header in the message.
 func TestConsume_CCIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -95,7 +95,7 @@ func TestConsume_CCIsNotRepeated(t *testing.T) {
 	require.Equal(t, 1, p.depth("payments"), "the producer's copy and no other")
 }
 
-// The broker deletes the queue under the consumer: no empty message reaches the handler, and the queue is made again.
+// The queue is deleted under its consumer: no empty message reaches the handler, and the queue is recreated.
 func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -114,7 +114,7 @@ func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// Handlers that run when the service stops finish, and their acks arrive: nothing is delivered again.
+// Handlers that run when the service stops finish, and their acks arrive: nothing is redelivered.
 func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -130,7 +130,7 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	var count atomic.Int64
-	for count.Load() < total { // a service that is deployed again and again
+	for count.Load() < total { // a service that is redeployed again and again
 		before := count.Load()
 		c := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "50"))
 		s := serve(t, c, "orders", middleware.Laravel(1), func(m *message.Message) error {
@@ -154,7 +154,7 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	require.Len(t, seen, total)
 }
 
-// A slow message at the head keeps no other ack back.
+// A slow message at the head holds back no other ack.
 func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -179,8 +179,8 @@ func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 	close(release)
 }
 
-// A nack is an answer: however often a living handler gives a message back, it is not treated as a crash, and it comes
-// back at a walk.
+// A nack is an answer: however often a living handler nacks a message, it is not treated as a crash, and it is
+// redelivered at a moderate pace.
 func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -199,7 +199,7 @@ func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A broker that stops answering, with its TCP connections open, or that is gone, neither hangs Publish nor Close.
+// A broker that stops answering with its TCP connections open, or that is gone, blocks neither Publish nor Close.
 func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one broker, one fault after the other
 	t.Parallel()
 	server := borrowSecond(t, true)
@@ -217,7 +217,7 @@ func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one br
 		b, s := open(t)
 		require.NoError(t, server.Pause())
 		defer func() { require.NoError(t, server.Resume()) }()
-		err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket takes
+		err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket buffers
 		require.Error(t, err)
 		start := time.Now()
 		s.stop()
@@ -240,7 +240,7 @@ func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one br
 	})
 }
 
-// RabbitMQ before 4.0 reads x-death as a client sent it and drops a message that seems to go in circles.
+// RabbitMQ before 4.0 trusts an x-death that a client sent and drops a message that seems to loop.
 func TestDelays_ForgedDeathsDoNotDropTheMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A handler that ends the process on every delivery is cut off by the broker's count, before the handler; the messages
-// that were sent ahead or in flight alongside it are handled, although RabbitMQ counts them too.
-func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, which has nothing alongside it
+// A handler that ends the process on every delivery is stopped by the broker's count before it runs again; the messages
+// that were prefetched or in flight alongside it are handled, although RabbitMQ counts them too.
+func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, alone
 	if url := os.Getenv("REDRIVE_CRASH_URL"); url != "" {
 		crashingConsumer(t, url)
 		return
@@ -64,7 +64,7 @@ func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the
 				if err == nil && p.depth("orders") == 0 {
 					break
 				}
-				if err == nil { // it has stopped with some in hand
+				if err == nil { // it stopped with some in hand
 					continue
 				}
 				require.ErrorContains(t, err, "killed", string(out))
@@ -82,7 +82,7 @@ func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the
 			require.Equal(t, "killer", d.MessageId)
 			require.Equal(t, "poison", string(d.Body))
 			require.Equal(t, "crash", d.Headers["x-dead-letter-reason"])
-			require.Zero(t, p.depth("orders_dlq"), "no other message is taken for the killer")
+			require.Zero(t, p.depth("orders_dlq"), "no other message is mistaken for the killer")
 		})
 	}
 }
@@ -115,12 +115,12 @@ func crashingConsumer(t *testing.T, url string) {
 		}
 		return nil
 	})
-	// The end of the test ends the child, which drains. A message that has killed waits behind the others for its turn.
+	// The end of the test ends the child, which drains. A message that has killed waits behind the others.
 	await.Progress(t, func() (int, bool) { n := p.depth("orders"); return n, n == 0 && buried() })
 	for more := true; more; {
 		select {
 		case <-s.runs:
-		case <-time.After(time.Second): // nothing more comes
+		case <-time.After(time.Second): // no more messages
 			more = false
 		}
 	}

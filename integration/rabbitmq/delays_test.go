@@ -26,17 +26,17 @@ type delayCase struct {
 	delay    func() time.Duration
 	first    bool // the first delivery is delayed, not the retry
 	settings []func(*brokers.Config)
-	late     func(delay time.Duration) time.Duration // how late it may come
+	late     func(delay time.Duration) time.Duration // how late it may be
 }
 
-// Delays are never early, and all end. First deliveries, what the error asks for (Retry-After) and what the policy
-// names are late by at most 1 % or 100 ms, jittered ones by at most a quarter.
+// Delays are never early, and all end. First deliveries, delays that the error requests (Retry-After) and delays that
+// the policy names are late by at most 1 % or 100 ms, jittered ones by at most a quarter.
 //
-// It does not run in parallel: it is about time. The promise is for a broker that is not overloaded, and other
-// programs share its cores and its disk with it. So raw messages wait alongside the others, in a queue with a TTL,
-// what the latest of them is late by is allowed for, and it is the median that must keep the promise: the latest of
-// all waited for the disk, on which the first ones have their queues made. That each delay is rounded up by no more
-// than half of what is promised is TestLadder_NeverEarlyAndSeldomLate's.
+// Not parallel, because it measures time. The promise is for a broker that is not overloaded, and other programs share
+// its cores and its disk. So raw messages wait alongside ours in a queue with a TTL, the lateness of the latest of them
+// is allowed for, and the median must keep the promise: the latest message of all waited for the disk while the first
+// ones had their queues declared. TestLadder_NeverEarlyAndSeldomLate shows that each delay is rounded up by no more
+// than half of what is promised.
 func TestDelays_Accuracy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -131,7 +131,8 @@ func (tc delayCase) measure(t *testing.T) {
 	require.LessOrEqual(t, excess[n/2], 2*noise, "later than promised") // one no queue is made for waits in two queues
 }
 
-// control is what RabbitMQ itself makes of a delay at the time: raw messages that wait in a queue with a TTL.
+// control measures what RabbitMQ itself makes of a delay at the same time: raw messages that wait in a queue with a
+// TTL.
 type control struct {
 	done   chan struct{}
 	finish func()             // closes done
@@ -193,7 +194,7 @@ func (c *control) run(t *testing.T, p *plain, deliveries <-chan amqp.Delivery) {
 		case d := <-deliveries:
 			i, err := strconv.Atoi(d.MessageId)
 			if err != nil || i >= len(sent) {
-				t.Errorf("a raw message %q that was not sent", d.MessageId)
+				t.Errorf("received raw message %q, which was not sent", d.MessageId)
 				return
 			}
 			latest = max(latest, time.Since(sent[i])-controlTTL)
@@ -208,7 +209,7 @@ func (c *control) run(t *testing.T, p *plain, deliveries <-chan amqp.Delivery) {
 	c.latest <- latest
 }
 
-// stop returns how late the latest raw message came.
+// stop returns how late the latest raw message was.
 func (c *control) stop(t *testing.T) time.Duration {
 	t.Helper()
 	c.finish()
@@ -217,7 +218,7 @@ func (c *control) stop(t *testing.T) time.Duration {
 	return latest
 }
 
-// stopwatch takes the times of numbered messages.
+// stopwatch records the times of numbered messages.
 type stopwatch struct {
 	mu    sync.Mutex
 	began []time.Time
@@ -245,8 +246,8 @@ func (w *stopwatch) stop(i int, at time.Time) {
 	w.laps <- lap{i, at.Sub(w.began[i])}
 }
 
-// RabbitMQ 3 shows a new quorum queue to other connections before it gives it its x-message-ttl. What comes between the
-// two expires all the same: a message that never did would stop all behind it for good.
+// RabbitMQ 3 shows a new quorum queue to other connections before it sets its x-message-ttl. A message that arrives in
+// between still expires: one that never did would block those behind it for good.
 func TestDelays_IntoAQueueThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	const delay = 200 * time.Millisecond
@@ -259,7 +260,7 @@ func TestDelays_IntoAQueueThatIsBeingMade(t *testing.T) {
 		ok = rabbit_fifo_client:update_machine_state(amqqueue:get_pid(Q),
 			#{dead_letter_handler => at_least_once, overflow_strategy => reject_publish}).`, path.Base(url)))
 	if errors.Is(err, services.ErrExternal) {
-		t.Skip("needs a RabbitMQ of its own")
+		t.Skip("needs a separate RabbitMQ")
 	}
 	require.NoError(t, err)
 	for range 3 {
@@ -270,7 +271,7 @@ func TestDelays_IntoAQueueThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// The longest delay there is.
+// The longest delay.
 func TestDelays_ThirtyDaysIsTheLongest(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -18,8 +18,8 @@ import (
 )
 
 // The connection is cut every 200 ms while 10,000 messages flow, of which 20 % fail: half of those once, half for good.
-// What went in is processed or dead, and what was delivered twice is counted. On a machine that needs longer than that
-// to connect and to handle what was sent ahead, the next cut waits for it: else nothing would ever flow.
+// Every message is processed or dead, and those delivered twice are counted. If a machine needs longer than 200 ms to
+// connect and to handle what was prefetched, the next cut waits for it: otherwise nothing would ever flow.
 func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	t.Parallel()
 	const n, every = 10_000, 200 * time.Millisecond
@@ -53,7 +53,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 			return errDown
 		}
 		processed.note(m.UUID)
-		time.Sleep(10 * time.Millisecond) // real time: work that takes many cuts
+		time.Sleep(10 * time.Millisecond) // real time: work that spans many cuts
 		return nil
 	})
 
@@ -115,14 +115,14 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	}
 	stopCutting()
 
-	// Every copy that a cut has made ends as well: nothing is left in a queue, and nothing has changed sides.
+	// Every copy caused by a cut is settled as well: nothing is left in a queue, and no message has both results.
 	await.None(t, func() int { return plain.depth("orders") + plain.depth("orders_retry") })
 	require.NoError(t, consumer.Close())
 	for more := true; more; {
 		select {
 		case d := <-deliveries:
 			note(d)
-		case <-time.After(time.Second): // nothing more comes
+		case <-time.After(time.Second): // no more messages
 			more = false
 		}
 	}

@@ -73,7 +73,7 @@ func newForeign(t *testing.T, marshaler wmamqp.Marshaler) *foreign {
 	return f
 }
 
-// criticals counts lines.
+// criticals counts critical log lines.
 type criticals struct{ n *atomic.Int32 }
 
 func (c criticals) Write(p []byte) (int, error) { c.n.Add(1); return len(p), nil }
@@ -87,8 +87,8 @@ func (f *foreign) run(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, errors.Join(f.router.Close(), <-ended)) })
 }
 
-// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message came again
-// thousands of times a second and reached no handler. The plugin refuses that before a message is consumed.
+// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message was
+// redelivered thousands of times a second and reached no handler. The plugin refuses this before a message is consumed.
 func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t, wmamqp.DefaultMarshaler{})
@@ -109,7 +109,7 @@ func TestWatermillSubscriber_IsRefusedWithItsFirstMessage(t *testing.T) {
 	require.Zero(t, f.errors.Load(), "watermill-amqp has read it")
 }
 
-// With a marshaler that reads every header it works, and the plugin sees that.
+// With a marshaler that reads every header it works, and the plugin detects that.
 func TestWatermillSubscriber_WithATolerantMarshaler(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t, wamqp.Marshaler{})

@@ -10,13 +10,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite for brokers on RabbitMQ 4, where the others run on 3.10. It refuses transient queues that are not exclusive
-// and QoS for a whole connection, and counts deliveries in another way.
+// The suite for brokers on RabbitMQ 4; the other tests run on 3.10. Version 4 rejects transient queues that are not
+// exclusive and QoS for a whole connection, and counts deliveries differently.
 func TestConformance_RabbitMQ4(t *testing.T) { conforms(t, services.SharedRabbitMQ4(t), nil) }
 
-// Why there is no transport=native: the delayed retry of RabbitMQ 4.3's quorum queues waits as long as the queue says
-// and brings the same message back. A nack of AMQP 0-9-1 names no delay and changes no header, so that attempt and
-// error would be gone with the process.
+// Why there is no transport=native: the delayed retry of RabbitMQ 4.3's quorum queues waits as long as the queue is
+// configured to and redelivers the same message. A nack in AMQP 0-9-1 names no delay and changes no header, so attempt
+// and error would be lost with the process.
 func TestNative_DelayedRetryCarriesNothing(t *testing.T) {
 	t.Parallel()
 	const first = 300 * time.Millisecond

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that has come early and cannot be sent on for the rest of its delay, because there is no queue to wait in,
-// is kept in hand: it is handled once it is due, and not before, and no delivery is counted for it.
+// A message that arrives early and cannot be forwarded for the rest of its delay, because there is no queue to wait in,
+// is kept in hand: it is handled when it is due, not before, and no delivery is counted for it.
 func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -42,15 +42,15 @@ func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 	r := s.next()
 	require.Equal(t, "m", r.message.UUID)
 	require.False(t, r.at.Before(due.Truncate(time.Millisecond)), "early")
-	require.False(t, r.origin.Redelivered, "it was kept and not given back")
+	require.False(t, r.origin.Redelivered, "it was kept in hand, not requeued")
 	s.stop()
 	require.NoError(t, b.Close())
 	require.Zero(t, p.depth("orders"))
 	require.Empty(t, s.runs)
 }
 
-// A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that could not
-// be published anew because its handler has made a header too large, comes back as it came.
+// A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that cannot be
+// published anew because its handler made a header too large, is redelivered unchanged.
 func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -74,14 +74,13 @@ func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A queue that refuses is tried again: what filled up for a moment takes the message when there is room.
+// A queue that rejects a message is retried: one that was full for a moment takes the message when there is room.
 func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()))
-	// A queue with room for one, whose messages are gone after 100 ms: it is full for the first attempt, not for the
-	// last.
+	// A queue with room for one message, which expires after 100 ms: full for the first attempt, not for the last.
 	_, err := p.ch.QueueDeclare("full", true, false, false, false,
 		amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish", "x-message-ttl": int32(100)})
 	require.NoError(t, err)
@@ -90,7 +89,7 @@ func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	}
 }
 
-// Where a dead letter queue or a delay queue is missing, because no consumer was ever there, it is declared.
+// A missing dead letter queue or delay queue, because no consumer has ever run, is declared.
 func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -107,7 +106,7 @@ func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
 	require.Equal(t, "dead", p.next("orders_dlq").MessageId)
 }
 
-// A delay queue for first deliveries that was deleted is declared again by the next publish.
+// A deleted delay queue for first deliveries is declared again by the next publish.
 func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -127,7 +126,7 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	require.Equal(t, "after", p.next("orders").MessageId)
 }
 
-// More returns than one channel may have publications in flight: each is reported, none is treated as stored.
+// More messages are returned than one channel may have in flight: each is reported, none is treated as stored.
 func TestPublish_EveryReturnIsTold(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

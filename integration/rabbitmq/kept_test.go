@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An alarm lasts for longer than all attempts to publish while delayed messages come for a further wait: they are kept
-// in hand, handled when they are due, and none is dead.
+// An alarm outlasts all attempts to publish while delayed messages arrive that must wait further: they are kept in hand
+// and handled when they are due, and none is dead-lettered.
 func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	t.Parallel()
 	const n = 15
@@ -52,7 +52,7 @@ func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// raiseAlarm makes a broker short of memory until the test ends.
+// raiseAlarm makes a broker run short of memory until the test ends.
 func raiseAlarm(t *testing.T, r *services.Rabbit) {
 	t.Helper()
 	watermark := func(ctx context.Context, limit string) {

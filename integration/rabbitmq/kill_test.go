@@ -16,7 +16,7 @@ import (
 )
 
 // The broker is killed with SIGKILL while 10,000 messages sit in delay queues, half of them retries and half first
-// deliveries, in queues of a named delay and on the grid: all come back, none early.
+// deliveries, in queues of a named delay and on the grid: all are delivered, none early.
 func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
@@ -68,13 +68,13 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	require.NoError(t, producer.Apply(t.Context(), producer.Plan("orders")))
 	began := time.Now()
 	require.NoError(t, producer.Publisher().Publish("orders", retries...))
-	named = max(30*time.Second, 10*time.Since(began).Round(time.Second)) // in which this machine can fail and store them
+	named = max(30*time.Second, 10*time.Since(began).Round(time.Second)) // enough for this machine to fail and store them
 	b := open(named)
 	s := consume(b)
 	failed.wait(t, n/2)
-	s.stop() // when it has stopped, every retry is confirmed
+	s.stop() // once it has stopped, every retry is confirmed
 	waiting, _ := came.count()
-	require.Zero(t, waiting, "a message came before the broker was killed: the delay is too short for this machine")
+	require.Zero(t, waiting, "a message was early, before the kill: the delay is too short for this machine")
 	for i := range n {
 		if !isRetry(i) {
 			m := message.NewMessage(strconv.Itoa(i), []byte("x"))
@@ -83,7 +83,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 			first = append(first, m)
 		}
 	}
-	require.NoError(t, b.Publisher().Publish("orders", first...)) // nobody reads meanwhile
+	require.NoError(t, b.Publisher().Publish("orders", first...)) // without a consumer
 
 	require.NoError(t, r.Settle(t.Context()))
 	require.NoError(t, r.Kill())
@@ -91,7 +91,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	consume(open(named))
 	came.wait(t, n)
 	came.requireExactly(t, n, func(int) bool { return true })
-	require.Empty(t, early, "messages came before they were due")
+	require.Empty(t, early, "messages were delivered before they were due")
 	_, again := came.count()
 	t.Logf("%d messages in delay queues, broker killed: %d lost, %d twice", n, 0, again)
 }

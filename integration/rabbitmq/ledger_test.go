@@ -21,7 +21,7 @@ func newLedger() *ledger {
 	return &ledger{entries: map[string]int{}}
 }
 
-// note enters id once more and returns how often it stands there now.
+// note enters id once more and returns how often it has been entered.
 func (l *ledger) note(id string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,14 +30,14 @@ func (l *ledger) note(id string) int {
 	return l.entries[id]
 }
 
-// count returns how many different messages are entered, and how often one was entered again.
+// count returns how many different messages are entered, and how many repetitions.
 func (l *ledger) count() (different, again int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.entries), l.total - len(l.entries)
 }
 
-// wait returns when n different messages are entered.
+// wait returns once n different messages are entered.
 func (l *ledger) wait(t *testing.T, n int) {
 	t.Helper()
 	await.Count(t, n, func() int { have, _ := l.count(); return have }, "messages are missing")

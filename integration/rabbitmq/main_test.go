@@ -11,12 +11,12 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// TestMain is also the main function of the process with which Watermill's suite restarts the broker.
+// TestMain is also the main function of the process in which Watermill's suite restarts the broker.
 func TestMain(m *testing.M) {
 	if url := os.Getenv(restartAddress); url != "" {
 		os.Exit(restart(url))
 	}
-	// These tests wait much more than they compute. Go's default is one at a time per core.
+	// These tests wait much more than they compute. By default Go runs one at a time per core.
 	if err := flag.Set("test.parallel", "10"); err != nil {
 		panic(err)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The network swallows everything and closes nothing. Heartbeats notice, both connections are made anew, and the
-// message that was in flight comes again.
+// The network swallows everything and closes nothing. Heartbeats notice, both connections are reopened, and the message
+// in flight is redelivered.
 func TestNetwork_SwallowsEverything(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
@@ -56,8 +56,8 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	}
 }
 
-// The broker stores a publication and its confirm is lost: the caller learns in time that the result is unknown, and
-// the next publish works.
+// The broker stores a message and its confirm is lost: the caller learns within its timeout that the result is unknown,
+// and the next publish works.
 func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
@@ -77,14 +77,14 @@ func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorContains(t, err, `"orders"`)
 	require.Less(t, time.Since(began), patience)
-	await.Count(t, 1, func() int { return p.depth("orders") }, "it was stored: unconfirmed is not refused")
+	await.Count(t, 1, func() int { return p.depth("orders") }, "it was stored: unconfirmed does not mean refused")
 
 	require.NoError(t, proxy.Heal())
 	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("after")) == nil })
 }
 
 // An error text of 200 KB is dead-lettered, and so is the stack of a panic, over the same connections as before: a
-// header of that size would end one.
+// header of that size would close one.
 func TestErrorText_Of200KB(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
@@ -137,7 +137,7 @@ func vhostOf(t *testing.T, rawURL string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// What the gauge says is what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
+// The gauge shows what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
 func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
@@ -156,7 +156,7 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	require.Equal(t, 2, b.Stats().Connections)
 	require.LessOrEqual(t, b.Stats().Channels, 4+20)
 	await.True(t, func() bool {
-		stats := b.Stats() // of now: while the broker looks after its queues it has a channel more
+		stats := b.Stats() // now: when the broker checks its queues, there is one channel more
 		connections, err := r.Management().Connections(t.Context(), vhostOf(t, rawURL))
 		require.NoError(t, err)
 		channels := 0
@@ -167,8 +167,8 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	})
 }
 
-// Processes or connections end again and again before anything can be answered or published. RabbitMQ counts that for
-// every message that was in hand, and must not take it for a reason to bury them.
+// Processes or connections end again and again before anything can be acked or published. RabbitMQ counts that for
+// every message that was in hand, and the messages must not be dead-lettered for it.
 func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -192,8 +192,8 @@ func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
 	require.Zero(t, dialPlain(t, url).depth("orders_dlq"))
 }
 
-// A connection that breaks is not a process that dies: a handler that outlives more connections than the crash limit,
-// and than RabbitMQ's own delivery limit, finishes its message, whose copies are acked then, and those behind it are
+// A broken connection is not a dead process: a handler that outlives more connections than the crash limit and
+// RabbitMQ's own delivery limit allow finishes its message, whose copies are then acked, and those behind it are
 // handled.
 func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
@@ -221,7 +221,7 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 		await.True(t, func() bool { return p.consumers("orders") == 0 })
 		require.NoError(t, proxy.Heal())
 		await.True(t, func() bool { return p.consumers("orders") == 1 })
-		for range 3 { // the network holds for as long as this takes
+		for range 3 { // the network stays up for this long
 			require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 		}
 	}
@@ -233,8 +233,8 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// An ack that fails, because the connection ended while the handler ran, is counted and logged, and the message is
-// acked without its handler when it comes again.
+// An ack that fails because the connection ended while the handler ran is counted and logged, and the message is acked
+// without its handler when it is redelivered.
 func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

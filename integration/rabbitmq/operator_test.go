@@ -21,8 +21,8 @@ import (
 
 func succeeds(*message.Message) error { return nil }
 
-// Publishers of a process publish to an exchange that does not exist, as fast as they can. RabbitMQ ends their channel
-// each time; retries and dead letters are not held up.
+// Publishers publish to a missing exchange as fast as they can. RabbitMQ closes their channel each time; retries and
+// dead letters are not held up.
 func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -69,16 +69,16 @@ func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	await.Count(t, n, func() int { return p.depth("orders_dlq") })
 }
 
-// What an operator deletes while the service runs is declared again when it is needed next, and Ping tells of it
-// before.
+// Anything an operator deletes while the service runs is declared again when it is next needed, and Ping reports it
+// before that.
 func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 	t.Parallel()
 	const delay = 100 * time.Millisecond
 	for name, tc := range map[string]struct {
 		remove func(p *plain) error
-		pings  string // what Ping says; "" where AMQP does not tell
+		pings  string // what Ping reports; "" if AMQP cannot tell
 		handle func(*message.Message) error
-		queue  string // where the message ends, if not with the handler
+		queue  string // where the message ends up, if not in the handler
 	}{
 		"the exchange": {
 			func(p *plain) error { return p.ch.ExchangeDelete("redrive", false, false) },
@@ -112,7 +112,7 @@ func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 				require.ErrorContains(t, b.Ping(t.Context()), tc.pings)
 			}
 			for _, publisher := range []brokers.Broker{b, producer} {
-				// Another process that publishes waits until the consumer's has healed what is its own.
+				// A publisher in another process waits until the consumer's process has healed its own queue.
 				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil },
 					2*patience, 50*time.Millisecond)
 				s.next()
@@ -134,7 +134,7 @@ func deletes(queue string) func(*plain) error {
 	}
 }
 
-// failsOnce makes a handler that fails the first attempt of each message.
+// failsOnce returns a handler that fails the first attempt of each message.
 func failsOnce() func(*message.Message) error {
 	return func(m *message.Message) error {
 		if a, ok := middleware.AttemptFrom(m.Context()); ok && a.Number == 1 {
@@ -144,7 +144,7 @@ func failsOnce() func(*message.Message) error {
 	}
 }
 
-// A consumer that no delay was named for costs two queues; those of the grid come when they are needed.
+// A consumer without named delays costs two queues; those of the grid are declared when they are needed.
 func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -155,7 +155,7 @@ func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
 	require.Len(t, queues(t, url), 2, "%v", queues(t, url))
 	findings, err := b.Check(t.Context(), b.Plan("orders"))
 	require.NoError(t, err)
-	require.Empty(t, findings, "what may come later is not missing")
+	require.Empty(t, findings, "a queue that may be declared later is not missing")
 	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 	s.schedule(0, 200*time.Millisecond)
 	require.Len(t, queues(t, url), 3)
@@ -165,8 +165,8 @@ func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
 	require.Contains(t, depths, brokers.Depth{Topic: "orders", Kind: brokers.DepthRetry})
 }
 
-// Headers that an AMQP client of Go cannot decode, and RabbitMQ takes: a table 40 deep, 9,000 entries. Such a message
-// is dead with its payload and the bytes of its headers, and costs no connection; all others are handled, once.
+// Headers that RabbitMQ accepts but a Go AMQP client cannot decode: a table 40 deep, 9,000 entries. Such a message is
+// dead-lettered with its payload and the bytes of its headers, and costs no connection; all others are handled once.
 func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 	t.Parallel()
 	deep := amqp.Table{}
@@ -219,7 +219,8 @@ func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 	}
 }
 
-// While the broker reads nothing from publishers, Publish and Close keep to their time, however much is to be written.
+// While the broker reads nothing from publishers, Publish and Close respect their timeouts, however much is to be
+// written.
 func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
@@ -237,7 +238,7 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	}
 	t.Cleanup(func() { watermark(context.Background(), "1GB") })
 	watermark(t.Context(), "1MB")
-	// A witness, because a broker that has been told of the alarm does not fill its sockets any more.
+	// A witness, because a broker that knows of the alarm does not fill its sockets any more.
 	awaitBlocked(t, openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
 		func(c *brokers.Config) { c.PublishTimeout = timeout }))
 	payload := make([]byte, 1<<20)
@@ -257,8 +258,8 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	require.Less(t, time.Since(began), patience)
 }
 
-// A queue is deleted and made again at once, as a script that changes its arguments does. RabbitMQ 3.10 takes a channel
-// that consumed from it for a consumer of the new one, and throws away what the queue sends there.
+// A queue is deleted and recreated at once, as by a script that changes its arguments. RabbitMQ 3.10 attributes a
+// channel that consumed from the old queue to the new one, and drops what the queue sends there.
 func TestOperator_MakesAQueueAgain(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(testing.TB) *services.Rabbit{

@@ -15,7 +15,7 @@ import (
 // patience bounds the wait for anything that must happen.
 const patience = await.Patience
 
-// plain is a client that knows nothing of Redrive: what it reads is what is on the wire.
+// plain is a client without Redrive: it reads what is on the wire.
 type plain struct {
 	t  *testing.T
 	ch *amqp.Channel
@@ -23,7 +23,7 @@ type plain struct {
 
 func dialPlain(t *testing.T, url string) *plain {
 	t.Helper()
-	// RabbitMQ ends a connection from which nothing has come for twice that time, as when a machine is too busy.
+	// RabbitMQ closes a connection on which nothing arrived for twice that time, for example on a busy machine.
 	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: time.Minute, Locale: "en_US"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -32,7 +32,7 @@ func dialPlain(t *testing.T, url string) *plain {
 	return &plain{t: t, ch: ch}
 }
 
-// next takes one message out of queue, waiting for it.
+// next takes one message from queue, waiting for it.
 func (p *plain) next(queue string) amqp.Delivery {
 	p.t.Helper()
 	var d amqp.Delivery
@@ -41,7 +41,7 @@ func (p *plain) next(queue string) amqp.Delivery {
 		d, ok, err = p.ch.Get(queue, true)
 		require.NoError(p.t, err)
 		return ok
-	}, "nothing came into %s", queue)
+	}, "no message in %s", queue)
 	return d
 }
 
@@ -61,13 +61,13 @@ func (p *plain) consumers(queue string) int {
 	return q.Consumers
 }
 
-// send publishes like a foreign producer and waits for nothing.
+// send publishes like a foreign producer, without waiting.
 func (p *plain) send(exchange, key string, msg amqp.Publishing) {
 	p.t.Helper()
 	require.NoError(p.t, p.ch.PublishWithContext(p.t.Context(), exchange, key, true, false, msg))
 }
 
-// readPlain takes up to n messages out of queue as Watermill messages with their string headers.
+// readPlain takes up to n messages from queue as Watermill messages with their string headers.
 func readPlain(t *testing.T, url, queue string, n int) []*message.Message {
 	t.Helper()
 	p := dialPlain(t, url)

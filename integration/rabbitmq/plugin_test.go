@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Without the plugin, opening fails with a sentence that says so and what to do, and the broker hardly notices.
+// Without the plugin, opening fails with an error that names the plugin and the remedy, and costs the broker next to
+// nothing.
 func TestPlugin_Missing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -33,8 +34,8 @@ func TestPlugin_Missing(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// The plugin is in no package, so this broker is taught its exchange type's name, behind which a
-// topic exchange delivers at once: names, bindings and headers are real, the delay is not.
+// The plugin is in no package, so this broker gets an exchange type of the same name that is a topic exchange and
+// delivers at once: names, bindings and headers are real, the delay is not.
 func TestPlugin_NamesAndHeaders(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, false)
@@ -60,7 +61,7 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 		d := p.next("spy")
 		require.Equal(t, "invoice.created", d.RoutingKey, "D18: the original routing key")
 		require.EqualValues(t, delay, d.Headers["x-delay"], "D19")
-		require.IsType(t, int64(0), d.Headers["x-delay"], "the plugin ends the connection when it is a text")
+		require.IsType(t, int64(0), d.Headers["x-delay"], "the plugin closes the connection if it is a string")
 		require.EqualValues(t, i+1, d.Headers["x-retry-count"], "D16")
 		require.IsType(t, int32(0), d.Headers["x-retry-count"])
 		require.Equal(t, int64(7), d.Headers["tenant"])
@@ -76,9 +77,9 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 	require.Zero(t, p.depth("spy"))
 }
 
-// The real plugin. No package registry has it: build the tag that fits the broker as its README says, unpack it into a
-// directory, and name that in TEST_DELAYED_PLUGIN_DIR. It passed with 3.10.2, compiled for RabbitMQ 3.10.8, on
-// 2026-11-21.
+// The real plugin. No package registry has it: build the tag that fits the broker as its README describes, unpack it
+// into a directory, and name that directory in TEST_DELAYED_PLUGIN_DIR. It passed with 3.10.2, compiled for RabbitMQ
+// 3.10.8, on 2026-11-21.
 func TestPlugin_Delays(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("TEST_DELAYED_PLUGIN_DIR")
@@ -106,7 +107,7 @@ func TestPlugin_Delays(t *testing.T) {
 	require.NotContains(t, d.Headers, "x-delay", "D25")
 	require.EqualValues(t, 3, d.Headers["x-retry-count"])
 	require.Equal(t, "inv-1", other.next().message.UUID)
-	require.Empty(t, other.runs, "D9: retries come to one service only")
+	require.Empty(t, other.runs, "D9: retries reach one service only")
 
 	// First-delivery delays: a short one does not wait behind a long one, and every service gets its copy.
 	published := time.Now()

@@ -62,8 +62,8 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.Zero(t, p.depth("orders_retry"))
 }
 
-// A server that names queues in its own way redrives to the place that the consumer's broker recorded: the one retry
-// queue, which messages leave when they expire, or the consumer's queue, where they wait for as long as nobody reads.
+// A server with a different naming redrives to the place that the consumer's broker recorded: the one retry queue, from
+// which messages expire, or the consumer's queue, where they wait until it is read.
 func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 	t.Parallel()
 	type options = []func(*brokers.Config)
@@ -76,7 +76,7 @@ func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 		"named delays":                            {"orders", named, nil},
 		"named delays, a server with one queue":   {"orders", named, one},
 		"one retry queue, a server with delays":   {"orders_retry", one, named},
-		"one retry queue, a server like the same": {"orders_retry", one, one},
+		"one retry queue, a server with the same": {"orders_retry", one, one},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,15 +102,15 @@ func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 			require.Empty(t, s.runs, "once")
 
 			s.stop()
-			redrive("while nobody reads")
+			redrive("without a reader")
 			waiting := p.next("orders")
-			require.Equal(t, "while nobody reads", string(waiting.Body))
+			require.Equal(t, "without a reader", string(waiting.Body))
 			require.Empty(t, waiting.Expiration, "it waits for its consumer for as long as that takes")
 		})
 	}
 }
 
-// System B as it is written: first delivery after 10 s, retries 10, 20 and 40 s later, all in the one delayed queue of
+// System B as specified: first delivery after 10 s, retries 10, 20 and 40 s later, all through the one delayed queue of
 // the event type, and then the DLX.
 func TestPresetB_TimelineAndNames(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(3, time.Minute), fails)
 	_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
 	require.NoError(t, err)
-	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // somebody else watches the DLX
+	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // another party watches the DLX
 
 	m := newMessage(`{"type":"OrderReminderEvent"}`)
 	envelope.SetDelay(m, 10*time.Second)
@@ -142,7 +142,7 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 	require.Equal(t, d.MessageId, p.next("audit").MessageId)
 }
 
-// b3 is where B's runs have waited before.
+// b3 is where B's runs have waited.
 var b3 = []string{
 	"order-reminder-delayed-queue", "order-reminder-delayed-queue", "order-reminder-delayed-queue",
 	"order-reminder-delayed-queue",
@@ -176,7 +176,7 @@ func TestPresetB_PermanentErrorsAreNotRetried(t *testing.T) {
 }
 
 // System D: the literal timeline of 0, 1 and 6 s, on a bus where a foreign producer publishes, with another service
-// that sees the event once.
+// that gets the event once.
 func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -227,7 +227,7 @@ func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	require.Empty(t, other.runs, "D9: one service's retries never reach the other")
 }
 
-// A service that says its name in the environment only.
+// A service whose name is set only in the environment.
 func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -243,7 +243,7 @@ func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	s.stop()
 }
 
-// A message that a PHP consumer has tried twice already has one try left of three.
+// A message that a PHP consumer has already tried twice has one of three tries left.
 func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -259,10 +259,10 @@ func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	require.Equal(t, 3, r.attempt.Number)
 	require.True(t, r.attempt.IsLast())
 	require.Equal(t, int64(3), p.next("easyweek.invoice-service.failed").Headers["x-retry-count"],
-		"the type that it came with")
+		"the type that it arrived with")
 }
 
-// System E as it is written: a time to live of 5 s, runs at 0, 5, 10 and 15 s, then limbo.
+// System E as specified: a time to live of 5 s, runs at 0, 5, 10 and 15 s, then limbo.
 func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	t.Parallel()
 	const queue = "sgp.fechamento.reabertura.notificacao.dre"
@@ -283,8 +283,8 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	require.Zero(t, p.depth(queue+".deadletter"))
 }
 
-// E on queues that exist, classic, in the original's spelling, and with a consumer alongside ours that still rejects:
-// its cycles count.
+// E on existing classic queues in the original's spelling, with an old consumer alongside ours that still rejects: its
+// cycles count.
 func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 	t.Parallel()
 	const queue, bus = "dre", "sme.sgp.workers"

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The queues of each preset, with the arguments that the five systems name, as the broker has them.
+// The queues of each preset on the broker, with the arguments that the five systems name.
 func TestPresets_QueuesOnTheBroker(t *testing.T) {
 	t.Parallel()
 	limbu := brokers.TTLCycle("sme.sgp.workers")
@@ -96,8 +96,8 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 	}
 }
 
-// A message that is rejected, by the broker's own tools or a consumer that knows nothing of Redrive, goes where the
-// preset says: D's to .failed, and E's through the wait queue back to the main queue.
+// A message that is rejected, by the broker's own tools or by a consumer without Redrive, goes where the preset directs
+// it: D's to .failed, and E's through the wait queue back to the main queue.
 func TestPresets_ARejectedMessage(t *testing.T) {
 	t.Parallel()
 	reject := func(t *testing.T, p *plain, queue string) {
@@ -131,7 +131,7 @@ func TestPresets_ARejectedMessage(t *testing.T) {
 	})
 }
 
-// A first-delivery delay on the bus reaches every service once, and each service its own copy.
+// A first-delivery delay on the bus reaches every service once, each with its own copy.
 func TestPresets_DelayedEventReachesEveryService(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Publishing to a queue, exchange or key that is not there is an error that names it, also among many that are fine.
+// Publishing to a missing queue, exchange or key is an error that names it, also among many that succeed.
 func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -48,7 +48,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 		require.ErrorContains(t, err, strconv.Quote(tc.key))
 	}
 
-	// 64 callers, every second of whom has nowhere to go: each gets its own answer.
+	// 64 callers, half of them without a destination: each gets its own result.
 	var group sync.WaitGroup
 	for i := range 64 {
 		group.Go(func() {
@@ -72,7 +72,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	require.Equal(t, 640, p.depth("orders"))
 }
 
-// A retry that finds no queue to go to is an error, and the message that failed stays with the broker.
+// A retry without a queue to go to is an error, and the message that failed stays with the broker.
 func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -89,13 +89,13 @@ func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	require.NoError(t, err)
 	p.send("", "orders", amqp.Publishing{MessageId: "m", Body: []byte("x")})
 	require.Equal(t, 1, s.next().attempt.Number)
-	require.Equal(t, 1, s.next().attempt.Number, "given back, its attempt not counted")
+	require.Equal(t, 1, s.next().attempt.Number, "requeued, its attempt not counted")
 	s.stop()
 	require.NoError(t, b.Close())
 	require.Equal(t, "m", p.next("orders").MessageId)
 }
 
-// A batch is one wait: it is confirmed as a whole, in order, and much larger than the window of one channel.
+// A batch is one wait: it is confirmed as a whole, in order, and may be much larger than the window of one channel.
 func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -105,7 +105,7 @@ func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	require.NoError(t, err)
 
 	var group sync.WaitGroup
-	for caller := range 4 { // together they need more places than there are
+	for caller := range 4 { // together they need more slots than there are
 		group.Go(func() {
 			batch := make([]*message.Message, 3000)
 			for i := range batch {
@@ -130,7 +130,7 @@ func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	}
 }
 
-// A full queue refuses, and says so.
+// A full queue refuses, and the error names it.
 func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -145,7 +145,7 @@ func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `"full"`)
 }
 
-// Few connections and channels, whatever is going on, and none when all is closed.
+// Connections and channels stay few, whatever happens, and all are closed in the end.
 func TestStats_StayFew(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -175,7 +175,7 @@ func TestStats_StayFew(t *testing.T) {
 	require.Equal(t, rabbitmq.Stats{}, b.Stats())
 }
 
-// What a header may not be is refused before it ends the connection, and everybody else's publishes with it.
+// A header that AMQP forbids is refused before it closes the connection and fails all other publishes with it.
 func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -20,11 +20,11 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// restartAddress is set in the process that Watermill's suite starts to restart the broker: it holds the URL at which
-// the test's process, which owns the broker, does so.
+// restartAddress is set in the process that Watermill's suite starts to restart the broker. It is the URL at which the
+// test's process, which owns the broker, restarts it.
 const restartAddress = "REDRIVE_TEST_RESTART"
 
-// restart asks the test's process for the restart, and waits for it.
+// restart asks the test's process for a restart, and waits for it.
 func restart(url string) int {
 	resp, err := http.Post(url, "text/plain", nil)
 	if err != nil {
@@ -39,10 +39,9 @@ func restart(url string) int {
 }
 
 // TestReconnect is Watermill's own reconnect test: 10,000 messages from 100 publishers, while the broker is killed
-// twice. It has a separate race: it compares when the last message is received, which may be before the publisher of
-// that message has noted it. So the last one is held back here; and because the race detector would still complain of
-// that test, it runs in a process without it: a detector that is configured to be silent is
-// as slow, and the suite's deadline is fixed.
+// twice. That test has a race: it compares when the last message is received, which may be before the publisher has
+// recorded it. So the last message is held back here; and because the race detector would still report the test, it
+// runs in a process without the detector: a silenced detector is just as slow, and the suite's deadline is fixed.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	if raceEnabled {
@@ -51,7 +50,7 @@ func TestReconnect(t *testing.T) {
 		return
 	}
 	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
-	var one sync.Mutex // the suite starts the second restart whether the first has ended or not
+	var one sync.Mutex // the suite starts the second restart without waiting for the first
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		one.Lock()
 		defer one.Unlock()
@@ -84,7 +83,7 @@ func TestReconnect(t *testing.T) {
 		})
 }
 
-// lastHeldBack hands the 10,000th message out a second late.
+// lastHeldBack hands out the 10,000th message a second late.
 type lastHeldBack struct{ message.Subscriber }
 
 func (s *lastHeldBack) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -98,7 +97,7 @@ func (s *lastHeldBack) Subscribe(ctx context.Context, topic string) (<-chan *mes
 		seen := map[string]struct{}{}
 		for m := range in {
 			if seen[m.UUID] = struct{}{}; len(seen) == 10_000 {
-				<-time.After(time.Second) // real time: what holds it back
+				<-time.After(time.Second) // real time: the delay of the last message
 			}
 			select {
 			case out <- m:

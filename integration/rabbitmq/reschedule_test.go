@@ -19,8 +19,7 @@ import (
 
 var _ redrive.BatchRedriver = (*rabbitmq.Broker)(nil)
 
-// A batch that is redriven has an answer for each message: those that cannot be sent explain why, and keep no other
-// back.
+// A redriven batch has a result for each message: those that cannot be sent get an error, and hold back no other.
 func TestRescheduleAll_AnswersForEach(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -64,7 +63,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 		if _, faulty := faults[i]; !faulty {
 			d := <-deliveries
 			require.Equal(t, strconv.Itoa(i), d.MessageId, "in their order")
-			require.Equal(t, "orders", d.Headers["x-routing-key"], "what the handler saw before")
+			require.Equal(t, "orders", d.Headers["x-routing-key"], "as the handler saw it before")
 		}
 	}
 
@@ -74,7 +73,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 	require.ErrorContains(t, errs[0], "1 origins for 2 messages")
 }
 
-// While the connection is being cut, every message that has no error is there, and none is answered for twice.
+// While the connection is being cut, every message without an error is stored, and none is reported twice.
 func TestRescheduleAll_ConfirmedIsStored(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

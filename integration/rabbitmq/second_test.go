@@ -10,18 +10,18 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// second is a broker alongside the shared one, with a TLS port that asks clients for certificates, which tests may
-// reconfigure, alarm, freeze and kill. It starts when the first of them asks for it.
+// second is a broker besides the shared one, with a TLS port that asks clients for certificates. Tests may reconfigure,
+// alarm, freeze and kill it. It starts when the first test asks for it.
 var second struct {
-	sync.RWMutex // locked by a test that has the broker alone
+	sync.RWMutex // locked by a test that uses the broker exclusively
 
 	start  sync.Mutex // guards the fields below
 	rabbit *services.Rabbit
 	err    error
 }
 
-// borrowSecond lends the second broker until the test ends, with alone to no other test meanwhile. A test that has
-// killed it need not start it again.
+// borrowSecond lends the second broker until the test ends, with alone to no other test in the meantime. A test that
+// kills it need not restart it.
 func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	t.Helper()
 	if alone {
@@ -50,7 +50,7 @@ func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	return second.rabbit
 }
 
-// closeSecond ends the second broker, when all tests have ended.
+// closeSecond stops the second broker when all tests have ended.
 func closeSecond() error {
 	if second.rabbit == nil {
 		return nil

@@ -20,8 +20,8 @@ import (
 
 var errDown = errors.New("the payment service is down")
 
-// storeTimeout is how long a busy machine may take to store a message, where a test is not about that. It is long
-// enough for that, and short enough for one whose confirm never comes to be published again within our patience.
+// storeTimeout is how long a busy machine may take to store a message in tests about something else. It is also short
+// enough that a message whose confirm never arrives is published again within our patience.
 const storeTimeout = 30 * time.Second
 
 // openBroker opens a broker that the test closes.
@@ -136,8 +136,8 @@ func (s *service) nextWithin(limit time.Duration) run {
 	}
 }
 
-// schedule waits for n runs and holds the time between them against want: never early, and on any machine. How exact
-// delays are is measured against those of plain clients, see TestDelays_Accuracy.
+// schedule waits for n runs and compares the time between them with want: never early, on any machine.
+// TestDelays_Accuracy measures how exact delays are, against those of plain clients.
 func (s *service) schedule(want ...time.Duration) []run {
 	s.t.Helper()
 	runs := make([]run, len(want))
@@ -155,8 +155,8 @@ func (s *service) schedule(want ...time.Duration) []run {
 	return runs
 }
 
-// publish stores messages, however busy the machine is: the timeout of a broker that is to be left waiting by the test
-// may be too short for that.
+// publish stores messages, however busy the machine is: a test that wants its broker to run into the timeout may have
+// set it too short for that.
 func publish(t *testing.T, url string, messages ...*message.Message) {
 	t.Helper()
 	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = patience })

@@ -14,15 +14,15 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker closes the channel of a consumer that holds a message for too long, and again when the message has come
-// back and waits for its handler. The handler is not started again alongside the one that still runs, whose late answer
-// stands; its ack, whose delivery tag means another message by now, acks no other; and the messages alongside it are
+// The broker closes the channel of a consumer that holds a message for too long, and again when the message has been
+// redelivered and waits for its handler. The handler is not started again alongside the one that still runs, whose late
+// result counts; its ack, whose delivery tag now belongs to another message, acks no other; and the other messages are
 // handled.
 func TestConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, true)
 	url := r.VHost(t)
-	// Channels read both when they open. RabbitMQ looks for late consumers once a minute, these look every second.
+	// Channels read both settings when they open. RabbitMQ looks for late consumers once a minute, this one every second.
 	settings := func(ctx context.Context, timeout, tick string) {
 		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, consumer_timeout, "+timeout+
 			"), application:set_env(rabbit, channel_tick_interval, "+tick+").")
@@ -46,7 +46,7 @@ func TestConsumerTimeout(t *testing.T) {
 	require.Equal(t, "slow", s.next().message.UUID)
 	const closings = 3
 	for n := range closings {
-		if n == closings-1 { // the next channel is for messages that nothing holds, whatever holds up this process
+		if n == closings-1 { // the next channel gets messages that nothing holds, whatever delays this process
 			settings(t.Context(), "1800000", "60000")
 		}
 		await.True(t, func() bool { return p.consumers("orders") == 0 }, "the channel was closed")

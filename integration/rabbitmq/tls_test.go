@@ -34,8 +34,8 @@ func inVHost(t *testing.T, rawURL, other string) string {
 	return u.String()
 }
 
-// amqps:// with certificates of both sides, none of them the system's: messages larger than a TLS record come through,
-// and closing leaves nothing unsaid. Every way to get it wrong ends in an error that says what to do, without the
+// amqps:// with certificates on both sides, none of them from the system's authorities: messages larger than a TLS
+// record pass, and closing flushes everything. Every misconfiguration ends in an error with the remedy and without the
 // password.
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestTLS(t *testing.T) {
 	require.ElementsMatch(t, []int{len(big), len("small")}, sizes)
 	s.stop()
 	require.NoError(t, b.Close())
-	require.Zero(t, p.depth("orders"), "the last ack has come")
+	require.Zero(t, p.depth("orders"), "the last ack has arrived")
 
 	stranger, err := services.NewCertificates(t.TempDir())
 	require.NoError(t, err)
@@ -64,17 +64,17 @@ func TestTLS(t *testing.T) {
 		url  string
 		says []string
 	}{
-		"an authority of the system's": {mine, []string{"unknown authority", "cacertfile="}},
+		"one of the system's authorities": {mine, []string{"unknown authority", "cacertfile="}},
 		"the wrong authority": {
 			withQuery(t, mine, "cacertfile", stranger.CA),
 			[]string{"unknown authority", "correct the file that cacertfile names"},
 		},
-		"a file that is not there": {withQuery(t, mine, "cacertfile", "/nowhere/ca.pem"), []string{"/nowhere/ca.pem"}},
-		"a name that the certificate is not for": {
+		"a missing file": {withQuery(t, mine, "cacertfile", "/nowhere/ca.pem"), []string{"/nowhere/ca.pem"}},
+		"a name that is not in the certificate": {
 			withQuery(t, mine, "cacertfile", r.Certificates.CA, "server_name_indication", "rabbit.example.com"),
 			[]string{"rabbit.example.com", "server_name_indication="},
 		},
-		"no certificate of the client's": {
+		"no client certificate": {
 			withQuery(t, secure, "cacertfile", r.Certificates.CA),
 			[]string{"certfile=", "keyfile="},
 		},

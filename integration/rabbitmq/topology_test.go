@@ -31,7 +31,7 @@ func queues(t *testing.T, rawURL string) map[string]services.Queue {
 	return byName
 }
 
-// What plan shows is what apply makes, with the arguments that keep messages safe, and check then finds nothing.
+// Apply declares exactly what Plan shows, with the arguments that keep messages safe, and Check then finds nothing.
 func TestTopology_PlanApplyCheck(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -81,7 +81,7 @@ func TestTopology_PlanApplyCheck(t *testing.T) {
 				require.Len(t, live.Arguments, len(q.Args), q.Name)
 				require.Contains(t, plan.String(), q.Name)
 				require.True(t, live.Durable, "D6")
-				require.NotContains(t, live.Arguments, "x-expires", "a queue that expires takes its messages along")
+				require.NotContains(t, live.Arguments, "x-expires", "a queue that expires loses its messages")
 				if live.Type == "quorum" && live.Arguments["x-dead-letter-exchange"] != nil {
 					require.Equal(t, "at-least-once", live.Arguments["x-dead-letter-strategy"], q.Name)
 					require.Equal(t, "reject-publish", live.Arguments["x-overflow"], q.Name)
@@ -94,15 +94,15 @@ func TestTopology_PlanApplyCheck(t *testing.T) {
 				}
 			}
 
-			// The consumer finds what it needs and makes nothing more.
+			// The consumer finds what it needs and declares nothing more.
 			serve(t, b, tc.topic, middleware.Laravel(1), fails)
 			require.Len(t, queues(t, url), len(plan.Queues))
 		})
 	}
 }
 
-// Existing queues and exchanges with other arguments end in an error that names the object, the argument, both values
-// and the ways out, and in nothing else: they stay as they are, with their messages.
+// Existing queues and exchanges with other arguments cause an error that names the object, the argument, both values
+// and the remedies, and nothing else: they stay unchanged, with their messages.
 func TestTopology_ForeignArguments(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -169,12 +169,12 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			require.True(t, found)
 			require.ErrorAs(t, b.Apply(t.Context(), plan), &fault)
 
-			// A refusal costs no other publisher the connection.
+			// A refusal does not cost other publishers the connection.
 			_, err = p.ch.QueueDeclare("elsewhere", true, false, false, false, nil)
 			require.NoError(t, err)
 			require.NoError(t, b.Publisher().Publish("elsewhere", newMessage("x")))
 			require.LessOrEqual(t, p.depth(tc.queue), 1,
-				"it has not been touched, but a delay queue may have let its message go")
+				"the queue is untouched, but a delay queue may have expired its message")
 		})
 	}
 }
@@ -191,7 +191,7 @@ func without(args amqp.Table, key string) amqp.Table {
 	return args
 }
 
-// An exchange of another type is named as well.
+// An exchange of a different type is named as well.
 func TestTopology_ForeignExchange(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -207,7 +207,7 @@ func TestTopology_ForeignExchange(t *testing.T) {
 	}, *fault)
 }
 
-// Queues that belong to somebody else are consumed as they are, and what is missing is made.
+// Queues that belong to others are consumed as they are, and missing ones are declared.
 func TestTopology_Adopt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -228,8 +228,8 @@ func TestTopology_Adopt(t *testing.T) {
 	require.Contains(t, there, "orders_retry")
 }
 
-// A queue in which retries would stay is refused with what makes it work, and nothing is left behind by the start that
-// failed.
+// A queue in which retries would get stuck is refused with the setting that makes it work, and the failed start leaves
+// nothing behind.
 func TestTopology_NoWayBackIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]amqp.Table{
@@ -258,7 +258,7 @@ func TestTopology_NoWayBackIsRefused(t *testing.T) {
 				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(),
 					`nothing comes back from queue "orders_retry"`)
 			}
-			b := openBroker(t, url+"?declare=adopt&naming=laravel&retry=%7Bqueue%7D_wait") // as the refusal says
+			b := openBroker(t, url+"?declare=adopt&naming=laravel&retry=%7Bqueue%7D_wait") // as the refusal suggests
 			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
 				fails)
 			p.send("", "orders", amqp.Publishing{MessageId: "m"})
@@ -268,7 +268,7 @@ func TestTopology_NoWayBackIsRefused(t *testing.T) {
 	}
 }
 
-// declare=none with everything there, and a way back, works, and makes nothing; with something missing it is refused.
+// declare=none works and declares nothing if everything exists and there is a way back; otherwise it refuses.
 func TestTopology_None(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -296,7 +296,7 @@ func TestTopology_None(t *testing.T) {
 	require.Len(t, queues(t, url), 3)
 }
 
-// A retry queue that an earlier version, or another policy, has made with a time to live does not stop the service: it
+// A retry queue that an earlier version or another policy declared with a time to live does not stop the service: it
 // keeps its name and serves the new policy, never early.
 func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
 	t.Parallel()
@@ -316,7 +316,7 @@ func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
 	}
 }
 
-// A producer in another language asks for a first delay by the delayed queue and the message's own expiration; its
+// A producer in another language asks for a first delay through the delayed queue and the message's own expiration; its
 // x-delay is the base of the backoff.
 func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	t.Parallel()
@@ -332,7 +332,8 @@ func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	require.Equal(t, "300", runs[0].message.Metadata["x-original-delay"])
 }
 
-// A changed policy makes new queues and leaves the old ones alone, and what waits in those comes when it is due.
+// A changed policy declares new queues and leaves the old ones alone, and messages in those are delivered when they are
+// due.
 func TestTopology_ChangedPolicyRedeclaresNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -355,7 +356,7 @@ func TestTopology_ChangedPolicyRedeclaresNothing(t *testing.T) {
 	}
 }
 
-// However many different delays there are, first deliveries and retries, the number of queues is bounded.
+// However many different delays there are, for first deliveries and retries, the number of queues is bounded.
 func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -382,7 +383,7 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 		}
 	})
 	after := queues(t, url)
-	// One set for retries, made when the consumer subscribed, and one for first deliveries to the topic.
+	// One set for retries, declared when the consumer subscribed, and one for first deliveries to the topic.
 	require.LessOrEqual(t, before, 2+22)
 	require.LessOrEqual(t, len(after), 2+2*22)
 	await.True(t, func() bool {
@@ -394,7 +395,7 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 	})
 }
 
-// AMQP does not tell of bindings; with the management API, Check finds those that are missing, and those only.
+// AMQP cannot list bindings; with the management API, Check finds exactly those that are missing.
 func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -423,14 +424,14 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	require.Contains(t, findings[0].String(), "is missing")
 	findings, err = blind.Check(t.Context(), plan)
 	require.NoError(t, err)
-	require.Empty(t, findings, "which is why ChecksBindings must be asked")
+	require.Empty(t, findings, "which is why callers must check ChecksBindings")
 
 	require.NoError(t, b.Apply(t.Context(), plan))
 	findings, err = b.Check(t.Context(), plan)
 	require.NoError(t, err)
 	require.Empty(t, findings)
 
-	// An exchange that is missing is found with everything that hangs on it.
+	// A missing exchange is reported along with everything that depends on it.
 	require.NoError(t, p.ch.ExchangeDelete("easyweek.bus", false, false))
 	findings, err = b.Check(t.Context(), plan)
 	require.NoError(t, err)
@@ -440,7 +441,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 
 	closed := with("management", "http://127.0.0.1:1")
 	_, err = closed.Check(t.Context(), plan)
-	require.ErrorContains(t, err, "management API", "not finding out is not the same as finding nothing")
+	require.ErrorContains(t, err, "management API", "an incomplete check is not a clean one")
 	for _, address := range []string{"localhost:15672", "http://guest:guest@localhost:15672", "ftp://localhost"} {
 		_, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Params: brokers.Params{"management": address}})
 		require.ErrorContains(t, err, "management", address)
@@ -448,7 +449,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	}
 }
 
-// What the first delayed publish would declare can be declared beforehand, and is all that it needs.
+// Everything that the first delayed publish would declare can be declared beforehand, and nothing more is needed.
 func TestTopology_PlanDelayed(t *testing.T) {
 	t.Parallel()
 	for name, scheme := range map[string]brokers.NameScheme{
@@ -465,7 +466,7 @@ func TestTopology_PlanDelayed(t *testing.T) {
 			require.NoError(t, b.Apply(t.Context(), plan))
 			before := queues(t, url)
 
-			// A producer that may not declare anything.
+			// A producer that may not declare.
 			producer := openBroker(t, url, naming(scheme), params("grid", "false", "declare", "none"),
 				delays(200*time.Millisecond))
 			m := newMessage("x")
@@ -478,8 +479,7 @@ func TestTopology_PlanDelayed(t *testing.T) {
 	}
 }
 
-// A policy on our queues that loses messages is found: RabbitMQ applies it to queues that are there, and reports it
-// nowhere.
+// A policy on our queues that loses messages is found: RabbitMQ applies it to existing queues and reports it nowhere.
 func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	t.Parallel()
 	server := services.SharedRabbitMQ(t)
@@ -505,7 +505,7 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	await.True(t, func() bool { return len(texts()) == 2 })
 	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=3600000`)
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
-	await.True(t, func() bool { // RabbitMQ takes a policy off some queues after it has put it on others
+	await.True(t, func() bool { // RabbitMQ removes a policy from some queues after applying it to others
 		found := texts()
 		return len(found) == 2 && strings.Contains(strings.Join(found, "\n"),
 			`queue "orders_dlq": policy "temporary" sets message-ttl=1000`)

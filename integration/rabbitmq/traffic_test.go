@@ -15,15 +15,15 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker is killed twice while messages are published, fail, wait and come again: whatever Publish has confirmed is
-// handled, and a caller whose publish failed gets an error.
+// The broker is killed twice while messages are published, fail, wait and are retried: everything that Publish
+// confirmed is handled, and a caller whose publish failed gets an error.
 func TestKill_UnderTraffic(t *testing.T) {
 	t.Parallel()
 	const kills, between, delay = 2, 1500, 200 * time.Millisecond
 	r := services.RabbitMQ(t, services.RabbitConfig{DeadLetterConfirmTimeout: 2 * time.Second})
 	b := openBroker(t, r.URL, delays(delay), params("grid", "false", "prefetch", "50"), func(c *brokers.Config) {
 		c.Concurrency = 16
-		c.PublishTimeout = 3 * time.Second // shorter than the broker is away
+		c.PublishTimeout = 3 * time.Second // shorter than the outage
 	})
 	handled := newLedger()
 	serve(t, b, "orders", middleware.Config{
@@ -95,6 +95,6 @@ func TestKill_UnderTraffic(t *testing.T) {
 	await.None(t, func() int { return len(missing()) }, "confirmed messages are not handled")
 	_, again := handled.count()
 	t.Logf("%d confirmed, %d publishes failed, %d kills: 0 lost, %d handled again", len(confirmed), failures, kills, again)
-	require.Positive(t, failures, "the broker was never missed: the test shows nothing")
+	require.Positive(t, failures, "no publish hit an outage: the test proves nothing")
 	require.Less(t, again, len(confirmed)/2)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite on watermill-amqp as it is.
+// The suite on an unmodified watermill-amqp.
 func TestConformance_WatermillAMQP(t *testing.T) {
 	server := services.SharedRabbitMQ(t)
 	brokertest.Run(t, brokertest.Harness{
@@ -46,7 +46,7 @@ func TestConformance_WatermillAMQP(t *testing.T) {
 		Volume:    300,
 		Watermill: &tests.Features{ConsumerGroups: true, Persistent: true, ForceShort: true},
 		Except: map[string]string{
-			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 			"Publish_WithoutAConsumerKeepsOrRefuses": "watermill-amqp's fanout exchange drops what is published before " +
 				"a group has a queue",
 		},
