@@ -27,9 +27,9 @@ func masked(output string) string {
 	return uuid.ReplaceAllString(when.ReplaceAllString(output, "TIME"), "ID")
 }
 
-// A reader of the README in an empty directory: go mod init, go get, the program, go run. What it prints is what stands
-// there. Only where the library comes from is not as for a reader: from this checkout, with the module cache that this
-// test was built from.
+// A reader of the README in an empty directory types its go get, the program and its go run. What it prints is what
+// stands there. Only where the library comes from is not as for a reader: from this checkout, with the module cache of
+// this test.
 func TestREADME_Program(t *testing.T) {
 	t.Parallel()
 	readme := pages(t)[0]
@@ -42,7 +42,16 @@ func TestREADME_Program(t *testing.T) {
 	require.NotEmpty(t, program)
 	dir := newModule(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
-	output := goCommand(t, dir, "run", ".")
+	var output string
+	for _, line := range readme.typed() {
+		switch args := strings.Fields(line); {
+		case len(args) < 3 || args[0] != "go":
+		case args[1] == "get":
+			goCommand(t, dir, args[1:]...)
+		case line == "go run .":
+			output = goCommand(t, dir, args[1:]...)
+		}
+	}
 	var want string
 	for _, block := range readme.blocks("text") {
 		if strings.HasPrefix(block, "order 4711") {
@@ -52,23 +61,29 @@ func TestREADME_Program(t *testing.T) {
 	require.Equal(t, masked(want), masked(output))
 }
 
-// newModule is a reader's module in an empty directory, which requires the library as it is in this checkout.
+// typed are the commands of a page, in their order and without their comments.
+func (p page) typed() (lines []string) {
+	for _, block := range p.blocks("console") {
+		for line := range strings.Lines(block) {
+			line, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "$ "), " #")
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// newModule is a reader's empty module, in which the library is that of this checkout.
 func newModule(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	checkout, err := filepath.Abs(root)
-	require.NoError(t, err)
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	require.NoError(t, err)
 	// a new module looks at more of it than the build of this one
 	graph := exec.CommandContext(t.Context(), "go", "mod", "graph")
 	graph.Dir = root
 	require.NoError(t, graph.Run(), "go mod graph")
 	goCommand(t, dir, "mod", "init", "example.com/shop")
-	// what go get asks the checksum database for
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 	goCommand(t, dir, "mod", "edit", "-replace", "github.com/redrive-go/redrive="+checkout)
-	goCommand(t, dir, "get", "github.com/redrive-go/redrive")
 	return dir
 }
 
@@ -79,14 +94,15 @@ var flags = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(out))
 })
 
-// goCommand runs the go command without a network and returns what it prints. A test of a reader runs without vet,
+// goCommand runs the go command without a network and returns what it prints: with the module cache alone, and without
+// the checksum database. It changes go.mod and go.sum only where a reader's would. A test of a reader runs without vet,
 // which would look through the sources of all that it imports: make lint does, with the same programs in examples.
 func goCommand(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	var output bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
-	cmd.Env = append(os.Environ(), "GOFLAGS="+flags()+" -mod=mod -vet=off", "GOPROXY=off", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "GOFLAGS="+flags()+" -vet=off", "GOPROXY=off", "GOSUMDB=off", "GOWORK=off")
 	require.NoError(t, cmd.Run(), "go %s\n%s", strings.Join(args, " "), &output)
 	return output.String()
 }
@@ -106,17 +122,16 @@ func TestGettingStarted(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(p.blocks("go")[i]), 0o600))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "redrive.yaml"), []byte(p.blocks("yaml")[0]), 0o600))
-	var lines []string
-	for _, block := range p.blocks("console") {
-		lines = append(lines, strings.Split(strings.TrimSpace(block), "\n")...)
-	}
-	goCommand(t, dir, "build", "-ldflags=-s -w", "-o", "shop", ".")
+	lines := p.typed()
 	var orders string
 	for _, line := range lines {
-		if rest, ok := strings.CutPrefix(line, "$ go run . "); ok {
+		switch rest, runs := strings.CutPrefix(line, "go run . "); {
+		case runs:
 			orders = rest
-		}
-		if line == "$ go test ." {
+			goCommand(t, dir, "build", "-ldflags=-s -w", "-o", "shop", ".")
+		case strings.HasPrefix(line, "go get "):
+			goCommand(t, dir, strings.Fields(line)[1:]...)
+		case line == "go test .":
 			require.Contains(t, goCommand(t, dir, "test", "."), "ok")
 		}
 	}
@@ -136,7 +151,7 @@ func TestGettingStarted(t *testing.T) {
 
 	operator := service{dir: dir}
 	for _, line := range lines {
-		if command, ok := strings.CutPrefix(line, "$ redrive "); ok && command != "serve" {
+		if command, ok := strings.CutPrefix(line, "redrive "); ok && command != "serve" {
 			output := operator.run(t, built(t), command)
 			if command == "dlq list" {
 				require.Contains(t, output, "no e-mail address")
