@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -42,24 +43,25 @@ func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
 	})
 	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
 		cfg.URL = urlOf(c, params)
-		return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays()})
+		return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays(), Sarama: func(s *sarama.Config) {
+			s.Consumer.MaxWaitTime = 50 * time.Millisecond // a fetch that waits is waited for at each close
+		}})
 	}}
 }
 
 // The suite on watermill-kafka as it is, with Watermill's own.
 func TestConformance(t *testing.T) {
-	c := cluster(t)
 	// sarama's metrics keep one goroutine from then on, whatever is closed.
-	b, err := brokers.Open(t.Context(), urlOf(c, "group=first"))
+	b, err := brokers.Open(t.Context(), urlOf(cluster(t), "group=first"))
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			return backend(t, c, "partitions=1")
+			return backend(t, cluster(t), "partitions=1")
 		},
-		Factor: 0.05,
-		Late:   8 * time.Second,
+		Factor: 0.03,
+		Late:   8 * time.Second, // many at once, beside other packages
 		Volume: 300,
 		Watermill: &tests.Features{
 			ConsumerGroups: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true, Persistent: true,

@@ -16,6 +16,7 @@ import (
 // Handlers run at once for as many partitions as there are, one for each, in the order of each key, and each message
 // once.
 func TestPartitions_AreHandledAtOnce(t *testing.T) {
+	t.Parallel()
 	const partitions, keys, each = 3, 12, 5
 	b, err := brokers.Open(t.Context(), urlOf(cluster(t),
 		fmt.Sprintf("group=billing&partitions=%d&x-concurrency=8", partitions)))
@@ -59,6 +60,7 @@ func TestPartitions_AreHandledAtOnce(t *testing.T) {
 // What was acked right before the close is committed, of every partition. watermill-kafka on its own drops an ack that
 // it sees when the session's context has ended.
 func TestClose_KeepsAcks(t *testing.T) {
+	t.Parallel()
 	const partitions, rounds = 32, 4
 	url := urlOf(cluster(t), fmt.Sprintf("group=billing&partitions=%d&x-concurrency=%[1]d", partitions))
 	for round := range rounds {

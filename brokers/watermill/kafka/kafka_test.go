@@ -101,6 +101,7 @@ func (p picky) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
 
 // watermill-kafka never gets past a record that its marshaler refuses: it is handed out as it is.
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
+	t.Parallel()
 	delays, err := memory.New(brokers.Config{})
 	require.NoError(t, err)
 	b, err := kafka.New(t.Context(), kafka.Config{
@@ -125,6 +126,7 @@ func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 }
 
 func TestOpen_NamesFaults(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{
 		"watermill+kafka://localhost:1/orders":                   "the URL has a path",
 		"watermill+kafka://":                                     "the URL has no broker",

@@ -49,7 +49,11 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	if known {
 		return nil
 	}
-	if err := t.conn.RefreshMetadata(topic); err != nil {
+	err := error(sarama.ErrUnknownTopicOrPartition)
+	if !t.make || !t.missing(topic) {
+		err = t.conn.RefreshMetadata(topic)
+	}
+	if err != nil {
 		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 			return fmt.Errorf("topic %s: %w", topic, err)
 		}
@@ -70,6 +74,13 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	}
 	t.known[topic] = struct{}{}
 	return nil
+}
+
+// missing reports whether a broker says that topic is not there. RefreshMetadata asks four times, within 750 ms, before
+// it says so; what is made next need not be waited for.
+func (t *topics) missing(topic string) bool {
+	found, err := t.admin.DescribeTopics([]string{topic})
+	return err == nil && len(found) == 1 && errors.Is(found[0].Err, sarama.ErrUnknownTopicOrPartition)
 }
 
 // forget makes ensure look again.

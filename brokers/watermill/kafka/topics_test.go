@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // A busy server may take as long to make a topic as it may take for any answer. Sarama's own 3 s ended the
 // subscription, and with it the router of a service that starts.
 func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
+	t.Parallel()
 	const takes = 20 * time.Second
 	c := cluster(t)
 	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
@@ -35,4 +37,34 @@ func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
+}
+
+// A missing topic is made at the first answer that it is not there, not after those that sarama asks for in 750 ms.
+func TestSubscribe_MakesAMissingTopicAtOnce(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	var answers, made atomic.Int32 // that orders is not there, and is
+	c.ControlKey(kmsg.Metadata.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, topic := range r.(*kmsg.MetadataRequest).Topics {
+			if *topic.Topic == "orders" && made.Load() == 0 {
+				answers.Add(1)
+			}
+		}
+		return nil, nil, false
+	})
+	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if r.(*kmsg.CreateTopicsRequest).Topics[0].Topic == "orders" {
+			made.Add(1)
+		}
+		return nil, nil, false
+	})
+	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, made.Load())
+	require.EqualValues(t, 1, answers.Load())
 }
