@@ -412,7 +412,7 @@ func TestRetention(t *testing.T) {
 	b := s.open(t, "bob:approver")
 	b.visit("/retention?days=90&resolved=1&archive=1")
 	require.Contains(t, b.text(), "4 entries")
-	require.Contains(t, b.text(), "Only an admin purges")
+	require.Contains(t, b.text(), "Only admins can purge")
 	b = s.open(t, "root:admin")
 	b.visit("/retention")
 	b.follow(`form[method=get] button`)

@@ -51,7 +51,7 @@ func TestRefresh_ServerAway(t *testing.T) {
 	b.wait(`document.querySelector("#away").checkVisibility()`)
 	told := eval[string](b, `document.querySelector("#away").innerText`)
 	require.Contains(t, told, "The server does not answer")
-	require.Regexp(t, `What you see is as of \d\d:\d\d:\d\dZ`, told)
+	require.Regexp(t, `This page is as of \d\d:\d\d:\d\dZ`, told)
 	off := eval[[]float64](b, `[document.querySelector("#away").getBoundingClientRect()]
 		.flatMap((r) => [(r.left + r.right) / 2 - innerWidth / 2, (r.top + r.bottom) / 2 - innerHeight / 2])`)
 	require.InDelta(t, 0, off[0], 5, "in the middle")

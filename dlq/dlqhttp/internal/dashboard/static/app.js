@@ -1,4 +1,4 @@
-// What the dashboard does in the browser: refresh, curves, keys, theme, zone, selection, copy. Every page works without it.
+// The dashboard's behaviour in the browser: refresh, curves, keys, theme, zone, selection, copy. Every page works without it.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -21,7 +21,7 @@
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(true));
 
-  // Times are UTC in the page; local ones are made of them here.
+  // The server renders times in UTC; they are converted to local ones here.
   const two = (n) => String(n).padStart(2, "0");
   const local = () => kept.get("zone") === "local";
   const format = (t) => `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
@@ -51,7 +51,7 @@
     const plot = plots.get(box);
     if (plot && !again && plot.text === text) return;
     const c = JSON.parse(text);
-    // The last hour is not over: it stands apart, so that it is not read as a fall.
+    // The current hour is drawn separately, so that it does not look like a fall.
     const last = c.x.length - 1, step = c.x[1] - c.x[0];
     const bars = box.dataset.kind === "bars";
     const over = (list) => list.map((n, i) => i < last ? n : null), sofar = (list) => list.map((n, i) => i < last - (bars ? 0 : 1) ? null : n);
@@ -84,7 +84,7 @@
           const i = u.cursor.idx;
           tip.hidden = i == null || u.cursor.left < 0;
           if (tip.hidden) return;
-          const now = JSON.parse(box.dataset.chart); // newer numbers than those that it was made with
+          const now = JSON.parse(box.dataset.chart); // may be newer than those it was drawn with
           const at = new Date(now.x[i] * 1000);
           tip.textContent = `${local() ? format(at).slice(0, 16) : at.toISOString().slice(0, 16).replace("T", " ") + "Z"}  ${now.in[i]} died, ${now.again[i]} of them again, ${now.out[i]} closed${i === now.x.length - 1 ? " so far" : ""}`;
         }],
@@ -109,7 +109,7 @@
     resizing = setTimeout(() => { for (const [box, plot] of plots) plot.u.setSize({ width: Math.max(box.clientWidth, 160), height: 180 }); }, 100);
   });
 
-  // Refresh: only while somebody looks and is not in the middle of something.
+  // Refresh: only while the page is visible and the user is not in the middle of something.
   const live = $("#live");
   const every = Number(document.body.dataset.every) * 1000;
   let paused = kept.get("paused") === "yes";
@@ -118,8 +118,8 @@
     (live.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) ||
     $$("#live input:not([type=hidden]), #live textarea").some((e) => e.type === "checkbox" || e.type === "radio" ? e.checked !== e.defaultChecked : e.value !== e.defaultValue) ||
     String(getSelection()) !== "";
-  // What is shown is stale when refreshing is stopped or fails: it is greyed, with the time that it was read. A server that is away is
-  // said in the middle of the page, because nothing on the page can be pressed with success.
+  // When refreshing is stopped or fails, the page is stale: it turns grey and shows the time of its data. An unreachable server is
+  // announced in the middle of the page, because no button on it would work.
   function asOf() {
     const at = new Date(live.dataset.at);
     return isNaN(at) ? "" : "as of " + (local() ? format(at).slice(11) : at.toISOString().slice(11, 19) + "Z");
@@ -137,7 +137,7 @@
     const middle = $("#away");
     if (middle.hidden === Boolean(away)) middle.hidden = !away;
     if (away && $("[data-away]").textContent !== away) $("[data-away]").textContent = away;
-    if (away) $("[data-away-detail]").textContent = awayWhy + " What you see is " + asOf() + ".";
+    if (away) $("[data-away-detail]").textContent = awayWhy + " This page is " + asOf() + ".";
   }
   function isAway(title, why) { away = title; awayWhy = why; showRefresh(); }
   function tick() {
@@ -146,19 +146,19 @@
   }
   document.addEventListener("htmx:before:request", (e) => { if (e.target === live) loading = true; });
   document.addEventListener("htmx:finally:request", () => { loading = false; });
-  let chosen; // the row that the keys are at: a morph takes the mark away, which the server's page has not
+  let chosen; // the row that the keys are on: a morph removes its class, which the server's page does not have
   document.addEventListener("htmx:before:swap", (e) => {
     const status = e.detail?.ctx?.response?.status;
     chosen = $("tr.at");
     if (!status || status < 400) { away = ""; return; }
-    e.preventDefault(); // what is on the screen is worth more than an error page
-    const every5 = `It is tried again every ${every / 1000} s.`;
+    e.preventDefault(); // keep the old content rather than show an error page
+    const every5 = `The page retries every ${every / 1000} s.`;
     if (status === 401 || status === 403) isAway("You are signed out", "Load the page again to sign in.");
-    else if (status === 404) isAway("This is not there any more", "It may have been purged.");
-    else if (status === 429) isAway("Too many requests", "This server bounds how often one client may ask. " + every5);
-    else isAway("The page cannot be refreshed", `The server answers, but with a fault (${status}). ` + every5);
+    else if (status === 404) isAway("This no longer exists", "It may have been purged.");
+    else if (status === 429) isAway("Too many requests", "This server limits the requests of one client. " + every5);
+    else isAway("The page cannot be refreshed", `The server answers, but with an error (${status}). ` + every5);
   });
-  document.addEventListener("htmx:error", () => isAway("The server does not answer", `It may be restarting, or the network is cut. It is tried again every ${every / 1000} s.`));
+  document.addEventListener("htmx:error", () => isAway("The server does not answer", `It may be restarting, or the network is down. The page retries every ${every / 1000} s.`));
   document.addEventListener("htmx:after:swap", () => { ready(); if (chosen?.isConnected) mark(chosen); showRefresh(); });
   function flipPause() {
     paused = !paused;
@@ -208,9 +208,9 @@
     say("copied");
     setTimeout(() => { button.textContent = label; }, 1200);
   }
-  // Formatting moves white space alone: JSON.parse would round numbers and drop keys that come twice.
+  // Formatting changes white space only: JSON.parse would round numbers and drop duplicate keys.
   function pretty(text) {
-    JSON.parse(text); // or it is not touched
+    JSON.parse(text); // throws when it is not JSON
     let out = "", depth = 0;
     const line = () => "\n" + "  ".repeat(depth);
     for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s"\[\]{},:]+/g)) {
@@ -268,8 +268,8 @@
     }
   }
 
-  // A new run: what is typed is counted as it is typed, and the button says what a press sends. The button sends the form, so that it can
-  // be pressed before the count is there.
+  // A new run: the count follows the form as it is typed, and the button's label shows what it will send. The button submits the form,
+  // so that it can be pressed before the count has arrived.
   const runForm = $("form[data-preview]");
   let counting = 0, countTimer;
   async function count() {
@@ -286,9 +286,9 @@
       if (send && label) { send.textContent = label.textContent; send.disabled = label.disabled; }
     } catch (err) {
       if (mine !== counting) return;
-      const told = document.createElement("p");
-      told.className = "banner bad";
-      told.textContent = "This could not be counted: " + err.message;
+      const failure = document.createElement("p");
+      failure.className = "banner bad";
+      failure.textContent = "This could not be counted: " + err.message;
       $("#preview").replaceChildren(told);
     }
     $("#preview").removeAttribute("aria-busy");
@@ -297,10 +297,10 @@
   if (runForm) {
     const ask = (e) => {
       if (e.target.name === "note") return;
-      counting++; // what is on its way is of a text that has changed since, and must not lock the button
+      counting++; // a count in flight is for an older text, and must not lock the button
       $("#preview").setAttribute("aria-busy", "true");
       const send = $("#send");
-      if (send) send.disabled = false; // what is typed is what starts
+      if (send) send.disabled = false; // the form is what starts
       clearTimeout(countTimer);
       countTimer = setTimeout(count, 250);
     };
@@ -308,7 +308,7 @@
     runForm.addEventListener("change", ask);
   }
 
-  // An edit: its difference stands beside it while it is typed.
+  // An edit: the difference is shown next to it as it is typed.
   const editForm = $("form[data-diff]");
   let comparing = 0, compareTimer;
   async function compare() {
@@ -326,9 +326,9 @@
       if (problem) $("#diff").append(problem);
     } catch (err) {
       if (mine !== comparing) return;
-      const told = document.createElement("p");
-      told.className = "bad";
-      told.textContent = "The difference could not be made: " + err.message;
+      const failure = document.createElement("p");
+      failure.className = "bad";
+      failure.textContent = "The difference could not be computed: " + err.message;
       $("#diff").replaceChildren(told);
     }
   }
@@ -339,7 +339,7 @@
     compareTimer = setTimeout(compare, 300);
   });
 
-  // A search that reads payloads says that it runs, for how long, and can be stopped: then the server stops as well.
+  // A search that reads payloads shows that it is running and for how long, and can be stopped, which stops the server too.
   let searchTimer;
   document.addEventListener("submit", (e) => {
     const slow = e.target.dataset?.slow;
