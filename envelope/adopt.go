@@ -6,11 +6,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// adopt gives a binary message what an envelope has and it has not, from what is known of the delivery.
+// adopt fills in what a binary message lacks as an envelope, from what is known of the delivery.
 func adopt(md message.Metadata, m *message.Message, now time.Time) {
 	adoptID(md, m)
 	if md[KeyVersion] != "" {
-		return // what it has not was left out on purpose
+		return // anything missing was left out on purpose
 	}
 	origin, ok := OriginFrom(m.Context())
 	if !ok {
@@ -35,7 +35,7 @@ func adopt(md message.Metadata, m *message.Message, now time.Time) {
 	}
 }
 
-// adoptID gives a message without an id the one that Identify finds, else a new one.
+// adoptID gives a message without an id the one that Identify finds, or a new one.
 func adoptID(md message.Metadata, m *message.Message) {
 	if md[KeyMessageID] != "" {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// body is a structured body with the places of its members. Of a member that is there twice the last one counts,
-// as with encoding/json; nothing is decoded before it is needed.
+// body is a structured body with the positions of its members. If a member occurs twice the last one counts, as with
+// encoding/json; nothing is decoded before it is needed.
 type body struct {
 	raw []byte
 
@@ -27,7 +27,8 @@ type body struct {
 // bom is the byte order mark that some producers put in front of JSON.
 const bom = "\xef\xbb\xbf"
 
-// scan finds the members. It reports false when raw is not one complete JSON object; what it found until then stays.
+// scan finds the members. It reports false when raw is not one complete JSON object, and keeps what it found until
+// then.
 func (s *body) scan(raw []byte) bool {
 	*s = body{raw: raw}
 	start := 0
@@ -85,9 +86,9 @@ func (s *body) member(key []byte) *span {
 	return nil
 }
 
-// claims reports whether the body says of itself that it is an envelope: a whole object with the five names that every
-// envelope has and data, or an object that breaks off, or breaks the syntax, behind those five. The retry count is not
-// asked for: some producers leave it out of a new message.
+// claims reports whether the body presents itself as an envelope: a whole object with data and the five names that
+// every envelope has, or an object that ends early or breaks the syntax after those five. The retry count is not
+// required: some producers leave it out of a new message.
 func (s *body) claims(whole bool) bool {
 	named := s.id.ok() && s.timestamp.ok() && s.version.ok() && s.source.ok() && s.queue.ok()
 	return named && (!whole || s.data.ok() || s.data64.ok())
@@ -110,7 +111,7 @@ func maybeStructured(payload []byte) bool {
 	return bytes.Contains(payload, []byte(`message_id"`)) && bytes.Contains(payload, []byte(`"queue"`))
 }
 
-// read finds out which mode the message is in and, if it is structured, where its body's members are.
+// read determines the message's mode and, if it is structured, where the members of its body are.
 func (s *body) read(m *message.Message) (Mode, error) {
 	if declaredBinary(m.Metadata) {
 		return Binary, nil
@@ -182,7 +183,7 @@ func (s *body) text(at span) string {
 	return unquote(s.raw[at.start+1 : at.end-1])
 }
 
-// unquote decodes what stands between the quotes of a valid JSON string, as encoding/json does: lone surrogates and
+// unquote decodes the text between the quotes of a valid JSON string, as encoding/json does: lone surrogates and
 // invalid UTF-8 become U+FFFD.
 func unquote(inner []byte) string {
 	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
@@ -192,12 +193,12 @@ func unquote(inner []byte) string {
 	quoted = append(append(append(quoted, '"'), inner...), '"')
 	var s string
 	if err := json.Unmarshal(quoted, &s); err != nil {
-		return string(inner) // cannot be: the scanner has passed it
+		return string(inner) // unreachable: the scanner has validated it
 	}
 	return s
 }
 
-// retryCount reads the counter. It may be a string of digits too, since some producers write all numbers so.
+// retryCount reads the counter. It may also be a string of digits, since some producers write all numbers that way.
 func (s *body) retryCount() (n int, valid bool) {
 	if !s.retry.ok() || s.isNull(s.retry) {
 		return 0, true
@@ -205,7 +206,7 @@ func (s *body) retryCount() (n int, valid bool) {
 	return parseCount(s.retryText())
 }
 
-// retryText returns the counter as it is written, without the quotes of a string.
+// retryText returns the counter as written, without the quotes of a string.
 func (s *body) retryText() string {
 	if s.raw[s.retry.start] == '"' {
 		return s.text(s.retry)
@@ -239,7 +240,7 @@ func (s *body) lastError() *Error {
 	}
 }
 
-// plain returns a string decoded, null as "" and any other value as the JSON text that it is.
+// plain returns a string decoded, null as "" and any other value as its JSON text.
 func (s *body) plain(at span) string {
 	switch s.raw[at.start] {
 	case '"':
@@ -250,7 +251,7 @@ func (s *body) plain(at span) string {
 	return strings.ToValidUTF8(string(at.of(s.raw)), string(utf8.RuneError))
 }
 
-// payload returns the data: JSON text as it is in the body, or the decoded bytes of data_base64.
+// payload returns the data: the JSON text of the body, or the decoded bytes of data_base64.
 func (s *body) payload() ([]byte, error) {
 	if !s.data64.ok() {
 		return s.data.of(s.raw), nil

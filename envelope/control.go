@@ -6,13 +6,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// MaxRetryCount is the largest retry counter that is believed. A larger one counts as invalid.
+// MaxRetryCount is the largest valid retry counter.
 const MaxRetryCount = 1_000_000
 
 // MaxDelay is the longest delay that a message may ask for. Longer ones are clamped to it.
 const MaxDelay = 30 * 24 * time.Hour
 
-// Control is what a pipeline needs to know of a message before it runs the handler. It is read without decoding the
+// Control is what a pipeline needs to know about a message before it runs the handler. It is read without decoding the
 // payload.
 type Control struct {
 	// Mode is where the control data was found.
@@ -21,32 +21,32 @@ type Control struct {
 	MessageID string
 	// RetryCount is the number of failed attempts so far; 0 if RetryCountInvalid.
 	RetryCount int
-	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get
-	// one run and no retries: a counter treated as 0 could loop forever.
+	// RetryCountInvalid reports a counter that is not a decimal number of 0 to MaxRetryCount. Such a message must get one
+	// run and no retries: if its counter were treated as 0, it could loop forever.
 	RetryCountInvalid bool
 	// Clamped reports that the original delay was out of range or unreadable, so that it can be logged.
 	Clamped bool
-	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 when there was none.
+	// OriginalDelay is the first-delivery delay, the base of the backoff, within [0, MaxDelay]; 0 without one.
 	OriginalDelay time.Duration
-	// RedriveID is the id of the dead letter entry that the message was redriven from, or "".
+	// RedriveID is the id of the dead letter entry from which the message was redriven, or "".
 	RedriveID string
 }
 
 // ReadControl reads the control data of a message in either mode. It makes no allocation when the message is in binary
-// mode and has an id. The error wraps ErrMalformed: the body claims to be an envelope and is unreadable; what the
-// headers say is returned nevertheless. It never panics, whatever the message holds, and does not change it.
+// mode and has an id. The error wraps ErrMalformed: the body claims to be an envelope but is unreadable; the headers'
+// control data are returned nevertheless. It never panics, whatever the message contains, and does not change it.
 func ReadControl(m *message.Message) (Control, error) {
 	var c Control
 	err := c.Read(m)
 	return c, err
 }
 
-// Read is [ReadControl] into a c that is zero.
+// Read is [ReadControl] into c, which must be zero.
 func (c *Control) Read(m *message.Message) error {
 	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
 	c.RedriveID = m.Metadata[KeyRedriveID]
 
-	if declaredBinary(m.Metadata) { // most messages: do not even clear the space for the places in a body
+	if declaredBinary(m.Metadata) { // most messages: skip clearing the space for a body's positions
 		c.MessageID = headerID(m)
 		c.setRetryCount(retryCount(m.Metadata, nil))
 		return nil
@@ -54,7 +54,7 @@ func (c *Control) Read(m *message.Message) error {
 	return c.readBody(m)
 }
 
-// readBody reads what a message that may be structured has in its body.
+// readBody reads the body of a message that may be structured.
 func (c *Control) readBody(m *message.Message) error {
 	var s body
 	mode, err := s.read(m)
@@ -71,8 +71,8 @@ func (c *Control) readBody(m *message.Message) error {
 
 func (c *Control) setRetryCount(n int, valid bool) { c.RetryCount, c.RetryCountInvalid = n, !valid }
 
-// retryCount reads the counter: the larger one where a structured body and a header both have it, so that no stale one
-// sends a message round again. One that cannot be read makes the whole invalid. s is nil in binary mode.
+// retryCount reads the counter: if both a structured body and a header have it, the larger one, so that a stale one
+// does not make a message loop. If either cannot be read, the counter is invalid. s is nil in binary mode.
 func retryCount(md message.Metadata, s *body) (n int, valid bool) {
 	valid = true
 	if text, ok := md[KeyRetryCount]; ok {
@@ -88,7 +88,7 @@ func retryCount(md message.Metadata, s *body) (n int, valid bool) {
 	return n, true
 }
 
-// messageID returns the body's id; one that is empty or null is made up from the headers.
+// messageID returns the body's id; if that is empty or null, one derived from the headers.
 func (s *body) messageID(m *message.Message) string {
 	if id := s.text(s.id); id != "" {
 		return carriable(id)

@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ErrNotConvertible is what Message wraps when an envelope cannot be rendered in the other mode without losing
-// something. The envelope's own mode always works.
+// ErrNotConvertible is wrapped by the error of Message when an envelope cannot be rendered in the other mode without
+// loss. The envelope's own mode always works.
 var ErrNotConvertible = errors.New("envelope: not convertible without loss")
 
 // fieldKeys are the headers of binary mode whose content is in the body in structured mode.
@@ -20,15 +20,15 @@ var fieldKeys = [...]string{
 	KeyErrorMessage, KeyErrorCode, KeyErrorTrace, KeyMetadataJSON,
 }
 
-// convert returns the envelope in the other mode. Every conversion is checked by converting back: either that gives the
-// same bytes and headers, or it is an error.
+// convert returns the envelope in the other mode. Every conversion is verified by converting back: unless that restores
+// the same bytes and headers, it is an error.
 func (e Envelope) convert() (Envelope, error) {
 	if e.mode == Structured {
 		return e.toBinary()
 	}
 	out := e.structured()
 	back, err := out.toBinary()
-	// The frame follows the body that it stands for, so that it differs once something has changed.
+	// The frame follows the body that it represents, so it differs once something has changed.
 	dropFrame := func(md message.Metadata) { delete(md, KeyFrame) }
 	if err == nil && !e.withHeaders(dropFrame).same(back.withHeaders(dropFrame)) {
 		err = fmt.Errorf("%w: headers use names that belong to this package in a way that it does not", ErrNotConvertible)
@@ -36,8 +36,8 @@ func (e Envelope) convert() (Envelope, error) {
 	return out, err
 }
 
-// toBinary returns a structured envelope in binary mode. A frame is added only if the way back would lose something
-// without.
+// toBinary returns a structured envelope in binary mode. A frame is added only if converting back would lose something
+// without it.
 func (e Envelope) toBinary() (Envelope, error) {
 	out := e.flattened()
 	if !e.same(out.structured()) {
@@ -58,7 +58,7 @@ func (e Envelope) same(o Envelope) bool {
 	return e.mode == o.mode && bytes.Equal(e.payload, o.payload) && maps.Equal(e.headers, o.headers)
 }
 
-// ownSize returns how many bytes of headers are this package's.
+// ownSize returns the size in bytes of this package's headers.
 func ownSize(md message.Metadata) (n int) {
 	for key, value := range md {
 		if isReserved(key) {
@@ -68,8 +68,8 @@ func ownSize(md message.Metadata) (n int) {
 	return n
 }
 
-// structured returns a binary envelope in structured mode: by its frame if it has a usable one, else in the canonical
-// form.
+// structured returns a binary envelope in structured mode: from its frame if it has a usable one, otherwise in the
+// canonical form.
 func (e Envelope) structured() Envelope {
 	if f, ok := readFrame(e.headers); ok {
 		if out, ok := e.refilled(f); ok {
@@ -92,7 +92,7 @@ func (e Envelope) structured() Envelope {
 	out.payload = e.canonical(entries)
 	out.body.scan(out.payload)
 
-	// A header that the body cannot say exactly ("007" as a counter, invalid UTF-8) stays alongside it.
+	// A header that the body cannot represent exactly ("007" as a counter, invalid UTF-8) stays alongside it.
 	back := out.flattened()
 	for _, key := range fieldKeys {
 		value, ok := e.headers[key]
@@ -103,8 +103,8 @@ func (e Envelope) structured() Envelope {
 	return out
 }
 
-// canonical renders the body as its documentation has it: the members in the order of the schema, compact, the metadata
-// in the order of their names.
+// canonical renders the body as documented: compact, the members in the order of the schema, the metadata in the order
+// of their names.
 func (e Envelope) canonical(entries map[string]entry) []byte {
 	b := make([]byte, 0, len(e.payload)+512)
 	for _, f := range [...]struct{ name, key string }{
@@ -130,8 +130,8 @@ func appendError(b []byte, err *Error) []byte {
 	return err.appendJSON(b)
 }
 
-// appendRetryCount renders the counter as a number, or as the string that it is if it cannot be read as one: it must
-// not become 0.
+// appendRetryCount renders the counter as a number, or unchanged as a string if it cannot be read as one: it must not
+// become 0.
 func appendRetryCount(b []byte, md message.Metadata) []byte {
 	text, ok := md[KeyRetryCount]
 	n, valid := parseCount(text)
@@ -144,7 +144,7 @@ func appendRetryCount(b []byte, md message.Metadata) []byte {
 // flattened returns a structured envelope in binary mode, without a frame.
 func (e Envelope) flattened() Envelope {
 	s := &e.body
-	data, _ := s.payload() // read has checked it
+	data, _ := s.payload() // read has validated it
 	md := maps.Clone(e.headers)
 	for _, key := range [...]string{KeyContentType, KeyAMQPContentType} {
 		if isStructuredType(md[key]) {
@@ -179,7 +179,7 @@ func (e Envelope) flattened() Envelope {
 	return Envelope{mode: Binary, want: e.want, uuid: e.uuid, headers: md, payload: bytes.Clone(data), origin: e.origin}
 }
 
-// textField is one of the body's text members and the header that says the same.
+// textField is one of the body's text members and the header with the same meaning.
 type textField struct {
 	name, key string
 	at        span
@@ -196,7 +196,8 @@ func (s *body) textFields() [5]textField {
 	}
 }
 
-// header returns the text as a header can carry it. The version is never empty, since its presence marks binary mode.
+// header returns the text in the form that a header can carry. The version is never empty, since its presence marks
+// binary mode.
 func (f *textField) header() string {
 	switch f.key {
 	case KeyMessageID:
@@ -207,7 +208,7 @@ func (f *textField) header() string {
 	return headerText(f.text, maxName)
 }
 
-// says reports whether a header means the same as the member.
+// says reports whether a header has the same meaning as the member.
 func (f *textField) says(header string) bool {
 	if header == f.header() {
 		return true

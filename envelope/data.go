@@ -9,11 +9,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// DataError is the error of data that are not what the handler wants. No retry helps, therefore it is permanent.
+// DataError is the error of data that do not decode into the handler's type. It is permanent, because no retry helps.
 type DataError struct {
 	// Type is the requested Go type.
 	Type string
-	// Err is the reason, as a rule an error of encoding/json.
+	// Err is the reason, usually an error of encoding/json.
 	Err error
 }
 
@@ -23,17 +23,16 @@ func (e *DataError) Error() string { return "envelope: data is not a " + e.Type 
 // Unwrap returns the reason.
 func (e *DataError) Unwrap() error { return e.Err }
 
-// Permanent returns true: the same bytes will not decode the next time either.
+// Permanent returns true: the same bytes will never decode.
 func (e *DataError) Permanent() bool { return true }
 
-// Data decodes the envelope's data as JSON into a T. []byte and json.RawMessage are the data as they are. The error is
-// a *DataError. Where the data are a job of Laravel's own queue, its data member is decoded; a job that is a serialized
-// PHP object has none that could be, which is an error.
+// Data decodes the envelope's data as JSON into a T; []byte and json.RawMessage get the data unchanged. The error is a
+// *DataError. If the data are a job of Laravel's own queue, its data member is decoded; a job that is a serialized PHP
+// object cannot be decoded, which is an error.
 func Data[T any](e Envelope) (T, error) { return decodeData[T](e.data()) }
 
-// Handle makes a Watermill handler of a function that takes the decoded data, whichever mode the message is in. The
-// error of data that do not decode is a *DataError, which the pipeline's classifier treats as permanent. The context is
-// the message's.
+// Handle makes a Watermill handler of a function that takes the decoded data, in either mode. Data that do not decode
+// cause a *DataError, which the pipeline's classifier treats as permanent. The context is the message's.
 func Handle[T any](fn func(ctx context.Context, data T) error) message.NoPublishHandlerFunc {
 	if fn == nil {
 		panic("envelope: Handle needs a function")
@@ -51,7 +50,7 @@ func Handle[T any](fn func(ctx context.Context, data T) error) message.NoPublish
 	}
 }
 
-// messageData returns the data of a message without making an envelope of it.
+// messageData returns the data of a message without building an envelope.
 func messageData(m *message.Message) ([]byte, error) {
 	var s body
 	mode, err := s.read(m)

@@ -7,60 +7,58 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Reason explains why a message is dead.
+// Reason is why a message is dead.
 type Reason string
 
 // The reasons for which a message is dead-lettered.
 const (
-	ReasonPermanent Reason = "permanent" // the error was classified as not worth another try
+	ReasonPermanent Reason = "permanent" // the error was classified as not worth retrying
 	ReasonExhausted Reason = "exhausted" // all attempts were used up
-	ReasonMalformed Reason = "malformed" // the body claims to be an envelope and cannot be read
-	ReasonExpired   Reason = "expired"   // the message grew older than it may
+	ReasonMalformed Reason = "malformed" // the body claims to be an envelope but cannot be read
+	ReasonExpired   Reason = "expired"   // the message exceeded its maximum age
 	ReasonPanic     Reason = "panic"     // the handler panicked, in the last of its attempts if panics are retried
-	ReasonManual    Reason = "manual"    // somebody asked for it
-	ReasonCrash     Reason = "crash"     // it was being handled each time the process died
+	ReasonManual    Reason = "manual"    // a person asked for it
+	ReasonCrash     Reason = "crash"     // it was in a handler each time the process died
 )
 
-// ErrTooLarge reports that a broker or a dead letter sink has no room for a message of this size, and never will: what
-// cannot be retried for it is dead, in the first sink that has room.
+// ErrTooLarge reports that a broker or a dead letter sink never has room for a message of this size: if it prevents a
+// retry, the message goes to the first dead letter sink with room.
 var ErrTooLarge = errors.New("message is larger than the broker takes")
 
-// DeadLetter is a message that will not be tried again automatically, with all that is known of why. It is handed to
-// dead letter sinks, which must not modify it.
+// DeadLetter is a message that will not be retried automatically, with everything known about the reason. It is handed
+// to dead letter sinks, which must not modify it.
 type DeadLetter struct {
-	// Message is the message as it is to be stored or published: its payload's bytes are exact and the failure is
-	// recorded.
+	// Message is the message to store or publish: its payload is exact, byte for byte, and the failure is recorded in it.
 	Message *message.Message
-	// Reason explains why it is dead.
+	// Reason is why it is dead.
 	Reason Reason
-	// Err is the last error as it travels.
+	// Err is the last error as it is transmitted.
 	Err Error
 	// Class is the Go type of the last error.
 	Class string
-	// Rule explains why the error was classified as it was.
+	// Rule is the rule that classified the error.
 	Rule string
 	// Handler is the name of the handler that failed.
 	Handler string
-	// Origin is where the message came from and where a redrive goes.
+	// Origin is where the message came from and where a redrive sends it.
 	Origin Origin
-	// Collected is where a collector found it; zero for one that comes from its consumer.
+	// Collected is where a collector found it; zero for a dead letter reported by its consumer.
 	Collected Collected
 	// Attempts is how many times the handler ran.
 	Attempts int
 	// FirstFailure is when the first attempt failed.
 	FirstFailure time.Time
-	// At is when the message was given up.
+	// At is when the message became a dead letter.
 	At time.Time
-	// Cause is the handler's error, for sinks in this process. It may be nil, as after a restart.
+	// Cause is the handler's error, for sinks in this process. It may be nil, for example after a restart.
 	Cause error
 }
 
-// Collected is where a collector found a dead letter. It is what the collector knows, and nothing that the message
-// says.
+// Collected is where a collector found a dead letter, as the collector knows it and not as the message claims.
 type Collected struct {
-	// Broker is the name of the broker that the dead letter lay on, From the queue or topic there.
+	// Broker is the name of the broker, From the queue or topic there.
 	Broker, From string
-	// Format is the name of the format that it had.
+	// Format is the name of the dead letter's format.
 	Format string
 }
 
@@ -69,6 +67,6 @@ func (d *DeadLetter) Envelope() Envelope {
 	if d.Message == nil {
 		return Envelope{}
 	}
-	e, _ := FromMessage(d.Message) // with an error it still returns the foreign view of the message
+	e, _ := FromMessage(d.Message) // on an error it still returns the foreign view of the message
 	return e
 }

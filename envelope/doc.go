@@ -1,6 +1,5 @@
-// Package envelope is the message layout that everything else builds on: one immutable value for every message, from
-// any producer and in either of two lossless modes, and the fast paths that a pipeline uses to read and record its
-// state.
+// Package envelope defines the message layout that everything else builds on: one immutable value for every message,
+// from any producer and in either of two lossless modes, with fast paths for a pipeline to read and record its state.
 //
 // Start with [New] to create a message, [FromMessage] to read one, and [Handle] to write a handler that takes decoded
 // data. A pipeline needs [ReadControl] before the handler and [RecordFailure] after it; neither decodes the payload.
@@ -9,27 +8,26 @@
 //
 // In binary mode, the default, the payload is the data, untouched, and control data are headers. In structured mode the
 // payload is a JSON object with the members message_id, timestamp, version, source, queue, data, metadata, error and
-// retry_count; data that are not JSON in UTF-8, or that have white space around them, are under data_base64 instead of
-// data, as in CloudEvents. A failure changes the values of error and retry_count in that object and no other byte of
-// it.
+// retry_count; data that are not JSON in UTF-8, or are surrounded by white space, are in data_base64 instead of data,
+// as in CloudEvents. A failure changes the values of error and retry_count in that object and no other byte.
 //
 // A message is structured if
 //
 //   - its content type ([KeyContentType] or [KeyAMQPContentType]) is [ContentType]; or
 //   - its payload is a JSON object that has message_id, timestamp, version, source, queue and data (or data_base64) at
-//     its top level, or that has the first five of them and then breaks off or breaks JSON's syntax;
+//     its top level, or that has the first five of them and then ends early or breaks JSON's syntax;
 //
 // and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that
-// happen to be an envelope stay data. A structured message that cannot be read is [ErrMalformed]: never retried, never
-// changed. Metadata, error and retry_count may be missing or null. Of a member that is there twice the last one counts.
+// happen to be an envelope remain data. A structured message that cannot be read is [ErrMalformed]: never retried,
+// never changed. Metadata, error and retry_count may be missing or null. If a member occurs twice, the last one counts.
 // Other members are kept.
 //
 // # Conversion
 //
-// [Envelope.WithMode] changes the mode at the next Message, and changing it back gives the same bytes and headers
-// again. From binary to structured, every header that is not in the table below moves into the body's metadata. From
-// structured to binary, every metadata value becomes a header of its name. Where that says too little there are four
-// headers more:
+// [Envelope.WithMode] changes the mode for the next call of Message, and changing it back restores the same bytes and
+// headers. From binary to structured, every header that is not in the table below moves into the body's metadata. From
+// structured to binary, every metadata value becomes a header of its name. Four more headers hold what this does not
+// express:
 //
 //	x-metadata-json      a JSON array with the names of the metadata whose header is JSON text: with ["priority"] the
 //	                     header "priority: 5" stands for the number 5, without for the string "5"
@@ -38,14 +36,14 @@
 //	x-envelope-frame     base64 of what the body has around its data, if the canonical body would not be the same:
 //	                     unknown members, white space, another order, duplicates, spellings such as 1e400 or \u0041
 //
-// They count towards [MaxHeaders]; what needs more is refused by Message with [ErrNotConvertible].
+// They count towards [MaxHeaders]; Message returns [ErrNotConvertible] if that is not enough.
 //
 // # Headers
 //
 // All values are strings. Times are RFC 3339 in UTC; ms is a decimal number of milliseconds. "Pipeline" is the
-// middleware, by RecordFailure or RecordDeferral. The last column names the one of the five systems that the name comes
-// from: A (Laravel queues), B (delays on RabbitMQ), C (PostgreSQL store behind Kafka), D (nano-service), E (TTL cycle);
-// W is Watermill, - is ours.
+// middleware, by RecordFailure or RecordDeferral. The last column is the system, of five, that the name comes from: A
+// (Laravel queues), B (delays on RabbitMQ), C (PostgreSQL store behind Kafka), D (nano-service), E (TTL cycle); W is
+// Watermill, - is ours.
 //
 //	header                  type       written by, when                        read by                    from
 //	x-message-id            string     New; pipeline, for a foreign message    everybody                  A
@@ -99,19 +97,18 @@
 //	x-death and the like    any        RabbitMQ (IsBrokerMade)                 information; not forwarded E
 //
 // The texts are valid UTF-8 on one line: control characters are written as \n, \r, \t or \xNN, and in the three
-// x-error-* headers of the envelope a backslash as \\, so that they read back as they were. What is longer than its
-// limit is cut on a rune border and ends in a marker that gives the full length. All of them together stay below
-// MaxHeaders.
+// x-error-* headers of the envelope a backslash as \\, so that they can be restored exactly. A text above its limit is
+// cut at a rune boundary and ends in a marker with the full length. All of them together stay below MaxHeaders.
 //
 // # Identity
 //
-// A message keeps its id for its whole life. It is, in this order: x-message-id in binary mode or message_id in
-// the body; AMQP's message-id; CloudEvents' id; the Watermill UUID; a UUIDv5 of where the message lies ([StableID]),
-// the same each time it is delivered; else a new UUIDv7.
+// A message keeps its id for its whole life. It is, in this order: x-message-id in binary mode or message_id in the
+// body; AMQP's message-id; CloudEvents' id; the Watermill UUID; a UUIDv5 of where the message is stored ([StableID]),
+// the same on every delivery; otherwise a new UUIDv7.
 //
 // # Hostile input
 //
-// Nothing in a message makes this package panic, recurse, or take more than linear time. A retry count is decimal
-// digits of 0 to 1,000,000 or invalid, and an invalid one is never treated as 0: see Control.RetryCountInvalid. Where
-// the body and a header both have one, the larger counts. Delays are clamped to [0, MaxDelay] and reported as clamped.
+// No message makes this package panic, recurse, or take more than linear time. A retry count is decimal digits of 0 to
+// 1,000,000 or invalid, and an invalid one is never treated as 0: see Control.RetryCountInvalid. If the body and a
+// header both have one, the larger counts. Delays are clamped to [0, MaxDelay] and reported as clamped.
 package envelope

@@ -9,24 +9,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Envelope is a message with everything that belongs to one, from any producer and in whichever mode it travels. It is
-// an immutable value: the With methods return copies, and it shares no memory with the message it came from or the
-// messages it makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
+// Envelope is a message with everything that belongs to it, from any producer and in either mode. It is an immutable
+// value: the With methods return copies, and it shares no memory with the message it came from or the messages it
+// makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
-	mode    Mode // in which headers and payload are
-	want    Mode // in which Message renders
+	mode    Mode // mode of headers and payload
+	want    Mode // mode in which Message renders
 	uuid    string
-	headers message.Metadata // never modified once it is here
-	payload []byte           // never modified once it is here
-	body    body             // places in payload, if mode is Structured
+	headers message.Metadata // never modified once set
+	payload []byte           // never modified once set
+	body    body             // positions in payload, if mode is Structured
 	origin  *Origin
 }
 
 // FromMessage reads a message in either mode. A foreign message becomes a binary envelope: its payload is the data, its
-// headers are the metadata, and what it lacks is made up from what is known of the delivery (see Identify); an id or
-// time of creation that nothing tells is new with each call.
+// headers are the metadata, and anything missing is derived from what is known of the delivery (see Identify); an id or
+// a time of creation that cannot be derived is new with each call.
 //
-// The error wraps ErrMalformed: the body claims to be an envelope and is unreadable. The envelope returned with it is
+// The error wraps ErrMalformed: the body claims to be an envelope but is unreadable. The envelope returned with it is
 // the foreign view of the message, whose Data are the exact bytes.
 func FromMessage(m *message.Message) (Envelope, error) {
 	e := Envelope{uuid: m.UUID, headers: maps.Clone(m.Metadata), payload: bytes.Clone(m.Payload)}
@@ -41,7 +41,7 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	mode, err := s.read(m)
 	switch {
 	case err != nil:
-		adoptID(e.headers, m) // no more: it must stay recognisable as malformed
+		adoptID(e.headers, m) // and nothing else: it must remain recognizable as malformed
 		return e, err
 	case mode == Binary:
 		adopt(e.headers, m, time.Now().Truncate(time.Second))
@@ -56,9 +56,9 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	return e, nil
 }
 
-// Message renders the envelope in its mode. The payload of an unchanged envelope is byte for byte the one it was read
-// from, and so are its headers, except that a foreign message's now hold its identity. The error is that an envelope
-// cannot be converted to the other mode without losing something.
+// Message renders the envelope in its mode. An unchanged envelope renders byte for byte as it was read, payload and
+// headers, except that a foreign message's headers now include its identity. The error is that the envelope cannot be
+// converted to the other mode without loss.
 func (e Envelope) Message() (*message.Message, error) {
 	r := e
 	if e.mode != e.want {
@@ -77,10 +77,10 @@ func (e Envelope) Message() (*message.Message, error) {
 // Mode returns the mode in which Message renders the envelope.
 func (e Envelope) Mode() Mode { return e.want }
 
-// MessageID returns the id that the message has for its whole life.
+// MessageID returns the id that the message keeps for its whole life.
 func (e Envelope) MessageID() string { return carriable(e.field(KeyMessageID, e.body.id)) }
 
-// Timestamp returns when the message was created; retries do not change it. It is the zero time if it cannot be read.
+// Timestamp returns when the message was created, which retries do not change, or the zero time if that cannot be read.
 func (e Envelope) Timestamp() time.Time {
 	t, _ := parseTime(e.field(KeyTimestamp, e.body.timestamp))
 	return t
@@ -89,13 +89,13 @@ func (e Envelope) Timestamp() time.Time {
 // Version returns the version of the layout, "1.0".
 func (e Envelope) Version() string { return e.field(KeyVersion, e.body.version) }
 
-// Source returns the service that created the message, "" if nothing tells.
+// Source returns the service that created the message, or "" if unknown.
 func (e Envelope) Source() string { return e.field(KeySource, e.body.source) }
 
-// Queue returns the original destination, also while the message is in a retry or a dead letter queue.
+// Queue returns the original destination, even while the message is in a retry or dead letter queue.
 func (e Envelope) Queue() string { return e.field(KeyQueue, e.body.queue) }
 
-// field returns a text field from where the mode has it.
+// field returns a text field from the place that the mode prescribes.
 func (e Envelope) field(key string, at span) string {
 	if e.mode == Structured {
 		return e.body.text(at)
@@ -109,13 +109,13 @@ func (e Envelope) Data() []byte { return bytes.Clone(e.data()) }
 
 func (e Envelope) data() []byte {
 	if e.mode == Structured {
-		data, _ := e.body.payload() // read has checked it
+		data, _ := e.body.payload() // read has validated it
 		return data
 	}
 	return e.payload
 }
 
-// DataContentType returns the media type of the data as their producer gave it, or "".
+// DataContentType returns the media type of the data as given by their producer, or "".
 func (e Envelope) DataContentType() string {
 	for _, key := range [...]string{KeyDataContentType, KeyContentType, KeyAMQPContentType} {
 		if t := e.headers[key]; t != "" && !isStructuredType(t) {
@@ -125,7 +125,7 @@ func (e Envelope) DataContentType() string {
 	return ""
 }
 
-// Metadata returns a copy of the metadata. Values that are not JSON strings are the JSON text that they are written as.
+// Metadata returns a copy of the metadata. Values that are not JSON strings appear as their JSON text.
 func (e Envelope) Metadata() map[string]string {
 	entries := e.entries()
 	md := make(map[string]string, len(entries))
@@ -154,8 +154,8 @@ func (e Envelope) Err() *Error {
 	return headerError(e.headers)
 }
 
-// RetryCount returns how many attempts failed so far, 0 when new. A counter that cannot be read is 0 here; ReadControl
-// tells.
+// RetryCount returns how many attempts have failed so far, 0 for a new message. An unreadable counter is 0 here;
+// ReadControl distinguishes it.
 func (e Envelope) RetryCount() int {
 	if e.mode == Structured {
 		n, _ := retryCount(e.headers, &e.body)
@@ -165,17 +165,16 @@ func (e Envelope) RetryCount() int {
 	return n
 }
 
-// Attempt returns the number of the attempt that comes next or is running: RetryCount + 1.
+// Attempt returns the number of the attempt that is next or running: RetryCount + 1.
 func (e Envelope) Attempt() int { return e.RetryCount() + 1 }
 
-// OriginalDelay returns the first-delivery delay that the backoff is based on, within [0, MaxDelay]; 0 when there was
-// none.
+// OriginalDelay returns the first-delivery delay that the backoff is based on, within [0, MaxDelay]; 0 without one.
 func (e Envelope) OriginalDelay() time.Duration {
 	d, _ := originalDelay(e.headers)
 	return d
 }
 
-// FirstFailure returns when the first attempt failed, the zero time if none did.
+// FirstFailure returns when the first attempt failed, or the zero time if none did.
 func (e Envelope) FirstFailure() time.Time {
 	t, _ := timeHeader(e.headers, KeyFirstFailure)
 	return t
@@ -184,7 +183,7 @@ func (e Envelope) FirstFailure() time.Time {
 // Event returns the event name, see EventName.
 func (e Envelope) Event() string { return eventName(e.headers, e.origin) }
 
-// CorrelationID returns the correlation id from the metadata, else from AMQP's property, or "".
+// CorrelationID returns the correlation id from the metadata, otherwise from AMQP's property, or "".
 func (e Envelope) CorrelationID() string {
 	if id := e.Meta(KeyCorrelationID); id != "" {
 		return id
@@ -193,7 +192,7 @@ func (e Envelope) CorrelationID() string {
 }
 
 // CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a
-// structured body, else from AMQP's property, or "".
+// structured body, otherwise from AMQP's property, or "".
 func CorrelationID(m *message.Message) string {
 	if id := m.Metadata[KeyCorrelationID]; id != "" {
 		return id
@@ -207,8 +206,8 @@ func CorrelationID(m *message.Message) string {
 	return m.Metadata[KeyAMQPCorrelationID]
 }
 
-// Origin returns where the delivery came from; false for an envelope that was not delivered or whose driver does not
-// tell.
+// Origin returns where the delivery came from. It reports false if the envelope was not delivered or its driver does
+// not provide an origin.
 func (e Envelope) Origin() (Origin, bool) {
 	if e.origin == nil {
 		return Origin{}, false
@@ -216,11 +215,11 @@ func (e Envelope) Origin() (Origin, bool) {
 	return *e.origin, true
 }
 
-// EventName returns the name of the event that the message is: from our header, Watermill's cqrs header, CloudEvents'
-// or AMQP's type, else the routing key, or "".
+// EventName returns the message's event name: from our header, Watermill's cqrs header, CloudEvents' or AMQP's type,
+// otherwise the routing key, or "".
 func EventName(m *message.Message) string {
 	if name := eventName(m.Metadata, nil); name != "" {
-		return name // without a walk through the contexts
+		return name // without walking up the contexts
 	}
 	o, _ := OriginFrom(m.Context())
 	return eventName(nil, o)
@@ -238,7 +237,7 @@ func eventName(md message.Metadata, o *Origin) string {
 	return ""
 }
 
-// encodeData returns data as payload bytes: []byte and json.RawMessage as they are, everything else as JSON.
+// encodeData returns data as payload bytes: []byte and json.RawMessage unchanged, everything else as JSON.
 func encodeData(data any) ([]byte, error) {
 	switch v := data.(type) {
 	case []byte:

@@ -2,21 +2,21 @@ package envelope
 
 import "errors"
 
-// ErrMalformed is what reading a message wraps when its body claims to be an envelope and is not readable. The
-// message itself is untouched, so that its exact bytes can be dead-lettered.
+// ErrMalformed is wrapped by errors about a message whose body claims to be an envelope but is unreadable. The message
+// itself is untouched, so that its exact bytes can be dead-lettered.
 var ErrMalformed = errors.New("envelope: malformed structured body")
 
-// Error is the last error of a message, as it travels. Only the last one is kept.
+// Error is the last error of a message, as it is transmitted. Earlier ones are not kept.
 type Error struct {
 	// Message is the error's text, at most MaxErrorMessage bytes once recorded.
 	Message string `json:"message"`
-	// Code is a short code of the user's choice, a string even where it is a number ("500").
+	// Code is a short code of the user's choice, a string even if it is a number ("500").
 	Code string `json:"code"`
 	// Trace is a stack trace, at most MaxErrorTrace bytes once recorded.
 	Trace string `json:"trace"`
 }
 
-// bounded returns the error as it may travel: limited in size and valid UTF-8.
+// bounded returns the error as it may be transmitted: limited in size and valid UTF-8.
 func (e Error) bounded() Error {
 	return Error{
 		Message: boundText(e.Message, MaxErrorMessage),

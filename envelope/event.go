@@ -2,9 +2,9 @@ package envelope
 
 import "strings"
 
-// MatchEvent reports whether an event name, words separated by dots, matches an AMQP topic pattern: * stands for
-// exactly one word, # for any number of words, none included. Its cost is bounded by the product of both lengths,
-// whatever the pattern.
+// MatchEvent reports whether an event name, words separated by dots, matches an AMQP topic pattern: * matches exactly
+// one word, # any number of words including none. Its cost is bounded by the product of both lengths, whatever the
+// pattern.
 func MatchEvent(pattern, event string) bool {
 	words := strings.Split(event, ".")
 	// reached[i] reports whether the pattern so far can match the first i words.

@@ -10,31 +10,30 @@ import (
 
 // Failure is one failed attempt, as RecordFailure writes it into a message.
 type Failure struct {
-	// Err is the error as it travels. It is bounded and made valid UTF-8 when it is recorded.
+	// Err is the error as it is transmitted. It is bounded and made valid UTF-8 when it is recorded.
 	Err Error
 	// Class is the error's Go type, for people and for grouping.
 	Class string
 	// At is when the attempt failed. Defaults to the current time.
 	At time.Time
-	// Retry is the new retry_count, the number of failed attempts including this one. It must not be negative; above
-	// MaxRetryCount it stays there.
+	// Retry is the new retry_count, the number of failed attempts including this one. It must not be negative, and is
+	// capped at MaxRetryCount.
 	Retry int
 
-	// Reason explains why the message will not be tried again. Set it for a dead letter only: the compatibility headers
+	// Reason is why the message will not be retried. Set it only for a dead letter: the compatibility headers
 	// consumer_error and Watermill's four *_poisoned are then written too.
 	Reason Reason
-	// Rule explains why the error was classified as it was. Only written with a Reason.
+	// Rule is the rule that classified the error. Only written with a Reason.
 	Rule string
 	// Handler, Subscriber and Topic default to what Watermill's router put into the message's context. Only written
 	// with a Reason.
 	Handler, Subscriber, Topic string
 }
 
-// RecordFailure returns a copy of the message, without its context and acknowledgement, that says it failed once more:
+// RecordFailure returns a copy of the message, without its context and acknowledgement, that records one more failure:
 // the error, the retry count and the first failure are set in the message's own mode. In a structured body only the
-// values of error and retry_count change, every other byte stays; in binary mode the payload is the same
-// slice. A foreign message gets its identity now, so that it keeps it. A body that is malformed is left as it is and
-// the failure goes into headers.
+// values of error and retry_count change; in binary mode the payload is the same slice. A foreign message gets its
+// identity now, so that it keeps it. A malformed body is left unchanged, and the failure goes into headers.
 //
 // Headers that a broker made, requests for a first-delivery delay and an earlier not-before are dropped; all others are
 // kept. The error is about the Failure, never about the message. m itself is not changed.
@@ -73,7 +72,7 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	return out, nil
 }
 
-// room returns how many headers the failure adds at most.
+// room returns the largest number of headers that the failure adds.
 func (f *Failure) room(inBody bool) int {
 	n := 3
 	if !inBody {
@@ -85,9 +84,9 @@ func (f *Failure) room(inBody bool) int {
 	return n
 }
 
-// RecordDeferral returns a copy of the message that waits without an attempt being consumed: nothing but the time since
-// when it is being deferred is set, once; a time to come, which would never be over, counts as now. The next
-// RecordFailure ends the row. m itself is not changed.
+// RecordDeferral returns a copy of the message that waits without consuming an attempt. It records only since when the
+// message has been deferred, once; a time in the future, which would never pass, counts as now. The next RecordFailure
+// ends the series of deferrals. m itself is not changed.
 func RecordDeferral(m *message.Message, at time.Time) *message.Message {
 	out := forward(m, 4)
 	if since, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok || since.After(at) {
@@ -102,17 +101,18 @@ func RecordDeferral(m *message.Message, at time.Time) *message.Message {
 	return out
 }
 
-// FirstFailure returns when the message failed for the first time, and whether it ever did.
+// FirstFailure returns when the message first failed, and whether it ever did.
 func FirstFailure(m *message.Message) (time.Time, bool) {
 	return timeHeader(m.Metadata, KeyFirstFailure)
 }
 
-// DeferredSince returns since when the message has been deferred without an attempt in between, and whether it is.
+// DeferredSince returns since when the message has been deferred without an attempt in between, and whether it is
+// deferred.
 func DeferredSince(m *message.Message) (time.Time, bool) {
 	return timeHeader(m.Metadata, KeyDeferredSince)
 }
 
-// forward copies a message for publishing it again, with room for more headers. The payload is shared.
+// forward copies a message for publishing, with room for more headers. The payload is shared.
 func forward(m *message.Message, room int) *message.Message {
 	out := message.NewMessage(m.UUID, m.Payload)
 	out.Metadata = make(message.Metadata, len(m.Metadata)+room)
@@ -131,7 +131,7 @@ func forward(m *message.Message, room int) *message.Message {
 	return out
 }
 
-// setHeaders writes what has no field in the body.
+// setHeaders writes the fields that the body does not have.
 func (f *Failure) setHeaders(md message.Metadata, m *message.Message) {
 	delete(md, KeyDeferredSince)
 	setOrDelete(md, KeyErrorClass, headerText(f.Class, maxName))
@@ -151,7 +151,7 @@ func (f *Failure) setHeaders(md message.Metadata, m *message.Message) {
 	md[KeyPoisonSubscriber] = headerText(firstOf(f.Subscriber, message.SubscriberNameFromCtx(ctx)), maxName)
 }
 
-// setHeaders writes the error in binary mode, so that headerError reads the same back.
+// setHeaders writes the error in binary mode; headerError reads it back.
 func (e Error) setHeaders(md message.Metadata) {
 	md[KeyErrorMessage] = escapeText(e.Message, MaxErrorMessage, true)
 	setOrDelete(md, KeyErrorCode, escapeText(e.Code, maxName, true))
@@ -168,7 +168,7 @@ func headerError(md message.Metadata) *Error {
 	return &Error{Message: unescapeText(text), Code: unescapeText(code), Trace: unescapeText(trace)}
 }
 
-// syncHeaders keeps headers that say the same as a structured body in step with it.
+// syncHeaders updates the headers that repeat fields of a structured body.
 func syncHeaders(md message.Metadata, retry int) {
 	if _, ok := md[KeyRetryCount]; ok {
 		md[KeyRetryCount] = strconv.Itoa(retry)
@@ -176,7 +176,7 @@ func syncHeaders(md message.Metadata, retry int) {
 	dropErrorHeaders(md)
 }
 
-// keepInvalidCount saves a counter that cannot be read before it is overwritten. s is nil in binary mode.
+// keepInvalidCount saves an unreadable counter before it is overwritten. s is nil in binary mode.
 func keepInvalidCount(md message.Metadata, s *body) {
 	text, ok := md[KeyRetryCount]
 	if _, valid := parseCount(text); !ok || valid {

@@ -10,11 +10,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// frame is what a structured body had around its data, and what its message had for headers, so that a binary message
-// can be made the same structured one again. It travels as one header, base64 of JSON. What has changed since counts
-// more than what the frame says: the frame only gives the spelling back of what has not.
+// frame is what surrounded the data in a structured body, plus the headers of its message, so that a binary message can
+// be restored to the same structured one. It is transmitted as one header, base64 of JSON. Later changes take
+// precedence over the frame, which only restores the spelling of unchanged parts.
 type frame struct {
-	Body    []byte            `json:"body"`              // the body without its data's value
+	Body    []byte            `json:"body"`              // the body without the value of data
 	At      int               `json:"at"`                // where the value was; -1: Body is whole
 	Base64  bool              `json:"base64,omitempty"`  // the value is a string of base64
 	Keep    [][]byte          `json:"keep,omitempty"`    // headers that were not metadata
@@ -32,11 +32,11 @@ func (e Envelope) addFrame(md message.Metadata) {
 	f.At = at.start
 	data, _ := s.payload()
 	if f.Base64 && !bytes.Equal(appendBase64(nil, data), at.of(s.raw)) {
-		f.Body, f.At = s.raw, -1 // base64 with escapes in it: only the whole is exact
+		f.Body, f.At = s.raw, -1 // base64 with escapes: only the whole body is exact
 	} else {
 		f.Body = append(bytes.Clone(s.raw[:at.start]), s.raw[at.end:]...)
 	}
-	for _, key := range slices.Sorted(maps.Keys(e.headers)) { // sorted: the same envelope has the same frame
+	for _, key := range slices.Sorted(maps.Keys(e.headers)) { // sorted: equal envelopes have equal frames
 		value := e.headers[key]
 		if !isReserved(key) {
 			f.Keep = append(f.Keep, []byte(key))
@@ -49,7 +49,7 @@ func (e Envelope) addFrame(md message.Metadata) {
 	}
 	text, err := json.Marshal(f)
 	if err != nil {
-		return // cannot be: a frame holds bytes and numbers; without it the conversion is refused
+		return // unreachable: a frame holds bytes and numbers; without it the conversion is refused
 	}
 	md[KeyFrame] = base64.StdEncoding.EncodeToString(text)
 }
@@ -66,8 +66,8 @@ func readFrame(md message.Metadata) (f frame, ok bool) {
 	return f, f.At >= -1 && f.At <= len(f.Body)
 }
 
-// fill puts the data into the frame's body. It reports false if they do not fit, as when somebody replaced JSON by
-// other data.
+// fill inserts the data into the frame's body. It reports false if they do not fit, for example because JSON was
+// replaced by other data.
 func (f *frame) fill(data []byte) (s body, ok bool) {
 	raw := f.Body
 	if f.At >= 0 {
@@ -90,7 +90,7 @@ func (f *frame) fill(data []byte) (s body, ok bool) {
 	return s, err == nil && bytes.Equal(filled, data)
 }
 
-// refilled returns a binary envelope in structured mode, in the body that its frame has kept.
+// refilled returns a binary envelope in structured mode, with the body from its frame.
 func (e Envelope) refilled(f frame) (Envelope, bool) {
 	s, ok := f.fill(e.payload)
 	if !ok {
@@ -125,7 +125,7 @@ func (e Envelope) refilled(f frame) (Envelope, bool) {
 	return out.edited(edits...), true
 }
 
-// changedFields returns the edits for fields whose header says something else than the body, but for the retry count.
+// changedFields returns the edits for fields, except the retry count, whose header differs from the body.
 func (s *body) changedFields(md message.Metadata) (edits []edit) {
 	for _, f := range s.textFields() {
 		if header := md[f.key]; !f.says(header) && (header != "" || f.text != "") {
@@ -138,7 +138,7 @@ func (s *body) changedFields(md message.Metadata) (edits []edit) {
 	return edits
 }
 
-// changedMetadata removes the metadata from the headers and returns the edit that they need in the body, if any.
+// changedMetadata removes the metadata from the headers and returns the edit that they require in the body, if any.
 func (s *body) changedMetadata(md message.Metadata, keep [][]byte) []edit {
 	isKept := make(map[string]bool, len(keep))
 	for _, key := range keep {
@@ -149,7 +149,7 @@ func (s *body) changedMetadata(md message.Metadata, keep [][]byte) []edit {
 	was := s.entries()
 	for key, v := range was {
 		if !headerName(key) {
-			now[key] = v // it could not travel as a header, so it was not changed
+			now[key] = v // it could not be a header, so it was not changed
 			continue
 		}
 		for _, header := range [...]string{KeyMetadataPrefix + key, key} {

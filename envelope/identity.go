@@ -8,10 +8,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// positionSpace is the UUIDv5 namespace of ids that are made of a position or of an id that no header can carry.
+// positionSpace is the UUIDv5 namespace of ids derived from a position or from an id that no header can carry.
 var positionSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/redrive-go/redrive/position"))
 
-// NewID returns a new message id, a UUIDv7: it sorts by time of creation. It is safe for concurrent use.
+// NewID returns a new message id, a UUIDv7, which sorts by time of creation. It is safe for concurrent use.
 func NewID() string {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -21,9 +21,8 @@ func NewID() string {
 	return id.String()
 }
 
-// StableID returns the id of a foreign message that has none, made of where it lies (broker, topic, incarnation and
-// position) as a UUIDv5: the same delivery gets the same id every time, in every process. It returns "" when the origin
-// is nil or has no position.
+// StableID returns an id for a foreign message without one, a UUIDv5 of where it is stored (broker, topic, incarnation
+// and position): the same on every delivery, in every process. It returns "" if the origin is nil or has no position.
 func StableID(o *Origin) string {
 	if o == nil || o.Position == "" {
 		return ""
@@ -42,15 +41,15 @@ func StableID(o *Origin) string {
 }
 
 // Identify returns the message's id: from its header, its structured body, its AMQP message-id property, its
-// CloudEvents id or its Watermill UUID, else made by StableID from its origin, else "" when nothing identifies it. An
-// id that no header can carry (longer than 255 bytes, not UTF-8, with control characters) is replaced by a UUIDv5 of
-// it, the same each time.
+// CloudEvents id or its Watermill UUID, otherwise from StableID of its origin, or "" if nothing identifies it. An id
+// that no header can carry (longer than 255 bytes, not UTF-8, with control characters) is replaced by a UUIDv5 of it,
+// the same each time.
 func Identify(m *message.Message) string {
 	c, _ := ReadControl(m)
 	return c.MessageID
 }
 
-// headerID returns the id that headers, the Watermill UUID or the origin give, or "".
+// headerID returns the id from the headers, the Watermill UUID or the origin, or "".
 func headerID(m *message.Message) string {
 	if id := m.Metadata[KeyMessageID]; id != "" {
 		return carriable(id)
@@ -73,7 +72,7 @@ func foreignID(m *message.Message) string {
 	return ""
 }
 
-// carriable returns the id itself if a header can carry it, else a UUIDv5 of it.
+// carriable returns the id if a header can carry it, otherwise a UUIDv5 of it.
 func carriable(id string) string {
 	if len(id) <= maxName {
 		i := 0

@@ -2,12 +2,12 @@ package envelope
 
 import "strings"
 
-// Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names of the
+// Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names in the
 // schema.
 const (
 	KeyMessageID    = "x-message-id"       // message_id, a UUID unless the producer chose otherwise
 	KeyTimestamp    = "x-timestamp"        // timestamp of creation, RFC 3339 with offset
-	KeyVersion      = "x-envelope-version" // version of this layout, "1.0"; its presence says "binary mode"
+	KeyVersion      = "x-envelope-version" // version of this layout, "1.0"; its presence means binary mode
 	KeySource       = "x-source"           // source, the service that created the message
 	KeyQueue        = "x-queue"            // queue, the original destination; retries do not change it
 	KeyRetryCount   = "x-retry-count"      // retry_count, failed attempts so far; absent means 0
@@ -40,22 +40,22 @@ const (
 	KeyKafkaKey  = "x-kafka-key" // partition key of a Kafka record
 	// JSON object: types of foreign headers that were not strings; for drivers
 	KeyHeaderTypes = "x-header-types"
-	// publication that a delivery is, made of the one before; brokers write and take it
+	// // identifies a publication, derived from the one before; written and removed by brokers
 	KeyStage = "x-stage"
-	// how often the message may have ended its process; brokers write and take it
+	// how often the message may have ended its process; written and removed by brokers
 	KeySuspect           = "x-suspect"
-	KeyInvalidRetryCount = "x-retry-count-invalid" // retry counter as it came, when it could not be read
+	KeyInvalidRetryCount = "x-retry-count-invalid" // original retry counter, if it could not be read
 )
 
-// Header names that carry one content mode inside the other, see WithMode.
+// Header names that preserve one content mode in the other, see WithMode.
 const (
 	KeyMetadataJSON    = "x-metadata-json"     // JSON array: metadata whose header holds JSON text, not a string
 	KeyMetadataPrefix  = "x-meta-"             // in front of a metadata name that an ordinary header already has
-	KeyFrame           = "x-envelope-frame"    // what a structured body had around its data, when it was not canonical
+	KeyFrame           = "x-envelope-frame"    // what surrounded the data in a structured body that was not canonical
 	KeyDataContentType = "x-data-content-type" // content type of the data while the body is structured
 )
 
-// Names that other systems chose.
+// Names chosen by other systems.
 const (
 	KeyContentType   = "content-type"   // media type of the payload; ContentType marks a structured body
 	KeyCorrelationID = "correlation_id" // Watermill's correlation id, part of the metadata
@@ -73,8 +73,8 @@ const (
 	KeyWatermillDelayedUntil = "_watermill_delayed_until" // Watermill's components/delay: RFC 3339, whole seconds
 )
 
-// AMQP basic properties, as a driver puts them into metadata. They have a separate prefix so that a property is never
-// treated as a header of the same name on the way back.
+// AMQP basic properties, as a driver represents them in metadata. Their prefix ensures that a property is never treated
+// as a header of the same name when it is written back.
 const (
 	KeyAMQPPrefix          = "amqp-"
 	KeyAMQPMessageID       = KeyAMQPPrefix + "message-id"
@@ -89,7 +89,7 @@ const (
 )
 
 // IsBrokerMade reports whether a broker made the header for its own bookkeeping (x-death, x-delivery-count, ...). Such
-// a header is information only: it is never the retry counter, and is not published again, because brokers misread
+// a header is informational: it is never the retry counter, and it is not published again, because brokers misread
 // their own headers.
 func IsBrokerMade(key string) bool {
 	switch key {
@@ -99,8 +99,8 @@ func IsBrokerMade(key string) bool {
 	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }
 
-// IsOurs reports whether the header is one that this package documents, in its own words or in those of another system.
-// All other headers belong to the user and pass through untouched.
+// IsOurs reports whether this package documents the header, as its own or as another system's. All other headers belong
+// to the user and pass through untouched.
 func IsOurs(key string) bool {
 	return isReserved(key) || key == KeyCorrelationID
 }

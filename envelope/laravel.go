@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// jobData returns what a job of Laravel's own queue carries, which is not an envelope: its data member where that is
-// plain JSON, and an error where it is a serialized PHP object. Decoded as a whole, either would give a handler's type
-// its zero value and no error. All other data are returned as they are.
+// jobData returns the data of a job of Laravel's own queue, which is not an envelope: its data member if that is plain
+// JSON, or an error if it is a serialized PHP object. Decoded as a whole, either would give the handler's type its zero
+// value and no error. All other data are returned unchanged.
 func jobData(data []byte) ([]byte, error) {
 	if !bytes.Contains(data, []byte(`"displayName"`)) || !bytes.Contains(data, []byte(`"job"`)) {
 		return data, nil

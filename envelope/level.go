@@ -2,8 +2,9 @@ package envelope
 
 import "log/slog"
 
-// LevelCritical is the level of log records that a person must see: a dead letter, or a message that could not be kept
-// where it belongs. It is above slog.LevelError, and slog writes it as ERROR+4 unless [LevelName] replaces that.
+// LevelCritical is the level of log records that require a person's attention: a dead letter, or a message that could
+// not be kept where it belongs. It is above slog.LevelError, and slog writes it as ERROR+4 unless [LevelName] replaces
+// that.
 const LevelCritical = slog.LevelError + 4
 
 // LevelName is a slog.HandlerOptions.ReplaceAttr that writes [LevelCritical] as CRITICAL and changes nothing else.

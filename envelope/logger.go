@@ -8,9 +8,9 @@ import (
 )
 
 // SlogLogger returns a logger that writes to l, for the Logger of every Config here, in services that log through
-// Watermill. Warnings are written by l.Info and LevelCritical by l.Error, with their level as a field, because
-// Watermill has neither; an attribute named error is the error of l.Error. Names of groups become prefixes of the
-// fields. A nil l stands for slog.Default, as in [watermill.NewSlogLogger], which converts the other way.
+// Watermill. Watermill has neither warnings nor LevelCritical, so l.Info writes the former and l.Error the latter, each
+// with its level as a field; an attribute named error becomes the error of l.Error. Group names become prefixes of the
+// fields. A nil l means slog.Default, as in [watermill.NewSlogLogger], which converts the other way.
 func SlogLogger(l watermill.LoggerAdapter) *slog.Logger {
 	if l == nil {
 		return slog.Default()
@@ -21,7 +21,7 @@ func SlogLogger(l watermill.LoggerAdapter) *slog.Logger {
 // adapterHandler is the slog.Handler of an adapter.
 type adapterHandler struct {
 	adapter watermill.LoggerAdapter
-	prefix  string // of the fields: the open groups
+	prefix  string // prefix of the fields: the open groups
 }
 
 // Enabled implements slog.Handler. An adapter does not report the levels that it writes.
@@ -71,7 +71,7 @@ func (h adapterHandler) WithGroup(name string) slog.Handler {
 	return adapterHandler{h.adapter, h.prefix + name + "."}
 }
 
-// addField adds a, or the members of a where it is a group.
+// addField adds a, or its members if it is a group.
 func addField(fields watermill.LogFields, prefix string, a slog.Attr) {
 	value := a.Value.Resolve()
 	if value.Kind() != slog.KindGroup {

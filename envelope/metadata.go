@@ -17,8 +17,8 @@ type entry struct {
 	isJSON bool
 }
 
-// headerEntries returns the metadata of a binary message: all headers that are the user's. A value that came out of a
-// body in spite of a header of the same name has KeyMetadataPrefix in front, and wins.
+// headerEntries returns the metadata of a binary message: all headers that are the user's. A value from a body whose
+// name collided with a header has KeyMetadataPrefix in front, and wins.
 func headerEntries(md message.Metadata) map[string]entry {
 	entries := make(map[string]entry, len(md))
 	isJSON := jsonNames(md)
@@ -34,7 +34,7 @@ func headerEntries(md message.Metadata) map[string]entry {
 	return entries
 }
 
-// movableEntries returns the metadata that a body can hold exactly as they are. The others stay headers.
+// movableEntries returns the metadata that a body can represent exactly. The others stay headers.
 func movableEntries(md message.Metadata) map[string]entry {
 	entries := make(map[string]entry, len(md))
 	isJSON := jsonNames(md)
@@ -52,7 +52,7 @@ func newEntry(value string, isJSON bool) entry {
 	return entry{value, isJSON && value[:min(1, len(value))] != `"` && embeddable([]byte(value))}
 }
 
-// entryOf encodes a value of Go.
+// entryOf encodes a Go value.
 func entryOf(value any) (entry, error) {
 	if text, ok := value.(string); ok {
 		return entry{value: text}, nil
@@ -67,7 +67,7 @@ func entryOf(value any) (entry, error) {
 	return entry{string(encoded), true}, nil
 }
 
-// set makes a header of v, in a binary message.
+// set writes v as a header of a binary message.
 func (v entry) set(md message.Metadata, key string) {
 	setEntry(md, key, v.value)
 	if v.isJSON {
@@ -88,7 +88,7 @@ func jsonNames(md message.Metadata) map[string]bool {
 	}
 	var names []string
 	if json.Unmarshal([]byte(list), &names) != nil {
-		return nil // a list that is not a list names nothing
+		return nil // an unreadable list names nothing
 	}
 	set := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -113,12 +113,13 @@ func setJSONNames(md message.Metadata, names map[string]bool) {
 	md[KeyMetadataJSON] = string(append(list, ']'))
 }
 
-// headerName reports whether a metadata name can be a header's. AMQP allows 255 bytes; the prefix needs some of them.
+// headerName reports whether a metadata name is valid for a header. AMQP allows 255 bytes; the prefix needs some of
+// them.
 func headerName(key string) bool {
 	return key != "" && len(key) <= maxName-len(KeyMetadataPrefix) && carriable(key) == key
 }
 
-// setEntry sets one string among a binary message's metadata.
+// setEntry sets one string in a binary message's metadata.
 func setEntry(md message.Metadata, key, value string) {
 	names := jsonNames(md)
 	if names[key] {
@@ -131,7 +132,8 @@ func setEntry(md message.Metadata, key, value string) {
 	md[key] = value
 }
 
-// flattenMetadata makes headers of the body's metadata. One whose name cannot be a header's is left to the frame.
+// flattenMetadata turns the body's metadata into headers. One whose name is not valid for a header is left to the
+// frame.
 func (s *body) flattenMetadata(md message.Metadata) {
 	entries := s.entries()
 	listed, names := jsonNames(md), make(map[string]bool)
@@ -145,7 +147,7 @@ func (s *body) flattenMetadata(md message.Metadata) {
 	if !agree {
 		setJSONNames(md, names)
 	}
-	// All collisions are found before the first header is set.
+	// Find all collisions before setting the first header.
 	target := make(map[string]string, len(entries))
 	for key := range entries {
 		_, taken := md[key]
@@ -190,8 +192,8 @@ func appendBase64(b, data []byte) []byte {
 	return append(b, '"')
 }
 
-// embeddable reports whether data can stand in a JSON body as they are and come out as they were: JSON without white
-// space around it, which the body's own would be treated as, in UTF-8.
+// embeddable reports whether a JSON body reproduces the data exactly: JSON in UTF-8 without surrounding white space,
+// which would be lost in that of the body.
 func embeddable(data []byte) bool {
 	return len(data) > 0 && data[0] > ' ' && skipValue(data, 0, 1) == len(data) && utf8.Valid(data)
 }

@@ -2,7 +2,7 @@ package envelope
 
 import "strconv"
 
-// Mode is where a message carries its control data, in CloudEvents' words.
+// Mode is where a message carries its control data, in CloudEvents' terms.
 type Mode int
 
 const (
@@ -23,8 +23,8 @@ func (m Mode) String() string {
 	return "Mode(" + strconv.Itoa(int(m)) + ")"
 }
 
-// ContentType is the media type of a structured body. A payload under this content type must be a readable envelope;
-// without it, a payload is recognised by its members, see the package documentation.
+// ContentType is the media type of a structured body. A payload with this content type must be a readable envelope;
+// without it, a payload is recognized by its members, see the package documentation.
 const ContentType = "application/vnd.redrive.envelope+json"
 
 // LayoutVersion is the version of the layout that this package writes.

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Option sets something about a new envelope.
+// Option sets a property of a new envelope.
 type Option func(*creation)
 
 type creation struct {
@@ -41,16 +41,15 @@ func Delay(d time.Duration) Option { return func(c *creation) { c.delay = &d } }
 // EventNamed sets the event name.
 func EventNamed(name string) Option { return func(c *creation) { c.event = name } }
 
-// Meta adds metadata of any type that encoding/json takes: a number, a boolean, a list, an object. In structured mode
-// the value is that JSON value; in binary mode the header holds its JSON text. A string is what New's metadata takes.
+// Meta adds metadata of any type that encoding/json supports: a number, a boolean, a list, an object. In structured
+// mode the value is that JSON value; in binary mode the header holds its JSON text. For strings, use New's metadata.
 func Meta(key string, value any) Option {
 	return func(c *creation) { c.meta = append(c.meta, metaValue{key, value}) }
 }
 
-// New returns the envelope of a new message. source is the service that creates it and queue the destination. data
-// may be anything that encoding/json takes; []byte and json.RawMessage are taken as they are, JSON or not. metadata
-// carries auxiliaries such as priority and correlation_id and may be nil; see Meta for values that are not
-// strings.
+// New returns the envelope of a new message. source is the service that creates it and queue the destination. data may
+// be anything that encoding/json supports; []byte and json.RawMessage are used unchanged, JSON or not. metadata holds
+// extras such as priority and correlation_id and may be nil; see Meta for values that are not strings.
 //
 // The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that
 // belongs to the envelope (IsOurs).
@@ -95,7 +94,7 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 	return Envelope{want: c.mode, uuid: c.id, headers: headers, payload: payload}, nil
 }
 
-// metadata encodes the values that Meta has added.
+// metadata encodes the values added by Meta.
 func (c *creation) metadata() (map[string]entry, error) {
 	if len(c.meta) == 0 {
 		return nil, nil

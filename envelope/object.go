@@ -1,17 +1,17 @@
 package envelope
 
-// span is a part of a body: body[start:end]. The zero span is "not there".
+// span is a part of a body: body[start:end]. The zero span means absent.
 type span struct{ start, end int }
 
 func (s span) ok() bool           { return s.end > s.start }
 func (s span) of(b []byte) []byte { return b[s.start:s.end] }
 
-// object walks over the members of a JSON object without decoding them. It checks the syntax of what it passes, as
-// strictly as encoding/json, in one pass and without recursion; the limit of nesting counts from the object.
+// object iterates over the members of a JSON object without decoding them. It checks their syntax as strictly as
+// encoding/json, in one pass and without recursion; the nesting limit counts from the object.
 type object struct {
 	b       []byte
 	pos     int
-	last    int  // end of the last member's value, or just behind the opening brace
+	last    int  // end of the last member's value, or just after the opening brace
 	started bool // a member was seen
 	done    bool // the closing brace was seen
 }
@@ -26,7 +26,7 @@ func openObject(b []byte, pos int) (object, bool) {
 }
 
 // next returns the next member: its key between the quotes, still escaped, and its value. It reports false at the end
-// of the object (then done is set) and at a syntax error (then it is not).
+// of the object, with done set, and at a syntax error, without it.
 func (o *object) next() (key, value span, ok bool) {
 	if o.done {
 		return span{}, span{}, false

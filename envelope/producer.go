@@ -6,17 +6,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Producer is the attempt of a handler that has produced messages. A pipeline puts it into their contexts, because
-// Watermill's router publishes them when the pipeline is done with the attempt: a publisher that meets one reports to
-// it what it could not publish, and the attempt is retried or dead-lettered.
+// Producer is a handler's attempt that has produced messages. A pipeline puts it into their contexts, because
+// Watermill's router publishes them after the pipeline is done with the attempt: a publisher that finds one reports
+// publish errors to it, and the attempt is retried or dead-lettered.
 type Producer interface {
 	// Publish calls publish with messages, all of this attempt. It returns nil when they are published, or when the
-	// attempt has failed because of them and the message that was consumed is settled: then the router must ack it.
-	// Messages of an attempt that has failed are dropped, for the next attempt will produce them again.
+	// attempt has failed because of them and the consumed message is settled: then the router must ack it. Messages of a
+	// failed attempt are dropped, because the next attempt will produce them again.
 	Publish(publish func(...*message.Message) error, messages ...*message.Message) error
 }
 
-// WithProducer returns a context for messages that p has produced.
+// WithProducer returns a context for messages produced by p.
 func WithProducer(ctx context.Context, p Producer) context.Context {
 	return &producerContext{Context: ctx, producer: p}
 }
@@ -27,7 +27,7 @@ type producerContext struct {
 	producer Producer
 }
 
-// withoutProducer hides a producer from below other values: a router puts its own on top.
+// withoutProducer hides a producer further up the context chain: a router puts its own values on top.
 type withoutProducer struct{ context.Context }
 
 // Value implements context.Context.
@@ -48,9 +48,9 @@ func (c *producerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// PublishProduced calls publish with messages, and those among them that a handler has produced through their
-// [Producer]. Every publisher that may stand in a router publishes through it: those of this module, and what
-// middleware.Pipeline.PublisherDecorator returns. The error is the first one; the messages behind it are not published.
+// PublishProduced calls publish with messages, using the [Producer] of those that a handler produced. Every publisher
+// that may be part of a router publishes through it: those of this module, and the one that
+// middleware.Pipeline.PublisherDecorator returns. It returns the first error; later messages are not published.
 func PublishProduced(publish func(...*message.Message) error, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return publish()
@@ -76,7 +76,7 @@ func publishGroup(c *producerContext, publish func(...*message.Message) error, m
 	if c == nil {
 		return publish(messages...)
 	}
-	for _, m := range messages { // who receives it, or publishes it further, is not a part of the attempt
+	for _, m := range messages { // receivers and further publishers are not part of the attempt
 		m.SetContext(withoutProducer{m.Context()})
 	}
 	return c.producer.Publish(publish, messages...)

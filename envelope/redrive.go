@@ -7,19 +7,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Redrive is which dead letter a message is sent back from.
+// Redrive identifies the dead letter from which a message is sent back.
 type Redrive struct {
-	// ID is the id of the dead letter's entry; the redriven message's outcome closes that entry.
+	// ID is the id of the dead letter's entry; the outcome of the redriven message closes that entry.
 	ID string
-	// Count is how often the message was redriven, this time included.
+	// Count is how often the message was redriven, including this time.
 	Count int
 	// Run is the id of the bulk run, or "".
 	Run string
 }
 
-// PrepareRedrive returns a copy of a dead letter, ready to go back to its consumer: its retry count starts at 0 again,
-// its message id, data, metadata, original delay and last error stay, and what made it a dead letter is removed. m is
-// not changed.
+// PrepareRedrive returns a copy of a dead letter that is ready to go back to its consumer: its retry count restarts at
+// 0, its message id, data, metadata, original delay and last error stay, and the marks of a dead letter are removed. m
+// is not changed.
 func PrepareRedrive(m *message.Message, r Redrive) *message.Message {
 	out := forward(m, 4)
 	for _, key := range [...]string{
@@ -38,7 +38,7 @@ func PrepareRedrive(m *message.Message, r Redrive) *message.Message {
 	return out
 }
 
-// RedriveCount returns how often the message was redriven; 0 for one that never was or whose count cannot be read.
+// RedriveCount returns how often the message was redriven; 0 if never, or if the count cannot be read.
 func RedriveCount(m *message.Message) int {
 	n, valid := parseCount(m.Metadata[KeyRedriveCount])
 	if !valid {
@@ -47,22 +47,21 @@ func RedriveCount(m *message.Message) int {
 	return n
 }
 
-// Redriven is a success that a consumer reports: it has handled a message that came back from the dead letters.
+// Redriven is a success reported by a consumer: it has handled a redriven message.
 type Redriven struct {
-	// EntryID is the dead letter entry that the message says it was redriven from, and Number which of that entry's
-	// redrives it was.
+	// EntryID is the dead letter entry that the message claims to be redriven from, and Number the redrive of that entry.
 	EntryID string
 	Number  int
-	// MessageID, Topic and Consumer are the message's: those of the entry, or the message has copied the headers of
-	// another.
+	// MessageID, Topic and Consumer are the message's. They match the entry's, unless the message has copied another one's
+	// headers.
 	MessageID, Topic, Consumer string
 	// At is when it succeeded.
 	At time.Time
 }
 
-// RedrivenBy is what a consumer reports that has handled m, which it had from origin.
+// RedrivenBy is the report of a consumer that has handled m, delivered from origin.
 func RedrivenBy(m *message.Message, origin Origin, at time.Time) Redriven {
-	e, _ := FromMessage(m) // with an error it is the foreign view, which has the headers
+	e, _ := FromMessage(m) // on an error it is the foreign view, which has the headers
 	return Redriven{
 		EntryID: m.Metadata[KeyRedriveID], Number: RedriveCount(m), MessageID: e.MessageID(),
 		Topic: origin.Topic, Consumer: origin.Consumer, At: at,

@@ -40,8 +40,8 @@ func (n *nesting) pop() {
 	}
 }
 
-// skipValue returns the index behind the JSON value at b[i], or -1 if there is no valid one. outer is how deep it lies
-// already.
+// skipValue returns the index after the JSON value at b[i], or -1 if there is no valid one. outer is the depth at which
+// it is nested.
 func skipValue(b []byte, i, outer int) int {
 	var nest nesting
 	for {
@@ -59,7 +59,7 @@ func skipValue(b []byte, i, outer int) int {
 				return -1
 			}
 			i = skipSpace(b, i+1)
-			if i < len(b) && b[i] == c+2 { // the closing one is two further in ASCII
+			if i < len(b) && b[i] == c+2 { // the closing bracket is two further in ASCII
 				i++
 				break
 			}
@@ -103,7 +103,7 @@ func skipValue(b []byte, i, outer int) int {
 	}
 }
 
-// skipKey is the function skipKey within an object, and passes nothing within an array.
+// skipKey calls the function skipKey within an object and does nothing within an array.
 func (n *nesting) skipKey(b []byte, i int) int {
 	if n.top&1 == 0 {
 		return i
@@ -111,7 +111,7 @@ func (n *nesting) skipKey(b []byte, i int) int {
 	return skipKey(b, i)
 }
 
-// skipKey passes a member's key and colon, and white space before them.
+// skipKey skips a member's key and colon, and white space before them.
 func skipKey(b []byte, i int) int {
 	if i < len(b) && b[i] <= ' ' {
 		i = skipSpace(b, i)
@@ -178,10 +178,11 @@ const (
 	highs = 0x8080808080808080
 )
 
-// longString is where a string is worth a search for its end: before, setting it up costs more than it saves.
+// longString is the length from which a vectorized search for the end of a string pays off; below it, the setup costs
+// more.
 const longString = 64
 
-// skipString passes the rest of a string, from a byte inside it, eight bytes at a time.
+// skipString skips the rest of a string, from a byte inside it, eight bytes at a time.
 func skipString(b []byte, i int) int {
 	long := i + longString
 	for {
@@ -190,8 +191,8 @@ func skipString(b []byte, i int) int {
 				return skipLongString(b, i)
 			}
 			w := binary.LittleEndian.Uint64(b[i:])
-			// A byte's high bit is set where it is a control character, a quote or a backslash. What is set above the
-			// lowest bit means nothing, since borrows run upwards; only the lowest is used.
+			// A byte's high bit is set where it is a control character, a quote or a backslash. Only the lowest set bit is
+			// valid, since borrows propagate upwards.
 			stops := ((w - ' '*ones) | (w ^ '"'*ones - ones) | (w ^ '\\'*ones - ones)) &^ w & highs
 			if stops != 0 {
 				i += bits.TrailingZeros64(stops) >> 3
@@ -202,7 +203,7 @@ func skipString(b []byte, i int) int {
 			}
 			i += 8
 		}
-		// At a stop this ends at once; else these are the last bytes of b.
+		// At a stop this ends at once; otherwise it scans the last bytes of b.
 		for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
 			i++
 		}
@@ -222,11 +223,11 @@ func skipString(b []byte, i int) int {
 	}
 }
 
-// skipLongString is skipString for longer text: it looks for the stops with the processor's vector instructions.
+// skipLongString is skipString for longer text: it finds the stops with the processor's vector instructions.
 func skipLongString(b []byte, i int) int {
 	quote := -1
 	for {
-		if quote < i { // or an escaped one was found
+		if quote < i { // or an escaped quote was found
 			n := bytes.IndexByte(b[i:], '"')
 			if n < 0 {
 				return -1
@@ -249,7 +250,7 @@ func skipLongString(b []byte, i int) int {
 	}
 }
 
-// hasControl reports whether text holds a control character, 32 bytes at a time.
+// hasControl reports whether text contains a control character, 32 bytes at a time.
 func hasControl(b []byte) bool {
 	for len(b) >= 32 {
 		w0, w1 := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
@@ -267,7 +268,7 @@ func hasControl(b []byte) bool {
 	return false
 }
 
-// skipEscape passes the escape sequence whose backslash is b[i].
+// skipEscape skips the escape sequence whose backslash is b[i].
 func skipEscape(b []byte, i int) int {
 	if i+1 >= len(b) {
 		return -1

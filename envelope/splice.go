@@ -2,7 +2,7 @@ package envelope
 
 import "strconv"
 
-// edit replaces the bytes of a span; an empty span at the end of the members inserts.
+// edit replaces the bytes of a span; with an empty span at the end of the members it inserts.
 type edit struct {
 	at   span
 	text []byte
@@ -19,7 +19,7 @@ func (s *body) set(at span, name string, value []byte) edit {
 	return edit{span{s.end, s.end}, text}
 }
 
-// splice returns the body with the edits done and every other byte as it was. The edits must not overlap.
+// splice returns the body with the edits applied and every other byte unchanged. The edits must not overlap.
 func (s *body) splice(edits ...edit) []byte {
 	size := len(s.raw)
 	for i, e := range edits {

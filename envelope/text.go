@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what this package writes into headers. A header frame above 128 KiB kills an AMQP connection, and a Kafka
-// record near its limit must still be dead-letterable, so that every text is bounded and all of them together stay
-// below MaxHeaders.
+// Limits of the texts that this package writes into headers. A header frame above 128 KiB closes an AMQP connection,
+// and a Kafka record near its limit must still be dead-letterable, so every text is bounded and all of them together
+// stay below MaxHeaders.
 const (
 	MaxErrorMessage = 1 << 10  // bytes of an error's message
 	MaxErrorTrace   = 4 << 10  // bytes of an error's trace
@@ -16,10 +16,9 @@ const (
 	maxName         = 255      // bytes of an id, a code, a class or any other name
 )
 
-// boundText returns s as valid UTF-8 of at most limit bytes. What is cut is cut on a rune border, with a marker that
-// says so.
+// boundText returns s as valid UTF-8 of at most limit bytes. A longer text is cut at a rune boundary and marked as cut.
 func boundText(s string, limit int) string {
-	head := s[:min(len(s), limit)] // an error may be many megabytes long: clean only what can stay
+	head := s[:min(len(s), limit)] // an error may be many megabytes long: clean only the part that may stay
 	if r, size := utf8.DecodeLastRuneInString(head); len(head) < len(s) && r == utf8.RuneError && size == 1 {
 		head = dropPartialRune(head)
 	}
@@ -35,7 +34,7 @@ func boundText(s string, limit int) string {
 	return clean[:end] + marker
 }
 
-// dropPartialRune removes the first bytes of a rune that was cut through.
+// dropPartialRune removes the leading bytes of a truncated rune.
 func dropPartialRune(s string) string {
 	for i := 1; i < utf8.UTFMax && i <= len(s); i++ {
 		if c := s[len(s)-i]; utf8.RuneStart(c) {
@@ -48,14 +47,14 @@ func dropPartialRune(s string) string {
 	return s
 }
 
-// headerText returns s bounded and on one line, for a header that is only shown: control characters become escapes, so
-// that a log line or an HTTP response made of the header cannot be split by it.
+// headerText returns s bounded and on one line, for a header that is only displayed: control characters become escapes,
+// so that they cannot split a log line or an HTTP response made from the header.
 func headerText(s string, limit int) string {
 	return escapeText(boundText(s, limit), limit, false)
 }
 
-// escapeText escapes control characters, and the backslash if the text is to be read back by unescapeText. If that
-// makes it longer than the limit, it is cut between two runes and ends in three dots.
+// escapeText escapes control characters, and the backslash if unescapeText is to reverse it. If the result exceeds the
+// limit, it is cut between two runes and ends in three dots.
 func escapeText(s string, limit int, reversible bool) string {
 	plain := func(r rune) bool { return r >= ' ' && r != 0x7f && (r != '\\' || !reversible) }
 	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
@@ -90,7 +89,7 @@ func escapeText(s string, limit int, reversible bool) string {
 	return string(b)
 }
 
-// unescapeText reverses escapeText. An escape that it does not know stays as it is: it was not written by escapeText.
+// unescapeText reverses escapeText. An unknown escape stays unchanged: escapeText did not write it.
 func unescapeText(s string) string {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s

@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// timestampLayout is RFC 3339 with a numeric offset also for UTC, as the schema has it; a fraction is written only if
-// there is one.
+// timestampLayout is RFC 3339 with a numeric offset even for UTC, as in the schema; a fraction is written only if there
+// is one.
 const timestampLayout = "2006-01-02T15:04:05.999999999-07:00"
 
 func formatTimestamp(t time.Time) string { return t.UTC().Format(timestampLayout) }

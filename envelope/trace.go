@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// TraceID returns the id of the trace that a message's headers name in traceparent, 32 hex digits, or "" when they name
-// none.
+// TraceID returns the trace id from traceparent in a message's headers, 32 hex digits, or "" without one.
 func TraceID(headers map[string]string) string {
 	parts := strings.Split(headers[KeyTraceParent], "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || strings.Trim(parts[1], "0") == "" {

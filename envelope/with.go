@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// WithError returns a copy whose last error is err, bounded as it may travel. Earlier errors are not kept.
+// WithError returns a copy whose last error is err, bounded for transmission. Earlier errors are not kept.
 func (e Envelope) WithError(err Error) Envelope {
 	err = err.bounded()
 	if e.mode == Structured {
@@ -34,10 +34,10 @@ func (e Envelope) WithIncrementedRetry() Envelope {
 }
 
 // WithMetadata returns a copy with one metadata value set. A name that belongs to the envelope (IsOurs, but not
-// correlation_id) is refused: the error says so.
+// correlation_id) is an error.
 func (e Envelope) WithMetadata(key, value string) (Envelope, error) { return e.WithMeta(key, value) }
 
-// WithMeta is WithMetadata for values of any type that encoding/json takes, see Meta.
+// WithMeta is WithMetadata for values of any type that encoding/json supports, see Meta.
 func (e Envelope) WithMeta(key string, value any) (Envelope, error) {
 	if isReserved(key) {
 		return e, fmt.Errorf("envelope: the metadata name %q belongs to the envelope; choose another", key)
@@ -57,7 +57,7 @@ func (e Envelope) WithMeta(key string, value any) (Envelope, error) {
 	return e.withHeaders(func(md message.Metadata) { v.set(md, key) }), nil
 }
 
-// WithData returns a copy with other data, encoded as New does.
+// WithData returns a copy with other data, encoded as in New.
 func (e Envelope) WithData(data any) (Envelope, error) {
 	payload, err := encodeData(data)
 	if err != nil {
@@ -70,14 +70,15 @@ func (e Envelope) WithData(data any) (Envelope, error) {
 	return e, nil
 }
 
-// WithOriginalDelay returns a copy whose backoff is based on d, clamped to [0, MaxDelay] and cut to whole milliseconds.
+// WithOriginalDelay returns a copy whose backoff is based on d, clamped to [0, MaxDelay] and truncated to whole
+// milliseconds.
 func (e Envelope) WithOriginalDelay(d time.Duration) Envelope {
 	d, _ = clampDelay(d)
 	return e.withHeaders(func(md message.Metadata) { md[KeyOriginalDelay] = formatMillis(d) })
 }
 
-// WithMode returns a copy that Message renders in the given mode. There and back again nothing is lost: data, metadata
-// of any JSON type, unknown members, and the spelling of every one of them.
+// WithMode returns a copy that Message renders in the given mode. A round trip is lossless: data, metadata of any JSON
+// type, unknown members, and the spelling of all of them.
 func (e Envelope) WithMode(mode Mode) Envelope {
 	e.want = mode
 	return e
@@ -90,7 +91,7 @@ func (e Envelope) edited(edits ...edit) Envelope {
 	return e
 }
 
-// withHeaders returns a copy whose headers change has changed.
+// withHeaders returns a copy with headers modified by change.
 func (e Envelope) withHeaders(change func(md message.Metadata)) Envelope {
 	headers := maps.Clone(e.headers)
 	if headers == nil {

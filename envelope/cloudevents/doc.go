@@ -1,5 +1,5 @@
-// Package cloudevents reads and writes envelopes as CloudEvents 1.0, so that services which speak that standard need
-// not know this module. It is a separate package because it links the CloudEvents SDK's event package.
+// Package cloudevents reads and writes envelopes as CloudEvents 1.0, so that services that use this standard need not
+// know this module. It is a separate package because it links the CloudEvents SDK's event package.
 //
 // # Mapping
 //
@@ -21,10 +21,10 @@
 //	other metadata       an extension of its name, if it is one ([a-z0-9], not used above), else a member of the JSON
 //	                     object in the extension "metadata"
 //
-// Where the message lies in its life otherwise (redrive, dead letter reason) stays in this module's own headers.
+// The rest of the message's state (redrive, dead letter reason) stays in this module's own headers.
 //
 // # Headers
 //
-// In binary form the attributes are headers: ce_* on Kafka, as the Kafka binding has it. The AMQP binding is written
-// for AMQP 1.0 (cloudEvents:id); on RabbitMQ's 0-9-1 the headers are cloudEvents_*, and both spellings are read.
+// In binary form the attributes are headers: ce_* on Kafka, as in the Kafka binding. The AMQP binding is written for
+// AMQP 1.0 (cloudEvents:id); on RabbitMQ's 0-9-1 the headers are cloudEvents_*, and both spellings are read.
 package cloudevents

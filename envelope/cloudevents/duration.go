@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// isoDuration takes the durations that have one length: no years and months.
+// isoDuration accepts only durations of a fixed length: no years and months.
 var isoDuration = regexp.MustCompile(`^P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12}(?:\.\d{1,9})?)S)?)?$`)
 
 // formatDuration returns d as an ISO 8601 duration in seconds: "PT10S", "PT0.3S".

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The extensions that an envelope's fields become.
+// The extensions that hold an envelope's fields.
 const (
 	extVersion       = "envelopeversion"
 	extRetryCount    = "retrycount"
@@ -33,8 +33,8 @@ const (
 // unknownSource stands for an unknown source; CloudEvents require one.
 const unknownSource = "/"
 
-// FromEnvelope returns the envelope as a CloudEvent. The error explains what of it no CloudEvent can hold, such as
-// neither an event name nor a queue for its type.
+// FromEnvelope returns the envelope as a CloudEvent. The error names what a CloudEvent cannot hold, such as an envelope
+// without an event name or a queue for its type.
 func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 	ev := event.New(event.CloudEventsVersionV1)
 	ev.SetID(e.MessageID())
@@ -112,7 +112,7 @@ func isExtension(name string) bool {
 	return event.IsExtensionNameValid(name) && strings.ToLower(name) == name
 }
 
-// isExactJSON reports whether data of that type can stand in a JSON event and come out byte for byte.
+// isExactJSON reports whether data of that type survive a JSON event byte for byte.
 func isExactJSON(mediaType string, data []byte) bool {
 	return isJSONType(mediaType) && len(data) > 0 && data[0] > ' ' && data[len(data)-1] > ' ' && json.Valid(data) &&
 		utf8.Valid(data)
@@ -122,7 +122,7 @@ func isJSONType(mediaType string) bool {
 	return mediaType == "" || strings.HasSuffix(mediaType, "/json") || strings.HasSuffix(mediaType, "+json")
 }
 
-// ToEnvelope returns a CloudEvent as an envelope in binary mode. The error explains what makes the event invalid.
+// ToEnvelope returns a CloudEvent as an envelope in binary mode. The error names what makes the event invalid.
 func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 	if err := ev.Validate(); err != nil {
 		return envelope.Envelope{}, fmt.Errorf("cloudevents: not a valid event: %w", err)
@@ -143,7 +143,7 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 		switch name {
 		case extVersion:
 		case extRetryCount:
-			set(envelope.KeyRetryCount, text) // read as strictly as every retry count
+			set(envelope.KeyRetryCount, text) // validated as strictly as every retry count
 		case extErrorMessage:
 			failure.Message, failed = unquote(text), true
 		case extErrorCode:
@@ -186,8 +186,8 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 	return e, err
 }
 
-// addMetadata reads the extension that holds what no extension could be named after. Another producer's "metadata" is
-// kept as an ordinary value.
+// addMetadata reads the extension that holds the metadata whose names cannot be extensions. Another producer's
+// "metadata" is kept as an ordinary value.
 func addMetadata(md message.Metadata, text string) {
 	var rest map[string]string
 	if json.Unmarshal([]byte(text), &rest) != nil {
@@ -201,7 +201,7 @@ func addMetadata(md message.Metadata, text string) {
 	}
 }
 
-// quote makes a text fit for an attribute, in which control characters are not allowed.
+// quote makes a text valid for an attribute, in which control characters are not allowed.
 func quote(s string) string {
 	if strings.IndexFunc(s, unicode.IsControl) < 0 && !strings.HasPrefix(s, `"`) {
 		return s
@@ -225,7 +225,7 @@ func firstOf(a, b string) string {
 	return b
 }
 
-// isMediaType reports whether a content type is the given media type, with whatever parameters.
+// isMediaType reports whether a content type is the given media type, with any parameters.
 func isMediaType(contentType, want string) bool {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	return err == nil && mediaType == want

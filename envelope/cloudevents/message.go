@@ -18,15 +18,15 @@ import (
 // ContentType is the media type of an event in structured form.
 const ContentType = event.ApplicationCloudEventsJSON
 
-// ErrNotCloudEvent is what FromMessage returns for a message that does not say that it is a CloudEvent.
+// ErrNotCloudEvent is returned by FromMessage for a message that does not claim to be a CloudEvent.
 var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither its content type nor a specversion header " +
 	"says so")
 
-// Binding is which headers a message has.
+// Binding selects the headers of a message.
 type Binding int
 
 const (
-	// Kafka writes ce_* and content-type, as the Kafka protocol binding has it. It suits every broker but RabbitMQ.
+	// Kafka writes ce_* and content-type, as in the Kafka protocol binding. It suits every broker except RabbitMQ.
 	Kafka Binding = iota
 	// AMQP writes cloudEvents_* and the content-type property.
 	AMQP
@@ -46,10 +46,10 @@ func (b Binding) contentType() string {
 	return envelope.KeyContentType
 }
 
-// prefixes are those that are read; cloudEvents: is that of AMQP 1.0.
+// prefixes are those that are read; cloudEvents: is the one of AMQP 1.0.
 var prefixes = [...]string{"ce_", "cloudEvents_", "cloudEvents:"}
 
-// Structured returns a message whose payload is the event as JSON. The event's data are not changed by a byte.
+// Structured returns a message whose payload is the event as JSON. The event's data are unchanged, byte for byte.
 func Structured(ev event.Event, binding Binding) (*message.Message, error) {
 	if err := ev.Validate(); err != nil {
 		return nil, fmt.Errorf("cloudevents: structured: %w", err)
@@ -98,7 +98,7 @@ func Binary(ev event.Event, binding Binding) (*message.Message, error) {
 }
 
 // FromMessage reads a message in either form, under either binding. It returns ErrNotCloudEvent for a message that does
-// not claim to be an event, and another error, which explains why, for one that does and is not. The message is not
+// not claim to be an event, and an error with the reason for one that claims to be but is not valid. The message is not
 // changed.
 func FromMessage(m *message.Message) (event.Event, error) {
 	for _, key := range [...]string{envelope.KeyContentType, envelope.KeyAMQPContentType} {
@@ -114,8 +114,8 @@ func FromMessage(m *message.Message) (event.Event, error) {
 	return event.Event{}, ErrNotCloudEvent
 }
 
-// fromJSON reads the attributes with the SDK, but the data without it: v2.16.2 refuses numbers that no float64 holds,
-// even where it only passes over them.
+// fromJSON reads the attributes with the SDK, but not the data: v2.16.2 rejects numbers that no float64 can hold, even
+// where it only skips them.
 func fromJSON(payload []byte) (ev event.Event, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil {
@@ -194,7 +194,7 @@ func fromHeaders(m *message.Message, prefix, version string) (event.Event, error
 	return validated(ev)
 }
 
-// validated also reports what the SDK's setters have noted.
+// validated also reports the faults that the SDK's setters have recorded.
 func validated(ev event.Event) (event.Event, error) {
 	if err := ev.Validate(); err != nil {
 		return event.Event{}, fmt.Errorf("cloudevents: not a valid event: %w", err)

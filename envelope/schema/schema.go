@@ -1,8 +1,8 @@
 // Package schema holds the JSON Schema (draft 2020-12) of a structured envelope body, for producers in other languages,
 // for schema registries and for validation at an edge. It imports no validator: choose your own.
 //
-// The schema describes what a well-formed producer writes. Package envelope reads more than that: an error or metadata
-// may be missing, and a retry count that is no such number leads to one run without retries instead of a rejection.
+// The schema describes what a well-formed producer writes. Package envelope accepts more: error or metadata may be
+// missing, and an invalid retry count leads to one run without retries instead of a rejection.
 package schema
 
 import _ "embed"
