@@ -209,6 +209,26 @@ func TestLetters_StoreAway(t *testing.T) {
 	require.Equal(t, int64(5), l.Stats().Appended)
 }
 
+// A SQLite file that is moved while the service runs is a store that is away: what was confirmed would be gone with the
+// process. Back in its place, it has everything.
+func TestLetters_StoreFileMoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "dead.db")
+	l, err := dlq.Open(t.Context(), "sqlite:"+path, dlq.WithSpool(t.TempDir()),
+		dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond), dlq.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	require.NoError(t, l.DeadLetter(t.Context(), death(0)))
+	require.NoError(t, os.Rename(path, path+".old"))
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	require.Equal(t, int64(1), l.Stats().Appended)
+	require.ErrorContains(t, l.Stats().LastError, "deleted, moved or replaced")
+
+	require.NoError(t, os.Rename(path+".old", path))
+	eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 && !l.Stats().StoreDown })
+	require.Equal(t, int64(2), count(t, l.Store(), dlq.Filter{}))
+}
+
 // What the spool returns is what the store would have got.
 func TestLetters_SpoolIsLossless(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package sqlqueue_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -60,4 +61,22 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 		delete(confirmed, m.UUID)
 		m.Ack()
 	}
+}
+
+// What is published to a SQLite file that has been moved would be gone with the process: it is refused until the file
+// is back, and then the same subscription goes on.
+func TestFileMoved_LosesNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "queue.db")
+	b := openURL(t, "sqlite://"+path+"?x-poll=5ms")
+	messages := subscribe(t, b, "jobs")
+	require.NoError(t, b.Publisher().Publish("jobs", message.NewMessage("before", nil)))
+	receive(t, messages).Ack()
+	require.NoError(t, os.Rename(path, path+".old"))
+	require.ErrorContains(t, b.Publisher().Publish("jobs", message.NewMessage("lost", nil)), "deleted, moved or replaced")
+	require.NoError(t, os.Rename(path+".old", path))
+	require.NoError(t, b.Publisher().Publish("jobs", message.NewMessage("after", nil)))
+	m := receive(t, messages)
+	require.Equal(t, "after", m.UUID)
+	m.Ack()
 }

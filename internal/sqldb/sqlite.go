@@ -53,13 +53,14 @@ const pause = 5 * time.Millisecond
 // pool of it with sql.OpenDB. It may be used by several goroutines at once.
 type Connector struct {
 	// File is made, with no rights for others than its owner, unless it is there. MustExist makes that an error
-	// instead.
+	// instead. Once it was opened it is never made again, and no other file of its name is used.
 	File      string
 	MustExist bool
 
 	driver     driver.Driver
 	dsn        string
 	statements []string
+	opened     os.FileInfo // File as it was first opened; guarded by making
 }
 
 var _ driver.Connector = (*Connector)(nil)
@@ -75,11 +76,12 @@ func (c *Connector) Driver() driver.Driver { return c.driver }
 // Connect opens a connection and runs the statements on it. While the file is locked it tries again for as long as
 // Patience, or until ctx ends. Its errors name the statement, and never the DSN.
 func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
-	if err := c.makeFile(); err != nil {
+	opened, err := c.openFile()
+	if err != nil {
 		return nil, err
 	}
 	var conn driver.Conn
-	err := patiently(ctx, func() (err error) {
+	err = patiently(ctx, func() (err error) {
 		conn, err = c.driver.Open(c.dsn) // a driver may run what the DSN sets, before there is a busy_timeout
 		return err
 	})
@@ -91,23 +93,46 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("%s: %w", statement, err), conn.Close())
 		}
 	}
-	return conn, nil
+	if opened == nil {
+		return conn, nil
+	}
+	return &fileConn{Conn: conn, file: c.File, opened: opened}, nil
 }
 
 // making keeps connections away from a file until it is made: a process loses all its locks on a file when it closes
 // any descriptor of it. For the same reason a file that is there is not opened.
 var making sync.Mutex
 
-// makeFile makes the file before SQLite does, which would let everybody read it. SQLite gives its other files the same
-// rights.
-func (c *Connector) makeFile() error {
+// openFile returns the file that connections are to, nil for a database without one.
+func (c *Connector) openFile() (os.FileInfo, error) {
 	if c.File == "" {
-		return nil
+		return nil, nil //nolint:nilnil // there is no file, which is not an error
 	}
 	making.Lock()
 	defer making.Unlock()
+	if c.opened != nil {
+		if !isStill(c.File, c.opened) {
+			return nil, fmt.Errorf("%s was deleted, moved or replaced while it was in use: move it back, or restart this "+
+				"process", c.File)
+		}
+		return c.opened, nil
+	}
+	err := c.makeFile()
+	if err == nil {
+		c.opened, err = os.Stat(c.File)
+	}
+	return c.opened, err
+}
+
+// makeFile makes the file before SQLite does, which would let everybody read it. SQLite gives its other files the same
+// rights. A log without its file has what was committed last, and SQLite would delete it.
+func (c *Connector) makeFile() error {
 	if _, err := os.Stat(c.File); err == nil || c.MustExist {
 		return err
+	}
+	if log, err := os.Stat(c.File + "-wal"); err == nil && log.Size() > 0 {
+		return fmt.Errorf("%s is missing, and %s-wal, which belongs to it, is there: move it back, or delete both", c.File,
+			c.File)
 	}
 	f, err := os.OpenFile(c.File, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -117,6 +142,78 @@ func (c *Connector) makeFile() error {
 		return err
 	}
 	return f.Close()
+}
+
+func isStill(file string, opened os.FileInfo) bool {
+	now, err := os.Stat(file)
+	return err == nil && os.SameFile(now, opened)
+}
+
+// fileConn is a connection to a file that may be deleted, moved or replaced while it is open. SQLite would go on
+// writing to it, and report success, until the last process that has it open ends: then everything written since would
+// be gone. Such a connection is closed when it is next taken from its pool, and the connector refuses to make another.
+type fileConn struct {
+	driver.Conn
+
+	file   string
+	opened os.FileInfo
+}
+
+// ResetSession implements driver.SessionResetter.
+func (c *fileConn) ResetSession(ctx context.Context) error {
+	if !isStill(c.file, c.opened) {
+		return driver.ErrBadConn
+	}
+	if resetter, ok := c.Conn.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid implements driver.Validator.
+func (c *fileConn) IsValid() bool {
+	validator, ok := c.Conn.(driver.Validator)
+	return !ok || validator.IsValid()
+}
+
+// Ping implements driver.Pinger.
+func (c *fileConn) Ping(ctx context.Context) error {
+	if pinger, ok := c.Conn.(driver.Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return nil
+}
+
+// BeginTx implements driver.ConnBeginTx.
+func (c *fileConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if beginner, ok := c.Conn.(driver.ConnBeginTx); ok {
+		return beginner.BeginTx(ctx, opts)
+	}
+	return c.Begin()
+}
+
+// PrepareContext implements driver.ConnPrepareContext.
+func (c *fileConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	if preparer, ok := c.Conn.(driver.ConnPrepareContext); ok {
+		return preparer.PrepareContext(ctx, query)
+	}
+	return c.Prepare(query)
+}
+
+// ExecContext implements driver.ExecerContext.
+func (c *fileConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if execer, ok := c.Conn.(driver.ExecerContext); ok {
+		return execer.ExecContext(ctx, query, args)
+	}
+	return nil, driver.ErrSkip
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *fileConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if queryer, ok := c.Conn.(driver.QueryerContext); ok {
+		return queryer.QueryContext(ctx, query, args)
+	}
+	return nil, driver.ErrSkip
 }
 
 // patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -179,4 +181,46 @@ func TestConnector_ErrorNamesTheStatement(t *testing.T) {
 	t.Parallel()
 	_, err := sqldb.NewConnector(sqlite(t), ":memory:", "PRAGMA busy_timeout = 1", "no statement").Connect(t.Context())
 	require.ErrorContains(t, err, "no statement: ")
+}
+
+// SQLite goes on writing to a file that has no name any more, or another one, and reports success.
+func TestConnector_FileIsTakenAwayWhileItIsOpen(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(file string) error{
+		"deleted": os.Remove,
+		"moved":   func(file string) error { return os.Rename(file, file+".old") },
+		"replaced": func(file string) error {
+			return errors.Join(os.WriteFile(file+".new", nil, 0o600), os.Rename(file+".new", file))
+		},
+	} {
+		for kind, drv := range map[string]driver.Driver{"modernc": sqlite(t), "the least": bare{sqlite(t)}} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				file := filepath.Join(t.TempDir(), "a.db")
+				c := sqldb.NewConnector(drv, "file:"+file, "PRAGMA journal_mode = WAL")
+				c.File = file
+				db := sql.OpenDB(c)
+				t.Cleanup(func() { require.NoError(t, db.Close()) })
+				write := func() error {
+					return sqldb.InTx(t.Context(), db, nil, func(tx *sql.Tx) error {
+						_, err := tx.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS a (b)")
+						return err
+					})
+				}
+				require.NoError(t, write())
+				require.NoError(t, write())
+				require.NoError(t, take(file))
+				require.ErrorContains(t, write(), file+" was deleted, moved or replaced while it was in use")
+				require.ErrorContains(t, db.PingContext(t.Context()), "move it back")
+				if name == "moved" {
+					again := sqldb.NewConnector(drv, "file:"+file)
+					again.File = file
+					_, err := again.Connect(t.Context())
+					require.ErrorContains(t, err, file+"-wal, which belongs to it, is there", "another process would delete it")
+					require.NoError(t, os.Rename(file+".old", file))
+					require.NoError(t, write())
+				}
+			})
+		}
+	}
 }
