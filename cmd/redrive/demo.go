@@ -121,8 +121,14 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 
 func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *live.Monitor, speed float64) error {
 	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { return server.run(ctx) })
 	running.Go(func() error { return shop.run(ctx, speed) })
+	running.Go(func() error {
+		select { // the runs of the history find no reader until the shop reads
+		case <-shop.router.Running():
+		case <-ctx.Done():
+		}
+		return server.run(ctx)
+	})
 	running.Go(func() error { return monitor.Run(ctx) })
 	running.Go(func() error { return a.report(ctx, shop, server.Manager) })
 	return running.Wait()

@@ -247,6 +247,8 @@ func TestDemo(t *testing.T) {
 		}, 2*time.Minute, 50*time.Millisecond, "%s: %s", id, want)
 	}
 	state("without-a-card", "stopped")
+	require.NotContains(t, out.String(), "not published", "the history of the first entry to look at")
+	require.NotContains(t, stderr.String(), "level=WARN", "the shop reads before a run sends it anything")
 	faults.Reset()
 	require.Equal(t, exitPartial, run([]string{"runs", "watch", "without-a-card"}, strings.NewReader(""), &out, &faults))
 	require.Contains(t, faults.String(), "to continue:     redrive runs resume without-a-card")
