@@ -39,8 +39,8 @@ type finding struct {
 var findingColumns = []column[finding]{
 	{title: "", value: func(f finding) string { return f.Severity }},
 	{title: "What", value: func(f finding) string { return oneLine(f.What, 40) }},
-	{title: "Finding", value: func(f finding) string { return oneLine(f.Finding, 120) }},
-	{title: "Remedy", value: func(f finding) string { return oneLine(f.Remedy, 160) }},
+	{title: "Finding", gives: folds, value: func(f finding) string { return oneLine(f.Finding, 120) }},
+	{title: "Remedy", gives: folds, value: func(f finding) string { return oneLine(f.Remedy, 160) }},
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -197,7 +197,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 		}
 		remedy := "redrive runs resume " + r.ID + ", or cancel it"
 		if r.State == redrive.AwaitingApproval {
-			remedy = "redrive runs approve " + r.ID + ", by somebody else than " + r.CreatedBy
+			remedy = "redrive runs approve " + r.ID + ", by someone other than " + r.CreatedBy
 		}
 		d.warn("run "+r.ID, text, remedy)
 	}

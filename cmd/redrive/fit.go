@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 )
 
@@ -43,16 +44,18 @@ const (
 	cuts  give = iota // its long texts end with an ellipsis
 	drops             // it is left out, the last such column first, before anything is cut
 	whole             // ids that people copy: never
+	folds             // its long texts continue below
 )
 
 // forPeople makes rows fit into so many columns of a terminal and returns which of their cells are left: times become
-// relative, columns that matter least are left out, and long texts end with an ellipsis. -o wide shows all of it.
+// relative, columns that matter least are left out, and long texts end with an ellipsis or are folded. -o wide shows
+// all of it.
 func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept []int) {
 	widths, total := make([]int, len(gives)), -padding
 	for _, row := range rows {
 		for i, cell := range row {
-			text := relative(fmt.Sprint(cell), now)
-			row[i], widths[i] = text, max(widths[i], utf8.RuneCountInString(text))
+			shown := relative(fmt.Sprint(cell), now)
+			row[i], widths[i] = shown, max(widths[i], utf8.RuneCountInString(shown))
 		}
 	}
 	for i, w := range widths {
@@ -79,7 +82,9 @@ func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept
 	}
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = shorten(cell.(string), widths[i])
+			if row[i] = shorten(cell.(string), widths[i]); gives[i] == folds {
+				row[i] = text.WrapSoft(cell.(string), widths[i])
+			}
 		}
 	}
 	return kept

@@ -48,6 +48,11 @@ func TestToken_List(t *testing.T) {
 	code, _, stderr := command(t, "token", "list", "--store", "mistyped.db")
 	require.Equal(t, exitNotFound, code, stderr)
 	require.NoFileExists(t, "mistyped.db")
+	for _, args := range [][]string{{"token", "list"}, {"migrate"}} {
+		code, _, stderr = command(t, append(args, "--server", "http://127.0.0.1:1")...)
+		require.Equal(t, exitUsage, code, stderr)
+		require.Contains(t, stderr, "works on the store itself, not through a server: give --store", args)
+	}
 	seed(t, "dead.db")
 	t.Setenv("REDRIVE_STORE", "dead.db")
 	for _, args := range [][]string{

@@ -107,7 +107,7 @@ func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq
 	if err != nil {
 		return nil, err
 	}
-	address, err := storeAddress(cfg)
+	address, err := a.storeAddress(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +125,13 @@ func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq
 }
 
 // storeAddress is the URL of the store, which has to be named.
-func storeAddress(cfg *config.Config) (string, error) {
+func (a *app) storeAddress(cfg *config.Config) (string, error) {
 	if cfg.Store.URL == "" {
-		return "", usagef("no store: give --store URL, or --config FILE, or set REDRIVE_STORE")
+		fault := "no store"
+		if p, err := a.profile(); err != nil || p != nil {
+			fault = "this works on the store itself, not through a server"
+		}
+		return "", usagef("%s: give --store URL, or --config FILE, or set REDRIVE_STORE", fault)
 	}
 	address, err := cfg.Store.Address()
 	if err != nil {

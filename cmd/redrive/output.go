@@ -134,13 +134,13 @@ func (a *app) render(w table.Writer) string {
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
 	style.Format.Header = text.FormatUpper
-	if a.colourful(a.out) {
-		style.Color.Header = text.Colors{text.Bold}
-	}
 	w.SetStyle(style)
 	lines := strings.Split(w.Render(), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	if a.colourful(a.out) { // not the style's: its colours would hide the blanks behind the last title
+		lines[0] = text.Bold.Sprint(lines[0])
 	}
 	return strings.Join(lines, "\n")
 }

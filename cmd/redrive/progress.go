@@ -28,6 +28,8 @@ func (a *app) startBar(message string, total int64) *bar {
 	w.SetOutputWriter(a.err)
 	w.SetAutoStop(false)
 	w.SetUpdateFrequency(200 * time.Millisecond)
+	w.SetTerminalWidth(width(a.err)) // stdout may be a pipe; a line that wraps is not drawn over
+	w.Style().Options.TimeInProgressPrecision = time.Second
 	w.Style().Visibility.ETA, w.Style().Visibility.Speed = true, true
 	if a.colourful(a.err) {
 		w.Style().Colors = progress.StyleColorsExample

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +47,8 @@ func keyboard(t *testing.T) (file, keys *os.File, screen func() string) {
 	}
 }
 
+var controls = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]") // colours, and moves of the cursor
+
 // Long work shows people how far it is, with colours unless NO_COLOR says otherwise, and never where output is for
 // programs.
 func TestProgress(t *testing.T) {
@@ -70,6 +73,7 @@ func TestProgress(t *testing.T) {
 				command[len(command)-1] += "2"
 			}
 			file, screen := terminal(t)
+			require.NoError(t, unix.IoctlSetWinsize(int(file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 40, Row: 24}))
 			var out bytes.Buffer
 			args := append(command[1:len(command):len(command)], "--store", store, "--broker", "sqlite:"+queue)
 			code := runContext(t.Context(), args, strings.NewReader(""), &out, file)
@@ -81,6 +85,11 @@ func TestProgress(t *testing.T) {
 				require.NotContains(t, out.String(), "\x1b[")
 			} else {
 				require.NotRegexp(t, "\x1b\\[[0-9;]*m", text, "no colours: %v", command)
+			}
+			for line := range strings.Lines(controls.ReplaceAllString(text, "")) { // a line that wraps is not drawn over
+				if strings.Contains(line, " in ") {
+					require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n")), 40, "%s", line)
+				}
 			}
 		}
 	}
@@ -101,7 +110,7 @@ func TestTerminal_TablesFit(t *testing.T) {
 		require.NoError(t, unix.IoctlSetWinsize(int(file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: 24}))
 		require.Equal(t, exitOK, runContext(t.Context(), append(args, "--store", store), strings.NewReader(""), file,
 			io.Discard))
-		return strings.ReplaceAll(screen(), "\r\n", "\n")
+		return controls.ReplaceAllString(strings.ReplaceAll(screen(), "\r\n", "\n"), "")
 	}
 	const run = "0198c5b2-7e1e-7c3a-9d52-0242ac120002"
 	require.Equal(t, exitOK, runContext(t.Context(), []string{
@@ -122,6 +131,11 @@ func TestTerminal_TablesFit(t *testing.T) {
 			}
 		}
 	}
+	t.Setenv("TERM", "xterm")
+	for line := range strings.Lines(onScreen(60, "dlq", "list")) {
+		require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), 60, "blanks behind a bold title:\n%s", line)
+	}
+	t.Setenv("TERM", "dumb")
 	narrow := onScreen(80, "dlq", "list")
 	require.Contains(t, narrow, " ago")
 	require.NotContains(t, narrow, "MESSAGE", "what matters least is left out, so that the error can be read")
@@ -136,6 +150,14 @@ func TestTerminal_TablesFit(t *testing.T) {
 	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "list", "--store", store}, strings.NewReader(""),
 		&out, io.Discard))
 	require.Contains(t, out.String(), "2025-11-20 07:31:00Z")
+	require.Equal(t, exitOK, runContext(t.Context(), []string{"dlq", "park", "1", "--store", store}, strings.NewReader(""),
+		io.Discard, io.Discard))
+	doctor := onScreen(80, "doctor")
+	require.Contains(t, strings.Join(strings.Fields(doctor), " "), "parked")
+	require.NotContains(t, doctor, "…", "a remedy is read to its end")
+	for line := range strings.Lines(doctor) {
+		require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), 80, "%s", doctor)
+	}
 }
 
 // A person who redrives a filter sees what, why, where to and how fast before the question, and what happened after a
@@ -163,7 +185,7 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	text := screen()
 	require.Contains(t, text, "orders")
 	require.Contains(t, text, "because  bank: timeout after ?")
-	require.Contains(t, text, "where each came from, at most 20 a second, in first steps of [1 10]")
+	require.Contains(t, text, "where each came from, at most 20 a second, in first steps of 1, 10")
 	require.Contains(t, text, "redrive 5 dead letters? [y/N]")
 }
 

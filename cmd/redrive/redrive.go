@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -216,7 +217,7 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 	a.warn(p)
 	how := pace(spec.Rate)
 	if len(spec.Canary) > 0 {
-		how += fmt.Sprintf(", in first steps of %v", spec.Canary)
+		how += ", in first steps of " + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(spec.Canary)), ", "), "[]")
 	}
 	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
 }

@@ -335,7 +335,7 @@ func (a *app) finish(run *redrive.Run) error {
 	case run.State == redrive.Paused:
 		a.hint("to continue: redrive runs resume %s", run.ID)
 	case run.State == redrive.AwaitingApproval:
-		a.hint("it waits for somebody else than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
+		a.hint("it waits for someone other than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (a *app) takeOver(ctx context.Context, table string) error {
 	if err != nil {
 		return err
 	}
-	address, err := storeAddress(cfg)
+	address, err := a.storeAddress(cfg)
 	if err != nil {
 		return err
 	}

@@ -200,7 +200,7 @@ func TestTerminal_Asks(t *testing.T) {
 	require.Equal(t, 5, code, screen)
 	require.Regexp(t, `12 +orders`, screen)
 	require.Contains(t, screen, "because  bank: order ?: connection refused")
-	require.Contains(t, screen, "at most 20 a second, in first steps of [1 10]")
+	require.Contains(t, screen, "at most 20 a second, in first steps of 1, 10")
 	require.Contains(t, screen, "nothing was done")
 	_, runs := n.typed(t, "runs list")
 	require.Contains(t, runs, "no runs")
