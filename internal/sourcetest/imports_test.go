@@ -2,15 +2,18 @@ package sourcetest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,25 +27,42 @@ type pkg struct {
 	Deps       []string
 }
 
-// list asks the go command for packages, without their tests.
-func list(t *testing.T, patterns ...string) []pkg {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go",
-		append([]string{"list", "-json=ImportPath,Imports,Deps"}, patterns...)...)
+// packages are those of this module, without their tests. The go command takes half a second to list them, so it does
+// that once.
+var packages = sync.OnceValues(func() (found []pkg, err error) {
+	cmd := exec.CommandContext(context.Background(), "go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
-	require.NoError(t, err)
-	var found []pkg
+	if err != nil {
+		return nil, err
+	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
-		err := d.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			break
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return found, nil
+		} else if err != nil {
+			return nil, err
 		}
-		require.NoError(t, err)
 		found = append(found, p)
 	}
-	require.NotEmpty(t, found)
+})
+
+// list returns the packages that match any of the patterns: ./name, or ./name/... with those below it.
+func list(t *testing.T, patterns ...string) []pkg {
+	t.Helper()
+	all, err := packages()
+	require.NoError(t, err)
+	var found []pkg
+	for _, pattern := range patterns {
+		name, below := strings.CutSuffix(path.Join(module, pattern), "/...")
+		before := len(found)
+		for _, p := range all {
+			if p.ImportPath == name || below && strings.HasPrefix(p.ImportPath, name+"/") {
+				found = append(found, p)
+			}
+		}
+		require.Greater(t, len(found), before, "%s matches no package", pattern)
+	}
 	return found
 }
 
