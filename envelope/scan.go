@@ -255,7 +255,9 @@ func hasControl(b []byte) bool {
 	for len(b) >= 32 {
 		w0, w1 := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
 		w2, w3 := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
-		if ((w0-' '*ones)&^w0|(w1-' '*ones)&^w1|(w2-' '*ones)&^w2|(w3-' '*ones)&^w3)&highs != 0 {
+		// In ASCII only a control character sets a high bit of a difference. So does a byte above ASCII: look again.
+		d0, d1, d2, d3 := w0-' '*ones, w1-' '*ones, w2-' '*ones, w3-' '*ones
+		if (d0|d1|d2|d3)&highs != 0 && (d0&^w0|d1&^w1|d2&^w2|d3&^w3)&highs != 0 {
 			return true
 		}
 		b = b[32:]
