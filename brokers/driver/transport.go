@@ -14,8 +14,8 @@ import (
 // Transport is an open connection to a broker. All methods are safe for concurrent use. The engine closes it after
 // every stream and every publication has ended.
 type Transport interface {
-	// Publish stores each message durably at its destination. It returns nil when all are stored, else one error for
-	// each message, nil for those that are. brokers.ErrUnroutable, brokers.ErrTooLarge and brokers.ErrUnsupported are
+	// Publish stores each message durably at its destination. It returns one error for each message, nil for those that
+	// are stored, or nil when all are. brokers.ErrUnroutable, brokers.ErrTooLarge and brokers.ErrUnsupported are
 	// final and mean that the message was not stored; after any other error it may have been, and the engine's caller
 	// tries again.
 	//
@@ -56,8 +56,9 @@ type Stream interface {
 	// to be declared.
 	Next(ctx context.Context) (Delivery, error)
 
-	// Settle reports how deliveries of this stream ended. It returns nil when the broker knows, else one error for each
-	// settlement: [ErrLost] is final, every other error lets the engine try again. It is called concurrently.
+	// Settle reports how deliveries of this stream ended. It returns one error for each settlement, nil when the broker
+	// knows, or nil when it knows of all: [ErrLost] is final, every other error lets the engine try again. It is called
+	// concurrently.
 	Settle(ctx context.Context, settled []Settlement) []error
 
 	// Close ends the stream. What is in hand returns to the queue. It returns when every settlement accepted by Settle

@@ -8,6 +8,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -91,16 +92,9 @@ type Hooks struct {
 
 // NewServer returns a server without queues.
 func NewServer(cfg Config) *Server {
-	if cfg.Traits.Name == "" {
-		cfg.Traits.Name = "faulty"
-	}
-	if cfg.Capabilities.Scheme == "" {
-		cfg.Capabilities.Scheme = "faulty"
-	}
-	if cfg.Capabilities.MaxDelay == 0 {
-		cfg.Capabilities.MaxDelay = 365 * 24 * time.Hour
-	}
-	cfg.Capabilities.MaxDelay = max(cfg.Capabilities.MaxDelay, 0)
+	cfg.Traits.Name = cmp.Or(cfg.Traits.Name, "faulty")
+	cfg.Capabilities.Scheme = cmp.Or(cfg.Capabilities.Scheme, "faulty")
+	cfg.Capabilities.MaxDelay = max(cmp.Or(cfg.Capabilities.MaxDelay, 365*24*time.Hour), 0)
 	return &Server{
 		cfg: cfg, queues: map[string]*queue{}, sessions: map[*stream]bool{}, calls: map[string]int{},
 		released: make(chan struct{}),

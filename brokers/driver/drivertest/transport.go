@@ -61,17 +61,12 @@ func (t *Transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	}
 	hooks := t.server.called("Publish")
 	faults := make([]error, len(out))
-	failed := false
 	for i := range out {
 		verdict := Verdict{Copies: 1}
 		if hooks.Publish != nil {
 			verdict = hooks.Publish(&out[i])
 		}
 		faults[i] = t.publish(ctx, &out[i], verdict)
-		failed = failed || faults[i] != nil
-	}
-	if !failed {
-		return nil
 	}
 	return faults
 }
@@ -318,7 +313,6 @@ func (st *stream) delivery(m *stored) driver.Delivery {
 func (st *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
 	hook := st.s.called("Settle").Settle
 	faults := make([]error, len(settled))
-	failed := false
 	for i, one := range settled {
 		if hook != nil {
 			faults[i] = hook(one)
@@ -326,10 +320,6 @@ func (st *stream) Settle(_ context.Context, settled []driver.Settlement) []error
 		if faults[i] == nil {
 			faults[i] = st.settle(one)
 		}
-		failed = failed || faults[i] != nil
-	}
-	if !failed {
-		return nil
 	}
 	return faults
 }

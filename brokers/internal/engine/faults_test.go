@@ -262,7 +262,7 @@ func TestNotBefore_OfAProducerCountsForNothing(t *testing.T) {
 		require.NoError(t, p.Publisher().Publish("orders", forged))
 		foreign := driver.Outgoing{Message: forged.Copy(), To: &driver.Destination{Topic: "orders"}}
 		foreign.Message.UUID = "foreign"
-		require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{foreign}))
+		require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{foreign})...))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Len(t, d.of("forged"), 1)

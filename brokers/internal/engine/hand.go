@@ -282,23 +282,22 @@ func (s *session) try(settled []driver.Settlement) []error {
 	}
 	b := s.sub.b
 	if b.traits.Local || b.traits.SettleLocal {
-		return s.stream.Settle(context.Background(), settled)
+		return nonzero(s.stream.Settle(context.Background(), settled))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
 	defer cancel()
 	if b.traits.Prompt {
-		return s.stream.Settle(ctx, settled)
+		return nonzero(s.stream.Settle(ctx, settled))
 	}
-	var faults []error
 	settled = slices.Clone(settled)
 	answered := make(chan []error, 1)
 	go func() { answered <- s.stream.Settle(ctx, settled) }()
 	select {
-	case faults = <-answered:
+	case faults := <-answered:
+		return nonzero(faults)
 	case <-ctx.Done():
-		faults = all(len(settled), context.Cause(ctx))
+		return all(len(settled), context.Cause(ctx))
 	}
-	return faults
 }
 
 // known notes that the outcome of deliveries is with the broker, or will never be.

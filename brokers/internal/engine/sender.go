@@ -87,10 +87,15 @@ func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error
 			faults[i] = nil // an event that no service has subscribed to
 		}
 	}
-	if slices.IndexFunc(faults, func(err error) bool { return err != nil }) < 0 {
-		return nil
+	return nonzero(faults)
+}
+
+// nonzero returns faults, or nil when none of them is one.
+func nonzero(faults []error) []error {
+	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+		return faults
 	}
-	return faults
+	return nil
 }
 
 // again publishes those once more whose error may choose.
@@ -147,7 +152,7 @@ func (s *sender) shared(out []driver.Outgoing) bool {
 func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
 	t := &s.b.traits
 	if t.Prompt || t.Local {
-		return s.b.transport.Publish(ctx, out)
+		return nonzero(s.b.transport.Publish(ctx, out))
 	}
 	mine := slices.Clone(out) // a call that is left behind still reads them, when the caller has its messages back
 	for i := range mine {
@@ -157,7 +162,7 @@ func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
 	go func() { answer <- s.b.transport.Publish(ctx, mine) }()
 	select {
 	case faults := <-answer:
-		return faults
+		return nonzero(faults)
 	case <-ctx.Done():
 		return all(len(out), context.Cause(ctx))
 	}
@@ -231,10 +236,7 @@ func (s *sender) flush(batch []*request) {
 		n := len(r.out)
 		var mine []error
 		if faults != nil {
-			mine, faults = faults[:n:n], faults[n:]
-			if slices.IndexFunc(mine, func(err error) bool { return err != nil }) < 0 {
-				mine = nil
-			}
+			mine, faults = nonzero(faults[:n:n]), faults[n:]
 		}
 		if len(live) > 1 && slices.ContainsFunc(mine, func(err error) bool { return errors.Is(err, driver.ErrTogether) }) {
 			mine = s.call(ctx, r.out)
@@ -245,9 +247,5 @@ func (s *sender) flush(batch []*request) {
 
 // all is the same error n times.
 func all(n int, err error) []error {
-	faults := make([]error, n)
-	for i := range faults {
-		faults[i] = err
-	}
-	return faults
+	return slices.Repeat([]error{err}, n)
 }

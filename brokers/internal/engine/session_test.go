@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -169,7 +170,7 @@ func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
 		})
 		for range 5 {
 			tick := driver.Outgoing{Message: message.NewMessage("", []byte("tick")), To: &driver.Destination{Topic: "orders"}}
-			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{tick}))
+			require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{tick})...))
 		}
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -232,7 +233,8 @@ func TestSuspects_RunApartWhileOthersGoOn(t *testing.T) {
 		second := marked.Copy()
 		second.UUID = "suspect 2"
 		for _, m := range []*message.Message{marked, second} {
-			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}))
+			out := []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}
+			require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), out)...))
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -297,7 +299,7 @@ func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
 				Message: message.NewMessage("same", []byte(payload)),
 				To:      &driver.Destination{Topic: "orders"},
 			}
-			require.Nil(t, s.Connect().Publish(t.Context(), []driver.Outgoing{foreign}))
+			require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{foreign})...))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
