@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/middleware"
@@ -29,10 +28,7 @@ func concurrentHandlers(w *world) {
 		return nil
 	})
 	w.Cleanup(open)
-	var batch []*message.Message
-	for i := range 4 * n {
-		batch = append(batch, newMessage(strconv.Itoa(i)))
-	}
+	batch := w.batch(4 * n)
 	w.publish(b, topic, batch...)
 	c.waitRuns(n)
 	c.quiet()
@@ -58,9 +54,5 @@ func orderKept(w *world) {
 		want = append(want, m.UUID)
 		w.publish(b, topic, m)
 	}
-	var got []string
-	for _, r := range c.waitRuns(n) {
-		got = append(got, r.id())
-	}
-	require.Equal(w, want, got)
+	require.Equal(w, want, runIDs(c.waitRuns(n)))
 }

@@ -83,68 +83,47 @@ var foreignHeaders = map[string]string{
 	"long":               strings.Repeat("x", 4000),
 }
 
-func headersSurvive(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 3, Backoff: w.steps(0, time.Second)},
-		func(run) error { return errFails })
+func headersSurvive(w *world) { w.headersSurvive(foreignHeaders) }
+
+// Header values are bytes on AMQP and Kafka; a store of text must not change them in between.
+func rawHeadersSurvive(w *world) {
+	w.headersSurvive(map[string]string{
+		"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`,
+	})
+}
+
+func (w *world) headersSurvive(headers map[string]string) {
 	m := newMessage("order")
-	for k, v := range foreignHeaders {
+	for k, v := range headers {
 		m.Metadata.Set(k, v)
 	}
-	w.publish(b, topic, m)
-
-	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
-	for _, r := range c.seen() {
-		found = append(found, r.Message)
-	}
-	require.Len(w, found, 4)
-	for i, m := range found {
-		for k, v := range foreignHeaders {
+	for i, m := range w.untilDead(m, 3) {
+		for k, v := range headers {
 			require.Equal(w, v, m.Metadata[k], "header %q of delivery %d", k, i)
 			require.Contains(w, m.Metadata, k)
 		}
 	}
 }
 
-// Header values are bytes on AMQP and Kafka; a store of text must not change them in between.
-func rawHeadersSurvive(w *world) {
+// untilDead publishes m to a handler that fails n times, and returns it as it died and as each run had it.
+func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	b := w.open()
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: n, Backoff: w.steps(0, time.Second)},
 		func(run) error { return errFails })
-	raw := map[string]string{"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`}
-	m := newMessage("order")
-	for k, v := range raw {
-		m.Metadata.Set(k, v)
-	}
 	w.publish(b, topic, m)
 	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
 	for _, r := range c.seen() {
 		found = append(found, r.Message)
 	}
-	for _, m := range found {
-		for k, v := range raw {
-			require.Equal(w, v, m.Metadata[k], "header %q", k)
-		}
-	}
+	require.Len(w, found, n+1)
+	return found
 }
 
 // One id from creation to the dead letter queue.
 func messageIDStable(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 4, Backoff: w.steps(0, time.Second)},
-		func(run) error { return errFails })
 	m := newMessage("order")
-	w.publish(b, topic, m)
-
-	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
-	for _, r := range c.seen() {
-		found = append(found, r.Message)
-	}
-	require.Len(w, found, 5)
-	for _, again := range found {
+	for _, again := range w.untilDead(m, 4) {
 		e, err := envelope.FromMessage(again)
 		require.NoError(w, err)
 		require.Equal(w, m.UUID, e.MessageID())

@@ -1,6 +1,8 @@
 package brokertest
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -76,18 +78,10 @@ func (h *Harness) setDefaults() {
 	if h.Factor == 0 || h.Virtual {
 		h.Factor = 1
 	}
-	if h.Late == 0 {
-		h.Late = 500 * time.Millisecond
-	}
-	if h.Wait == 0 {
-		h.Wait = 2 * time.Minute
-	}
-	if h.Quiet == 0 {
-		h.Quiet = 500 * time.Millisecond
-	}
-	if h.Volume == 0 {
-		h.Volume = 1000
-	}
+	h.Late = cmp.Or(h.Late, 500*time.Millisecond)
+	h.Wait = cmp.Or(h.Wait, 2*time.Minute)
+	h.Quiet = cmp.Or(h.Quiet, 500*time.Millisecond)
+	h.Volume = cmp.Or(h.Volume, 1000)
 }
 
 // Run runs the suite as subtests of t, named for what they show.
@@ -98,7 +92,8 @@ func Run(t *testing.T, h Harness) {
 	}
 	h.setDefaults()
 	for name := range h.Except {
-		if name != watermillSuite && name != goroutineCase && !known(name) {
+		known := slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name })
+		if name != watermillSuite && name != goroutineCase && !known {
 			t.Fatalf("brokertest: Harness.Except names the unknown case %q", name)
 		}
 	}
@@ -251,13 +246,4 @@ var cases = []testCase{
 	{"Close_TwiceIsFine", closeTwice},
 	{"Close_RefusesFurtherWork", closedRefuses},
 	{"Close_OfAHandleLeavesTheBrokerOpen", handlesAreIndependent},
-}
-
-func known(name string) bool {
-	for _, c := range cases {
-		if c.name == name {
-			return true
-		}
-	}
-	return false
 }

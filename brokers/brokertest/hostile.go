@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -78,12 +79,7 @@ func hostileHeaders(w *world) {
 
 	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(hostile))
 	c.wait("the good message", func(runs []run) bool {
-		for _, r := range runs {
-			if string(r.Message.Payload) == "good" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(runs, func(r run) bool { return string(r.Message.Payload) == "good" })
 	})
 	found := map[string]int{}
 	for _, m := range dead {

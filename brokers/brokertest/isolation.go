@@ -2,8 +2,6 @@ package brokertest
 
 import (
 	"context"
-	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -30,10 +28,7 @@ func groupsSeeEverything(w *world) {
 	w.consume(mail, topic, middleware.Config{}, sendMail)
 	w.consume(mailToo, topic, middleware.Config{}, sendMail)
 
-	var batch []*message.Message
-	for i := range n {
-		batch = append(batch, newMessage(strconv.Itoa(i)))
-	}
+	batch := w.batch(n)
 	w.publish(billing, topic, batch...)
 
 	inBilling.waitRuns(n)
@@ -95,12 +90,7 @@ func redriveReachesConsumer(w *world) {
 	healthy := w.consume(mail, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(mail, topic, newMessage("order"))
 
-	var letter *envelope.DeadLetter
-	select {
-	case letter = <-dead:
-	case <-w.deadline():
-		w.Fatal("no dead letter")
-	}
+	letter := receive(w, dead, "the dead letter")
 	healthy.waitRuns(1)
 	fixed.Store(true)
 
@@ -163,6 +153,5 @@ func runIDs(runs []run) []string {
 	for _, r := range runs {
 		found = append(found, r.id())
 	}
-	slices.Sort(found)
 	return found
 }

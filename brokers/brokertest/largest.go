@@ -19,11 +19,7 @@ const triedSize = 17 << 20
 
 func largestPayload(w *world) {
 	b := w.open()
-	limit := b.Capabilities().MaxMessageBytes
-	if limit == 0 || limit > triedSize {
-		w.Skip("the limit is none, or too large to be tried")
-	}
-	w.largest(b, w.topic("orders"), limit, sizedPayload)
+	w.largest(b, w.topic("orders"), b.Capabilities().MaxMessageBytes, sizedPayload)
 }
 
 func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("x", int(n))) }
@@ -32,22 +28,14 @@ func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("
 // with all the room that a dead letter needs.
 func largestWithAnEarlyReader(w *world) {
 	b := w.open()
-	limit := b.Capabilities().MaxMessageBytes
-	if limit == 0 || limit > triedSize {
-		w.Skip("the limit is none, or too large to be tried")
-	}
 	topic := w.topic("orders")
 	w.read(b, brokers.NameScheme{}.For(topic, defaultGroup).Dead, 0)
-	w.largest(b, topic, limit, sizedPayload)
+	w.largest(b, topic, b.Capabilities().MaxMessageBytes, sizedPayload)
 }
 
 func largestHeaders(w *world) {
 	b := w.open()
-	limit := b.Capabilities().MaxHeaderBytes
-	if limit == 0 || limit > triedSize {
-		w.Skip("the limit is none, or too large to be tried")
-	}
-	w.largest(b, w.topic("orders"), limit, func(n int64) *message.Message {
+	w.largest(b, w.topic("orders"), b.Capabilities().MaxHeaderBytes, func(n int64) *message.Message {
 		m := newMessage("large")
 		m.Metadata.Set("note", strings.Repeat("x", int(n)))
 		return m
@@ -86,6 +74,9 @@ func largestWithoutRoom(w *world) {
 // reason. What can be published can be retried and dead-lettered, and the message behind it is handled.
 func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(int64) *message.Message) {
 	w.Helper()
+	if limit == 0 || limit > triedSize {
+		w.Skip("the limit is none, or too large to be tried")
+	}
 	dies := make(chan struct{}, 1)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 2, Backoff: w.steps(0),
@@ -113,11 +104,7 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 	}
 	w.publish(b, topic, newMessage("next"))
 
-	select {
-	case <-dies:
-	case <-w.deadline():
-		w.Fatal("the largest message is neither handled nor dead")
-	}
+	receive(w, dies, "the largest message to be handled or dead")
 	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
 	require.Equal(w, large.UUID, dead.UUID)
 	same := string(large.Payload) == string(dead.Payload) // not Equal, which prints both

@@ -35,10 +35,7 @@ func poisonDoesNotBlock(w *world) {
 	})
 	w.publish(b, topic, newMessage("poison"))
 	c.waitRuns(1)
-	var good []*message.Message
-	for i := range 50 {
-		good = append(good, newMessage(strconv.Itoa(i)))
-	}
+	good := w.batch(50)
 	w.publish(b, topic, good...)
 	close(published)
 
@@ -67,12 +64,7 @@ func nackIsPaced(w *world) {
 	w.publish(b, topic, newMessage("nacked"))
 
 	deliveries := 1
-	select {
-	case m := <-in: // a group may need longer than the window to let its member in
-		m.Nack()
-	case <-w.deadline():
-		w.Fatal("no message")
-	}
+	receive(w, in, "the message").Nack() // a group may need longer than the window to let its member in
 	began, window := time.Now(), time.After(w.window())
 	for watching := true; watching; {
 		select {
@@ -84,13 +76,9 @@ func nackIsPaced(w *world) {
 		}
 	}
 	require.LessOrEqual(w, deliveries, w.mostIn(time.Since(began)), "at most ten a second")
-	select {
-	case m := <-in:
-		require.Equal(w, "nacked", string(m.Payload))
-		m.Ack()
-	case <-w.deadline():
-		w.Fatal("the nacked message is lost")
-	}
+	m := receive(w, in, "the nacked message")
+	require.Equal(w, "nacked", string(m.Payload))
+	m.Ack()
 	require.NoError(w, sub.Close())
 }
 

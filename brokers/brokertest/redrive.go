@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -89,12 +88,7 @@ func redriveByAnotherNaming(w *world) {
 		return errFails
 	})
 	w.publish(service, topic, newMessage("order"))
-	var letter *envelope.DeadLetter
-	select {
-	case letter = <-dead:
-	case <-w.deadline():
-		w.Fatal("no dead letter")
-	}
+	letter := receive(w, dead, "the dead letter")
 	fixed.Store(true)
 	again := letter.Message.Copy()
 	delete(again.Metadata, envelope.KeyRetryCount)
@@ -135,12 +129,10 @@ func redriveReaders(w *world) {
 // becomes waits until something is true.
 func (w *world) becomes(is func() bool, what string) {
 	w.Helper()
-	deadline := w.deadline()
-	for !is() {
-		select {
-		case <-deadline:
-			w.Fatalf("never: %s", what)
-		case <-time.After(20 * time.Millisecond):
+	w.await(func() string {
+		if is() {
+			return ""
 		}
-	}
+		return "never: " + what
+	})
 }

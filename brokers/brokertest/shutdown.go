@@ -58,11 +58,7 @@ func (w *world) drain(stop func(c *consumer)) {
 		defer close(stopped)
 		stop(c)
 	}()
-	select {
-	case <-begun:
-	case <-w.deadline():
-		w.Fatal("the subscription was not told to end")
-	}
+	receive(w, begun, "the subscription to be told to end")
 	pause(300 * time.Millisecond) // in which it begins to
 	handled := c.seen()
 	for _, r := range handled {
@@ -74,13 +70,9 @@ func (w *world) drain(stop func(c *consumer)) {
 
 	var published []string
 	for range atOnce {
-		select {
-		case m := <-out:
-			published = append(published, m.UUID)
-			m.Ack()
-		case <-w.deadline():
-			w.Fatalf("%d of %d results were published", len(published), atOnce)
-		}
+		m := receive(w, out, "another result")
+		published = append(published, m.UUID)
+		m.Ack()
 	}
 	require.ElementsMatch(w, runIDs(handled), published)
 	require.NoError(w, outcome.Close())
@@ -164,11 +156,7 @@ func closeWhileWaiting(w *world) {
 	}
 	c := w.consume(first, topic, cfg, func(run) error { return errFails })
 	w.publish(first, topic, newMessage("order"))
-	select {
-	case <-rescheduled:
-	case <-w.deadline():
-		w.Fatal("no retry")
-	}
+	receive(w, rescheduled, "the retry")
 	c.stop()
 	require.NoError(w, first.Close())
 	if len(c.seen()) > 1 && !w.h.Virtual {
@@ -246,12 +234,8 @@ func handlesAreIndependent(w *world) {
 	require.NoError(w, subOne.Close())
 	require.ErrorIs(w, one.Publish(topic, newMessage("late")), brokers.ErrClosed)
 	require.NoError(w, two.Publish(topic, newMessage("order")))
-	select {
-	case m := <-in:
-		require.Equal(w, "order", string(m.Payload))
-		m.Ack()
-	case <-w.deadline():
-		w.Fatal("the other subscriber received nothing")
-	}
+	m := receive(w, in, "the message of the other subscriber")
+	require.Equal(w, "order", string(m.Payload))
+	m.Ack()
 	require.NoError(w, subTwo.Close())
 }

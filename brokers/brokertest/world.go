@@ -261,6 +261,17 @@ func (c *consumer) waitRuns(n int) []run {
 	return c.wait("more runs", func(runs []run) bool { return len(runs) >= n })
 }
 
+// receive returns what comes from c next. what names it in the failure.
+func receive[T any](w *world, c <-chan T, what string) (next T) {
+	w.Helper()
+	select {
+	case next = <-c:
+	case <-w.deadline():
+		w.Fatalf("waited in vain for %s", what)
+	}
+	return next
+}
+
 // quiet watches that no further run follows.
 func (c *consumer) quiet() {
 	c.w.Helper()
