@@ -53,5 +53,5 @@ func (s *store) depths() []brokers.Depth {
 func (q *queue) depth() (ready, waiting, retries int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.ready.len(), len(q.waiting), q.retries
+	return len(q.ready), len(q.waiting), q.retries
 }

@@ -78,5 +78,5 @@ func (s *store) inspect(c consumer, look func(ready, waiting []*item, inFlight i
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	look(q.ready.all(), q.waiting, q.inFlight)
+	look(q.ready, q.waiting, q.inFlight)
 }

@@ -14,7 +14,7 @@ import (
 // is not idle, and virtual time would stand still.
 type queue struct {
 	mu       sync.Mutex
-	ready    deque
+	ready    []*item
 	waiting  dueHeap
 	retries  int          // of those waiting, how many are retries
 	receiver []chan *item // receivers that found nothing ready, in the order they came; each has room for one item
@@ -44,7 +44,7 @@ func (q *queue) putLocked(it *item) {
 		return
 	}
 	if len(q.receiver) == 0 {
-		q.ready.pushBack(it)
+		q.ready = append(q.ready, it)
 		return
 	}
 	q.hand(it)
@@ -67,7 +67,10 @@ func (q *queue) receive(mailbox chan *item, stop <-chan struct{}) (it *item, ok 
 	default:
 	}
 	q.mu.Lock()
-	if it := q.ready.popFront(); it != nil {
+	if len(q.ready) > 0 {
+		it := q.ready[0]
+		q.ready[0] = nil
+		q.ready = q.ready[1:]
 		q.inFlight++
 		q.mu.Unlock()
 		return it, true
@@ -118,7 +121,7 @@ func (q *queue) giveBack(it *item) {
 		q.hand(it)
 		return
 	}
-	q.ready.pushFront(it)
+	q.ready = slices.Insert(q.ready, 0, it)
 }
 
 // open starts the timer again after close.

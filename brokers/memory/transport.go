@@ -27,7 +27,7 @@ var (
 // Publish implements driver.Transport.
 func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 	now := time.Now()
-	var faults []error
+	faults := make([]error, len(out))
 	for i := 0; i < len(out); {
 		o := &out[i]
 		switch o.To.Kind {
@@ -45,9 +45,6 @@ func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
 		case driver.ToConsumer:
 			to := consumer{o.To.Topic, o.To.Consumer}
 			if o.ExistingOnly && !t.store.has(to) {
-				if faults == nil {
-					faults = make([]error, len(out))
-				}
 				faults[i] = fmt.Errorf("consumer %s: %w", to.group, brokers.ErrUnroutable)
 				break
 			}
