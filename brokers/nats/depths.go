@@ -48,11 +48,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 
 func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, error) {
 	p := placeOf(topic)
-	name, err := t.js.StreamNameBySubject(ctx, p.subject)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.js.Stream(ctx, name)
+	s, err := t.stream(ctx, topic)
 	if err != nil {
 		return nil, err
 	}

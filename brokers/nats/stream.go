@@ -71,22 +71,18 @@ var (
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
-	p := placeOf(q.Topic)
-	name, err := t.js.StreamNameBySubject(ctx, p.subject)
+	js, err := t.stream(ctx, q.Topic)
 	if err != nil {
-		return nil, missing(err)
-	}
-	js, err := t.js.Stream(ctx, name)
-	if err != nil {
-		return nil, missing(err)
+		return nil, err
 	}
 	consumer, err := js.Consumer(ctx, tokenOf(q.Group))
 	if err != nil {
 		return nil, missing(err)
 	}
+	info := js.CachedInfo()
 	s := &stream{
-		t: t, place: p, group: q.Group, name: name, incarnation: incarnation(js.CachedInfo()), consumer: consumer,
-		made: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
+		t: t, place: placeOf(q.Topic), group: q.Group, name: info.Config.Name, incarnation: incarnation(info),
+		consumer: consumer, made: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
 		window: q.Window, heard: time.Now(), hands: map[*nats.Msg]struct{}{},
 		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
@@ -324,24 +320,19 @@ func (s *stream) Widen(_ context.Context, window int) error {
 
 // Settle implements driver.Stream.
 func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []error {
-	var failed []error
+	errs := make([]error, len(settled))
 	for i := range settled {
 		m := settled[i].Delivery.Token.(*nats.Msg)
-		if err := s.settle(ctx, m, settled[i].Outcome); err != nil {
-			if failed == nil {
-				failed = make([]error, len(settled))
-			}
-			failed[i] = err
-			if !errors.Is(err, driver.ErrLost) { // it is tried again
-				continue
-			}
+		errs[i] = s.settle(ctx, m, settled[i].Outcome)
+		if errs[i] != nil && !errors.Is(errs[i], driver.ErrLost) { // it is tried again
+			continue
 		}
 		s.mu.Lock()
 		delete(s.hands, m)
 		s.mu.Unlock()
 	}
 	signal(s.need)
-	return failed
+	return errs
 }
 
 func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Outcome) error {

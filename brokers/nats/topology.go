@@ -20,19 +20,20 @@ import (
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	t.counts(q.Topic)
 	t.counts(q.Names.Dead)
-	info, err := t.declareStream(ctx, placeOf(q.Topic))
+	info, err := t.declareStream(ctx, q.Topic)
 	if err != nil {
 		return err
 	}
-	if _, err := t.declareStream(ctx, placeOf(q.Names.Dead)); err != nil {
+	if _, err := t.declareStream(ctx, q.Names.Dead); err != nil {
 		return fmt.Errorf("dead letters: %w", err)
 	}
 	return t.declareConsumer(ctx, info, &q)
 }
 
 // declareStream finds the stream that takes the subject, or makes it.
-func (t *transport) declareStream(ctx context.Context, p place) (*jetstream.StreamInfo, error) {
-	name, err := t.js.StreamNameBySubject(ctx, p.subject)
+func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream.StreamInfo, error) {
+	p := placeOf(topic)
+	s, err := t.stream(ctx, topic)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !t.cfg.Params.Bool("declare"):
 		return nil, fmt.Errorf("no stream takes %s, and declare=false: %w", p.subject, brokers.ErrUnroutable)
@@ -41,12 +42,7 @@ func (t *transport) declareStream(ctx context.Context, p place) (*jetstream.Stre
 	case err != nil:
 		return nil, fmt.Errorf("look for the stream of %s: %w", p.subject, err)
 	}
-	s, err := t.js.Stream(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, err)
-	}
-	info := s.CachedInfo()
-	return info, usable(&info.Config, p)
+	return s.CachedInfo(), usable(&s.CachedInfo().Config, p)
 }
 
 func (t *transport) createStream(ctx context.Context, p place) (*jetstream.StreamInfo, error) {
@@ -87,9 +83,7 @@ func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) 
 	const streamCreate, attempts = 10049, 8 // over 3 s
 	for n := 1; ; n++ {
 		s, err := t.js.CreateStream(ctx, cfg)
-		var api jetstream.JetStreamError
-		if !errors.As(err, &api) || api.APIError() == nil || api.APIError().ErrorCode != streamCreate || n == attempts ||
-			wait.For(ctx, clearing.After(n)) != nil {
+		if !hasCode(err, streamCreate) || n == attempts || wait.For(ctx, clearing.After(n)) != nil {
 			return s, err
 		}
 	}

@@ -36,35 +36,18 @@ var (
 // Publish implements driver.Transport. All are sent before the first answer is waited for.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	errs := t.publish(ctx, out)
-	var missing []driver.Outgoing
-	var at []int
 	for i, err := range errs {
 		switch {
 		case !errors.Is(err, jetstream.ErrNoStreamResponse):
 		case out[i].ExistingOnly:
 			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
-		default:
-			missing, at = append(missing, out[i]), append(at, i)
-		}
-	}
-	if len(missing) == 0 {
-		return errs
-	}
-	// There is no such stream, or it has no leader at the moment.
-	for n, i := range at {
-		_, errs[i] = t.declareStream(ctx, placeOf(topicOf(missing[n].To)))
-		if errs[i] == nil {
-			if again := t.publish(ctx, missing[n:n+1]); again != nil {
-				errs[i] = again[0]
+		default: // there is no such stream, or it has no leader at the moment
+			if _, errs[i] = t.declareStream(ctx, topicOf(out[i].To)); errs[i] == nil {
+				errs[i] = t.publish(ctx, out[i:i+1])[0]
 			}
 		}
 	}
-	for _, err := range errs {
-		if err != nil {
-			return errs
-		}
-	}
-	return nil
+	return errs
 }
 
 func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error {
@@ -79,7 +62,6 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 			futures[i], errs[i] = t.js.PublishMsgAsync(m)
 		}
 	}
-	failed := false
 	for i, f := range futures {
 		if f != nil {
 			select {
@@ -90,12 +72,7 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 				errs[i] = context.Cause(ctx)
 			}
 		}
-		if errs[i] != nil {
-			errs[i], failed = meaning(errs[i]), true
-		}
-	}
-	if !failed {
-		return nil
+		errs[i] = meaning(errs[i])
 	}
 	return errs
 }
@@ -132,13 +109,23 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	return info.NumWaiting, nil
 }
 
-// consumer asks for the consumer of a group.
-func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Consumer, error) {
+// stream asks for the stream of a topic.
+func (t *transport) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
 	name, err := t.js.StreamNameBySubject(ctx, placeOf(topic).subject)
 	if err != nil {
 		return nil, missing(err)
 	}
-	c, err := t.js.Consumer(ctx, name, tokenOf(group))
+	s, err := t.js.Stream(ctx, name)
+	return s, missing(err)
+}
+
+// consumer asks for the consumer of a group.
+func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Consumer, error) {
+	s, err := t.stream(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.Consumer(ctx, tokenOf(group))
 	return c, missing(err)
 }
 
@@ -183,16 +170,18 @@ func size(m *nats.Msg) int64 {
 // meaning gives errors of the client and the server the names that callers decide on.
 func meaning(err error) error {
 	const messageSizeExceedsMaximum, schedulesDisabled = 10054, 10188
-	var api jetstream.JetStreamError
 	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
+	case errors.Is(err, nats.ErrMaxPayload), hasCode(err, messageSizeExceedsMaximum):
 		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
-	case errors.As(err, &api) && api.APIError() != nil && api.APIError().ErrorCode == messageSizeExceedsMaximum:
-		return fmt.Errorf("%w: %w", brokers.ErrTooLarge, err)
-	case errors.As(err, &api) && api.APIError() != nil && api.APIError().ErrorCode == schedulesDisabled:
+	case hasCode(err, schedulesDisabled):
 		return fmt.Errorf("%w: the stream does not allow message schedules: %w", brokers.ErrUnsupported, err)
 	}
 	return err
+}
+
+func hasCode(err error, code jetstream.ErrorCode) bool {
+	api, ok := errors.AsType[jetstream.JetStreamError](err)
+	return ok && api.APIError() != nil && api.APIError().ErrorCode == code
 }
 
 // Capabilities implements driver.Transport.
