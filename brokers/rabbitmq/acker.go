@@ -27,7 +27,7 @@ type answerer interface {
 func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[uint64]bool{}} }
 
 // settle acks deliveries: those up to the first unanswered tag with one frame, those beyond it one by one. It returns
-// nil when all acks are on their way, else an error for each. What is released has no answer, and returns to its queue
+// an error for each, nil for acks that are on their way. What is released has no answer, and returns to its queue
 // with the end of the channel, which is near then: a nack would bring it back to this consumer at once, and be counted
 // too.
 //
@@ -38,10 +38,9 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 	defer a.mu.Unlock()
 	a.answers += int64(len(settled))
 	faults := make([]error, len(settled))
-	failed := false
 	note := func(i int, err error) {
 		if err != nil {
-			faults[i], failed = driver.ErrLost, true
+			faults[i] = driver.ErrLost
 		}
 	}
 	for i := range settled {
@@ -75,9 +74,6 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 			a.settled[tag] = true
 			note(i, a.ch.Ack(tag, false))
 		}
-	}
-	if !failed {
-		return nil
 	}
 	return faults
 }

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -81,7 +82,7 @@ func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 				together = append(together, answers(driver.Ack, tag)...)
 			}
 		}
-		require.Nil(t, a.settle(together))
+		require.NoError(t, errors.Join(a.settle(together)...))
 	}
 	require.Len(t, ch.underWay, refused)
 	require.Len(t, ch.acked, total-refused)
@@ -112,7 +113,7 @@ func TestAcker_PutsAcksTogether(t *testing.T) {
 		ch.underWay[tags[i]], ch.answered[tags[i]] = true, true
 	}
 	a := newAcker(ch)
-	require.Nil(t, a.settle(answers(driver.Ack, tags...)))
+	require.NoError(t, errors.Join(a.settle(answers(driver.Ack, tags...))...))
 	require.Equal(t, 1, ch.frames)
 	require.Empty(t, ch.underWay)
 	require.Empty(t, a.settled)

@@ -260,8 +260,7 @@ func (e *ArgumentError) take(args amqp.Table) {
 
 // isRefused reports whether the user lacks the permission.
 func isRefused(err error) bool {
-	refusal, ok := errors.AsType[*amqp.Error](err)
-	return ok && refusal.Code == amqp.AccessRefused
+	return hasCode(err, amqp.AccessRefused)
 }
 
 // bindHint reports what to do where the user may not bind.

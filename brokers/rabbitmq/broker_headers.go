@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -71,23 +72,13 @@ func countRejections(headers amqp.Table, queue string, metadata message.Metadata
 }
 
 func integer(value any) (int64, bool) {
-	switch v := value.(type) {
-	case int64:
-		return v, true
-	case int32:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int8:
-		return int64(v), true
-	case uint8:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
+	switch v := reflect.ValueOf(value); {
+	case v.CanInt():
+		return v.Int(), true
+	case v.CanUint():
+		return int64(v.Uint()), true //nolint:gosec // G115: AMQP's have 32 bits at most
+	case v.Kind() == reflect.String:
+		n, err := strconv.ParseInt(v.String(), 10, 64)
 		return n, err == nil
 	}
 	return 0, false

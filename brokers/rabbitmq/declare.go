@@ -169,8 +169,7 @@ func passiveQueue(name string) func(*amqp.Channel) error {
 }
 
 func adoptError(name string, err error) error {
-	var refusal *amqp.Error
-	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
+	if isNotFound(err) {
 		return fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: create it, "+
 			"correct the name, "+
 			"or set x-declare=all: %w", name, err)
@@ -180,8 +179,7 @@ func adoptError(name string, err error) error {
 
 // pluginHint reports what to do when the broker does not know the exchange type. RabbitMQ ends the connection then.
 func pluginHint(e Exchange, err error) error {
-	var refusal *amqp.Error
-	if e.Kind == "x-delayed-message" && errors.As(err, &refusal) && refusal.Code == amqp.CommandInvalid {
+	if e.Kind == "x-delayed-message" && hasCode(err, amqp.CommandInvalid) {
 		return fmt.Errorf("%w: install and enable the plugin (rabbitmq-plugins enable rabbitmq_delayed_message_exchange), "+
 			"which RabbitMQ 4.3 and later no longer run, or open the broker with x-transport=ttl, which needs no plugin",
 			errNoPlugin)

@@ -78,3 +78,11 @@ func deathOf(o *outgoing, e *amqp.Error) error {
 	}
 	return fmt.Errorf("%w: %w", errConnectionLost, e)
 }
+
+func isNotFound(err error) bool { return hasCode(err, amqp.NotFound) }
+
+// hasCode reports whether RabbitMQ has refused with a reply code.
+func hasCode(err error, code int) bool {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	return ok && refusal.Code == code
+}

@@ -2,7 +2,9 @@ package rabbitmq
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,28 +160,32 @@ func formatField(value any) (text, kind string) {
 	return formatNumber(value)
 }
 
+type numberKind struct {
+	kind byte
+	of   reflect.Type
+}
+
+// numbers are the kinds of numbers, but for decimals.
+var numbers = []numberKind{
+	{kindInt8, reflect.TypeFor[int8]()},
+	{kindUint8, reflect.TypeFor[uint8]()},
+	{kindInt16, reflect.TypeFor[int16]()},
+	{kindUint16, reflect.TypeFor[uint16]()},
+	{kindInt32, reflect.TypeFor[int32]()},
+	{kindUint32, reflect.TypeFor[uint32]()},
+	{kindInt64, reflect.TypeFor[int64]()},
+	{kindFloat32, reflect.TypeFor[float32]()},
+	{kindFloat64, reflect.TypeFor[float64]()},
+}
+
 func formatNumber(value any) (text, kind string) {
-	switch v := value.(type) {
-	case int8:
-		return strconv.FormatInt(int64(v), 10), string(kindInt8)
-	case uint8:
-		return strconv.FormatUint(uint64(v), 10), string(kindUint8)
-	case int16:
-		return strconv.FormatInt(int64(v), 10), string(kindInt16)
-	case uint16:
-		return strconv.FormatUint(uint64(v), 10), string(kindUint16)
-	case int32:
-		return strconv.FormatInt(int64(v), 10), string(kindInt32)
-	case uint32:
-		return strconv.FormatUint(uint64(v), 10), string(kindUint32)
-	case int64:
-		return strconv.FormatInt(v, 10), string(kindInt64)
-	case float32:
-		return strconv.FormatFloat(float64(v), 'g', -1, 32), string(kindFloat32)
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 64), string(kindFloat64)
-	case amqp.Decimal:
+	if v, ok := value.(amqp.Decimal); ok {
 		return strconv.FormatInt(int64(v.Value), 10) + "e-" + strconv.Itoa(int(v.Scale)), string(kindDecimal)
+	}
+	for _, n := range numbers {
+		if reflect.TypeOf(value) == n.of {
+			return fmt.Sprint(value), string(n.kind)
+		}
 	}
 	return "", string(kindVoid) // amqp091-go decodes to no other type
 }
@@ -211,51 +217,34 @@ func parseField(text, kind string) (value any, ok bool) {
 	return parseNumber(text, kind[0])
 }
 
-//nolint:gosec // strconv has bounded what is converted
 func parseNumber(text string, kind byte) (value any, ok bool) {
-	integer := func(bits int) (int64, bool) {
-		n, err := strconv.ParseInt(text, 10, bits)
-		return n, err == nil
-	}
-	natural := func(bits int) (uint64, bool) {
-		n, err := strconv.ParseUint(text, 10, bits)
-		return n, err == nil
-	}
-	switch kind {
-	case kindInt8:
-		n, ok := integer(8)
-		return int8(n), ok
-	case kindUint8:
-		n, ok := natural(8)
-		return uint8(n), ok
-	case kindInt16:
-		n, ok := integer(16)
-		return int16(n), ok
-	case kindUint16:
-		n, ok := natural(16)
-		return uint16(n), ok
-	case kindInt32:
-		if n, ok := integer(32); ok {
-			return int32(n), true
-		}
-		n, ok := integer(64) // grown beyond its type, as a handler may count: still a number
-		return n, ok
-	case kindUint32:
-		n, ok := natural(32)
-		return uint32(n), ok
-	case kindInt64:
-		n, ok := integer(64)
-		return n, ok
-	case kindFloat32:
-		f, err := strconv.ParseFloat(text, 32)
-		return float32(f), err == nil
-	case kindFloat64:
-		f, err := strconv.ParseFloat(text, 64)
-		return f, err == nil
-	case kindDecimal:
+	if kind == kindDecimal {
 		return parseDecimal(text)
 	}
-	return nil, false
+	i := slices.IndexFunc(numbers, func(n numberKind) bool { return n.kind == kind })
+	if i < 0 {
+		return nil, false
+	}
+	number := reflect.New(numbers[i].of).Elem()
+	var err error
+	switch bits := number.Type().Bits(); {
+	case number.CanInt():
+		var n int64
+		if n, err = strconv.ParseInt(text, 10, bits); err != nil && kind == kindInt32 {
+			n, err = strconv.ParseInt(text, 10, 64) // grown beyond its type, as a handler may count: still a number
+			return n, err == nil
+		}
+		number.SetInt(n)
+	case number.CanUint():
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, bits)
+		number.SetUint(n)
+	default:
+		var f float64
+		f, err = strconv.ParseFloat(text, bits)
+		number.SetFloat(f)
+	}
+	return number.Interface(), err == nil
 }
 
 // formatTime writes a timestamp, which AMQP counts in seconds, as RFC 3339. That ends with the year 9999; a producer

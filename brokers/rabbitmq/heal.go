@@ -351,33 +351,25 @@ const maxPinged = 100
 
 // missingOf returns an error that names what p has and the broker has not.
 func missingOf(ctx context.Context, d *declarer, p Plan) error {
-	var faults []error
-	look := func(kind, name string, exists func(*amqp.Channel) error) error {
-		err := d.do(ctx, exists)
-		if isNotFound(err) {
-			faults = append(faults, fmt.Errorf("%s %q is missing", kind, name))
-			return nil
-		}
-		return err
+	type object struct {
+		kind, name string
+		exists     func(*amqp.Channel) error
 	}
-	looked := 0
+	var objects []object
 	for _, e := range p.Exchanges {
-		if looked++; looked > maxPinged {
-			break
-		}
-		if err := look("exchange", e.Name, e.exists); err != nil {
-			return err
-		}
+		objects = append(objects, object{"exchange", e.Name, e.exists})
 	}
-	names := slices.Clone(p.Adopted)
+	for _, name := range p.Adopted {
+		objects = append(objects, object{"queue", name, passiveQueue(name)})
+	}
 	for _, q := range p.Queues {
-		names = append(names, q.Name)
+		objects = append(objects, object{"queue", q.Name, passiveQueue(q.Name)})
 	}
-	for _, name := range names {
-		if looked++; looked > maxPinged {
-			break
-		}
-		if err := look("queue", name, passiveQueue(name)); err != nil {
+	var faults []error
+	for _, o := range objects[:min(len(objects), maxPinged)] {
+		if err := d.do(ctx, o.exists); isNotFound(err) {
+			faults = append(faults, fmt.Errorf("%s %q is missing", o.kind, o.name))
+		} else if err != nil {
 			return err
 		}
 	}

@@ -3,14 +3,12 @@ package rabbitmq
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -136,12 +134,10 @@ func (m *management) get(ctx context.Context, out any, path ...string) error {
 func (m *management) client() (*http.Client, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	if m.broker.CACertFile != "" && m.base.Scheme == "https" {
-		pem, err := os.ReadFile(m.broker.CACertFile)
+		roots, err := rootsIn(m.broker.CACertFile)
 		if err != nil {
-			return nil, fmt.Errorf("read cacertfile: %w", err)
+			return nil, err
 		}
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(pem)
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
 	return &http.Client{Transport: transport}, nil

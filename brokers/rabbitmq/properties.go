@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -55,33 +54,18 @@ func isProperty(key string) bool {
 func setProperties(p *amqp.Publishing, m *message.Message) {
 	get := func(key string) string { return m.Metadata[key] }
 	p.DeliveryMode = amqp.Persistent
-	p.MessageId = m.UUID
-	if p.MessageId == "" {
-		p.MessageId = cmp.Or(get(envelope.KeyAMQPMessageID), get(envelope.KeyMessageID))
-	}
-	p.CorrelationId = get(envelope.KeyAMQPCorrelationID)
-	if p.CorrelationId == "" {
-		p.CorrelationId = get(envelope.KeyCorrelationID)
-	}
-	p.ContentType = get(envelope.KeyAMQPContentType)
-	if p.ContentType == "" {
-		p.ContentType = get(envelope.KeyContentType)
-	}
+	p.MessageId = cmp.Or(m.UUID, get(envelope.KeyAMQPMessageID), get(envelope.KeyMessageID))
+	p.CorrelationId = cmp.Or(get(envelope.KeyAMQPCorrelationID), get(envelope.KeyCorrelationID))
+	p.ContentType = cmp.Or(get(envelope.KeyAMQPContentType), get(envelope.KeyContentType))
 	p.ContentEncoding = get(envelope.KeyAMQPContentEncoding)
 	p.Type = get(envelope.KeyAMQPType)
 	p.AppId = get(envelope.KeyAMQPAppID)
 	p.ReplyTo = get(envelope.KeyAMQPReplyTo)
-	if text := get(envelope.KeyAMQPTimestamp); text != "" {
-		if t, ok := parseTime(text); ok {
-			p.Timestamp = t
-		} else if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
-			p.Timestamp = t
-		}
+	if t, ok := parseTime(get(envelope.KeyAMQPTimestamp)); ok {
+		p.Timestamp = t
 	}
-	if text := get(envelope.KeyAMQPPriority); text != "" {
-		if n, err := strconv.ParseUint(text, 10, 8); err == nil {
-			p.Priority = uint8(n)
-		}
+	if n, err := strconv.ParseUint(get(envelope.KeyAMQPPriority), 10, 8); err == nil {
+		p.Priority = uint8(n)
 	}
 }
 

@@ -114,11 +114,6 @@ func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Deli
 
 func tagName(n int) string { return "redrive-" + strconv.Itoa(n) }
 
-func isNotFound(err error) bool {
-	var e *amqp.Error
-	return errors.As(err, &e) && e.Code == amqp.NotFound
-}
-
 func (s *stream) end(cause error) {
 	s.once.Do(func() {
 		s.cause = cause

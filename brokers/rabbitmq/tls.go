@@ -20,12 +20,10 @@ func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error
 		cfg.ServerName = uri.Host
 	}
 	if uri.CACertFile != "" {
-		pem, err := os.ReadFile(uri.CACertFile)
-		if err != nil {
-			return nil, fmt.Errorf("read cacertfile: %w", err)
+		var err error
+		if cfg.RootCAs, err = rootsIn(uri.CACertFile); err != nil {
+			return nil, err
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		cfg.RootCAs.AppendCertsFromPEM(pem)
 	}
 	if uri.CertFile != "" && uri.KeyFile != "" {
 		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
@@ -39,6 +37,17 @@ func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error
 		return nil, err
 	}
 	return client, nil
+}
+
+// rootsIn reads the authorities to trust.
+func rootsIn(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read cacertfile: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return roots, nil
 }
 
 // handshake is what is known of a connection that failed before it was open.

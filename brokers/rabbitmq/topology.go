@@ -115,37 +115,22 @@ func (p *Plan) merge(other Plan) {
 	if p.learned == nil {
 		p.learned, p.policy = other.learned, other.policy
 	}
-	for _, w := range other.ways {
-		if !slices.Contains(p.ways, w) {
-			p.ways = append(p.ways, w)
-		}
-	}
-	for _, e := range other.Exchanges {
-		if !slices.ContainsFunc(p.Exchanges, func(x Exchange) bool { return x.Name == e.Name }) {
-			p.Exchanges = append(p.Exchanges, e)
-		}
-	}
-	for _, q := range other.Queues {
-		p.Queues = addQueue(p.Queues, q)
-	}
-	for _, q := range other.Later {
-		p.Later = addQueue(p.Later, q)
-	}
-	for _, b := range other.Bindings {
-		if !slices.Contains(p.Bindings, b) {
-			p.Bindings = append(p.Bindings, b)
-		}
-	}
-	for _, name := range other.Adopted {
-		if !slices.Contains(p.Adopted, name) {
-			p.Adopted = append(p.Adopted, name)
-		}
-	}
+	p.ways = union(p.ways, other.ways, func(a, b way) bool { return a == b })
+	p.Exchanges = union(p.Exchanges, other.Exchanges, func(a, b Exchange) bool { return a.Name == b.Name })
+	p.Queues = union(p.Queues, other.Queues, sameQueue)
+	p.Later = union(p.Later, other.Later, sameQueue)
+	p.Bindings = union(p.Bindings, other.Bindings, func(a, b Binding) bool { return a == b })
+	p.Adopted = union(p.Adopted, other.Adopted, func(a, b string) bool { return a == b })
 }
 
-func addQueue(list []Queue, q Queue) []Queue {
-	if slices.ContainsFunc(list, func(x Queue) bool { return x.Name == q.Name }) {
-		return list
+func sameQueue(a, b Queue) bool { return a.Name == b.Name }
+
+// union appends those of more that list has not.
+func union[T any](list, more []T, same func(a, b T) bool) []T {
+	for _, x := range more {
+		if !slices.ContainsFunc(list, func(have T) bool { return same(have, x) }) {
+			list = append(list, x)
+		}
 	}
-	return append(list, q)
+	return list
 }

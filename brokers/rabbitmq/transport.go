@@ -153,25 +153,21 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 // Publish implements driver.Transport.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := make([]error, len(out))
-	failed := false
 	for next := 0; next < len(out); {
 		kind := out[next].To.Kind
 		batch := make([]outgoing, 0, len(out)-next)
 		for ; next < len(out) && out[next].To.Kind == kind; next++ {
 			o, err := t.outgoing(&out[next])
 			if err != nil {
-				faults[next], failed = err, true
+				faults[next] = err
 				continue
 			}
 			o.index = next
 			batch = append(batch, o)
 		}
 		for n, err := range t.post(ctx, t.senderOf(kind), batch) {
-			faults[batch[n].index], failed = err, failed || err != nil
+			faults[batch[n].index] = err
 		}
-	}
-	if !failed {
-		return nil
 	}
 	return faults
 }
